@@ -43,9 +43,10 @@ def arguments(member, wide):
     return [x, y, row, number, number.to(wide) / 3, torch.arange(member, member + 35).view(1, 35) % 6]
 
 
+@pytest.mark.parametrize("traced", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["traced", "compiled"])
 @pytest.mark.parametrize("names", [None, ("e5m10", "e5m2", "e4m3")], ids=str)
-def test_every_operation(names, request):
-    if names is None:
+def test_every_operation(names, traced, request):
+    if traced:
         request.getfixturevalue("uncompiled")
     simulations = [simulate(name) if name else None for name in names or [None] * 3]
     wide = torch.float32 if names else torch.float64  # plain programs may mix them

@@ -98,7 +98,7 @@ def test_formats_are_data(names):
     ],
     ids=str,
 )
-def test_modes(settings):
+def test_modes(settings, uncompiled):
     eager, mine = fresh("e5m6", **settings)
     assert_same_training(roundoff.compile(step, mine), eager)
 
@@ -155,10 +155,14 @@ def test_a_program_does_not_serve_formats_with_other_arithmetic():
     assert one.kind == same_kind.kind != other.kind
 
 
-def test_other_families_and_wide_formats():
-    for name, dtype in (("int8", torch.float32), ("posit8", torch.float32), ("e8m20", torch.float64)):
-        eager, mine = fresh(name)
-        assert_same_training(roundoff.compile(step, mine), eager, dtype)
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("int8", torch.float32), ("posit8", torch.float32), ("e8m20", torch.float64)]
+)
+def test_other_families_and_wide_formats(name, dtype, request):
+    if name != "e8m20":  # a program calls what rounds to the others
+        request.getfixturevalue("uncompiled")
+    eager, mine = fresh(name)
+    assert_same_training(roundoff.compile(step, mine), eager, dtype)
 
 
 @pytest.mark.parametrize("name", ["e8m50", "e8m51", "e5m52", "e11m52"])
@@ -176,7 +180,7 @@ def test_rules_about_operations():
     assert_same_training(roundoff.compile(step, mine), eager)
 
 
-def test_random_bits_go_on_between_compiled_and_eager_parts():
+def test_random_bits_go_on_between_compiled_and_eager_parts(uncompiled):
     def part(x):
         return x * 1.1
 
@@ -194,7 +198,7 @@ def test_random_bits_go_on_between_compiled_and_eager_parts():
         assert all(same_bits(a, b) for a, b in zip(expected, found, strict=True))
 
 
-def test_its_own_simulation_acts_inside_another():
+def test_its_own_simulation_acts_inside_another(uncompiled):
     x = torch.linspace(0, 1, 100)
     program = roundoff.compile(lambda x: x * 1.1, simulate("e5m6"))
     with simulate("e5m1"):
@@ -202,13 +206,13 @@ def test_its_own_simulation_acts_inside_another():
     assert same_bits(found, roundoff.round(x * torch.tensor(1.1), "e5m6"))
 
 
-def test_a_program_for_each_shape_and_number():
+def test_a_program_for_each_shape_and_number(uncompiled):
     program = roundoff.compile(lambda x, factor: x * factor, simulate("e5m6"))
     for n, factor in ((5, 2.0), (6, 2.0), (5, 3.0)):
         assert same_bits(program(torch.ones(n), factor), torch.full((n,), factor))
 
 
-def test_fixed_arguments_are_those_of_every_call():
+def test_fixed_arguments_are_those_of_every_call(uncompiled):
     programs = {}
     for _ in range(2):
         state = {"sum": torch.zeros(5), "factor": torch.ones(5) / 3}
@@ -272,7 +276,7 @@ def test_what_cannot_be_traced(bad, message):
     assert COUNTS == {"calls": 0}
 
 
-def test_tensors_around_a_step():
+def test_tensors_around_a_step(uncompiled):
     """What its code finds in globals and closures it reads and writes, in every call; and others that are put there."""
     kept = {"sum": torch.zeros(3), "latest": torch.zeros(3)}
 
@@ -298,14 +302,15 @@ def test_tensors_around_a_step():
 
 
 def test_other_compiled_programs_are_left_as_they_were():
-    before = dict(vars(CppVecOverrides)), dict(lowering.lowerings)
     x = numbers(0, 33)
+    torch.compile(lambda x: x.view(torch.int32) + 2)(x)  # inductor registers some lowerings when it is first used
+    before = dict(vars(CppVecOverrides)), dict(lowering.lowerings)
     roundoff.compile(lambda x: torch.tanh(x) * 3, simulate("e5m6"))(x)
     assert (dict(vars(CppVecOverrides)), dict(lowering.lowerings)) == before
     torch.compile(lambda x: x.view(torch.int32) + 1)(x)
 
 
-def test_leaves_of_autograd():
+def test_leaves_of_autograd(uncompiled):
     def descend(w, x):
         (gradient,) = torch.autograd.grad((x @ w).square().sum(), w)
         with torch.no_grad():

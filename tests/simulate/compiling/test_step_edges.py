@@ -80,7 +80,7 @@ def test_what_is_refused(step, make, message):
         roundoff.compile(step, simulate("e5m4"))(make())
 
 
-def test_a_layer_that_renews_its_references_to_weights():
+def test_a_layer_that_renews_its_references_to_weights(uncompiled):
     def train(make):
         torch.manual_seed(0)
         layer = torch.nn.GRU(3, 4)
@@ -109,7 +109,7 @@ def test_errors_of_the_step_itself_are_its_own():
         roundoff.compile(lambda x: x / (1 // 0), simulate("e5m4"))(line())
 
 
-def test_arguments_that_share_memory_in_a_later_call():
+def test_arguments_that_share_memory_in_a_later_call(uncompiled):
     program = roundoff.compile(lambda x, y: x.add_(y), simulate("e5m4"))
     x, y = line(), line()
     program(x, y)
@@ -118,7 +118,7 @@ def test_arguments_that_share_memory_in_a_later_call():
     assert_same(y, line())
 
 
-def test_random_numbers_of_the_program_itself():
+def test_random_numbers_of_the_program_itself(uncompiled):
     def noisy(x):
         return torch.nn.functional.dropout(x * torch.rand(6), 0.5) + torch.randn(6)
 
