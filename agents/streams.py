@@ -21,6 +21,7 @@ class Stream(IntEnum):
     AUGMENTATION = 10
     RANDOM_START = 15
     ACTOR_CONTROL = 20
+    PERTURBATION = 30
 
 
 _learner: tuple[int, ...] = ()
@@ -38,7 +39,7 @@ def become_learner(rank: int) -> None:
 
 def sequence(seed: int, stream: Stream, *more: int) -> np.random.SeedSequence:
     """The seed sequence of a stream of the run with ``seed``; ``more`` numbers select one of a family."""
-    whose = () if stream is Stream.WEIGHTS else _learner
+    whose = () if stream in (Stream.WEIGHTS, Stream.PERTURBATION) else _learner
     return np.random.SeedSequence((seed, int(stream), *more, *whose))
 
 

@@ -48,6 +48,12 @@ class OptimizerKeys(TrainConfig):
         "One of the paper's baselines in place of the fixes: `naive`, `coercion`, `loss_scaling`, `mixed_precision`,"
         " `amp` or `eps`; `fixes` is then none. `none`: the agent with its fixes. See docs/baselines.md.",
     )
+    perturb: Annotated[int, Field(ge=0, le=2**20)] = key(
+        0,
+        "By how many units in the last place each first weight is moved, up or down as the seed says, in fp32: runs"
+        " that differ by chance alone, to hold differences between formats against; see docs/reading.md.",
+        Role.OUTSIDE_UPDATES | Role.TIMELESS | Role.LATER,
+    )
     hidden_units: Positive = key(1024, "Width of the hidden layers of actor and critics.")
     hidden_layers: Positive = key(2, "How many there are.")
     batch_size: Positive = key(1024, "Transitions per update.")

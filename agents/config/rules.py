@@ -180,6 +180,12 @@ RULES = (
          "native: true runs without a simulation, which {found[0]} is about, got {found[0]}: {found[1]}; leave"
          " {found[0]} out, or set native: false"),
     Rule(_unfit_qat, "qat", "qat.format: {found[0]} is not for an agent in {found[1]}: {found[2]}"),
+    # First weights that are moved.
+    Rule(lambda c: c.perturb and c.format != "fp32" and c.format, "perturb",
+         "perturb: {c.perturb} moves the first weights of runs in fp32, others are compared with, got format: {found};"
+         " leave it out, or set format: fp32"),
+    Rule(lambda c: c.perturb and next((k for k in ("policy", "storage", "qat") if getattr(c, k)), None), "perturb",
+         "perturb: {c.perturb} is for runs that nothing rounds, got {found}; leave one of them out"),
     # Several learners.
     Rule(lambda c: c.environments % c.learners, "learners",
          "learners is {c.learners}, and each has as many of the {c.environments} environments; allowed are divisors of"

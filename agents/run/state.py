@@ -6,16 +6,17 @@ import itertools
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
+import torch
 
 from ..actors.sampler import RemoteSampler
 from ..config.actor_keys import WithActors
 from ..experience.sampling import Sampler, random_actions
-from ..streams import Stream, sequence
+from ..models.perturbation import move_by_ulps
+from ..streams import Stream, sequence, torch_generator
 from .observed import Numerics
 from .parts import make_learner
 
 if TYPE_CHECKING:
-    import torch
     from numpy.typing import NDArray
 
     from ..actors.stage import Stage
@@ -54,6 +55,10 @@ class RunState:
             group.seed([sequence(config.seed, Stream.ENVIRONMENT, next(numbers)) for _ in range(len(group))])
         self._starts = _random_starts(config, environments) if config.random_start else None
         self.learner, self.recorder = make_learner(config, environments, device)
+        if ulps := getattr(config, "perturb", 0):
+            generator = torch_generator(config.seed, Stream.PERTURBATION, torch.device("cpu"))
+            for name in sorted(self.learner.networks):
+                move_by_ulps(self.learner.networks[name].flat, ulps, generator)
         self.sampler: Sampler | RemoteSampler
         if stage:
             assert isinstance(config, WithActors)

@@ -11,7 +11,7 @@ import pandas as pd
 from ..statistics.equivalence import MARGIN
 from ..statistics.needed_bits import needed_bits
 from .sides import selections, sides, why_unsaid
-from .summary import ended, exponent_bits, parsed, significand_bits
+from .summary import REFERENCE, ended, exponent_bits, parsed, significand_bits
 
 if TYPE_CHECKING:
     from ..runs.experiment import Experiment
@@ -33,6 +33,8 @@ def needed_table(experiment: Experiment, margin: float = MARGIN) -> pd.DataFrame
     families: dict[tuple[Any, ...], dict[int, Side]] = {}
     references: dict[tuple[Any, ...], Side] = {}
     for side, reference in sides(runs, keys, experiment.metric):
+        if side.where["format"] == REFERENCE:  # whose first weights were moved
+            continue
         name, width = _family(side.where["format"])
         family = (name, *(side.where[key] for key in keys))
         families.setdefault(family, {}).setdefault(width, side)

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     ByTask = dict[str, Scores]
 
 
+_PERTURBED = "perturb"  # the key of runs in fp32 that are compared as formats are, to see what chance does
+
+
 @final
 @dataclass(frozen=True)
 class Side:
@@ -102,7 +105,7 @@ def sides(
         _side(dict(zip(["format", *keys], where, strict=True)), group, metric)
         for where, group in runs.groupby(["format", *keys], dropna=False)
     ]
-    wanted = reference or {"format": REFERENCE}
+    wanted = reference or {"format": REFERENCE} | ({_PERTURBED: "0"} if metric.of_agents and _PERTURBED in keys else {})
 
     def is_reference(side: Side) -> bool:
         return all(as_text(side.where[key]) == text for key, text in wanted.items())
