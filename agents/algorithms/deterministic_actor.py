@@ -67,7 +67,6 @@ class DeterministicActor(Learner, ABC):
                 "actor": self.make_optimizer(actor.flat, kahan=False),
                 "critic": self.make_optimizer(critic.flat, kahan=True),
             }
-        self.bind()
 
     def bind(self) -> None:
         """The layers of the target networks, and those of the first critic."""
@@ -112,8 +111,7 @@ class DeterministicActor(Learner, ABC):
         pairs = torch.cat((batch.observations, actions), dim=1)
         outputs = forward(self.first_critic, pairs, scale=self.scale_of_outputs)[0]
         actor.compute_gradients(*self.actor_objective(outputs))
-        self.next_draws()
-        self.optimizers["actor"].step()
+        self.step("actor")
         return {}
 
     def update_targets(self) -> Metrics:

@@ -19,19 +19,18 @@ class Part:
     """A part of an update: computed eagerly, as a compiled program, or of a population at once.
 
     Attributes:
-        name: what it moves; ``Learner.acting_network``, where that is the network that acts.
+        name: what it moves; ``Learner.acting_network``, where that is the network that acts. Its random bits are those
+            of the name in ``Learner.draws``.
         compute: a function of the learner and the inputs below, which changes the learner's tensors in place and
             returns tensors whose means are worth logging. It has no branches that depend on numbers in tensors.
         every: how many updates there are from one of its turns to the next.
-        draws: which random bits it begins with, 1 to 6; :meth:`Learner.next_draws` goes on to the following ones.
         batch: whether it takes the batch.
         noise: which of the update's noises it takes; None: none.
     """
 
     name: str
     compute: Callable[..., Metrics]
-    every: int
-    draws: int
+    every: int = 1
     batch: bool = True
     noise: int | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -59,6 +59,7 @@ class PolicyGradient(Learner):
     """
 
     config: OnPolicyKeys
+    draws: ClassVar[tuple[str, ...]] = ("actor", "actor_step")
 
     def __init__(self, sizes: Sizes, config: OnPolicyKeys, device: torch.device) -> None:
         super().__init__(sizes.observation_size, sizes.action_size, config, device)
@@ -70,8 +71,7 @@ class PolicyGradient(Learner):
         self.rounded_(actor.flat)
         with self.constructing():
             self.optimizers = {"actor": self.make_optimizer(actor.flat, kahan=True)}
-        self.parts = (Part("actor", PolicyGradient.update_actor, every=1, draws=1),)
-        self.bind()
+        self.parts = (Part("actor", PolicyGradient.update_actor),)
 
     def _make_network(self, sizes: Sizes) -> ActorCritic | PlanesNetwork:
         generator = torch_generator(self.config.seed, Stream.WEIGHTS, torch.device("cpu"))
@@ -161,10 +161,6 @@ class PolicyGradient(Learner):
         drawn = gumbel((count, self.action_size), self.generators["act_noise"], self.format.carrier, self.device)
         return round(drawn, self.format).to(self.dtype)
 
-    def noise_sizes(self, batch_size: int) -> tuple[int, ...]:  # noqa: ARG002
-        """No part takes noise."""
-        return ()
-
     @property
     def row_size(self) -> int:
         """Numbers in a row of a minibatch."""
@@ -242,8 +238,7 @@ class PolicyGradient(Learner):
             weights.append(filled_like(entropy, optimizer.mean_weight(-config.entropy_weight, count)))
             metrics["entropy"] = entropy.detach()
         network.compute_gradients(computed, weights)
-        self.next_draws()
-        optimizer.step(config.max_grad_norm)
+        self.step("actor", config.max_grad_norm)
         return {"td_error": error, "log_prob": log_prob.detach(), **metrics}
 
     def summarize(self, metrics: Metrics) -> dict[str, Any]:

@@ -31,6 +31,5 @@ def step_critics(
     # The derivative of each critic's mean squared error by its outputs.
     derivative = error if weights is None else error * weights
     learner.networks["critic"].compute_gradients(q, derivative * optimizer.mean_weight(2 / learner.reward_scale, count))
-    learner.next_draws()
-    optimizer.step()
+    learner.step("critic")
     return {"td_error": error, "q": target}

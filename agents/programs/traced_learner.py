@@ -42,7 +42,7 @@ class TracedLearner:
         def compute(tensors: dict[str, Any], *inputs: torch.Tensor) -> Metrics:
             learner = self.learner.bound_to(tensors)
             rest = inputs[part.batch :]
-            return part.compute(learner, *((learner.unpacked(inputs[0]),) if part.batch else ()), *rest)
+            return learner.compute(part, ((learner.unpacked(inputs[0]),) if part.batch else ()) + rest)
 
         return compute
 

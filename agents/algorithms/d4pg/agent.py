@@ -62,9 +62,9 @@ class D4PG(DeterministicActor, ValueLearner):
         )
         self._sigmas = self._noise_of_environments()
         self.parts = (
-            Part("critic", D4PG.update_critic, every=1, draws=1),
-            Part("actor", D4PG.update_actor, every=1, draws=3),
-            Part("targets", D4PG.update_targets, every=config.target_every, draws=5, batch=False),
+            Part("critic", D4PG.update_critic),
+            Part("actor", D4PG.update_actor),
+            Part("targets", D4PG.update_targets, every=config.target_every, batch=False),
         )
 
     def sample_actions(self, observations: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
@@ -75,10 +75,6 @@ class D4PG(DeterministicActor, ValueLearner):
         """Normal noise, with the standard deviation that each environment has."""
         sigmas = self.config.exploration_noise if self._sigmas is None else self._sigmas[first : first + count]
         return super().action_noise(count, first) * sigmas
-
-    def noise_sizes(self, batch_size: int) -> tuple[int, ...]:  # noqa: ARG002
-        """Returns no sizes: updates have no noise."""
-        return ()
 
     def update_critic(self, batch: Batch) -> Metrics:
         """Moves the critic towards its targets."""
@@ -113,8 +109,7 @@ class D4PG(DeterministicActor, ValueLearner):
         logits = outputs.detach()[0]
         weights = self.cross_entropy_weights(logits, target, batch)
         self.networks["critic"].compute_gradients(outputs, weights.unsqueeze(0))
-        self.next_draws()
-        self.optimizers["critic"].step()
+        self.step("critic")
         priorities = self.priorities(divergence(target, logits)) if self.config.prioritized else {}
         return {"q": expected(target, self.atoms), **priorities}
 

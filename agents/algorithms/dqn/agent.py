@@ -61,11 +61,10 @@ class DQN(ValueLearner):
             self.averages = {"target_critic": self.make_average(copy)}
             self.optimizers = {"critic": self.make_optimizer(critic.flat, kahan=True)}
         self.parts = (
-            Part("critic", DQN.update_critic, every=1, draws=1),
-            Part("targets", DQN.update_targets, every=config.target_every, draws=5, batch=False),
+            Part("critic", DQN.update_critic),
+            Part("targets", DQN.update_targets, every=config.target_every, batch=False),
         )
         self.acted = 0
-        self.bind()
 
     def _make_network(self, shape: Sequence[int]) -> PlanesNetwork:
         config = self.config
@@ -127,10 +126,6 @@ class DQN(ValueLearner):
         self.acted += count
         return random_actions(count, self.action_size, share, self.generators["act_noise"], self.dtype)
 
-    def noise_sizes(self, batch_size: int) -> tuple[int, ...]:  # noqa: ARG002
-        """Returns no sizes: updates have no noise."""
-        return ()
-
     def prepare(self, batch: Batch | FrameBatch) -> Batch:
         """Images as numbers of the format, in rows like all else."""
         if isinstance(batch, Batch):
@@ -146,8 +141,7 @@ class DQN(ValueLearner):
         """Moves the network towards its targets."""
         compute = self._update_values if self.config.atoms == 1 else self._update_distributions
         metrics = compute(batch)
-        self.next_draws()
-        self.optimizers["critic"].step()
+        self.step("critic")
         return metrics
 
     def update_targets(self) -> Metrics:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import torch
 
@@ -47,6 +47,7 @@ class SoftActorCritic(Learner):
     """
 
     config: SACConfig
+    draws: ClassVar[tuple[str, ...]] = ("critic", "critic_step", "actor", "actor_step", "temperature", "target")
 
     def __init__(
         self,
@@ -86,11 +87,10 @@ class SoftActorCritic(Learner):
             }
         moves_actor, moves_target = config.actor_update_every, config.target_update_every
         self.parts = (
-            Part("critic", type(self).update_critic, every=1, draws=1, noise=0),
-            Part("actor", type(self).update_actor_and_temperature, every=moves_actor, draws=3, noise=1),
-            Part("target", type(self).update_target, every=moves_target, draws=6, batch=False),
+            Part("critic", type(self).update_critic, noise=0),
+            Part("actor", type(self).update_actor_and_temperature, every=moves_actor, noise=1),
+            Part("target", type(self).update_target, every=moves_target, batch=False),
         )
-        self.bind()
 
     def bind(self) -> None:
         """The target critics' layers, the temperature's parameter, and the threshold of the policy's softplus."""
@@ -178,10 +178,9 @@ class SoftActorCritic(Learner):
         objective = temperature * log_prob - q
         weight = self.optimizers["actor"].mean_weight(1, len(objective))
         self.actor.compute_gradients(objective, filled_like(objective, weight))
-        self.next_draws()
-        self.optimizers["actor"].step()
+        self.step("actor")
 
-        self.next_draws()
+        self.draw("temperature")
         # The temperature's loss is exp(log_temperature) * (entropy - target entropy), which is its own derivative.
         entropy = -log_prob.detach().mean()
         excess = (entropy - self.target_entropy) * self.optimizers["temperature"].mean_weight(1, 1)

@@ -44,9 +44,9 @@ class TD3(DeterministicActor):
         )
         delay = config.policy_delay
         self.parts = (
-            Part("critic", TD3.update_critic, every=1, draws=1, noise=0),
-            Part("actor", TD3.update_actor, every=delay, draws=3),
-            Part("targets", TD3.update_targets, every=delay, draws=5, batch=False),
+            Part("critic", TD3.update_critic, noise=0),
+            Part("actor", TD3.update_actor, every=delay),
+            Part("targets", TD3.update_targets, every=delay, batch=False),
         )
 
     def sample_actions(self, observations: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,144 @@
+"""How a learner acts: in training and in evaluations, quantized, looked at, and in compiled programs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
+from copy import copy
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import torch
+
+from ..errors import RunError
+from ..quantization.products import QuantizedProducts
+from .arithmetic import change_to, simulation_of
+from .state import ACT, LearnerState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..models.policy_layers import PolicyLayers
+    from ..quantization.quantization import Quantization
+
+_EVALUATION = 1 << 31  # half of the steps that a simulation can count
+_LONGEST_EVALUATION = 1_000_003  # actions; odd, so that few places come again
+
+
+class Acting(LearnerState, ABC):
+    """A learner's choice of actions, by one of its networks.
+
+    Attributes:
+        acting_network: the name of the network that acts, and of the part that moves it.
+        acting: what has taken over the choice of actions in training, for observations and noise; None if nothing has.
+        products: in which operands are rounded for the actions of an evaluation; None if none are.
+    """
+
+    acting_network: ClassVar[str] = "actor"
+    acting: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
+    products: QuantizedProducts | None = None
+
+    @abstractmethod
+    def best_actions(self, observations: torch.Tensor) -> torch.Tensor:
+        """The actions of an evaluation, (n, action), for (n, observation); ``TaskEnvironment`` says what they are."""
+
+    def policy_outputs(self, observations: torch.Tensor) -> torch.Tensor:
+        """What actions are chosen from, (n, output), for (n, observation): of most the actions of an evaluation."""
+        return self.best_actions(observations)
+
+    @abstractmethod
+    def sample_actions(self, observations: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        """The actions of training, (n, action); ``noise`` is what :meth:`action_noise` has drawn for them."""
+
+    def action_noise(self, count: int, first: int = 0) -> torch.Tensor:  # noqa: ARG002
+        """The noise of ``count`` actions in training, drawn from ``generators["act_noise"]``: standard normal.
+
+        ``first`` is the number of the first environment that they are for; the others follow.
+        """
+        return self._normal(count, "act_noise")
+
+    def policy_layers(self) -> PolicyLayers:
+        """What acts in an evaluation, plainly: copies of its layers, float32 on the CPU, and how they decide.
+
+        Raises:
+            RunError: it is more than linear layers and convolutions.
+        """
+        raise RunError(
+            f"the policy of {self.config.algorithm} is more than linear layers and convolutions, and cannot act outside"
+            " of its run; those of a2c, d4pg, dqn, ppo, sac and td3 can"
+        )
+
+    @torch.no_grad()
+    def act(self, observations: torch.Tensor, *, deterministic: bool, number: int = 0, first: int = 0) -> torch.Tensor:
+        """Chooses actions: samples in training, the best ones in an evaluation.
+
+        Args:
+            observations: (n, observation), numbers of the format.
+            deterministic: the best actions instead of samples.
+            number: which of the actions of an evaluation these are. The random bits of stochastic rounding follow from
+                it and from the updates so far, so that an evaluation neither depends on others nor disturbs training.
+                Samples are counted by the agent itself.
+            first: of samples, the number of the first environment that they are for; see :meth:`action_noise`.
+
+        Returns:
+            (n, action); NaN where the network has become NaN (0 if the baseline is coercion).
+        """
+        if deterministic:
+            with self._looking_on(number), self.products or nullcontext():
+                return self._coerced(self.best_actions(observations))
+        self.actions += 1
+        with self._arithmetic(self.actions, ACT):
+            noise = self.action_noise(len(observations), first)
+            if not self.acting:
+                return self._coerced(self.sample_actions(observations, noise))
+        return self.acting(observations, noise)
+
+    @torch.no_grad()
+    def policy_at(self, observations: torch.Tensor) -> torch.Tensor:
+        """:meth:`policy_outputs`, (n, output), looked at from outside of training, which it does not disturb."""
+        with self._looking_on(0):
+            return self._coerced(self.policy_outputs(observations))
+
+    @property
+    def numbers_to_act(self) -> dict[str, torch.Tensor]:
+        """The entries of ``numbers`` that :meth:`sample_actions` needs in programs, as tensors."""
+        return {}
+
+    def acting_by(self, parameters: torch.Tensor, numbers: dict[str, torch.Tensor]) -> Self:
+        """This learner with the parameters of what acts elsewhere, for a program that chooses actions."""
+        other = copy(self)
+        other.numbers = {**self.numbers, **numbers}
+        other.networks = {**self.networks, self.acting_network: self.networks[self.acting_network].bound_to(parameters)}
+        return other
+
+    def quantized(self, quantization: Quantization, *, watch: bool = False) -> Self:
+        """This learner as it acts quantized, with the weights of this moment: a copy for one evaluation.
+
+        Args:
+            quantization: how.
+            watch: whether ``products`` of the copy notes what ranges activations have.
+        """
+        other = copy(self)
+        if quantization.policy is None:
+            other.simulation = simulation_of(self.config.model_copy(update={"observe": False}))
+            if other.simulation is not None and self._quantized:
+                change_to(other.simulation, self.config, quantized=True)
+            parameters = [network.flat for network in self.networks.values()]
+            other.products = QuantizedProducts(quantization, parameters, watch=watch)
+            return other
+        other.simulation = quantization.simulation(self.config.seed)
+        other.layers_stored = None  # all of the inference is as the quantization says
+        other.networks = {name: one.bound_to(quantization.number(one.flat)) for name, one in self.networks.items()}
+        other.numbers = {
+            name: quantization.number(one) if isinstance(one, torch.Tensor) else one
+            for name, one in self.numbers.items()
+        }
+        other.bind()
+        return other
+
+    def _looking_on(self, number: int) -> AbstractContextManager[Any]:
+        """The simulation, drawing random bits for an action that is not part of training."""
+        if self.simulation is None:
+            return nullcontext()
+        # Beyond the places of training; a place may come again after 2^31 of them, in another evaluation.
+        self.simulation.step = _EVALUATION + (self.updates * _LONGEST_EVALUATION + number) % _EVALUATION
+        return self.simulation

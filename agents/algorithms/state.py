@@ -1,0 +1,222 @@
+"""What a learner is made of: its arithmetic, networks, averages and optimizers; saved, restored, put elsewhere."""
+
+from __future__ import annotations
+
+from abc import ABC, ABCMeta
+from contextlib import AbstractContextManager, nullcontext
+from copy import copy
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from ...formats import Format, round
+from ...simulate.policy.places import in_role
+from ...simulate.policy.rules import Role
+from ..coercion import coerce_
+from ..config.baselines import BASELINES
+from ..config.fixes import is_stochastic
+from ..config.learning_keys import OffPolicyKeys, OptimizerKeys
+from ..config.rules import NATIVE_FORMATS
+from ..models.stored_layers import StoredLayers
+from ..optimizers.kahan_momentum import KahanEMA, MovingAverage, PlainEMA, StoredEMA, TraceableAverage
+from ..optimizers.master_weights import MasterEMA
+from ..optimizers.network_optimizer import NetworkOptimizer
+from ..stored import Kept
+from ..streams import Stream, torch_generator
+from .arithmetic import change_to, simulation_of
+
+if TYPE_CHECKING:
+    from ..models.networks import FlatNetwork
+    from .part import Elsewhere
+
+PLACES = 8
+"""Random bits are numbered within an update: 0 for its noise, 1 to 6 for what it draws, 7 for actions."""
+NOISE, ACT = 0, PLACES - 1
+
+
+class _Bound(ABCMeta):
+    """The class of classes whose objects are bound once their constructors are through."""
+
+    def __call__(cls, *args: Any, **options: Any) -> Any:
+        """A complete object, with what it derives from its tensors."""
+        made = super().__call__(*args, **options)
+        made.bind()
+        return made
+
+
+class LearnerState(ABC, metaclass=_Bound):
+    """Networks, their optimizers, slow copies of networks, and the arithmetic that all is computed in.
+
+    A subclass sets ``networks``, ``averages``, ``optimizers`` and ``numbers`` in its constructor. The name of a network
+    is that of its optimizer, and of its place in checkpoints. :meth:`bind` is called whenever these have got other
+    tensors: after the constructor, and by :meth:`bound_to`.
+
+    Args:
+        observation_size: numbers in an observation; 0: it learns from images.
+        action_size: numbers in an action.
+        config: the hyper-parameters, the format, and the fixes or the baseline.
+        device: where all tensors live.
+
+    Attributes:
+        largest: the largest number of the format.
+        dtype: of weights, batches and actions.
+        networks: by name.
+        averages: slow copies of networks, by name.
+        optimizers: by name; those of ``networks``, and of other parameters.
+        layers_stored: in which formats networks keep what passes between their layers; None: in the run's.
+        numbers: hyper-parameters that are data to compiled programs, where they are tensors.
+        updates: how many there were.
+        compiled: what has taken over the updates; None if nothing has.
+        reward_scale: by what rewards, values and targets are multiplied; derivatives by values are not.
+    """
+
+    def __init__(self, observation_size: int, action_size: int, config: OptimizerKeys, device: torch.device) -> None:
+        fmt = Format.parse(config.format)
+        assert fmt.max is not None
+        self.format, self.largest = fmt, fmt.max
+        self.observation_size, self.action_size = observation_size, action_size
+        self.config = config
+        self.device = device
+        self.simulation = simulation_of(config)
+        self.layers_stored = StoredLayers.of(config.storage)
+        self.reward_scale = config.scale_of_rewards
+        self._quantized = False
+        self.dtype: torch.dtype = getattr(torch, NATIVE_FORMATS[str(fmt)]) if config.native else fmt.carrier
+        # Noise is drawn in the carrier and then rounded, so that a native and a simulated agent see the same.
+        self._noise_options: dict[str, Any] = {"dtype": fmt.carrier, "device": device}
+        self.generators = {
+            "act_noise": torch_generator(config.seed, Stream.ACTION_NOISE, device),
+            "update_noise": torch_generator(config.seed, Stream.UPDATE_NOISE, device),
+        }
+        self._coerced_to = self.largest if BASELINES[config.baseline].coercion else None
+        self.networks: dict[str, FlatNetwork] = {}
+        self.averages: dict[str, MovingAverage] = {}
+        self.optimizers: dict[str, NetworkOptimizer] = {}
+        self.numbers: dict[str, float | torch.Tensor] = {"discount": config.discount}
+        self.compiled: Elsewhere | None = None
+        self.updates = self.actions = 0
+
+    def bind(self) -> None:
+        """Makes what a subclass derives from networks, averages and numbers, such as views of their tensors."""
+
+    @in_role(Role.AVERAGES)
+    def make_average(self, flat: torch.Tensor) -> MovingAverage:
+        """The slow copy of parameters as the config asks for it; changes ``flat``, which is where it starts."""
+        config = self.config
+        assert isinstance(config, OffPolicyKeys), "others keep no averages"
+        if BASELINES[config.baseline].master_weights:
+            return MasterEMA(flat, config.tau, self.format)
+        if config.storage is not None and config.storage.targets is not None:
+            compensation = config.storage.target_compensations
+            return StoredEMA(flat, config.tau, Kept.of(config.storage.targets), compensation and Kept.of(compensation))
+        if "kahan_momentum" in config.fixes:
+            stochastic = is_stochastic(config.fixes, "averages")
+            return KahanEMA(
+                flat, config.tau, scale=config.kahan_momentum_scale, largest=self.largest, stochastic=stochastic
+            )
+        return PlainEMA(flat, config.tau)
+
+    def make_optimizer(self, flat: torch.Tensor, *, kahan: bool, stored: bool = True) -> NetworkOptimizer:
+        """The optimizer of parameters as the config asks for it.
+
+        ``kahan``: compensated, if that fix is on. ``stored``: in formats of their own, if ``storage`` says so.
+        """
+        storage = self.config.storage if stored else None
+        return NetworkOptimizer(flat, self.config, self.format, kahan=kahan, storage=storage)
+
+    def rounded_(self, parameters: torch.Tensor) -> torch.Tensor:
+        """Initial parameters, in place, as numbers of the format."""
+        return parameters if self.config.native else parameters.copy_(round(parameters, self.format))
+
+    def constructing(self) -> AbstractContextManager[Any]:
+        """The simulation, for what a constructor computes in the format."""
+        return self._arithmetic(0, NOISE)
+
+    def be_quantized(self, *, quantized: bool) -> None:
+        """Computes as ``config.qat`` says from here on, or as before that began."""
+        if self.simulation is not None and quantized != self._quantized:
+            change_to(self.simulation, self.config, quantized=quantized)
+        self._quantized = quantized
+
+    def bound_to(self, tensors: dict[str, Any]) -> Self:
+        """This learner with its tensors elsewhere, for programs; see ``TracedLearner`` for what ``tensors`` holds."""
+        other = copy(self)
+        other.compiled = None
+        # Where this runs eagerly, the parameters are the agent's own, and must not be left with other gradients.
+        own = {name: {**tensors[name], "parameters": tensors[name]["parameters"].detach()} for name in self.optimizers}
+        other.optimizers = {name: one.bound_to(own[name]) for name, one in self.optimizers.items()}
+        other.networks = {name: one.bound_to(own[name]["parameters"]) for name, one in self.networks.items()}
+        other.averages = {name: one.bound_to(tensors[name]) for name, one in self.traceable_averages.items()}
+        other.numbers = tensors["numbers"]
+        other.bind()
+        return other
+
+    @property
+    def traceable_averages(self) -> dict[str, TraceableAverage]:
+        """``averages``, of a learner whose baseline can be compiled."""
+        found = {name: one for name, one in self.averages.items() if isinstance(one, TraceableAverage)}
+        assert len(found) == len(self.averages), "programs know no master weights"
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to continue identically: weights, optimizers, averages, generators."""
+        return {
+            **self.weights(),
+            **{f"{name}_average": average.state_dict() for name, average in self.averages.items()},
+            **{f"{name}_optimizer": optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+            **{name: generator.get_state() for name, generator in self.generators.items()},
+            "updates": self.updates,
+            "actions": self.actions,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what :meth:`state_dict` returned."""
+        assert self.compiled is None, "updates are compiled for an agent that is complete"
+        for name, tensor in self.weights().items():
+            tensor.copy_(state[name])
+        for name, average in self.averages.items():
+            average.load_state_dict(state[f"{name}_average"])
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state[f"{name}_optimizer"])
+        for name, generator in self.generators.items():
+            generator.set_state(state[name])
+        self.updates = state["updates"]
+        self.actions = state["actions"]
+
+    @property
+    def loss_scale(self) -> float:
+        """The loss scale of the leading optimizer, as it was when last written back."""
+        return self.optimizers[self.config.leading].scale
+
+    def layers(self) -> dict[str, list[torch.Tensor]]:
+        """The layers of all networks, by name."""
+        self._write_back()
+        return {name: network.layers for name, network in self.networks.items()}
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The flat parameters of networks and averages, by name, and what else is learned."""
+        self._write_back()
+        return {
+            **{name: network.flat for name, network in self.networks.items()},
+            **{name: average.average for name, average in self.averages.items()},
+        }
+
+    def _coerced(self, x: torch.Tensor) -> torch.Tensor:
+        if self._coerced_to is not None:
+            coerce_([x], self._coerced_to)
+        return x
+
+    def _normal(self, count: int, generator: str) -> torch.Tensor:
+        shape = (count, self.action_size)
+        return torch.randn(shape, generator=self.generators[generator], **self._noise_options).to(self.dtype)
+
+    def _arithmetic(self, count: int, place: int) -> AbstractContextManager[Any]:
+        """The simulation, drawing the random bits of stochastic rounding for this place of an update or action."""
+        if self.simulation is None:
+            return nullcontext()
+        self.simulation.step = PLACES * count + place
+        return self.simulation
+
+    def _write_back(self) -> None:
+        if self.compiled:
+            self.compiled.write_back()
