@@ -1,4 +1,4 @@
-"""``python -m bench.table``: docs/performance.md, the tables of everything in bench/results."""
+"""``python -m bench.table``: docs/performance.md and its parts, the tables of everything in bench/results."""
 
 from __future__ import annotations
 
@@ -8,18 +8,28 @@ from textwrap import fill
 
 from bench.timing import RESULTS
 
-PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+DOCS = Path(__file__).parent.parent / "docs"
 HEAD = """# Performance
 
-`make bench` measures all of this, and `python -m bench.NAME` a part; `python -m bench.table` writes this page from the
-results. `make bench-gpu` measures the last sections, on a machine with a GPU. Unless a caption says otherwise, a figure
-is the median of several rounds in which the contestants take turns in one process, on one thread. Look at the ratios:
-seconds are those of the machine named, which had other work to do.
+`make bench` measures all of this, and `python -m bench.NAME` a part; `python -m bench.table` writes this page and its
+parts from the results: what it costs [to train agents](performance-agents.md), [to sweep](performance-sweeps.md), and
+[on a GPU](performance-gpu.md), where `make bench-gpu` measures. Unless a caption says otherwise, a figure is the
+median of several rounds in which the contestants take turns in one process, on one thread. Look at the ratios: seconds
+are those of the machine named, which had other work to do.
 
 In short: rounding a million floats to a float format takes 1.0 to 1.7 times as long as copying them; a plain
 operation on a small tensor takes about 1 us longer inside a simulation, any other about 10; a SAC update with 128 units
 takes 1.6 times as long as in plain float32, compiled about as long.
 """
+# Pages beside the first one: a title, and the names of their files.
+PARTS = {
+    "performance-agents.md": (
+        "Performance: training agents",
+        ["acting", "adapters", "pixels", "policy_gradient", "population", "q_learning", "sampling", "update"],
+    ),
+    "performance-sweeps.md": ("Performance: sweeps and their folders", ["folders", "store", "sweeps"]),
+    "performance-gpu.md": ("Performance: on a GPU", ["launches"]),
+}
 # What each table shows, by the name of its file; a paragraph for each table.
 CAPTIONS = {
     "acting": """
@@ -37,7 +47,7 @@ CAPTIONS = {
     "accumulation": """
         The product of a 256 x 1024 and a 1024 x 1024 matrix with rounded sums, beside `torch.mm`. `over_plain`:
         times the seconds of `torch.mm`. How accumulators are written:
-        [simulation.md](simulation.md#how-sums-are-accumulated).
+        [simulation.md](sums-and-modes.md#how-sums-are-accumulated).
     """,
     "adapters": """
         One update of algorithms of [other libraries](libraries.md), alone and simulated, with Adam's eps at 1e-4; CPU
@@ -69,7 +79,7 @@ CAPTIONS = {
         numbers on the CPU.
     """,
     "native": """
-        [Plain operations](simulation.md#plain-operations-in-c) in C++ and through Python: e5m10 to nearest-even where
+        [Plain operations](plain-operations.md) in C++ and through Python: e5m10 to nearest-even where
         nothing else is said, on one thread, by CPU time, others at work beside it. `times_plain`: times the
         microseconds of plain float32.
     """,
@@ -205,10 +215,15 @@ def line(cells: list[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def page() -> str:
-    """The whole page."""
-    here = [section(path) for path in sorted(RESULTS.glob("*.json")) if path.stem not in ELSEWHERE]
-    return "\n".join([HEAD, *here, *(on_a_gpu(name) for name in ON_A_GPU)])
+def pages() -> dict[str, str]:
+    """The pages, by name."""
+    made = {path.stem: section(path) for path in sorted(RESULTS.glob("*.json")) if path.stem not in ELSEWHERE}
+    parts = {
+        name: [f"# {title}\n", "[How it is measured](performance.md).\n", *map(made.pop, stems)]
+        for name, (title, stems) in PARTS.items()
+    }
+    parts["performance-gpu.md"] += map(on_a_gpu, ON_A_GPU)
+    return {name: "\n".join(lines) for name, lines in {"performance.md": [HEAD, *made.values()], **parts}.items()}
 
 
 def on_a_gpu(name: str) -> str:
@@ -235,9 +250,10 @@ def on_a_gpu(name: str) -> str:
 
 
 def main() -> None:
-    """Writes the page."""
-    PAGE.write_text(page())
-    print("written to", PAGE)
+    """Writes the pages."""
+    for name, text in pages().items():
+        (DOCS / name).write_text(text)
+        print("written to", DOCS / name)
 
 
 if __name__ == "__main__":

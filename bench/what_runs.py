@@ -53,7 +53,7 @@ CAUSES = {
         power. That is beyond 65504 where the root mean square of `x` is below 0.025, as at the beginning. Transformers
         computes norms in float32, which changes nothing where all is float32. `Rule(module="*norm*", format="fp32")`
         leaves them alone, or, in a program in half precision, `islands="exact"`
-        ([islands](simulation.md#islands-of-float32)).
+        ([islands](own-dtypes.md#islands-of-float32)).
     """,
     "addcdiv_": """
         Adam and its relatives divide by the root of a mean of squared gradients, plus `eps`. In e5m10 an `eps` of 1e-8
