@@ -24,7 +24,7 @@ from bench.timing import record
 from roundoff.agents.environments.opening import open_environment
 from roundoff.agents.environments.parallel import VectorEnvironment
 from roundoff.agents.environments.tasks import PACKAGES, Kind, kind_of
-from roundoff.agents.experience.sampling import Sampler
+from roundoff.agents.experience.sampling import LocalSampler
 
 TASKS = ("gym:CartPole-v1", "walker_walk", "minatar:breakout")
 A_CORE = (1, 2, 4, 16)
@@ -86,7 +86,7 @@ def ours(task: str, count: int, workers: int, groups: int, stack: ExitStack):
     policy = Policy(environments.observation_size, environments.action_size)
     for i, group in enumerate(environments.groups):
         group.seed([np.random.SeedSequence((i, j)) for j in range(len(group))])
-    sampling = Sampler(environments.groups)
+    sampling = LocalSampler(environments.groups)
     observations = sampling.begin()
     still = np.eye(environments.action_size)[[0] * sizes[0]]
 

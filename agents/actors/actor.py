@@ -18,7 +18,7 @@ from ..config.own_algorithms import import_as_told
 from ..config.train_config import TrainConfig
 from ..environments.parallel import Steps, VectorEnvironment
 from ..errors import RunError
-from ..experience.sampling import Sample, Sampler, random_actions
+from ..experience.sampling import LocalSampler, Sample, random_actions
 from ..streams import Stream, sequence, torch_generator
 from .chunks import ACTIVITIES, Chunk, PolicyChoice, Pull, pulls_before
 from .noise import NoisyPolicy
@@ -70,7 +70,7 @@ class Actor:
         numbers = range(rank * count, (rank + 1) * count)
         again = (life,) if life else ()
         environments.groups[0].seed([sequence(config.seed, Stream.ENVIRONMENT, i, *again) for i in numbers])
-        self._sampler = Sampler(
+        self._sampler = LocalSampler(
             environments.groups, clip_rewards=config.clip_rewards, reward_scale=config.scale_of_rewards
         )
         self._random = np.random.default_rng(sequence(config.seed, Stream.SEED_ACTIONS, *whose))

@@ -10,6 +10,7 @@ import torch
 
 from ..algorithms.explorer import explorer_of
 from ..errors import RunError
+from ..experience.sampling import NotFinite
 from .chunks import ACTIVITIES, Chunk, Pull, pulls_before
 from .stage import GO_ON, ActorDied, Stage
 from .weights import FullPolicy
@@ -48,6 +49,8 @@ class RemoteSampler:
         perceive: observations as the learner takes them.
     """
 
+    is_remote, activity = True, "actors"
+
     def __init__(
         self, stage: Stage, config: WithActors, learner: Learner, perceive: Callable[[NDArray[Any]], torch.Tensor]
     ) -> None:
@@ -74,6 +77,17 @@ class RemoteSampler:
         """Publishes the first weights, and begins the first episodes; returns the observations of each group."""
         self._publish(wait=True)
         return self._start()
+
+    def next(
+        self,
+        choose: Callable[[int, int, int], NDArray[np.floating[Any]]],  # noqa: ARG002  actors do
+        waits: Callable[[int], bool],  # noqa: ARG002
+    ) -> Sample | None:
+        """The sample that :meth:`wait` gives, if its actions are finite."""
+        sample = self.wait()
+        if sample and not np.isfinite(sample.actions).all():
+            raise NotFinite
+        return sample
 
     def wait(self) -> Sample | None:
         """The next sample; None if there is none for the moment, so that the run can look whether it is to stop.

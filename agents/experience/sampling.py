@@ -1,14 +1,14 @@
-"""Synchronized sampling: the environments of training in groups that take turns, and how they are saved."""
+"""Samplers, from which runs have their experience; that of environments here, in groups that take turns."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
 
 import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -32,8 +32,56 @@ class Sample(NamedTuple):
     """(n,): how likely the learner's policy takes these actions, over how likely who acted did; at most 1. None: 1."""
 
 
+class NotFinite(Exception):  # noqa: N818  no error: it is how a run crashes
+    """An action of training that is not finite."""
+
+
+class Sampler(Protocol):
+    """The source of the samples that a run learns from: its own environments, or actors elsewhere.
+
+    Attributes:
+        is_remote: whether others act.
+        activity: what the time of :meth:`next` counts for.
+    """
+
+    is_remote: bool
+    activity: str
+
+    def begin(self) -> list[NDArray[Any]]:
+        """Begins the first episodes; returns the observations of each group, (n, observation)."""
+
+    def next(
+        self, choose: Callable[[int, int, int], NDArray[np.floating[Any]]], waits: Callable[[int], bool]
+    ) -> Sample | None:
+        """The next sample; None if there is none yet.
+
+        Args:
+            choose: actions, (n, action), for a group, given its number, that of its first environment among all, and
+                how many actions are under way, whose outcome has not been given back. Asked of those who act here.
+            waits: whether no more actions are to be taken while so many are under way.
+
+        Raises:
+            NotFinite: an action is not finite.
+        """
+
+    def begun(self) -> list[tuple[int, NDArray[Any]]]:
+        """The groups that have begun anew since the last call, whatever they were at, and their observations."""
+
+    def pulls(self) -> list[dict[str, Any]]:
+        """What there is to log of the pulls of weights since the last call."""
+
+    def timing(self) -> dict[str, Any]:
+        """What ``timing.json`` is told."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far it is."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> list[NDArray[Any]]:
+        """Takes it over; returns the observations of each group that its next step starts from."""
+
+
 @final
-class Sampler:
+class LocalSampler:
     """Gives actions to one group after the other, and gives back what the actions of the next one have led to.
 
     While the caller learns from the sample of one group, the others step (in worker processes, if there are any). With
@@ -47,15 +95,24 @@ class Sampler:
         groups: seeded.
         clip_rewards: those of samples are clipped to [-1, 1]; returns are of the rewards as they were.
         reward_scale: by which those of samples are then multiplied.
+        starts: of each environment, in the order of the groups, actions that the first episode begins with, (number,
+            action). They are no experience, but part of the episode: of its return, and of what is repeated.
 
     Attributes:
         turn: the group that is to get actions next; it has no step under way.
     """
 
+    is_remote, activity = False, "environment"
+
     def __init__(
-        self, groups: Sequence[EnvironmentGroup], *, clip_rewards: bool = False, reward_scale: float = 1.0
+        self,
+        groups: Sequence[EnvironmentGroup],
+        *,
+        clip_rewards: bool = False,
+        reward_scale: float = 1.0,
+        starts: Sequence[NDArray[np.floating[Any]]] | None = None,
     ) -> None:
-        self._groups = groups
+        self._groups, self._starts = groups, starts
         self._clip_rewards, self._reward_scale = clip_rewards, reward_scale
         self.turn = 0
         self._pending = [False for _ in groups]
@@ -72,21 +129,35 @@ class Sampler:
         """The number, among all, of the first environment of the group that is to get actions next."""
         return self._first(self.turn)
 
-    def begin(self, starts: Sequence[NDArray[np.floating[Any]]] | None = None) -> list[NDArray[Any]]:
-        """Begins the first episodes.
-
-        Args:
-            starts: of each environment, in the order of the groups, actions that it begins with, (number, action). They
-                are no experience, but part of the episode: of its return, and of what is repeated.
-
-        Returns:
-            The observations of each group, (n, observation).
-        """
+    def begin(self) -> list[NDArray[Any]]:  # noqa: D102
+        starts = self._starts
         if starts is None:
             return [group.reset() for group in self._groups]
         counts = [len(group) for group in self._groups]
         ends = np.cumsum(counts).tolist()
         return [self._repeat(i, starts[end - n : end]) for i, (n, end) in enumerate(zip(counts, ends, strict=True))]
+
+    def next(  # noqa: D102
+        self, choose: Callable[[int, int, int], NDArray[np.floating[Any]]], waits: Callable[[int], bool]
+    ) -> Sample | None:
+        if waits(self.under_way):
+            return self.wait()
+        actions = choose(self.turn, self.first, self.under_way)
+        if not np.isfinite(actions).all():
+            raise NotFinite
+        return self.act(actions)
+
+    def begun(self) -> list[tuple[int, NDArray[Any]]]:
+        """Returns no groups: none begins anew."""
+        return []
+
+    def pulls(self) -> list[dict[str, Any]]:
+        """Returns no pulls: nobody needs weights."""
+        return []
+
+    def timing(self) -> dict[str, Any]:
+        """Returns nothing."""
+        return {}
 
     def act(self, actions: NDArray[np.floating[Any]]) -> Sample | None:
         """Gives actions to the group whose turn it is, and passes the turn on.

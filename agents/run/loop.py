@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
-import numpy as np
 import torch
 
 from roundoff.errors import RoundoffError
@@ -16,9 +15,9 @@ from roundoff.runs.log import MetricsLog, NoLog
 from roundoff.runs.result import Crash, Result
 
 from ...simulate.watching.lost_numbers import lost_numbers
-from ..actors.sampler import RemoteSampler
 from ..errors import FileError
 from ..experience.replay import Replay
+from ..experience.sampling import NotFinite
 from ..learners.single import LearnerLost, SingleLearner
 from ..quantization.quantization import Quantization
 from ..sizes import KnownSizes
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from ..actors.stage import Stage
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ..algorithms.part import Metrics
     from ..config.train_config import TrainConfig
     from ..environments.parallel import VectorEnvironment
-    from ..experience.sampling import Sample, Sampler
+    from ..experience.sampling import Sample
     from ..learners.single import Learners
 
 _SECONDS_BETWEEN_REPORTS = 1.0
@@ -138,7 +138,7 @@ class Run:
     @property
     def has_company(self) -> bool:
         """Whether other processes learn or act with it."""
-        return not isinstance(self.learners, SingleLearner) or isinstance(self.state.sampler, RemoteSampler)
+        return not isinstance(self.learners, SingleLearner) or self.state.sampler.is_remote
 
     def profile(self) -> Profile:
         """Says what the time of this process has gone to until now."""
@@ -188,33 +188,19 @@ class Run:
 
     def _agent_step(self, log: MetricsLog | NoLog) -> _Updating:
         """Gives actions to one group of environments, and learns from what the next group has done; or actors have."""
-        sampler = self.state.sampler
-        if isinstance(sampler, RemoteSampler):
-            return (yield from self._follow_actors(sampler, log))
-        if self.state.recorder.waits(sampler.under_way):
-            with self.stopwatch.measure("environment"):
-                sample = sampler.wait()
-            return (yield from self._learn(sample, log))
-        actions = self._choose_actions(self.state.observations[sampler.turn], sampler)
-        if not np.isfinite(actions).all():
-            return self._not_finite()
-        with self.stopwatch.measure("environment"):
-            following = sampler.act(actions)
-        return (yield from self._learn(following, log)) if following else None
-
-    def _follow_actors(self, sampler: RemoteSampler, log: MetricsLog | NoLog) -> _Updating:
-        """Learns from what an actor has done; nothing if none has, for a moment."""
-        with self.stopwatch.measure("actors"):
-            sample = sampler.wait()
+        sampler, is_finite, sample = self.state.sampler, True, None
+        try:
+            with self.stopwatch.measure(sampler.activity):
+                sample = sampler.next(self._choose_actions, self.state.recorder.waits)
+        except NotFinite:
+            is_finite = False
         for group, observations in sampler.begun():
             self.state.begin_anew(group, observations)
         for record in sampler.pulls():
             log.write("pull", self.state.step, record)
-        if sample is None:
-            return None
-        if not np.isfinite(sample.actions).all():
+        if not is_finite:
             return self._not_finite()
-        return (yield from self._learn(sample, log))
+        return (yield from self._learn(sample, log)) if sample else None
 
     def _not_finite(self) -> Crash:
         reason = "the policy took a non-finite action in training"
@@ -272,13 +258,14 @@ class Run:
             self.stopwatch.add("updates" if "first update" in self.stopwatch.seconds else "first update", seconds)
             self.state.metrics |= learned
 
-    def _choose_actions(self, observations: torch.Tensor, sampler: Sampler) -> NDArray[np.floating[Any]]:
-        """Numbers of the format for each actuator: the recorder's at first, then the learner's."""
+    def _choose_actions(self, group: int, first: int, under_way: int) -> NDArray[np.floating[Any]]:
+        """Numbers of the format for each actuator, asked for by the sampler: at first the recorder's, then learned."""
+        observations = self.state.observations[group]
         with self.stopwatch.measure("actions"):
-            explored = self.state.recorder.explore(len(observations), sampler.under_way)
+            explored = self.state.recorder.explore(len(observations), under_way)
             if explored is not None:
                 return explored
-            actions = self.learner.act(observations, deterministic=False, first=sampler.first)
+            actions = self.learner.act(observations, deterministic=False, first=first)
         with self.stopwatch.measure("copies"):
             return self.intake.from_format(actions)
 
@@ -396,11 +383,9 @@ class Run:
             assert isinstance(self.intake.replay, Replay)  # refused for pixels
             with self.stopwatch.measure("checkpoints"):
                 write_states(self.files.snapshots, self.intake.replay)
-        sampler = self.state.sampler
-        more = sampler.timing() if isinstance(sampler, RemoteSampler) else {}
         write_ending(
-            self.files, result, self.learner.weights(), self.state.numerics, self.stopwatch, self.profile, more,
-            self.sizes,
+            self.files, result, self.learner.weights(), self.state.numerics, self.stopwatch, self.profile,
+            self.state.sampler.timing(),            self.sizes,
         )  # fmt: skip
         return result
 

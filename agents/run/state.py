@@ -10,7 +10,7 @@ import torch
 
 from ..actors.sampler import RemoteSampler
 from ..config.actor_keys import WithActors
-from ..experience.sampling import Sampler, random_actions
+from ..experience.sampling import LocalSampler, Sampler, random_actions
 from ..models.perturbation import move_by_ulps
 from ..streams import Stream, sequence, torch_generator
 from .observed import Numerics
@@ -53,18 +53,20 @@ class RunState:
         numbers = itertools.count()
         for group in training:
             group.seed([sequence(config.seed, Stream.ENVIRONMENT, next(numbers)) for _ in range(len(group))])
-        self._starts = _random_starts(config, environments) if config.random_start else None
         self.learner, self.recorder = make_learner(config, environments, device)
         if ulps := getattr(config, "perturb", 0):
             generator = torch_generator(config.seed, Stream.PERTURBATION, torch.device("cpu"))
             for name in sorted(self.learner.networks):
                 move_by_ulps(self.learner.networks[name].flat, ulps, generator)
-        self.sampler: Sampler | RemoteSampler
+        self.sampler: Sampler
         if stage:
             assert isinstance(config, WithActors)
             self.sampler = RemoteSampler(stage, config, self.learner, self.recorder.intake.perceive)
         else:
-            self.sampler = Sampler(training, clip_rewards=config.clip_rewards, reward_scale=config.scale_of_rewards)
+            starts = _random_starts(config, environments) if config.random_start else None
+            self.sampler = LocalSampler(
+                training, clip_rewards=config.clip_rewards, reward_scale=config.scale_of_rewards, starts=starts
+            )
         self.numerics = Numerics(self.learner.simulation) if config.observe and self.learner.simulation else None
         if self.numerics:
             self.learner.watch_norms()
@@ -74,8 +76,7 @@ class RunState:
 
     def begin(self) -> None:
         """Begins the first episodes."""
-        sampler = self.sampler
-        observations = sampler.begin() if isinstance(sampler, RemoteSampler) else sampler.begin(self._starts)
+        observations = self.sampler.begin()
         for number, observation in enumerate(one for part in observations for one in part):
             self.recorder.begin(observation, number)
         self.observations = [self.recorder.intake.perceive(part) for part in observations]

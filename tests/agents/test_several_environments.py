@@ -17,7 +17,7 @@ from runs import AfterSteps, weights
 from roundoff.agents import TrainConfig, train
 from roundoff.agents.algorithms.sac.agent import SAC
 from roundoff.agents.environments.opening import open_environment
-from roundoff.agents.experience.sampling import Sampler
+from roundoff.agents.experience.sampling import LocalSampler
 from roundoff.agents.run import checkpoint
 from roundoff.agents.run.stopping import Stopped, StopRequest, stopping_on_sigterm
 from roundoff.agents.streams import Stream, sequence
@@ -241,17 +241,17 @@ def test_memory_does_not_grow(tmp_path):
 
 
 def test_random_actions_at_the_start_are_no_experience_but_part_of_the_episode(tmp_path, monkeypatch):
-    rows, starts = [], []
+    rows, found = [], []
     monkeypatch.setattr("roundoff.agents.experience.replay.Replay.add", lambda self, row: rows.append(row.tolist()))
-    begin = Sampler.begin
+    make = LocalSampler.__init__
 
-    def watched(self, given=None):
-        starts.extend(given)
-        return begin(self, given)
+    def watched(self, *args, starts, **keys):
+        found.extend(starts)
+        make(self, *args, starts=starts, **keys)
 
-    monkeypatch.setattr(Sampler, "begin", watched)
+    monkeypatch.setattr(LocalSampler, "__init__", watched)
     train(unlearned(environments=4, random_start=9), tmp_path)
-    lengths = [len(start) for start in starts]
+    lengths = [len(start) for start in found]
     assert len(lengths) == 4
     assert len(set(lengths)) > 1
     assert max(lengths) <= 9
@@ -262,7 +262,7 @@ def test_random_actions_at_the_start_are_no_experience_but_part_of_the_episode(t
         environment = open_environment(WALK, 1)
         environment.seed(sequence(0, Stream.ENVIRONMENT, i))
         observation = environment.reset()
-        for action in starts[i]:
+        for action in found[i]:
             step = environment.step(action)
             observation = environment.reset() if step.last else step.observation
         assert rows[i][:2] == pytest.approx(observation.tolist(), rel=1e-6)

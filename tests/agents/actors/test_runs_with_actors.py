@@ -19,7 +19,7 @@ from roundoff.agents import train  # noqa: E402
 from roundoff.agents.actors.chunks import Chunk  # noqa: E402
 from roundoff.agents.algorithms.dqn.agent import make  # noqa: E402
 from roundoff.agents.environments.parallel import VectorEnvironment  # noqa: E402
-from roundoff.agents.experience.sampling import Sampler  # noqa: E402
+from roundoff.agents.experience.sampling import LocalSampler  # noqa: E402
 from roundoff.agents.run import checkpoint  # noqa: E402
 from roundoff.agents.run.stopping import Stopped, StopRequest  # noqa: E402
 from roundoff.agents.streams import Stream, sequence  # noqa: E402
@@ -56,7 +56,7 @@ def by_hand(config, every):
     """A copy of the network acts, and is renewed before steps 0, every, 2 every, ...; all in this process."""
     environments = VectorEnvironment({"task": config.task, "action_repeat": 1}, [1], [True])
     environments.groups[0].seed([sequence(config.seed, Stream.ENVIRONMENT, 0)])
-    sampler = Sampler(environments.groups)
+    sampler = LocalSampler(environments.groups)
     (learner, recorder), (acting, _) = make(config, environments, CPU), make(config, environments, CPU)
     perceive = recorder.intake.perceive
     before = perceive(sampler.begin()[0])
