@@ -15,9 +15,11 @@ from .fixes import (
     STOCHASTIC_TARGETS,
     is_stochastic,
 )
-from .learning_keys import OffPolicyKeys, OptimizerKeys
+from .learning_keys import OffPolicyKeys, OnPolicyKeys, OptimizerKeys
+from .rules import beyond_support
 from .storage import STOCHASTIC, Storage, read_storage
 from .train_config import config_class
+from .value_keys import ValueKeys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -96,13 +98,36 @@ def recursions(config: TrainConfig) -> Recursions:
 
 
 def remarks(config: TrainConfig) -> list[str]:
-    """What is to be said of a run's arithmetic before it begins: what its format cannot carry, and keys in vain.
+    """What is to be said of a run before it begins: what its format cannot carry, keys in vain, steps in vain.
 
-    Each is a sentence; nothing for runs in fp32, and where all is well.
+    Each is a sentence; there is none where all is well.
     """
     if not isinstance(config, OptimizerKeys):
         return []
-    return [*(str(row) for row in recursions(config).rows if not row.fits), *_vain(config)]
+    rows = (str(row) for row in recursions(config).rows if not row.fits)
+    return [*rows, *_vain(config), *_steps_in_vain(config), *_clipped(config)]
+
+
+def _steps_in_vain(config: OptimizerKeys) -> Iterator[str]:
+    """A sentence about the last transitions, if they fill no rollout, and are more than a hundredth of all.
+
+    These are collected, and not learned from.
+    """
+    if isinstance(config, OnPolicyKeys) and (left := config.transitions % config.rollout) > config.transitions / 100:
+        learned, more = (config.transitions - left) * config.action_repeat, config.rollout * config.action_repeat
+        yield (
+            f"the last {left} of {config.transitions} agent steps fill no rollout of {config.rollout}, and are not"
+            f" learned from; with steps: {learned} or {learned + more} the run ends with one"
+        )
+
+
+def _clipped(config: OptimizerKeys) -> Iterator[str]:
+    """A sentence about a categorical head whose atoms end before the values of its task do, as its keys say."""
+    if isinstance(config, ValueKeys) and (most := beyond_support(config)):
+        yield (
+            f"values on {config.task} reach {most:.4g}, and the atoms end at v_max {config.support[1]:g}, where larger"
+            " values are clipped"
+        )
 
 
 def _rows(config: OptimizerKeys) -> Iterator[Recursion]:

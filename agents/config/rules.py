@@ -25,6 +25,7 @@ ENGINE_FORMATS = {"onnxruntime": ("fp32", "int8", "int8_ax0")}
 """The formats of engines of actors that have not all of them."""
 
 _MOST_SHOWN = 12
+_SUITE_STEPS = 1000  # of an episode
 _MOST_LEFT = 0.05  # of a reward at the end of the steps that are summed
 
 
@@ -163,6 +164,16 @@ def _largest_of_support(config: Any) -> tuple[float, float] | None:
     return (needed, largest) if needed > largest else None
 
 
+def beyond_support(config: Any) -> float | None:
+    """The largest value that rewards of the suite, 0 to 1 a step, can add up to, if the atoms do not reach so far."""
+    if config.atoms == 1 or ":" in config.task:
+        return None
+    steps = -(-_SUITE_STEPS // config.action_repeat)
+    weights = steps if config.discount == 1 else (1 - config.discount**steps) / (1 - config.discount)
+    most: float = config.action_repeat * weights
+    return most if most > config.support[1] else None
+
+
 # fmt: off
 RULES = (
     # Every run.
@@ -285,6 +296,9 @@ RULES = (
          "{found} is of a categorical head, and atoms is 1; leave {found} out, or set atoms: 51"),
     Rule(lambda c: c.atoms > 1 and c.support[0] >= c.support[1], "atoms",
          "v_min must be less than v_max, got v_min {c.support[0]:g} and v_max {c.support[1]:g}"),
+    Rule(lambda c: beyond_support(c) if c.v_max is None else None, "atoms",
+         "values on {c.task} reach {found:.4g}, and the atoms end at {c.support[1]:g}, where larger values would be"
+         " clipped; set v_max: {found:.4g} or more"),
     Rule(_largest_of_support, "atoms",
          "atoms {c.atoms} between v_min {c.support[0]:g} and v_max {c.support[1]:g} need numbers up to {found[0]:g},"
          " but the largest of format {c.format} is {found[1]:g}"),

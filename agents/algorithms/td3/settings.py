@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...config.actor_keys import WithActors
 from ...config.fields import Count, NonNegativeFloat, Panel, Positive, PositiveFloat, Role, key, with_default
@@ -26,7 +26,9 @@ class TD3Config(WithActors):
 
     algorithm: str = key("td3", "What learns; each has keys of its own.")
     hidden_units: Positive = with_default(WithActors, "hidden_units", 400)
-    last_hidden_units: Positive = key(300, "Width of the last hidden layer.")
+    last_hidden_units: Positive = key(
+        300, "Width of the last hidden layer. If `hidden_units` is given and this is not, it is the same."
+    )
     batch_size: Positive = with_default(WithActors, "batch_size", 100)
     lr: PositiveFloat = with_default(WithActors, "lr", 1e-3)
     seed_steps: Count = with_default(WithActors, "seed_steps", 1000)
@@ -38,6 +40,12 @@ class TD3Config(WithActors):
     exploration_noise: NonNegativeFloat = key(
         0.1, "Standard deviation of the noise on actions in training.", Role.TIMELESS
     )
+
+    @classmethod
+    def completed(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """What is given; a width that is given is that of all layers, if the last one's is not."""
+        given = super().completed(given)
+        return {"last_hidden_units": given["hidden_units"], **given} if "hidden_units" in given else given
 
     @property
     def hidden_widths(self) -> list[int]:
