@@ -1,5 +1,6 @@
 """Settings of these tests, and which of two processes runs what (``make test``)."""
 
+import os
 import signal
 from contextlib import suppress
 from importlib import import_module
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import Phase, settings
+
+from roundoff.caches import cache_folder
 
 # A shell starts what it runs in the background with Ctrl-C ignored, and so would be what tests start and interrupt.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -23,17 +26,25 @@ settings.register_profile("ours", deadline=None, phases=PHASES)  # 100 examples
 settings.register_profile("many", deadline=None, phases=PHASES, max_examples=200)  # make test-slow
 settings.load_profile("ours")
 
-# The processes of a user compile one at a time (roundoff.simulate.compiling.program_cache), so one of these runs all
-# files that do little else, and begins with them.
-COMPILING = [
-    "agents/test_compiled_updates.py",
-    "agents/test_population.py",
-    "sweeps/test_populations.py",
+# The processes of a user compile one at a time (roundoff.simulate.compiling.program_cache). So that these do not wait
+# for each other, each has a folder of its own for inductor's programs, kept from one run to the next.
+WORKER = os.environ.get("PYTEST_XDIST_WORKER")
+if WORKER and (programs := cache_folder(f"tests-{WORKER}")):
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(programs))
+
+# What compiles most comes first, so that the same process has it in every run: one runs what is trained by compiled
+# programs, the other one steps.
+TRAINING = ["agents/test_population.py", "sweeps/test_populations.py", "agents/test_compiled_updates.py"]
+STEPS = [
     "simulate/compiling/test_step.py",
-    "simulate/compiling/test_population.py",
+    "simulate/compiling/test_cuda_programs.py",
     "simulate/compiling/test_step_networks.py",
     "simulate/compiling/test_step_operators.py",
+    "simulate/compiling/test_population.py",
+    "simulate/compiling/test_step_layouts.py",
+    "simulate/compiling/test_step_edges.py",
 ]
+TOGETHER = {name: group for group, names in (("training", TRAINING), ("steps", STEPS)) for name in names}
 # The longest of the others come next, from long to short: short files at the end let both processes end together.
 LONG = [
     "test_docs.py",
@@ -44,7 +55,6 @@ LONG = [
     "agents/test_td3.py",
     "agents/test_training.py",
     "simulate/test_every_operator.py",
-    "simulate/compiling/test_cuda_programs.py",
     "simulate/composites/test_primitives.py",
     "agents/test_learners.py",
     "agents/test_sac.py",
@@ -69,8 +79,8 @@ LONG = [
     "simulate/rounded_once/test_results.py",
     "formats/tools/test_verify.py",
 ]
-assert all((Path(__file__).parent / name).exists() for name in COMPILING + LONG)
-PLACES = {name: place for place, name in enumerate(COMPILING + LONG)}
+assert all((Path(__file__).parent / name).exists() for name in [*TOGETHER, *LONG])
+PLACES = {name: place for place, name in enumerate([*TOGETHER, *LONG])}
 HERE = Path(__file__).parent
 
 
@@ -104,6 +114,6 @@ def pytest_xdist_make_scheduler(config, log):
     class ByFile(LoadFileScheduling):
         def _split_scope(self, nodeid):
             file = super()._split_scope(nodeid)
-            return "compiling" if file.removeprefix(f"{HERE.name}/") in COMPILING else file
+            return TOGETHER.get(file.removeprefix(f"{HERE.name}/"), file)
 
     return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
