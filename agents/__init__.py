@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .optimizers.stochastic_compensation import stochastic_kahan_add_
     from .optimizers.stochastic_moments import stochastic_mean_, stochastic_mean_square_, stochastic_root_
     from .quantization.quantization import Quantization
+    from .rollout_mismatch import Mismatch, importance_weights, mismatch
     from .run.loop import Progress
     from .training.alone import train
     from .training.export import export
@@ -59,6 +60,7 @@ _MODULES = {
     "KahanEMA": "optimizers.kahan_momentum",
     "LossScaler": "optimizers.loss_scaling",
     "MasterWeights": "optimizers.master_weights",
+    "Mismatch": "rollout_mismatch",
     "PlainEMA": "optimizers.kahan_momentum",
     "Progress": "run.loop",
     "Quantization": "quantization.quantization",
@@ -70,7 +72,9 @@ _MODULES = {
     "StoredLayers": "models.stored_layers",
     "TrainConfig": "config.train_config",
     "coerce_": "coercion",
+    "importance_weights": "rollout_mismatch",
     "kahan_add_": "optimizers.kahan_gradients",
+    "mismatch": "rollout_mismatch",
     "noise_log_prob": "models.noise_log_prob",
     "normal_log_prob": "models.normal_fix",
     "normal_log_prob_naive": "models.normal_fix",
@@ -106,6 +110,7 @@ __all__ = [
     "Kept",
     "LossScaler",
     "MasterWeights",
+    "Mismatch",
     "PlainEMA",
     "Progress",
     "Quantization",
@@ -118,7 +123,9 @@ __all__ = [
     "TrainConfig",
     "coerce_",
     "export",
+    "importance_weights",
     "kahan_add_",
+    "mismatch",
     "noise_log_prob",
     "normal_log_prob",
     "normal_log_prob_naive",

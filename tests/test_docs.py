@@ -159,6 +159,7 @@ def test_no_page_with_code_is_left_out():
         "eight-bits.md",
         "recursions.md",
         "bf16-critics.md",
+        "rollouts.md",
     }
     with_code = {path for path in PAGES.rglob("*.md") if "```python\n" in path.read_text(encoding="utf-8")}
     assert {path.relative_to(PAGES).as_posix() for path in with_code} == here | {"testing.md"} | {
@@ -181,6 +182,7 @@ def test_no_page_with_code_is_left_out():
         ("eight-bits.md", 1),
         ("recursions.md", 1),
         ("bf16-critics.md", 1),
+        ("rollouts.md", 2),
     ],
 )
 def test_every_block_runs_and_every_line_printed_is_on_the_page(page, least, tmp_path, monkeypatch, capsys):

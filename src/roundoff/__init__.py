@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from roundoff.agents import export
+    from roundoff.agents import export, importance_weights, mismatch
     from roundoff.current_run import checkpoint, log, restore
     from roundoff.formats import (
         FloatFormat,
@@ -75,8 +75,10 @@ __all__ = [
     "exact",
     "export",
     "fake_round",
+    "importance_weights",
     "in_role",
     "log",
+    "mismatch",
     "register",
     "restore",
     "round",

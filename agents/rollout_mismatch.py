@@ -1,0 +1,210 @@
+"""Rollouts in one arithmetic and learning in another: how far the two are apart, and weights that make up for it."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+import torch
+
+Correction: TypeAlias = Literal[
+    "none", "token", "token-truncate", "token-mask", "sequence", "sequence-truncate", "sequence-mask"
+]
+"""How the unlike probabilities of sampled tokens are made up for; see :func:`importance_weights`."""
+
+
+class Mismatch(NamedTuple):
+    """How far the probabilities that a trainer gives to sampled tokens are from those they were sampled with.
+
+    With r = p_trainer / p_rollout of a token, and R, the product of r over a sequence. Means over tokens are of all
+    tokens, whatever sequences they are of. The names are those of verl and of ms-swift, where these have one.
+
+    Attributes:
+        kl: the mean of -log r, an estimate (k1) of KL(rollout || trainer) for a token; it may be negative.
+        k3_kl: the mean of r - 1 - log r, an estimate (k3) of the same, which is never negative and varies less.
+        outside: the share of tokens whose r is not within ``band`` of 1.
+        chi2_token: the mean of r^2, less 1: an estimate of the chi-square divergence of tokens.
+        chi2_seq: the mean of R^2, less 1: the same of sequences. Infinite where it is beyond float64.
+        ess_token: effective sample size over the number of tokens: (sum r)^2 / (n sum r^2), in (0, 1].
+        ess_seq: the same of sequences, by R.
+        training_ppl: the perplexity of a sequence to the trainer, exp(-mean log p); the mean over sequences.
+        rollout_ppl: the same to what sampled it.
+        log_ppl_diff: the logarithm of a sequence's perplexity to the trainer, less that to the rollout; the mean.
+        log_ppl_abs_diff: the mean of its magnitude.
+        ppl_ratio: the ratio of the two perplexities of a sequence, trainer's over rollout's; the mean.
+        tokens: how many there were.
+        sequences: how many had one.
+    """
+
+    kl: float
+    k3_kl: float
+    outside: float
+    chi2_token: float
+    chi2_seq: float
+    ess_token: float
+    ess_seq: float
+    training_ppl: float
+    rollout_ppl: float
+    log_ppl_diff: float
+    log_ppl_abs_diff: float
+    ppl_ratio: float
+    tokens: int
+    sequences: int
+
+
+def mismatch(
+    trainer_log_probs: torch.Tensor,
+    rollout_log_probs: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    *,
+    band: float = 0.1,
+) -> Mismatch:
+    """Measures how far rollouts and learning disagree about the tokens that were sampled, in float64.
+
+    Where both compute alike, and the weights are the same, all is 0 or 1. A policy gradient is biased by what is not.
+
+    Args:
+        trainer_log_probs: what the trainer says of each sampled token, (sequences, tokens), or of one sequence; any
+            floating-point type, on any device. Minus infinity, which is a probability of 0, makes ``kl`` infinite.
+        rollout_log_probs: what it was sampled with, alike.
+        mask: which tokens count, alike; true or 1. None: all. What stands elsewhere is not looked at.
+        band: how far r may be from 1 before it is ``outside``.
+
+    Returns:
+        Numbers, of which ``roundoff.log(step=..., **found._asdict())`` keeps all in a sweep of a program.
+
+    Raises:
+        ValueError: shapes are unlike, no token counts, or one that counts has a log-probability that is NaN or above
+            0, or was sampled with minus infinity.
+
+    Source:
+        Estimators of KL: Schulman, "Approximating KL divergence", 2020. Effective sample size: Kong, "A note on
+        importance sampling using standardized weights", 1992. Why it matters: Qi et al., "Defeating the
+        training-inference mismatch via FP16", 2025.
+    """
+    if not band > 0:
+        raise ValueError(f"band must be above 0, got {band}")
+    trainer, rollout, counts = _checked(trainer_log_probs, rollout_log_probs, mask)
+    log_ratios = trainer - rollout  # 0 where nothing counts
+    lengths = counts.sum(1)
+    sequences = lengths > 0
+    tokens = log_ratios[counts]
+    r = tokens.exp()
+    whole = log_ratios.sum(1)[sequences]
+    training, sampled = (-(one.sum(1) / lengths)[sequences] for one in (trainer, rollout))
+    return Mismatch(
+        kl=_number((-tokens).mean()),
+        k3_kl=_number((torch.expm1(tokens) - tokens).mean()),
+        outside=_number(((r - 1).abs() > band).double().mean()),
+        chi2_token=_number(torch.expm1(2 * tokens).mean()),
+        chi2_seq=_number(torch.expm1(2 * whole).mean()),
+        ess_token=_effective(tokens),
+        ess_seq=_effective(whole),
+        training_ppl=_number(training.exp().mean()),
+        rollout_ppl=_number(sampled.exp().mean()),
+        log_ppl_diff=_number((training - sampled).mean()),
+        log_ppl_abs_diff=_number((training - sampled).abs().mean()),
+        ppl_ratio=_number((training - sampled).exp().mean()),
+        tokens=int(lengths.sum()),
+        sequences=int(sequences.sum()),
+    )
+
+
+def importance_weights(
+    trainer_log_probs: torch.Tensor,
+    rollout_log_probs: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    *,
+    correction: Correction = "token-truncate",
+    threshold: float = 2.0,
+    least: float = 0.0,
+) -> torch.Tensor:
+    """Weights by which the terms of a policy gradient are multiplied, as tokens were sampled by another arithmetic.
+
+    - ``none``: 1, the gradient as most programs have it, which is biased.
+    - ``token``: r, the ratio of a token's probabilities; ``sequence``: R, the product of r over its sequence. With R
+      the expectation is exact, and its variance grows with the length; r is exact for the first token.
+    - ``...-truncate``: the same, but ``threshold`` at most: less variance, and some bias.
+    - ``...-mask``: 0 where it is not between ``least`` and ``threshold``: such a token or sequence is left out.
+
+    Args:
+        trainer_log_probs: as :func:`mismatch` takes them. No gradient flows through the weights.
+        rollout_log_probs: alike.
+        mask: which tokens count.
+        correction: which weights.
+        threshold: the largest weight.
+        least: the smallest one that a mask leaves; both ends belong to what is left.
+
+    Returns:
+        Weights, as ``trainer_log_probs`` in shape, type and device; 0 where no token counts. Computed in float64; one
+        beyond the largest number of the type is infinite.
+
+    Raises:
+        ValueError: as of :func:`mismatch`; an unknown correction; or ends that leave nothing.
+
+    Source:
+        Truncation: Espeholt et al., "IMPALA", 2018, Section 4.1; Ionides, "Truncated importance sampling", 2008. Of
+        tokens and of sequences: Qi et al., 2025, Section 3; the modes have the names of ms-swift's.
+    """
+    if correction not in get_args(Correction):
+        raise ValueError(f"unknown correction {correction!r}; allowed are {', '.join(get_args(Correction))}")
+    if not 0 <= least < threshold:
+        raise ValueError(f"least must be 0 or more and less than threshold, got {least} and {threshold}")
+    trainer, rollout, counts = _checked(trainer_log_probs, rollout_log_probs, mask)
+    log_ratios = trainer - rollout
+    if correction.startswith("sequence"):
+        log_ratios = log_ratios.sum(1, keepdim=True).expand_as(log_ratios)
+    weights = torch.ones_like(log_ratios) if correction == "none" else log_ratios.exp()
+    if correction.endswith("truncate"):
+        weights = weights.clamp(max=threshold)
+    elif correction.endswith("mask"):
+        weights = torch.where((weights >= least) & (weights <= threshold), weights, 0.0)
+    return torch.where(counts, weights, 0.0).to(trainer_log_probs.dtype).view(trainer_log_probs.shape)
+
+
+def _checked(
+    trainer: torch.Tensor, rollout: torch.Tensor, mask: Any
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Log-probabilities in float64, 0 where no token counts, and which do: (sequences, tokens) each."""
+    shape = trainer.shape
+    mask = torch.ones(shape, dtype=torch.bool, device=trainer.device) if mask is None else mask
+    for name, one in (("rollout_log_probs", rollout), ("mask", mask)):
+        if one.shape != shape:
+            raise ValueError(f"{name} must have the shape of trainer_log_probs, {tuple(shape)}, got {tuple(one.shape)}")
+    if trainer.ndim not in (1, 2):
+        raise ValueError(f"trainer_log_probs must be (sequences, tokens) or (tokens,), got {tuple(shape)}")
+    two = (1, *shape) if len(shape) == 1 else shape
+    counts = mask.detach().to(torch.bool).reshape(two)
+    if not counts.any():
+        raise ValueError("no token counts: the mask is 0 everywhere, or there are no tokens")
+    checked = []
+    for name, one in (("trainer_log_probs", trainer), ("rollout_log_probs", rollout)):
+        values = torch.where(counts, one.detach().double().reshape(two), 0.0)
+        if wrong := _found(values, ~(values <= 0)):
+            raise ValueError(f"{name}{wrong} is no log-probability: allowed are numbers up to 0")
+        checked.append(values)
+    if wrong := _found(checked[1], checked[1].isinf()):
+        raise ValueError(f"rollout_log_probs{wrong}: a token that was sampled has a probability above 0")
+    return checked[0], checked[1], counts
+
+
+def _found(values: torch.Tensor, wrong: torch.Tensor) -> str:
+    """The place and value of the first number that is wrong; empty if none is."""
+    places = wrong.nonzero()
+    if not len(places):
+        return ""
+    i, j = places[0].tolist()
+    return f"[{i}, {j}] = {float(values[i, j]):g}"
+
+
+def _effective(log_weights: torch.Tensor) -> float:
+    """The effective sample size over the number of weights, which may be beyond float64; 0 if all weights are 0."""
+    largest = float(log_weights.max())
+    if largest == -math.inf:
+        return 0.0
+    weights = (log_weights - largest).exp()
+    return float(weights.sum() ** 2 / (len(weights) * weights.square().sum()))
+
+
+def _number(value: torch.Tensor) -> float:
+    return float(value)
