@@ -163,7 +163,7 @@ def importance_weights(
 
 
 def _checked(
-    trainer: torch.Tensor, rollout: torch.Tensor, mask: Any
+    trainer: torch.Tensor, rollout: torch.Tensor, mask: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Log-probabilities in float64, 0 where no token counts, and which do: (sequences, tokens) each."""
     shape = trainer.shape
