@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_PLAIN = frozenset([torch.Tensor, torch.nn.Parameter])
 
 
 def has_memory(x: torch.Tensor) -> bool:
@@ -31,7 +31,7 @@ def is_shape(x: object) -> bool:
 
 def are_plain(types: Sequence[type]) -> bool:
     """Whether all classes that an operation is dispatched for are PyTorch's own: autograd names them, too."""
-    return all(x in _PLAIN for x in types)
+    return _PLAIN.issuperset(types)
 
 
 def are_shapes(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bool:

@@ -16,7 +16,7 @@ from ..aten.collectives import settle
 from ..aten.sums import are_floats
 from ..aten.tables import LAYER_KERNELS
 from ..aten.tf32 import in_float32, is_on_gpu
-from ..native.library import computed
+from ..native.library import computed, hold_thread
 from ..native.plain import NOTED, OF_NOISE, OF_WEIGHTS, WHOLE, Notes
 from ..native.shortcut import Marking, Shortcut
 from ..numbers.host_numbers import recognized
@@ -185,6 +185,20 @@ class Runner:
             return self._run_itself(plan, args, kwargs, narrow)
         finally:
             this_thread.rounding = False
+
+    def detached(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What autograd saves: views, of which there is nothing to say but to those that are told of all operations."""
+        hold_thread(1)
+        try:
+            if self.watchers or self.operands.follows or computed.waits:
+                return self.run(plan, args, kwargs)
+            plan.calls += 1
+            this_thread.rounding = True
+            assert plan.kernel is not None
+            return plan.kernel(*args, **kwargs)
+        finally:
+            this_thread.rounding = False
+            hold_thread(-1)
 
     def run_widened(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Runs an operation on float16 or bfloat16 tensors with their numbers in float32."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import torch
-from torch._C import _len_torch_dispatch_stack
+from torch._C import _get_dispatch_stack_at, _len_torch_dispatch_stack
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     _get_current_dispatch_mode_stack,
@@ -17,7 +17,6 @@ from torch.utils._python_dispatch import (
 from ...formats import Format, FormatError
 from ..aten.products import reason_against
 from ..aten.wrappers import are_plain, are_shapes, go_first
-from ..native.library import held_thread
 from ..policy.carriers import on_this_gpu
 from ..policy.places import Places, in_role
 from ..policy.policy import Policy
@@ -31,6 +30,7 @@ from ..presence.fast_path import FastPath
 from ..presence.finfo import FinfoAnswers, FormatInfo
 from ..presence.generators import Generators
 from ..presence.process import Process, is_compiling_operator
+from ..presence.unseen import unseen
 from ..watching.last_read import LastRead
 from ..watching.watcher import Watcher
 from .complaints import PolicyWarning, complaints, unused
@@ -408,8 +408,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if plan.spares and not this_thread.carrying:
             plan = plan.island or self._runner.island(plan)
         if func is _DETACH and _len_torch_dispatch_stack():
-            with held_thread():
-                return self._runner.run(plan, args, kwargs or {})
+            return self._runner.detached(plan, args, kwargs or {})
         return self._runner.run(plan, args, kwargs or {})
 
     def _readers(self) -> list[LastRead]:
@@ -434,6 +433,9 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             warnings.warn(text, PolicyWarning, stacklevel=3)
 
 
+Simulation.__torch_dispatch__ = unseen(Simulation.__torch_dispatch__)  # type: ignore[method-assign]
+
+
 def _remade(made_with: dict[str, Any], step: int) -> Simulation:
     simulation = Simulation(**made_with)
     simulation.step = step
@@ -455,9 +457,10 @@ def at_work() -> Simulation | None:
 
 def _is_inside() -> bool:
     # PyTorch asks at every operation, when the mode that sees it is off the stack: which is empty then, nearly always.
-    return _len_torch_dispatch_stack() > 0 and any(
-        isinstance(mode, Simulation) for mode in _get_current_dispatch_mode_stack()
-    )
+    count = _len_torch_dispatch_stack()
+    if not count or isinstance(_get_dispatch_stack_at(count - 1), Simulation):
+        return bool(count)
+    return any(isinstance(mode, Simulation) for mode in _get_current_dispatch_mode_stack())
 
 
 def _presence_at_work() -> Presence | None:

@@ -64,7 +64,8 @@ class Description(ctypes.Structure):
         ("types", _MASK), ("tensors", _MASK), ("one_source", _NUMBER), ("large", _NUMBER), ("product", _NUMBER),
         ("multiplications", _NUMBER), ("operands", _MASK), ("single_operand", LoopAddresses),
         ("twofold_operand", LoopAddresses), ("exact", ExactArithmetic), ("draws", _NUMBER), ("converts", _NUMBER),
-        ("following", _NUMBER), ("no_parameters", _NUMBER), ("made", _MASK), ("changed", _MASK),
+        ("pieces", _NUMBER), ("following", _NUMBER), ("no_parameters", _NUMBER), ("made", _MASK),
+        ("changed", _MASK),
     )  # fmt: skip
 
 
@@ -250,18 +251,10 @@ def _value(loaded: Any, number: int) -> Any:
     return [loaded.computed_tensor(number, item) for item in range(length)]
 
 
-@contextmanager
-def held_thread() -> Iterator[None]:
-    """For the block, every operation of this thread goes through Python."""
-    loaded: Any = _loaded
-    if loaded is None:
-        yield
-        return
-    loaded.hold_thread(1)
-    try:
-        yield
-    finally:
-        loaded.hold_thread(-1)
+def hold_thread(more: int) -> None:
+    """Has every operation of this thread go through Python from now on (1), or as before (-1)."""
+    if _loaded is not None:
+        _loaded.hold_thread(more)
 
 
 def set_suspendable(count: int) -> None:

@@ -36,6 +36,14 @@ if TYPE_CHECKING:
 
 _MOST_ARGUMENTS = 64
 _CARRIERS = (torch.float32, torch.float64)
+_aten = torch.ops.aten
+_PIECES = {
+    **dict.fromkeys((_aten.add_.Tensor, _aten.sub_.Tensor, _aten.mul_.Tensor, _aten.div_.Tensor), 1),
+    **dict.fromkeys((_aten.lerp_.Scalar, _aten.addcmul_.default, _aten.addcdiv_.default), 1),
+    **dict.fromkeys((_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.div.Tensor), 2),
+    _aten.sqrt.default: 2,
+}
+"""Elementwise operations that may be run piece by piece: 1: in place, 2: by the variant with ``out``."""
 WHOLE, NOTED = 1, 2
 """Marks on memory: that it holds whole numbers; that it is noted what was made of it."""
 OF_WEIGHTS = (4, 8, 16, 32)
@@ -176,6 +184,7 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> Description 
         twofold_operand=seen[torch.float64] or LoopAddresses(),
         draws=(plan.rounds or plan.prepares) and plan.arithmetic.rounding is Rounding.STOCHASTIC,
         converts=meaning.converts,
+        pieces=_PIECES.get(plan.operation, 0) if plan.rounds else 0,
     )
     if notes.of_operands:
         made.following = _following(plan)

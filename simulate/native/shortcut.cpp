@@ -17,6 +17,7 @@
 #include "exact.h"
 #include "loops.h"
 #include "memory.h"
+#include "pieces.h"
 #include "places.h"
 #include "values.h"
 
@@ -89,6 +90,7 @@ struct Description {
   exact::Description exact;  // how exact results are computed, where PyTorch's kernel will not do
   int64_t draws;             // whether any of this takes random bits
   int64_t converts;          // the argument that must not be float64, whose conversion is computed elsewhere; or -1
+  int64_t pieces;  // 1: it may be run piece by piece, in place; 2: by its variant that writes to a given tensor
   // Where rules are about operands of some role; see memory.h.
   int64_t following;
   int64_t no_parameters;  // parameters among its operands are rounded before
@@ -103,6 +105,7 @@ struct Plain {
   const Description how;
   std::atomic<int64_t> calls{0}, moved{0}, rounded{0}, left_whole{0};
   std::vector<std::atomic<int64_t>> seen;  // how often each argument was seen rounded
+  std::optional<c10::OperatorHandle> writing;  // the variant that writes to a given tensor
   Plain(const Description& description, size_t arguments)
       : how(description), seen(description.operands ? arguments : 0) {}
 };
@@ -159,9 +162,8 @@ struct Simulation {
   }
 
   // Describes an operation at a place; null if it has been described before.
-  Plain* describe(size_t operation, places::Place place, const Description& description, size_t arguments) {
+  Plain* describe(size_t operation, places::Place place, std::unique_ptr<Plain> plain) {
     std::lock_guard<Lock> guard(lock);
-    auto plain = std::make_unique<Plain>(description, arguments);
     if (follows) return by_place.emplace(key_of(operation, place), plain.get()).second ? plain.release() : nullptr;
     Plain* nothing = nullptr;
     return operations[operation].compare_exchange_strong(nothing, plain.get()) ? plain.release() : nullptr;
@@ -558,17 +560,59 @@ void compute_exactly(const Description& how, const exact::Rows& rows, Stack* sta
   else stack->push_back(results.get(0));
 }
 
+at::Tensor unwritten_like(const at::Tensor& x) {
+  return at::_ops::empty_like::call(x, std::nullopt, std::nullopt, std::nullopt, std::nullopt, std::nullopt);
+}
+
+// The same of a list, tensor by tensor.
+IValue unwritten_like(const IValue& given) {
+  if (given.isTensor()) return unwritten_like(given.toTensor());
+  c10::List<at::Tensor> made;
+  for (const IValue& item : given.toListRef()) made.push_back(unwritten_like(item.toTensor()));
+  return made;
+}
+
+// Whether an operation is to be run piece by piece: on which tensor's numbers; null if not.
+const at::Tensor* in_pieces(const Plain& plain, const IValue* given, size_t count) {
+  if (!plain.how.pieces || plain.how.operands || at::get_num_threads() > 1) return nullptr;
+  if (plain.how.pieces == 2 && !plain.writing && !plain.how.root) return nullptr;
+  const at::Tensor* model = pieces::model_of(given, count);
+  if (!model) return nullptr;
+  const Loop& loop = model->scalar_type() == at::kFloat ? plain.how.single : plain.how.twofold;
+  return loop.run && loop.calling == loops::kByAddress ? model : nullptr;
+}
+
+void run_in_pieces(Plain& plain, const at::Tensor& model, const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack,
+                   const IValue* given, size_t count, size_t made) {
+  c10::impl::ExcludeDispatchKeyGuard guard(python_and_above);
+  const Loop& loop = model.scalar_type() == at::kFloat ? plain.how.single : plain.how.twofold;
+  bool writes = plain.how.pieces == 2;
+  auto compute = [&](Stack& piece) {
+    if (plain.how.root) {
+      auto root = model.scalar_type() == at::kFloat ? plain.how.single_root : plain.how.twofold_root;
+      const auto& from = *piece[0].unsafeToTensorImpl();
+      return root(from.data(), piece[1].unsafeToTensorImpl()->mutable_data(), 0, from.numel());
+    }
+    (writes ? *plain.writing : op).redispatchBoxed(keys & below, &piece);
+  };
+  auto round_piece = [&](c10::TensorImpl& piece) {
+    void* numbers = piece.mutable_data();
+    round(loop, piece, numbers, numbers, {});
+  };
+  at::Tensor result = pieces::run(model, given, count, writes, compute, round_piece);
+  stack->erase(stack->end() - count, stack->end());
+  if (made) stack->push_back(std::move(result));
+  plain.rounded.fetch_add(1, std::memory_order_relaxed);
+}
+
 // Has PyTorch's kernel, or a loop in its place, replace the arguments on the stack by the results.
 void compute(const Description& how, const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack,
              const IValue* given, size_t count, size_t made) {
-  if (how.root == 2) {
-    stack->erase(stack->end() - count, stack->end());
-    if (made) stack->push_back(given[0]);
-  } else {
-    c10::impl::ExcludeDispatchKeyGuard guard(python_and_above);
-    op.redispatchBoxed(keys & below, stack);
-  }
-  if (!how.root) return;
+  c10::impl::ExcludeDispatchKeyGuard guard(python_and_above);
+  if (!how.root) return op.redispatchBoxed(keys & below, stack);
+  stack->erase(stack->end() - count, stack->end());
+  if (how.root == 1) stack->push_back(unwritten_like(given[0]));
+  else if (made) stack->push_back(given[0]);
   const IValue& computed = how.root == 2 ? given[0] : stack->back();
   size_t number = 0;
   all_tensors(given[0], [&](const c10::TensorImpl* x) {
@@ -602,7 +646,9 @@ void run(Plain& plain, Simulation& simulation, const exact::Rows& rows, Draws dr
   c10::SmallVector<IValue, 8> given(stack->end() - count, stack->end());
   uint64_t seen = how.operands ? see(how, given.data(), count, stack->data() + stack->size() - count, draws) : 0;
   plain.calls.fetch_add(1, std::memory_order_relaxed);
-  if (rows.empty()) compute(how, op, keys, stack, given.data(), count, made);
+  const at::Tensor* model = rows.empty() ? in_pieces(plain, given.data(), count) : nullptr;
+  if (model) run_in_pieces(plain, *model, op, keys, stack, given.data(), count, made);
+  else if (rows.empty()) compute(how, op, keys, stack, given.data(), count, made);
   else compute_exactly(how, rows, stack, given.data(), count, made, draws);
   auto count_seen = [&] {
     for (size_t i = 0; seen && i < count; ++i)
@@ -616,8 +662,8 @@ void run(Plain& plain, Simulation& simulation, const exact::Rows& rows, Draws dr
     return;
   }
   auto sound = [&](const c10::TensorImpl* x) { return is_sound(x, how); };
-  if ((how.no_single && made && is_single(results[0])) ||
-      !all_computed(how, given.data(), count, results, made, sound)) {
+  if (!model && ((how.no_single && made && is_single(results[0])) ||
+                 !all_computed(how, given.data(), count, results, made, sound))) {
     plain.calls.fetch_sub(1, std::memory_order_relaxed);
     draws.take_back();
     go_on_in_python(op, keys, stack, given.data(), count, made);
@@ -626,7 +672,8 @@ void run(Plain& plain, Simulation& simulation, const exact::Rows& rows, Draws dr
   count_seen();
   note(how, simulation, given.data(), count, results, made);
   if (moves(how, given.data(), count)) plain.moved.fetch_add(1, std::memory_order_relaxed);
-  all_computed(how, given.data(), count, results, made, [&](c10::TensorImpl* x) { return round(x, plain, draws); });
+  if (!model)
+    all_computed(how, given.data(), count, results, made, [&](c10::TensorImpl* x) { return round(x, plain, draws); });
 }
 
 class Kernel final : public c10::OperatorKernel {
@@ -732,8 +779,10 @@ void* roundoff_describe(void* simulation, int64_t role, int64_t module, const ch
                         const Description* description) {
   auto found = numbered.find(name);
   if (found == numbered.end()) return nullptr;
-  size_t arguments = operators[found->second].schema().arguments().size();
-  return static_cast<Simulation*>(simulation)->describe(found->second, {role, module}, *description, arguments);
+  const auto& op = operators[found->second];
+  auto plain = std::make_unique<Plain>(*description, op.schema().arguments().size());
+  if (description->pieces == 2) plain->writing = c10::Dispatcher::singleton().findSchema({op.operator_name().name, "out"});
+  return static_cast<Simulation*>(simulation)->describe(found->second, {role, module}, std::move(plain));
 }
 
 // Of this thread: a module begins, or (-1) has ended, with so many around it.

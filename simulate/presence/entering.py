@@ -46,10 +46,11 @@ this_thread = ThisThread()
 def unsimulated() -> Iterator[None]:
     """For the block, the simulations of this thread pass operations on as they are."""
     before, this_thread.rounding = this_thread.rounding, True
+    native.hold_thread(1)
     try:
-        with native.held_thread():
-            yield
+        yield
     finally:
+        native.hold_thread(-1)
         this_thread.rounding = before
 
 

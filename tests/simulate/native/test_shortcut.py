@@ -366,3 +366,30 @@ def test_results_that_python_must_see_are_computed_once(monkeypatch):
         assert_same(both_ways(monkeypatch, program, "e5m4"))
     finally:
         torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_large_tensors_are_rounded_in_pieces_with_the_same_bits(dtype, monkeypatch):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        torch.manual_seed(0)
+        x, y, z = (torch.rand(523, 601, dtype=dtype) + 0.1 for _ in range(3))  # no whole number of pieces or vectors
+        one, other = torch.tensor(0.3, dtype=dtype), torch.rand(601, dtype=dtype)
+
+        def program():
+            parts = []
+            for _ in range(3):
+                parts += [x + y, torch.add(x, y, alpha=0.3), x - 1.1, x * y, x / 1.7, x.sqrt(), x * one, x * other]
+                a = x.clone()
+                parts += [a.add_(y, alpha=0.3).clone(), a.lerp_(z, 0.3).clone(), a.mul_(0.9).clone(), a.div_(y).clone()]
+                parts += [a.addcmul_(y, z, value=0.1).clone(), a.addcdiv_(z, y, value=-0.1).clone(), a.add_(a)]
+                parts += [a.t().mul_(0.7), torch.relu(a), a.view(-1)[1:].mul_(0.3)]
+                with pytest.raises(RuntimeError, match="single memory location"):
+                    a.view(-1)[1:].add_(a.view(-1)[:-1])
+                parts.append(a)
+            return parts
+
+        assert_same(both_ways(monkeypatch, program, "e5m6"))
+    finally:
+        torch.set_num_threads(threads)
