@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .optimizers.stochastic_moments import stochastic_mean_, stochastic_mean_square_, stochastic_root_
     from .quantization.quantization import Quantization
     from .rollout_mismatch import Mismatch, importance_weights, mismatch
-    from .run.loop import Progress
+    from .run.reporter import Progress
     from .training.alone import train
     from .training.export import export
     from .training.quantize import QuantizedRun, quantize
@@ -62,7 +62,7 @@ _MODULES = {
     "MasterWeights": "optimizers.master_weights",
     "Mismatch": "rollout_mismatch",
     "PlainEMA": "optimizers.kahan_momentum",
-    "Progress": "run.loop",
+    "Progress": "run.reporter",
     "Quantization": "quantization.quantization",
     "QuantizedRun": "training.quantize",
     "Result": "roundoff.runs.result",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -12,18 +11,16 @@ import numpy as np
 import torch
 
 from roundoff.runs.log import MetricsLog
-from roundoff.runs.result import Crash, Result
+from roundoff.runs.result import Crash
 
 from ...simulate import exact
 from ...simulate.watching.lost_numbers import OTHER_REASONS, damaged_weight, lost_numbers
 from ..algorithms.arithmetic import change_to, simulation_of
 from ..environments.parallel import VectorEnvironment
 from ..errors import RunError
-from ..quantization.quantization import Quantization
-from ..run.ending import write_ending
-from ..run.loop import Progress
 from ..run.observed import Numerics
 from ..run.profile import Profile
+from ..run.reporter import Reporter
 from ..run.restored import take_over
 from ..run.stopping import Stopped
 from ..run.stopwatch import Stopwatch
@@ -35,16 +32,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from roundoff.runs.folder import RunDirectory
+    from roundoff.runs.result import Result
 
     from ..environments.parallel import EnvironmentGroup
     from ..quantization.products import Ranges
+    from ..quantization.quantization import Quantization
     from ..run.evaluate import Evaluation
+    from ..run.reporter import Progress
     from ..run.stopping import StopRequest
     from .model import Model
     from .settings import AdapterConfig
     from .world import World
-
-_SECONDS_BETWEEN_REPORTS = 1.0
 
 
 class _Leave(BaseException):  # so that no ``except Exception`` of a library holds it up
@@ -87,7 +85,7 @@ class AdaptedRun:
         wait: bool = False,
     ) -> None:
         self.config, self.files, self.device = config, files, device
-        self.on_progress, self.stop = on_progress, stop
+        self.stop = stop
         self.model: Model | None = None
         on_gpu = device.type == "cuda"
         self.stopwatch = Stopwatch(partial(torch.cuda.synchronize, device)) if wait and on_gpu else Stopwatch()
@@ -97,11 +95,8 @@ class AdaptedRun:
         self._simulation = simulation_of(config)
         self._inside = ExitStack()  # of the simulation, while the library learns
         self._quantized = False
-        self._numerics = Numerics(self._simulation) if config.observe and self._simulation else None
-        self._last: Evaluation | None = None
-        self._last_quantized: dict[str, float] = {}
-        self._untrained: float | None = None
-        self._last_report = 0.0
+        numerics = Numerics(self._simulation) if config.observe and self._simulation else None
+        self._reporter = Reporter(files, self.stopwatch, numerics, on_progress, config.steps)
 
     def profile(self) -> Profile:
         """Says what the time has gone to until now."""
@@ -118,15 +113,12 @@ class AdaptedRun:
         for old in self.files.path.glob("tensorboard/events*"):  # of a process that was killed
             old.unlink()
         with (
-            MetricsLog(self.files, length=0, step=0) as self._log,
+            self._reporter.logging(MetricsLog(self.files, length=0, step=0)),
             self._evaluation_group() as self._group,
             seeded(self.device, self.config.seed),
         ):
-            self._report()
-            crash = self._learn()
-            if crash and self._numerics:
-                crash = Crash(crash.step, f"{crash.reason}; {self._numerics.first_nonfinite()}")
-                self._log.write("numerics", self._step, self._numerics.record())
+            self._reporter.report(self._step)
+            crash = self._reporter.crashed(self._learn(), self._step)
         return self._finish(crash)
 
     @contextmanager
@@ -179,10 +171,10 @@ class AdaptedRun:
                 raise Stopped(self._step, saved=False) from None
             return left.crash
         except Exception as error:
-            if (found := self._lost_numbers(error)) is None:
+            crash = self._reporter.raised(error, self._lost_numbers(error), self._step, self.config.algorithm)
+            if crash is None:
                 raise
-            text = str(error).partition("\n")[0][:200]
-            return Crash(self._step, f"{found}, and {self.config.algorithm} raised {type(error).__name__}: {text}")
+            return crash
         return None
 
     def _lost_numbers(self, error: Exception) -> str | None:
@@ -249,14 +241,14 @@ class AdaptedRun:
             raise _Leave
         if not np.isfinite(action).all():
             raise _Leave(Crash(self._step, "the policy took a non-finite action in training"))
-        if time.perf_counter() - self._last_report > _SECONDS_BETWEEN_REPORTS:
-            self._report()
+        if self._reporter.is_due:
+            self._reporter.report(self._step)
 
     def _end_episode(self, total: float) -> None:
         assert self.model is not None
         with self.stopwatch.measure("logging"):
-            self._log.write("train", self._step, {"episode_return": total, **self.model.logged()})
-        self._report()
+            self._reporter.log.write("train", self._step, {"episode_return": total, **self.model.logged()})
+        self._reporter.report(self._step)
 
     def _evaluate(self) -> None:
         """Evaluates the model as it is, outside of its own random streams; training goes on as if nothing had happened.
@@ -269,44 +261,24 @@ class AdaptedRun:
         if damaged := damaged_weight(self.model.weights()):
             raise _Leave(Crash(self._step, f"the weights {damaged} are not finite"))
         with self.stopwatch.measure("evaluation"):
-            found, _ = self._evaluation.episodes(self._step)
-            if found.crashed:
-                raise _Leave(Crash(self._step, "the policy took a non-finite action in evaluation"))
-            self._last = found
-            self._log.write("eval", self._step, found.record())
-            for one in self.config.evaluate_in:
-                quantization = Quantization.parse(one)
-                found, _ = self._evaluation.episodes(self._step, quantization)
-                self._last_quantized[quantization.name] = found.mean
-                self._log.write("eval_in", self._step, {"in": quantization.name, **found.record()})
-        if self._numerics:
-            self._log.write("numerics", self._step, self._numerics.record())
-        self._report()
+            crash = self._reporter.evaluate(self._step, self.config.evaluate_in, self._episodes)
+        if crash:
+            raise _Leave(crash)
+        self._reporter.report(self._step)
+
+    def _episodes(self, quantization: Quantization | None = None) -> Evaluation:
+        return self._evaluation.episodes(self._step, quantization)[0]
 
     def _look_at_untrained(self) -> None:
         """Evaluates the model before it learns, in a run that others are compared with."""
         if self.config.format == "fp32" and self._simulation is None:
-            found, _ = self._evaluation.episodes(0)
-            self._untrained = None if found.crashed else found.mean
+            self._reporter.look_at_untrained(self._episodes())
 
     def _finish(self, crash: Crash | None) -> Result:
         assert self.model is not None
-        known: dict[str, Any] = {"updates": self.model.updates, "untrained": self._untrained}
-        if crash:
-            result = Result("crashed", 0.0, 0.0, self._step, crash, **known)
-        else:
-            assert self._last is not None
-            last = self._last
-            result = Result("done", last.mean, last.std, self._step, quantized=self._last_quantized, **known)
+        result = self._reporter.result(crash, self._step, self.model.updates)
         weights = {name: tensor.detach().cpu() for name, tensor in self.model.weights().items()}
-        write_ending(self.files, result, weights, self._numerics, self.stopwatch, self.profile)
-        return result
-
-    def _report(self) -> None:
-        self._last_report = time.perf_counter()
-        if self.on_progress:
-            mean = self._last.mean if self._last else None
-            self.on_progress(Progress(self._step, self.config.steps, mean, None))
+        return self._reporter.end(result, weights, self.profile)
 
 
 def _round_(model: Model) -> None:

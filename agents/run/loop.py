@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
@@ -12,19 +11,18 @@ import torch
 from roundoff.errors import RoundoffError
 from roundoff.runs.folder import RunDirectory, check_same_config
 from roundoff.runs.log import MetricsLog, NoLog
-from roundoff.runs.result import Crash, Result
+from roundoff.runs.result import Crash
 
 from ...simulate.watching.lost_numbers import lost_numbers
 from ..errors import FileError
 from ..experience.replay import Replay
 from ..experience.sampling import NotFinite
 from ..learners.single import LearnerLost, SingleLearner
-from ..quantization.quantization import Quantization
 from ..sizes import KnownSizes
 from . import checkpoint
-from .ending import write_ending
-from .evaluate import Evaluation, EvaluationPolicy, evaluate
+from .evaluate import EvaluationPolicy, evaluate
 from .profile import Profile
+from .reporter import Reporter
 from .snapshots import write_networks, write_states
 from .state import RunState
 from .stopping import Stopped, StopRequest
@@ -37,36 +35,20 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from roundoff.runs.result import Result
+
     from ..actors.stage import Stage
-    from ..algorithms.learner import Learner
     from ..algorithms.part import Metrics
     from ..config.train_config import TrainConfig
     from ..environments.parallel import VectorEnvironment
     from ..experience.sampling import Sample
     from ..learners.single import Learners
-
-_SECONDS_BETWEEN_REPORTS = 1.0
+    from ..quantization.quantization import Quantization
+    from .evaluate import Evaluation
+    from .reporter import Progress
 
 Training: TypeAlias = "Generator[Any, tuple[Metrics, float], Result]"
 _Updating: TypeAlias = "Generator[Any, tuple[Metrics, float], Crash | None]"
-
-
-@final
-@dataclass(frozen=True)
-class Progress:
-    """How far a run is.
-
-    Attributes:
-        step: environment steps taken.
-        steps: environment steps of the whole run.
-        last_return: mean return of the last evaluation of this process; None before the first.
-        loss_scale: that of the learner's leading optimizer; None where a library learns, which has none.
-    """
-
-    step: int
-    steps: int
-    last_return: float | None
-    loss_scale: float | None
 
 
 @final
@@ -105,7 +87,6 @@ class Run:
         self.config = config
         self.learners: Learners = learners or SingleLearner()
         self.files = files
-        self.on_progress = on_progress
         self.stop = stop
         self.evaluation_environments = environments.groups[-1]
         self.sizes = KnownSizes.of(environments)
@@ -113,13 +94,10 @@ class Run:
         self.learner = self.state.learner
         self.intake = self.state.recorder.intake
         self.last_checkpoint = 0
-        self.last_evaluation: Evaluation | None = None
-        self.last_quantized: dict[str, float] = {}
-        self.untrained: float | None = None
         on_gpu = device.type == "cuda"
         self.stopwatch = Stopwatch(partial(torch.cuda.synchronize, device)) if wait and on_gpu else Stopwatch()
         self._waited = wait if on_gpu else None
-        self.last_report = 0.0
+        self.reporter = Reporter(files, self.stopwatch, self.state.numerics, on_progress, config.steps)
         self.log_length = 0  # of metrics.jsonl
         self.log_checksum: int | None = None
         self._evaluated_at = -1
@@ -153,15 +131,15 @@ class Run:
         """
         self.stopwatch.go_on()
         self._report()
-        with self._log() as log:
+        with self.reporter.logging(self._log()):
             crash = None
             self._look_at_untrained()
             try:
                 while self.state.step < self.config.steps and crash is None:
-                    self._stop_if_asked(log)
+                    self._stop_if_asked()
                     if self.state.step - self.last_checkpoint >= self.config.checkpoint_every:
-                        self._save(log)
-                    crash = yield from self._agent_step(log)
+                        self._save()
+                    crash = yield from self._agent_step()
             except LearnerLost:
                 crash = self.learners.why_lost()
                 if crash is None:
@@ -170,23 +148,20 @@ class Run:
                 raise
             except Exception as error:
                 found = lost_numbers(error, self.learner.weights())
-                if found is None:
+                crash = self.reporter.raised(error, found, self.state.step, "the agent")
+                if crash is None:
                     raise
-                text = str(error).partition("\n")[0][:200]
-                crash = Crash(self.state.step, f"{found}, and the agent raised {type(error).__name__}: {text}")
             if crash is None and self._evaluated_at != self.state.step:
-                crash = self._evaluate(log)  # the end was not a moment to evaluate anyway
-            if crash and self.state.numerics:
-                crash = Crash(crash.step, f"{crash.reason}; {self.state.numerics.first_nonfinite()}")
-                log.write("numerics", self.state.step, self.state.numerics.record())
+                crash = self._evaluate()  # the end was not a moment to evaluate anyway
+            crash = self.reporter.crashed(crash, self.state.step)
         return self._finish(crash)
 
-    def _stop_if_asked(self, log: MetricsLog | NoLog) -> None:
+    def _stop_if_asked(self) -> None:
         if self.learners.is_to_stop(self.stop.made):
-            self._save(log)
+            self._save()
             raise Stopped(self.state.step)
 
-    def _agent_step(self, log: MetricsLog | NoLog) -> _Updating:
+    def _agent_step(self) -> _Updating:
         """Gives actions to one group of environments, and learns from what the next group has done; or actors have."""
         sampler, is_finite, sample = self.state.sampler, True, None
         try:
@@ -197,10 +172,10 @@ class Run:
         for group, observations in sampler.begun():
             self.state.begin_anew(group, observations)
         for record in sampler.pulls():
-            log.write("pull", self.state.step, record)
+            self.reporter.log.write("pull", self.state.step, record)
         if not is_finite:
             return self._not_finite()
-        return (yield from self._learn(sample, log)) if sample else None
+        return (yield from self._learn(sample)) if sample else None
 
     def _not_finite(self) -> Crash:
         reason = "the policy took a non-finite action in training"
@@ -208,7 +183,7 @@ class Run:
             reason += f"; its observation is not finite in {self.config.format}, to whose range it does not belong"
         return Crash(self.state.step, reason)
 
-    def _learn(self, sample: Sample, log: MetricsLog | NoLog) -> _Updating:
+    def _learn(self, sample: Sample) -> _Updating:
         """Takes over the transitions of a sample, one by one, each with its update."""
         config, steps = self.config, sample.steps
         with self.stopwatch.measure("copies"):
@@ -226,14 +201,14 @@ class Run:
             self._be_quantized()
             if self.state.step // config.eval_every != before // config.eval_every:
                 with self.stopwatch.measure("evaluation"):
-                    crash = self._evaluate(log)
+                    crash = self._evaluate()
                 if crash:
                     return crash
             if last:
                 with self.stopwatch.measure("logging"):
                     values = self.learner.summarize(self.state.metrics) if self.state.metrics else {}
-                    log.write("train", self.state.step, {"episode_return": episode_return, **values})
-            if last or time.perf_counter() - self.last_report > _SECONDS_BETWEEN_REPORTS:
+                    self.reporter.log.write("train", self.state.step, {"episode_return": episode_return, **values})
+            if last or self.reporter.is_due:
                 self.learners.look_after()
                 self._report()
         return None
@@ -269,39 +244,30 @@ class Run:
         with self.stopwatch.measure("copies"):
             return self.intake.from_format(actions)
 
-    def _evaluate(self, log: MetricsLog | NoLog) -> Crash | None:
+    def _evaluate(self) -> Crash | None:
         """Evaluates the policy as it is; training goes on as if nothing had happened."""
         if not self.learners.leads:
             return None
         self._evaluated_at = self.state.step
         step = self._moment()
-        evaluation = self._episodes(step, self.learner)
-        if evaluation.crashed:
-            return Crash(self.state.step, "the policy took a non-finite action in evaluation")
-        self.last_evaluation = evaluation
-        log.write("eval", step, evaluation.record())
-        for one in self.config.evaluate_in:
-            quantization = Quantization.parse(one)
-            found = self._episodes(step, self.learner.quantized(quantization), quantization)
-            self.last_quantized[quantization.name] = found.mean
-            log.write("eval_in", step, {"in": quantization.name, **found.record()})
-        if self.config.keep_networks:
-            write_networks(self.files.snapshots, step, self.learner.layers())
-        if self.state.numerics:
-            log.write("numerics", step, self.state.numerics.record())
-        self._report()
-        return None
+        episodes = partial(self._episodes, step)
+        crash = self.reporter.evaluate(step, self.config.evaluate_in, episodes, now=self.state.step)
+        if crash is None:
+            if self.config.keep_networks:
+                write_networks(self.files.snapshots, step, self.learner.layers())
+            self._report()
+        return crash
 
     def _look_at_untrained(self) -> None:
         """Evaluates the policy before it learns, in a run in fp32: to tell later whether that has learned at all."""
         if self.state.step or self.config.format != "fp32" or self.learner.simulation or not self.learners.leads:
             return
         with self.stopwatch.measure("evaluation"):
-            found = self._episodes(0, self.learner)
-        self.untrained = None if found.crashed else found.mean
+            self.reporter.look_at_untrained(self._episodes(0))
 
-    def _episodes(self, step: int, learner: Learner, quantization: Quantization | None = None) -> Evaluation:
+    def _episodes(self, step: int, quantization: Quantization | None = None) -> Evaluation:
         """The episodes of an evaluation, which the step and the seed decide."""
+        learner = self.learner.quantized(quantization) if quantization else self.learner
         policy = EvaluationPolicy(learner, self.intake, quantization)
         return evaluate(self.evaluation_environments, policy, seed=self.config.seed, step=step)
 
@@ -317,7 +283,7 @@ class Run:
             return NoLog()
         return MetricsLog(self.files, length=self.log_length, step=self.state.step, checksum=self.log_checksum)
 
-    def _save(self, log: MetricsLog | NoLog) -> None:
+    def _save(self) -> None:
         """Writes a checkpoint: each learner its own, the leader last, whose checkpoint says that all are there."""
         learners = self.learners
         if not learners.leads and not learners.in_step:
@@ -328,9 +294,9 @@ class Run:
                 "config": self.config.as_json(),
                 **self.state.state_dict(),
                 "seconds": self.stopwatch.total,
-                "untrained": self.untrained,
-                "metrics_length": log.synced_length(),
-                "metrics_checksum": log.checksum,
+                "untrained": self.reporter.untrained,
+                "metrics_length": self.reporter.log.synced_length(),
+                "metrics_checksum": self.reporter.log.checksum,
             }
             if not learners.leads:
                 checkpoint.save(self.files.room_for_checkpoint_of(learners.rank, self.state.step), state)
@@ -358,7 +324,7 @@ class Run:
             self.state.load_state_dict(state)
             self.last_checkpoint = self.state.step
             self.stopwatch.continue_from(state["seconds"])
-            self.untrained = state.get("untrained")  # older versions did not look at it
+            self.reporter.untrained = state.get("untrained")  # older versions did not look at it
             self.log_length, self.log_checksum = state["metrics_length"], state.get("metrics_checksum")
         except RoundoffError:
             raise
@@ -369,30 +335,18 @@ class Run:
             ) from error
 
     def _finish(self, crash: Crash | None) -> Result:
-        """Writes what a finished run leaves; the result comes last, since it says that all else is there."""
-        known: dict[str, Any] = {"updates": self.learner.updates, "untrained": self.untrained}
-        if crash:
-            result = Result("crashed", 0.0, 0.0, self.state.step, crash, **known)
-        else:
-            last = self.last_evaluation or Evaluation(())
-            assert self.last_evaluation or not self.learners.leads
-            result = Result("done", last.mean, last.std, self.state.step, quantized=self.last_quantized, **known)
+        """Writes what a finished run leaves, if this learner leads."""
+        assert crash or self._evaluated_at == self.state.step or not self.learners.leads
+        result = self.reporter.result(crash, self.state.step, self.learner.updates)
         if not self.learners.leads:
             return result
         if self.config.keep_networks:
             assert isinstance(self.intake.replay, Replay)  # refused for pixels
             with self.stopwatch.measure("checkpoints"):
                 write_states(self.files.snapshots, self.intake.replay)
-        write_ending(
-            self.files, result, self.learner.weights(), self.state.numerics, self.stopwatch, self.profile,
-            self.state.sampler.timing(),            self.sizes,
-        )  # fmt: skip
-        return result
+        weights, timing = self.learner.weights(), self.state.sampler.timing()
+        return self.reporter.end(result, weights, self.profile, timing, self.sizes)
 
     def _report(self) -> None:
-        self.last_report = time.perf_counter()
-        if self.on_progress:
-            last_return = self.last_evaluation.mean if self.last_evaluation else None
-            loss_scale = self.learner.loss_scale
-            step = min(self.state.step, self.config.steps)  # the last action may be repeated beyond the end
-            self.on_progress(Progress(step, self.config.steps, last_return, loss_scale))
+        step = min(self.state.step, self.config.steps)  # the last action may be repeated beyond the end
+        self.reporter.report(step, lambda: self.learner.loss_scale)

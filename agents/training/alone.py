@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..config.train_config import TrainConfig
-    from ..run.loop import Progress
     from ..run.profile import Profile
+    from ..run.reporter import Progress
 
 
 def train(

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..config.train_config import TrainConfig
-    from ..run.loop import Progress, Training
+    from ..run.loop import Training
+    from ..run.reporter import Progress
     from ..run.stopping import StopRequest
 
 

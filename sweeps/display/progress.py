@@ -167,7 +167,8 @@ class RunDisplay:
         self._console.print(printable(text), markup=False)
 
     def progress(self, progress: Progress) -> None:
-        """Shows how far the run is."""
+        """Shows how far the run is, which is one of an agent."""
+        assert progress.steps is not None
         if self._first_step is None:
             self._first_step, self._started = progress.step, time.monotonic()
         rate = (progress.step - self._first_step) / max(time.monotonic() - self._started, 1e-3)

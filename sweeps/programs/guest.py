@@ -22,8 +22,8 @@ from ..user_code import described
 from .run import config_of, run_program
 
 if TYPE_CHECKING:
+    from ...agents.run.reporter import Progress
     from ..subjects.program import Program
-    from .recorder import ProgramProgress
 
 _HIGH = 200  # descriptors from here on are out of the way of what programs close and open
 
@@ -112,6 +112,6 @@ class _Mouth:
             if os.fstat(self._descriptor).st_ino == self._pipe:
                 os.write(self._descriptor, json.dumps(what).encode() + b"\n")
 
-    def progress(self, progress: ProgramProgress) -> None:
+    def progress(self, progress: Progress) -> None:
         """Says how far the program is."""
         self.say({"progress": {"step": progress.step, "return": progress.last_return}})

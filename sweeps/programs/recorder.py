@@ -6,7 +6,7 @@ import math
 import random
 import time
 from collections import Counter, OrderedDict
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, final
+from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy as np
 import torch
@@ -16,19 +16,15 @@ from roundoff.files import encodable
 from roundoff.runs.log import MetricsLog
 
 from ...agents.run import checkpoint
-from ...agents.run.stopwatch import Stopwatch
 from ...simulate import exact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
-    from roundoff.runs.folder import RunDirectory
-
-    from ...agents.run.observed import Numerics
+    from ...agents.run.reporter import Reporter
     from ...agents.run.stopping import StopRequest
     from ...simulate import Simulation
 
-_SECONDS_BETWEEN_REPORTS = 1.0
 _MOST_STEPS = 2**63  # which tables of integers can hold
 # Exactly these: numpy.float64 is a float, but reading one executes something.
 _PLAIN = {
@@ -42,57 +38,31 @@ class ProgramStopped(BaseException):  # so that a program's ``except Exception``
     """A program ends before its time, because it was asked to; what it needs to go on is saved."""
 
 
-class ProgramProgress(NamedTuple):
-    """How far a program is.
-
-    Attributes:
-        step: that it has logged last.
-        last_return: the last value of the metric that it has logged; None before the first.
-        loss_scale: None; agents have one.
-    """
-
-    step: int
-    last_return: float | None
-    loss_scale: None = None
-
-
 @final
 class Recorder:
     """Listens to one program; see :mod:`roundoff.current_run`.
 
     Args:
-        files: of the run.
+        reporter: of the run.
         metric: name of the value that counts.
         simulation: of the run.
-        numerics: what rounding did; None if the run does not observe.
         stop: once it is made, the program stops at its next checkpoint, or at the next thing it logs if it has none.
-        on_progress: is told about once a second.
 
     Attributes:
         step: that the program has logged last.
         not_finite: by name, what was not finite when it was last logged, in words.
-        stopwatch: of the run, also of what it did before it was stopped.
     """
 
-    def __init__(
-        self,
-        files: RunDirectory,
-        metric: str,
-        simulation: Simulation,
-        numerics: Numerics | None,
-        stop: StopRequest,
-        on_progress: Callable[[ProgramProgress], None] | None,
-    ) -> None:
-        self._files, self._metric, self._simulation, self._numerics = files, metric, simulation, numerics
-        self._stop, self._on_progress = stop, on_progress
-        self._state = checkpoint.load(files.checkpoint) if files.checkpoint.exists() else None
+    def __init__(self, reporter: Reporter, metric: str, simulation: Simulation, stop: StopRequest) -> None:
+        self._reporter, self._metric, self._simulation, self._stop = reporter, metric, simulation, stop
+        self._saved_in = reporter.files.checkpoint
+        self._state = checkpoint.load(self._saved_in) if self._saved_in.exists() else None
         self._log: MetricsLog | None = None
         self._has_checkpoints = self._checked = self._loading = False
-        self._saved_at = self._reported_at = time.monotonic()
+        self._saved_at = time.monotonic()
         self._last: float | None = None
         self.step = 0
         self.not_finite: dict[str, str] = {}
-        self.stopwatch = Stopwatch()
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Appends a record."""
@@ -109,17 +79,14 @@ class Recorder:
             self.not_finite.pop(name, None)
             if not math.isfinite(value):
                 self.not_finite[name] = f"{name} is {value}"
-        log = self._opened()
-        log.write("log", self.step, numbers)
+        self._opened().write("log", self.step, numbers)
         if self._metric in numbers:
             self._last = numbers[self._metric]
-            if self._numerics:
-                log.write("numerics", self.step, self._numerics.record())
-        now = time.monotonic()
-        if self._on_progress and now - self._reported_at > _SECONDS_BETWEEN_REPORTS:
-            self._reported_at = now
+            self._reporter.write_numerics(self.step)
+        if self._reporter.is_due:
             finite = self._last if self._last is not None and math.isfinite(self._last) else None
-            self._on_progress(ProgramProgress(self.step, finite))
+            self._reporter.last_return = finite
+            self._reporter.report(self.step)
         if self._stop.made and not self._has_checkpoints:
             raise ProgramStopped
 
@@ -148,14 +115,14 @@ class Recorder:
         try:
             self._opened(state["metrics_length"], state["step"], state.get("metrics_checksum"))
             self.step, self._last, self.not_finite = state["step"], state["last"], state["not_finite"]
-            self.stopwatch.continue_from(state["seconds"])
+            self._reporter.stopwatch.continue_from(state["seconds"])
             self._go_on(state)
             self._mark(state)
         except RoundoffError:
             raise
         except Exception as error:  # of whatever kind: anything may stand in the file
             raise FileError(
-                f"{self._files.checkpoint}: is no complete checkpoint of this run ({type(error).__name__}: {error});"
+                f"{self._saved_in}: is no complete checkpoint of this run ({type(error).__name__}: {error});"
                 " delete the run's folder to start the run anew"
             ) from error
         self._loading = True
@@ -167,15 +134,15 @@ class Recorder:
         Copies are operations, too, which an observer counts, and for which stochastic rounding draws bits.
         """
         self._loading = False
-        saved = checkpoint.load(self._files.checkpoint)  # anew: the program may have written into what it was given
+        saved = checkpoint.load(self._saved_in)  # anew: the program may have written into what it was given
         with exact():
             is_there = _same(saved["state"], state)
         if is_there:
             self._go_on(saved)
 
     def _go_on(self, saved: dict[str, Any]) -> None:
-        if self._numerics:
-            self._numerics.load_state_dict(saved["numerics"])
+        if self._reporter.numerics:
+            self._reporter.numerics.load_state_dict(saved["numerics"])
         self._simulation.step = saved["simulation"]["step"]
         self._simulation.advance(draws=saved["simulation"]["draws"])
         _set_generators(saved["generators"])
@@ -190,9 +157,8 @@ class Recorder:
     def finish(self) -> None:
         """Writes what is left to be written."""
         log = self._opened()
-        if self._numerics:
-            log.write("numerics", self.step, self._numerics.record())
-            self._numerics.write_table(self._files.numerics)
+        self._reporter.write_numerics(self.step)
+        self._reporter.write_table()
         log.synced_length()
 
     def __enter__(self) -> Self:
@@ -206,13 +172,14 @@ class Recorder:
     def _opened(self, length: int = 0, step: int = 0, checksum: int | None = None) -> MetricsLog:
         """The log. A program that logs before it restores begins anew."""
         if self._log is None:
-            self._log = MetricsLog(self._files, length=length, step=step, checksum=checksum)
+            self._log = MetricsLog(self._reporter.files, length=length, step=step, checksum=checksum)
+            self._reporter.log = self._log
         return self._log
 
     def _save(self, state: Any) -> None:
-        known = self._simulation.whole
+        known, numerics = self._simulation.whole, self._reporter.numerics
         checkpoint.save(
-            self._files.checkpoint,
+            self._saved_in,
             {
                 "state": state,
                 "whole": [known is not None and x in known for x in _tensors(state)],
@@ -221,8 +188,8 @@ class Recorder:
                 "step": self.step,
                 "last": self._last,
                 "not_finite": self.not_finite,
-                "seconds": self.stopwatch.total,
-                "numerics": self._numerics.state_dict() if self._numerics else None,
+                "seconds": self._reporter.stopwatch.total,
+                "numerics": numerics.state_dict() if numerics else None,
                 "simulation": {"step": self._simulation.step, "draws": self._simulation.draws},
                 "generators": _generators(),
             },

@@ -21,7 +21,9 @@ from roundoff.runs.result import Crash, ProgramResult
 
 from ...agents.run.device import open_device
 from ...agents.run.observed import Numerics
+from ...agents.run.reporter import Reporter
 from ...agents.run.stopping import Stopped, StopRequest
+from ...agents.run.stopwatch import Stopwatch
 from ...simulate import Simulation
 from ...simulate.watching.lost_numbers import OutOfMemory, Stepped, lost_numbers
 from ..errors import SweepError
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
 
     from roundoff.runs.metric import Metric
 
+    from ...agents.run.reporter import Progress
     from ..subjects.program import Program
-    from .recorder import ProgramProgress
 
 
 class ProgramError(RoundoffError):
@@ -67,7 +69,7 @@ def run_program(
     config: ProgramConfig,
     metric: Metric,
     directory: str | Path,
-    on_progress: Callable[[ProgramProgress], None] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
     stop: StopRequest | None = None,
 ) -> dict[str, Any]:
     """Runs a program, or continues to, and leaves the run in ``directory`` (see :mod:`roundoff.runs`).
@@ -111,21 +113,22 @@ def _run(
     config: ProgramConfig,
     metric: Metric,
     files: RunDirectory,
-    on_progress: Callable[[ProgramProgress], None] | None,
+    on_progress: Callable[[Progress], None] | None,
     stop: StopRequest,
 ) -> None:
     own = config.own
     simulation = Simulation(own.policy_of_run(), seed=own.seed, observe=own.observe)
     numerics = Numerics(simulation) if own.observe else None
-    with Recorder(files, metric.name, simulation, numerics, stop, on_progress) as recorder:
+    reporter = Reporter(files, Stopwatch(), numerics, on_progress)
+    with Recorder(reporter, metric.name, simulation, stop) as recorder:
         values, reason = _outcome(config, metric, simulation, recorder)
-        if reason and numerics:
-            reason += f"; {numerics.first_nonfinite()}"
+        if reason:
+            reason = reporter.reason(reason)
         score = metric.score(None if reason else values[metric.name])
         crash = Crash(recorder.step, reason) if reason else None
         result = ProgramResult("crashed" if reason else "done", score, recorder.step, crash, values, metric)
         recorder.finish()
-        seconds = recorder.stopwatch.total
+        seconds = reporter.stopwatch.total
     files.end(result, {"seconds": seconds, **config.program.origin()})
 
 

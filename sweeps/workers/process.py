@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...agents import Progress
-    from ..programs.recorder import ProgramProgress
     from .warm import WarmProcess
 
 BETWEEN_TRIES = 5.0  # seconds between two looks at a folder in which another process still works
@@ -218,7 +217,7 @@ class _HeldRun:
         self._stop = stop
         self._began: tuple[int, float] | None = None
 
-    def report(self, progress: Progress | ProgramProgress) -> None:
+    def report(self, progress: Progress) -> None:
         """Says how far it is."""
         now = time.monotonic()
         self._began = self._began or (progress.step, now)

@@ -29,10 +29,10 @@ from roundoff.origin import origin
 from roundoff.processes import adopt_orphans, end_children, end_with, in_words
 from roundoff.runs.folder import RunDirectory
 
+from ...agents.run.reporter import Progress
 from ...simulate import Simulation
 from ..errors import SweepError
 from ..programs.guest import be_run
-from ..programs.recorder import ProgramProgress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -84,9 +84,7 @@ class WarmProcess:
         self._run = 0
         self.is_there = True
 
-    def run(
-        self, order: dict[str, Any], on_progress: Callable[[ProgramProgress], None], stop: StopRequest
-    ) -> dict[str, Any]:
+    def run(self, order: dict[str, Any], on_progress: Callable[[Progress], None], stop: StopRequest) -> dict[str, Any]:
         """Has a run made; see :func:`~.programs.guest.be_run` for the order.
 
         Returns:
@@ -111,7 +109,7 @@ class WarmProcess:
                     self._run = told["pid"]
                 else:
                     progress = told["progress"]
-                    on_progress(ProgramProgress(progress["step"], progress["return"]))
+                    on_progress(Progress(progress["step"], None, progress["return"]))
         except (EOFError, OSError):
             return {"event": "died", "reason": f"the process of the program {in_words(self.end())}"}
 

@@ -544,11 +544,14 @@ def test_another_metric_scores_the_runs_that_have_ended(folder):
 
 
 def test_a_process_that_a_program_forks_logs_nothing(folder):
+    from roundoff.agents.run.reporter import Reporter
+    from roundoff.agents.run.stopwatch import Stopwatch
     from roundoff.runs.folder import RunDirectory
     from roundoff.simulate import Simulation
     from roundoff.sweeps.programs.recorder import Recorder
 
-    recorder = Recorder(RunDirectory(folder), "m", Simulation("fp32"), None, StopRequest(), None)
+    reporter = Reporter(RunDirectory(folder), Stopwatch(), None, None)
+    recorder = Recorder(reporter, "m", Simulation("fp32"), StopRequest())
     with recorder, part_of(recorder):
         roundoff.log(1, loss=1.0)
         if not (child := os.fork()):
@@ -604,12 +607,16 @@ def test_outside_of_a_sweep_nothing_happens():
     ],
 )
 def test_what_cannot_be_logged(folder, step, values, error, message):
+    from roundoff.agents.run.reporter import Reporter
+    from roundoff.agents.run.stopwatch import Stopwatch
     from roundoff.runs.folder import RunDirectory
     from roundoff.simulate import Simulation
     from roundoff.sweeps.programs.recorder import Recorder
 
     with (
-        Recorder(RunDirectory(folder), "m", Simulation("fp32"), None, StopRequest(), None) as recorder,
+        Recorder(
+            Reporter(RunDirectory(folder), Stopwatch(), None, None), "m", Simulation("fp32"), StopRequest()
+        ) as recorder,
         part_of(recorder),
         pytest.raises(error, match=message),
     ):

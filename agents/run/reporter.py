@@ -1,0 +1,208 @@
+"""What a run of any kind tells: its log, its evaluations, how far it is, how it crashed, and how it ended."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+from roundoff.runs.log import NoLog
+from roundoff.runs.result import Crash, Result
+
+from ..quantization.quantization import Quantization
+from ..sizes import KnownSizes
+from . import checkpoint
+from .evaluate import Evaluation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    import torch
+
+    from roundoff.runs.folder import RunDirectory
+    from roundoff.runs.log import MetricsLog
+
+    from ..sizes import Sizes
+    from .observed import Numerics
+    from .profile import Profile
+    from .stopwatch import Stopwatch
+
+_SECONDS_BETWEEN_REPORTS = 1.0
+
+
+@final
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is.
+
+    Attributes:
+        step: environment steps taken; of a program, the step that it has logged last.
+        steps: environment steps of the whole run; None of a program, which does not say it.
+        last_return: mean return of the last evaluation of this process; of a program, the last value of its metric;
+            None before the first.
+        loss_scale: that of the learner's leading optimizer; None where a library or a program learns, which has none.
+    """
+
+    step: int
+    steps: int | None
+    last_return: float | None
+    loss_scale: float | None = None
+
+
+@final
+class Reporter:
+    """Writes what a run tells: an agent's, a library's algorithm's, or a program's.
+
+    Args:
+        files: of the run, which is claimed and locked.
+        stopwatch: of the run.
+        numerics: what rounding did; None if the run does not observe.
+        on_progress: told how far the run is.
+        steps: see :class:`Progress`.
+
+    Attributes:
+        files: the same.
+        stopwatch: the same.
+        numerics: the same.
+        log: the curves; nothing is written before they are opened.
+        last_return: see :class:`Progress`.
+        untrained: see :class:`.Result`.
+    """
+
+    def __init__(
+        self,
+        files: RunDirectory,
+        stopwatch: Stopwatch,
+        numerics: Numerics | None,
+        on_progress: Callable[[Progress], None] | None,
+        steps: int | None = None,
+    ) -> None:
+        self.files, self.stopwatch, self.numerics = files, stopwatch, numerics
+        self.log: MetricsLog | NoLog = NoLog()
+        self.last_return: float | None = None
+        self.untrained: float | None = None
+        self._last = Evaluation(())
+        self._quantized: dict[str, float] = {}
+        self._on_progress, self._steps = on_progress, steps
+        self._reported = time.perf_counter()
+
+    @contextmanager
+    def logging(self, log: MetricsLog | NoLog) -> Iterator[None]:
+        """Writes into a log for the block."""
+        with log as self.log:
+            yield
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to say again how far the run is."""
+        return time.perf_counter() - self._reported > _SECONDS_BETWEEN_REPORTS
+
+    def report(self, step: int, loss_scale: Callable[[], float] | None = None) -> None:
+        """Says how far the run is."""
+        self._reported = time.perf_counter()
+        if self._on_progress:
+            self._on_progress(Progress(step, self._steps, self.last_return, loss_scale() if loss_scale else None))
+
+    def write_numerics(self, step: int) -> None:
+        """Logs what rounding did since the last time, if the run observes."""
+        if self.numerics:
+            self.log.write("numerics", step, self.numerics.record())
+
+    def evaluate(
+        self,
+        step: int,
+        quantizations: Iterable[Any],
+        episodes: Callable[[Quantization | None], Evaluation],
+        *,
+        now: int | None = None,
+    ) -> Crash | None:
+        """Evaluates the policy as it is, and quantized in each of some ways, and logs what comes of it.
+
+        Args:
+            step: of the evaluation.
+            quantizations: as the config has them.
+            episodes: runs those of the evaluation, quantized so or, given None, not.
+            now: environment steps taken, where these are others.
+
+        Returns:
+            The crash, if the policy took a non-finite action as it is.
+        """
+        found = episodes(None)
+        if found.crashed:
+            return Crash(step if now is None else now, "the policy took a non-finite action in evaluation")
+        self._last, self.last_return = found, found.mean
+        self.log.write("eval", step, found.record())
+        for one in quantizations:
+            quantization = Quantization.parse(one)
+            found = episodes(quantization)
+            self._quantized[quantization.name] = found.mean
+            self.log.write("eval_in", step, {"in": quantization.name, **found.record()})
+        self.write_numerics(step)
+        return None
+
+    def look_at_untrained(self, found: Evaluation) -> None:
+        """Notes an evaluation before the first update."""
+        self.untrained = None if found.crashed else found.mean
+
+    def raised(self, error: Exception, found: str | None, step: int, who: str) -> Crash | None:
+        """The crash that an error of ``who`` is, if there was something that was not finite, in words; else None."""
+        if found is None:
+            return None
+        text = str(error).partition("\n")[0][:200]
+        return Crash(step, f"{found}, and {who} raised {type(error).__name__}: {text}")
+
+    def reason(self, reason: str) -> str:
+        """Why a run has crashed, with where the first infinity or NaN was computed, if it observes."""
+        return f"{reason}; {self.numerics.first_nonfinite()}" if self.numerics else reason
+
+    def crashed(self, crash: Crash | None, step: int) -> Crash | None:
+        """A crash with all that is known of it; logs what rounding did until then."""
+        if crash is None:
+            return None
+        crash = Crash(crash.step, self.reason(crash.reason))
+        self.write_numerics(step)
+        return crash
+
+    def result(self, crash: Crash | None, step: int, updates: int | None) -> Result:
+        """How a run of an agent has ended after ``step`` environment steps."""
+        known: dict[str, Any] = {"updates": updates, "untrained": self.untrained}
+        if crash:
+            return Result("crashed", 0.0, 0.0, step, crash, **known)
+        return Result("done", self._last.mean, self._last.std, step, quantized=self._quantized, **known)
+
+    def end(
+        self,
+        result: Result,
+        weights: Mapping[str, torch.Tensor],
+        profile: Callable[[], Profile],
+        more: Mapping[str, Any] | None = None,
+        sizes: Sizes | None = None,
+    ) -> Result:
+        """Writes what a finished run of an agent leaves, and removes its checkpoints.
+
+        The result comes last, since it says that all else is there.
+
+        Args:
+            result: how it ended.
+            weights: the final ones, by name.
+            profile: asked for at the end.
+            more: for ``timing.json``.
+            sizes: of the environments, for who takes up the learner without them.
+
+        Returns:
+            The result.
+        """
+        with self.stopwatch.measure("checkpoints"):
+            about = {"sizes": KnownSizes.of(sizes).as_plain()} if sizes else None
+            checkpoint.save(self.files.agent, dict(weights), about)
+            self.write_table()
+        seconds = self.stopwatch.total
+        timing: dict[str, Any] = {"seconds": seconds, "steps_per_second": result.step / seconds, **profile().as_json()}
+        self.files.end(result, {**timing, **(more or {})})
+        return result
+
+    def write_table(self) -> None:
+        """Writes what rounding did to the whole run, if it observes."""
+        if self.numerics:
+            self.numerics.write_table(self.files.numerics)
