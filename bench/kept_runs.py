@@ -3,7 +3,8 @@
 ``python -m bench.kept_runs keep FOLDER FILE`` writes a line for each run: its config, result, timing and evaluations,
 without weights and without what was logged in training. ``python -m bench.kept_runs lay FILE FOLDER`` puts the runs
 into a folder of that sweep, which ``roundoff sweep NAME --out FOLDER`` has begun and goes on with. Runs that are there
-stay as they are.
+stay as they are. ``python -m bench.kept_runs scores FOLDER FILE`` writes what tables of results need alone: of each run
+that has ended its settings that vary, its return, and the area under its curve, as CSV.
 """
 
 from __future__ import annotations
@@ -12,6 +13,12 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
+
+from roundoff.analysis import read_experiment
+from roundoff.analysis.runs.areas import areas
+from roundoff.analysis.tables.summary import ended
 
 
 def keep(folder: Path, file: Path) -> int:
@@ -53,6 +60,43 @@ def lay(file: Path, folder: Path) -> int:
     return made
 
 
+def scores(folder: Path, file: Path) -> int:
+    """Writes a line for each run that has ended, and returns how many there are.
+
+    Columns: ``task``, ``format``, the settings that vary, ``seed``, ``status``, ``return``, ``untrained`` (empty where
+    not known) and ``area``.
+    """
+    experiment = read_experiment(folder)
+    runs = ended(experiment.runs)
+    if runs.empty:
+        sys.exit(f"{folder}: no run in it has ended")
+    runs = runs.assign(area=runs["id"].map(areas({name: experiment.folders[name] for name in runs["id"]})))
+    keys = experiment.conditions.keys
+    table = runs.sort_values(["task", "format", *keys, "seed"])
+    columns = ["task", "format", *keys, "seed", "status", "return", "untrained", "area"]
+    table[columns].to_csv(file, index=False, float_format="%.10g")
+    return len(table)
+
+
+def lay_scores(file: Path, folder: Path) -> int:
+    """Makes runs in ``folder`` with the scores of ``file``, for what compares these, and returns how many."""
+    table = pd.read_csv(file)
+    numbers = ("return", "untrained", "area")
+    for number, row in enumerate(table.to_dict("records")):
+        run = folder / f"run{number}"
+        run.mkdir(parents=True)
+        config = {str(key): value for key, value in row.items() if key not in (*numbers, "status") and pd.notna(value)}
+        crash = {"step": 1, "reason": "it did"} if row["status"] == "crashed" else None
+        result = {"status": row["status"], "return": row["return"], "return_std": 0.0, "step": 1, "crash": crash}
+        if pd.notna(row["untrained"]):
+            result["untrained"] = row["untrained"]
+        evaluations = [{"kind": "eval", "step": step, "return_mean": row["area"]} for step in (0, 1)]
+        (run / "config.json").write_text(json.dumps({"config": config}), encoding="utf-8")
+        (run / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in evaluations), encoding="utf-8")
+        (run / "result.json").write_text(json.dumps(result), encoding="utf-8")
+    return len(table)
+
+
 def main() -> None:
     """Does what the command line says."""
     match sys.argv[1:]:
@@ -60,8 +104,11 @@ def main() -> None:
             print(f"{keep(Path(folder), Path(file))} runs written to {file}")
         case ["lay", file, folder]:
             print(f"{lay(Path(file), Path(folder))} runs made in {folder}")
+        case ["scores", folder, file]:
+            print(f"{scores(Path(folder), Path(file))} runs written to {file}")
         case _:
-            sys.exit(f"python -m bench.kept_runs keep FOLDER FILE | lay FILE FOLDER; got {sys.argv[1:]}")
+            usage = "keep FOLDER FILE | lay FILE FOLDER | scores FOLDER FILE"
+            sys.exit(f"python -m bench.kept_runs {usage}; got {sys.argv[1:]}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from pathlib import Path
 from bench import folders, kept_runs
 
 from roundoff.analysis.runs.experiment import read_experiment
+from roundoff.analysis.tables.against_fp32 import against_reference
 
 DATA = Path(__file__).parents[1] / "docs" / "data" / "next-fix-overnight.jsonl"
 PAGE = DATA.parents[1] / "next-fix.md"
@@ -45,3 +46,12 @@ def test_the_table_of_the_experiment_so_far_is_that_of_the_kept_runs():
         tasks = [returns[form, fixes, task] for task in ("cartpole_swingup", "ball_in_cup_catch")]
         cells = [", ".join(f"{seeds[seed]:.0f}" for seed in complete) for seeds in tasks]
         assert f"| {form}, {fixes} | {cells[0]} | {cells[1]} |" in page
+
+
+def test_scores_are_those_of_the_runs(tmp_path):
+    made = folders.make(tmp_path / "made", 20)
+    assert kept_runs.scores(made, tmp_path / "scores.csv") == 20
+    kept_runs.lay_scores(tmp_path / "scores.csv", tmp_path / "again")
+    before, after = (against_reference(read_experiment(path)) for path in (made, tmp_path / "again"))
+    columns = ["task", "format", "difference", "p_equivalent", "area_difference", "answer"]
+    assert before[columns].round(6).equals(after[columns].round(6))

@@ -31,11 +31,13 @@ class Acting(LearnerState, ABC):
         acting_network: the name of the network that acts, and of the part that moves it.
         acting: what has taken over the choice of actions in training, for observations and noise; None if nothing has.
         products: in which operands are rounded for the actions of an evaluation; None if none are.
+        samples: whether the actions of an evaluation are those of training, as of :meth:`sampling`.
     """
 
     acting_network: ClassVar[str] = "actor"
     acting: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
     products: QuantizedProducts | None = None
+    samples: bool = False
 
     @abstractmethod
     def best_actions(self, observations: torch.Tensor) -> torch.Tensor:
@@ -73,7 +75,7 @@ class Acting(LearnerState, ABC):
 
         Args:
             observations: (n, observation), numbers of the format.
-            deterministic: the best actions instead of samples.
+            deterministic: the best actions instead of samples, or what stands for them in a copy that samples.
             number: which of the actions of an evaluation these are. The random bits of stochastic rounding follow from
                 it and from the updates so far, so that an evaluation neither depends on others nor disturbs training.
                 Samples are counted by the agent itself.
@@ -84,6 +86,8 @@ class Acting(LearnerState, ABC):
         """
         if deterministic:
             with self._looking_on(number), self.products or nullcontext():
+                if self.samples:
+                    return self._coerced(self.sample_actions(observations, self.action_noise(len(observations))))
                 return self._coerced(self.best_actions(observations))
         self.actions += 1
         with self._arithmetic(self.actions, ACT):
@@ -133,6 +137,13 @@ class Acting(LearnerState, ABC):
             for name, one in self.numbers.items()
         }
         other.bind()
+        return other
+
+    def sampling(self, generator: torch.Generator) -> Self:
+        """This learner as it acts in training, for an evaluation: a copy, whose noise is the generator's."""
+        other = copy(self)
+        other.samples = True
+        other.generators = {**self.generators, "act_noise": generator}
         return other
 
     def _looking_on(self, number: int) -> AbstractContextManager[Any]:

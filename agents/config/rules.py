@@ -289,6 +289,8 @@ RULES = (
     Rule(lambda c: c.actors and c.actors.importance_weights and getattr(c, "n_steps", 1) == 1, "actors",
          "actors.importance_weights are of the actions after the first one of a transition, and transitions have one"
          " step; leave it out, or set n_steps (dqn, d4pg) above 1"),
+    Rule(lambda c: c.actors and c.evaluation == "sampled", "actors",
+         "evaluation: sampled is what acts in training, and each actor has noise of its own; leave it out"),
     Rule(lambda c: c.actors and c.random_start, "actors",
          "random_start: {c.random_start} is for environments that step together; actors do not: leave it out"),
     # Values of several steps, as distributions.

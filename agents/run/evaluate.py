@@ -1,4 +1,4 @@
-"""Evaluation: the mean return of a few episodes with the deterministic policy."""
+"""Evaluation: the mean return of a few episodes, with the policy as it is best, or as it samples."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from ..streams import Stream, sequence
+from ..streams import Stream, sequence, torch_generator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from ..environments.parallel import EnvironmentGroup
     from ..experience.intake import Intake
     from ..quantization.quantization import Quantization
+
+
+_NOISE = 1 << 20  # more than there are environments, each of which has a number in the same stream
 
 
 @final
@@ -52,15 +55,21 @@ class Evaluation:
 
 @final
 class EvaluationPolicy:
-    """The deterministic policy of a learner, as environments see it, for one evaluation.
+    """The policy of a learner, as environments see it, for one evaluation: deterministic, or as its key says.
 
     Args:
         learner: that acts.
         intake: takes observations for it.
         quantization: how the learner was quantized; None if it was not.
+        step: when in the run, in environment steps: what a policy that samples draws follows from it and the seed.
     """
 
-    def __init__(self, learner: Learner, intake: Intake, quantization: Quantization | None = None) -> None:
+    def __init__(
+        self, learner: Learner, intake: Intake, quantization: Quantization | None = None, *, step: int = 0
+    ) -> None:
+        config = learner.config
+        if config.evaluation == "sampled":
+            learner = learner.sampling(torch_generator(config.seed, Stream.EVALUATION, learner.device, step, _NOISE))
         self._learner, self._intake, self._quantization = learner, intake, quantization
         self._numbers = itertools.count()
 

@@ -268,7 +268,7 @@ class Run:
     def _episodes(self, step: int, quantization: Quantization | None = None) -> Evaluation:
         """The episodes of an evaluation, which the step and the seed decide."""
         learner = self.learner.quantized(quantization) if quantization else self.learner
-        policy = EvaluationPolicy(learner, self.intake, quantization)
+        policy = EvaluationPolicy(learner, self.intake, quantization, step=step)
         return evaluate(self.evaluation_environments, policy, seed=self.config.seed, step=step)
 
     def _moment(self) -> int:
