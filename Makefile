@@ -31,10 +31,12 @@ $(INSTALLED): $(ROOT)/pyproject.toml $(ROOT)/constraints.txt
 	@PYTHONWARNINGS=ignore $(PIP) install --constraint $(ROOT)/constraints.txt --editable "$(ROOT)[dev]"
 	@touch $(INSTALLED)
 
-# The main job: a bit-width sweep of SAC on cartpole_swingup, ending in results/significand-quick/degradation.png.
+# The main job: a bit-width sweep of SAC on cartpole_swingup, ending in results/significand-quick/degradation.png, and in
+# what its four seeds can tell, and what not.
 sweep: $(INSTALLED)
 	@cd $(ROOT) && $(BIN)/roundoff sweep significand-quick --out results/significand-quick
 	@cd $(ROOT) && $(BIN)/roundoff plot results/significand-quick
+	@cd $(ROOT) && $(BIN)/roundoff against results/significand-quick
 
 # What lint finds is printed as it is found, beside the tests; both must pass.
 test: $(INSTALLED)
