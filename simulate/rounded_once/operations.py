@@ -24,12 +24,12 @@ from ...formats import FixedFormat, FloatFormat, PositFormat, Rounding
 from ...formats.arithmetic.carriers import LARGEST_EXPONENT, STORED_BITS
 from ..aten.schemas import argument_names, out_names
 from ..aten.tables import plain_name
-from ..native.stand_ins import Exact, StandsFor, standing_for
+from ..native.stand_ins import Exact, StandsFor
 from . import loops as exact_loops
 from .carrier_rounding import CarrierRounding
 from .formulas import Formulas
 from .operators import is_traced, traced
-from .results import CARRIERS, Call, Way, result, simple_root
+from .results import CARRIERS, Call, Way, result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -194,7 +194,7 @@ def kernel(
     made = _Kernel(operation, make, ways, of_numbers, draw)
     root_alone = formulas == ("root",) and not out_names(operation)
     if root_alone and all(way.is_nearest_root for way in ways["root"].values()):
-        return standing_for(_root(made, name), StandsFor(roots=exact_loops.nearest_roots()))
+        made.stands_for = StandsFor(roots=exact_loops.nearest_roots())
     return made
 
 
@@ -206,24 +206,6 @@ def _ways(formulas: Sequence[str], fmt: Format, rounding: Rounding, *, any_opera
         if how is not None:
             ways[formula][dtype] = Way(formula, dtype, how)
     return ways
-
-
-def _root(otherwise: _Kernel, name: str) -> Callable[..., Any]:
-    """Roots to the nearest, which every simulation has: the usual case in as few steps as there can be."""
-    in_place = name.endswith("_")
-
-    def root(x: Any) -> Any:
-        computed = simple_root(x, in_place=in_place)
-        return otherwise(x) if computed is None else computed
-
-    def roots(tensors: Any) -> Any:
-        computed = []
-        for x in tensors:
-            root = simple_root(x, in_place=in_place)
-            computed.append((otherwise([x]) or [x])[0] if root is None else root)
-        return None if in_place else computed
-
-    return roots if name.startswith("_foreach_") else root
 
 
 class _Kernel:

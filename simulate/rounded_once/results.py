@@ -126,9 +126,6 @@ def result(call: Call, ways: Ways, draw: Draw, target: torch.Tensor | None = Non
         A tensor, which may be ``target``. ``NotImplemented`` where the operands are not real floats in memory, or for a
         dtype that is left out: nothing has been drawn then.
     """
-    simple = _simple(call, ways, draw, target)
-    if simple is not None:
-        return simple
     if any(type(x) not in _PLAIN or x._is_zerotensor() or x.is_meta for x in call.tensors):  # noqa: SLF001  no other test
         return NotImplemented
     if any(x.dtype.is_complex if isinstance(x, torch.Tensor) else isinstance(x, complex) for x in call.operands):
@@ -139,63 +136,6 @@ def result(call: Call, ways: Ways, draw: Draw, target: torch.Tensor | None = Non
         return NotImplemented
     random = draw() if way.draws else None
     return _on_cpu(call, like, way, random) if like.device.type == "cpu" else _elsewhere(call, like, way, random)
-
-
-def simple_root(x: Any, *, in_place: bool) -> torch.Tensor | None:
-    """The root to the nearest of a float tensor that lies contiguous in the CPU's memory; None for others."""
-    if type(x) not in _PLAIN or x.dtype not in CARRIERS or not x.is_contiguous() or not x.is_cpu or x.is_neg():
-        return None
-    if not x.data_ptr():  # no numbers, or a zero tensor
-        return None
-    return exact_loops.nearest_root(x, x if in_place else torch.empty_like(x))
-
-
-def _simple(call: Call, ways: Ways, draw: Draw, target: torch.Tensor | None) -> torch.Tensor | None:
-    """The usual case, without detours: contiguous float32 on the CPU, all of one shape or numbers; None for others."""
-    way = ways.get(torch.float32)
-    given = None if way is None else _alike(call.operands)
-    if way is None or given is None:
-        return None
-    model, steps, operands = given
-    addresses = [x.data_ptr() for x in operands]
-    if not all(addresses):  # tensors without numbers, and zero tensors
-        return None
-    count = model.numel()
-    if target is None:
-        target = torch.empty_like(model)
-    else:
-        into = target.data_ptr()
-        if target.shape != model.shape or any(0 < abs(address - into) < 4 * count for address in addresses):
-            return None  # results would overwrite operands of elements to come
-    if way.is_nearest_root:
-        exact_loops.nearest_root(model, target)
-    else:
-        random = draw() if way.draws else None
-        way.loop(addresses, steps, c_float(call.factor).value, target, count, random)
-    return target
-
-
-def _alike(operands: tuple[Any, ...]) -> tuple[torch.Tensor, int, list[torch.Tensor]] | None:
-    """A tensor among operands that are alike, a bit for each that is a tensor, and three operands; None for others.
-
-    Whoever takes their addresses holds them until the loop has run: of a number that two threads make at once, one
-    tensor is kept by nobody else.
-    """
-    model = None
-    alike, steps, bit = [], 0, 1
-    for x in operands:
-        if type(x) is float:
-            alike.append(_one(x, torch.float32))
-        elif type(x) not in _PLAIN or x.dtype is not torch.float32 or not x.is_contiguous():
-            return None
-        else:
-            model = x if model is None else model
-            if not x.is_cpu or x.shape != model.shape or x.is_neg():
-                return None
-            steps |= bit
-            alike.append(x)
-        bit += bit
-    return None if model is None else (model, steps, alike + alike[:1] * (3 - len(alike)))
 
 
 def _one(x: float, dtype: torch.dtype) -> torch.Tensor:
