@@ -85,7 +85,7 @@ def units_of(simulation: Simulation, over: Over) -> set[str]:
     seen = set()
     for plan in simulation.plans():
         computes = plan.outputs.results or plan.outputs.written
-        if computes and plan.moved < plan.calls:
+        if computes and plan.outcome.moved < plan.outcome.calls:
             seen.add({"operation": plain_name(plan.name), "module": plan.module, "role": plan.role}[over])
     return seen - {""}
 

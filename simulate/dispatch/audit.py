@@ -57,13 +57,13 @@ class Audit:
                 plan.kind(),
                 str(plan.arithmetic.format),
                 str(plan.arithmetic.rounding),
-                plan.calls,
-                plan.rounded,
-                plan.left_whole,
+                plan.outcome.calls,
+                plan.outcome.rounded,
+                plan.outcome.left_whole,
                 plan.operands_seen(),
             )
             for plan in plans
-            if plan.calls  # else it was left alone at this place, in the program's own float32
+            if plan.outcome.calls  # else it was left alone at this place, in the program's own float32
         ]
         table = pd.DataFrame(rows, columns=_COLUMNS)
         return Audit(table.sort_values(_COLUMNS[:3], ignore_index=True), tuple(unused))

@@ -84,10 +84,11 @@ def _around(module: str) -> list[str]:
 
 
 def _of_contractions(policy: Policy, ran: list[Plan]) -> list[str]:
-    products = [plan for plan in ran if is_contraction(plan.name) and plan.calls > plan.taken_apart]
+    products = [plan for plan in ran if is_contraction(plan.name) and plan.outcome.calls > plan.outcome.taken_apart]
     about = [rule for rule in policy.rules if rule.operation != ("*",) and any(map(rule.matches_operation, _NAMES))]
     missed = [h.name for h in products if about and not any(rule.matches_operation(h.name) for rule in about)]
-    in_carrier = [h.name for h in ran if h.unaccumulated and (h.rounded if h.rounds else policy.format == FP32)]
+    unreached = [plan for plan in ran if plan.outcome.unaccumulated]
+    in_carrier = [h.name for h in unreached if (h.outcome.rounded if h.rounds else policy.format == FP32)]
     texts = []
     if missed:
         texts.append(
@@ -106,7 +107,10 @@ def _of_accumulators(ran: list[Plan]) -> list[str]:
     otherwise = {
         str(plan.arithmetic.rounding)
         for plan in ran
-        if plan.accumulated and plan.rounds and plan.rounds_sums and plan.arithmetic.rounding != Rounding.NEAREST_EVEN
+        if plan.outcome.accumulated
+        and plan.rounds
+        and plan.rounds_sums
+        and plan.arithmetic.rounding != Rounding.NEAREST_EVEN
     }
     if not otherwise:
         return []
@@ -119,9 +123,9 @@ def _of_accumulators(ran: list[Plan]) -> list[str]:
 
 def _of_weights(ran: list[Plan]) -> list[str]:
     about = [plan for plan in ran if any(Role.WEIGHTS in rule.role for rule in plan.arithmetic.of_operands)]
-    products = [plan for plan in about if is_contraction(plan.name) and plan.calls > plan.taken_apart]
-    reached = any(role == Role.WEIGHTS for plan in products for _, role, _ in plan.seen)
-    missed = [plan for plan in products if plan.missed] if reached else products
+    products = [plan for plan in about if is_contraction(plan.name) and plan.outcome.calls > plan.outcome.taken_apart]
+    reached = any(role == Role.WEIGHTS for plan in products for _, role, _ in plan.outcome.seen)
+    missed = [plan for plan in products if plan.outcome.missed] if reached else products
     if not missed:
         return []
     where = _listed(f"{plan.name} ({plan.module or 'outside of modules'})" for plan in missed)
@@ -133,14 +137,14 @@ def _of_weights(ran: list[Plan]) -> list[str]:
 
 
 def _of_complex_numbers(ran: list[Plan]) -> list[str]:
-    names = [plan.name for plan in ran if plan.complex_operands]
+    names = [plan.name for plan in ran if plan.outcome.complex_operands]
     if not names:
         return []
     return [f"operands of complex numbers are not rounded, which the policy has rules about: in {_listed(names)}"]
 
 
 def _of_islands(ran: list[Plan]) -> list[str]:
-    if not any(plan.is_island for plan in ran) or any(plan.rounds and plan.rounded for plan in ran):
+    if not any(plan.is_island for plan in ran) or any(plan.rounds and plan.outcome.rounded for plan in ran):
         return []
     text = (
         "the policy leaves alone what the program computes in float32 (islands: exact), and no tensor was float16 or"

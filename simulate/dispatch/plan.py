@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, final
 
 import torch
 from torch._ops import HigherOrderOperator
@@ -48,8 +48,37 @@ _WHOLE_STEP = Outputs(results=False, viewing=(), written=((0, "self"),), lifts=F
 _OF_STEPS = Outputs(results=False, viewing=(), written=(), lifts=False)
 
 
+@final
+class Outcome:
+    """What came of an operation at one place so far: counters.
+
+    Attributes:
+        calls: how often it ran.
+        rounded: how many tensors of its results were rounded.
+        moved: how often it was an exact move.
+        left_whole: how often its results were whole numbers, and left as they were.
+        taken_apart: how often its decomposition ran instead.
+        accumulated: how often its sums were accumulated.
+        unaccumulated: how often it added up numbers in the carrier, though the policy has an accumulator.
+        widened: how often float16 and bfloat16 tensors became float32 for it.
+        seen: how often its operands were seen rounded, by product, role (or argument) and format.
+        complex_operands: how often an operand that a rule may be about stayed as it was, since its numbers are complex.
+        missed: how often a rule about weights met none among what it multiplied, though some came from outside.
+    """
+
+    __slots__ = (
+        "accumulated", "calls", "complex_operands", "left_whole", "missed", "moved", "rounded", "seen", "taken_apart",
+        "unaccumulated", "widened",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.accumulated = self.calls = self.left_whole = self.moved = self.rounded = self.taken_apart = 0
+        self.complex_operands = self.missed = self.unaccumulated = self.widened = 0
+        self.seen: Counter[tuple[str, str, str]] = Counter()
+
+
 class Plan:
-    """How one operation at one place is run, and what came of it so far.
+    """How one operation at one place is run: decided once, and never changed; only what came of it is counted.
 
     Attributes:
         operation: the ATen operation, or one whose arguments are functions; None for the whole step of an optimizer.
@@ -62,40 +91,28 @@ class Plan:
         outputs: which tensors it computes.
         rounds: whether its floating-point results are rounded.
         widens: whether float16 and bfloat16 tensors become float32 for it.
-        widened: how often they did.
         spares: whether it is left alone where no such tensor takes part.
-        island: what is done then; made when first needed.
         is_island: whether this is that.
         passes_on: whether what it returns was there before it ran, or has been computed elsewhere.
         kernel: what computes it: the operation itself; or another library's matrix product; or exact arithmetic.
         exact: whether its results are exact ones, rounded to the carrier so that rounding them again is right.
         decomposition: runs instead of it; None if it runs itself.
         accumulate: whether its sums are accumulated by the policy's accumulator.
-        accumulated: how often they were.
-        unaccumulated: how often it added up numbers in the carrier, though the policy has an accumulator.
         prepares: whether operands must be looked at before it runs.
         multiplies: whether its weights, activations and gradients must be told apart.
         narrows: whether tensor cores may compute it, from operands that were rounded to narrow formats.
         moves: which calls of it are exact moves; None if no call is.
-        calls: how often it ran.
         contracts: whether it is a product, which a GPU is to compute without TF32.
-        moved: how often it was an exact move.
-        rounded: how many tensors of its results were rounded.
         settles: whether it has only begun when it returns, and must be waited for.
         takes_nested: whether the decomposition can be given nested tensors.
-        taken_apart: how often the decomposition ran instead.
         counts: what it has to do with counts and other whole numbers; None if the policy rounds these.
-        left_whole: how often its results were whole numbers, and left as they were.
-        seen: how often its operands were seen rounded, by product, role (or argument) and format.
-        complex_operands: how often an operand that a rule may be about stayed as it was, since its numbers are complex.
-        missed: how often a rule about weights met none among what it multiplied, though some came from outside.
+        outcome: what came of it so far.
     """
 
     __slots__ = (
-        "accumulate", "accumulated", "arithmetic", "calls", "complex_operands", "contracts", "counts",
-        "decomposition", "exact", "is_island", "island", "kernel", "left_whole", "missed", "module", "moved", "moves",
-        "multiplies", "name", "narrows", "operation", "outputs", "passes_on", "place", "prepares", "role", "rounded",
-        "rounds", "rules", "seen", "settles", "spares", "taken_apart", "takes_nested", "unaccumulated", "widened",
+        "_decided", "accumulate", "arithmetic", "contracts", "counts", "decomposition", "exact", "is_island",
+        "kernel", "module", "moves", "multiplies", "name", "narrows", "operation", "outcome", "outputs",
+        "passes_on", "place", "prepares", "role", "rounds", "rules", "settles", "spares", "takes_nested",
         "widens",
     )  # fmt: skip
 
@@ -114,20 +131,38 @@ class Plan:
         narrow_products: bool = False,
         is_island: bool = False,
     ) -> None:
+        self.is_island = is_island
+        self.outcome = Outcome()
+        notes = changes, integers, readers
+        self._decide(policy, operation, role, module, draw, notes, fast_products, narrow_products)
+        self._decided = True
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if hasattr(self, "_decided"):
+            raise AttributeError(f"a plan never changes: {name} was decided when it was made")
+        super().__setattr__(name, value)
+
+    def _decide(
+        self,
+        policy: Policy,
+        operation: Operation | None,
+        role: str,
+        module: str,
+        draw: DrawAt,
+        notes: tuple[Changes | None, Integers | None, Callable[[], Sequence[LastRead]]],
+        fast_products: bool,
+        narrow_products: bool,
+    ) -> None:
+        changes, integers, readers = notes
         name = _name(operation)
         self.operation = cast("OpOverload | None", operation)  # those of functions never run themselves
         self.name, self.role, self.module = name, role, module
         self.place = Place(role, module, name)
         self.arithmetic, self.rules = policy.arithmetic(name, module, role)
         self.rounds = self.arithmetic.format != FP32
-        self.accumulated = self.calls = self.left_whole = self.moved = self.rounded = 0
-        self.complex_operands = self.missed = self.taken_apart = self.unaccumulated = self.widened = 0
-        self.seen: Counter[tuple[str, str, str]] = Counter()
         self.accumulate = self.exact = self.multiplies = self.prepares = self.settles = self.takes_nested = False
         self.narrows = self.passes_on = self.widens = False
         self.spares = self.arithmetic.islands == Islands.EXACT
-        self.island: Plan | None = None
-        self.is_island = is_island
         self.contracts = is_contraction(name) and policy != UNSIMULATED
         self.moves: Moves | None = None
         self.counts: OfCounts | None = None
@@ -186,7 +221,7 @@ class Plan:
             return
 
         def counting(*args: Any, **kwargs: Any) -> Any:
-            self.unaccumulated += asked(args, kwargs) and are_floats(args)
+            self.outcome.unaccumulated += asked(args, kwargs) and are_floats(args)
             return kernel(*args, **kwargs)
 
         self.kernel = counting
@@ -230,9 +265,9 @@ class Plan:
     def operands_seen(self) -> str:
         """What its operands were rounded to, in words: by product, where it is one of a layer with a weight."""
         texts: dict[str, list[str]] = {}
-        for product, role, fmt in sorted(self.seen):
+        for product, role, fmt in sorted(self.outcome.seen):
             texts.setdefault(product, []).append(f"{role} {fmt}")
-        if self.complex_operands:
+        if self.outcome.complex_operands:
             texts.setdefault("", []).append("complex unrounded")
         return "; ".join(f"{product}: {', '.join(of)}" if product else ", ".join(of) for product, of in texts.items())
 
@@ -243,35 +278,35 @@ class Plan:
 
     def kind(self) -> str:
         """What happened to its results, in words."""
-        if self.taken_apart:
-            return "decomposed; rounded where its arguments make it primitive" if self.rounded else "decomposed"
+        if self.outcome.taken_apart:
+            return "decomposed; rounded where its arguments make it primitive" if self.outcome.rounded else "decomposed"
         how = self.outputs
         if not how.results and not how.written and not how.lifts:
             return "left alone: a view" if how.viewing else "left alone: memory without numbers, or zeros"
         if not self.rounds:
             why = "float32 of the program's own" if self.is_island else "the policy says fp32"
             return f"left in the carrier: {why}"
-        if not self.rounded:
+        if not self.outcome.rounded:
             return self._why_not_rounded()
         text = self._how_often()
-        if self.accumulated:
+        if self.outcome.accumulated:
             other_mode = self.rounds_sums and self.arithmetic.rounding != Rounding.NEAREST_EVEN
             text = "rounded, and accumulated to nearest-even" if other_mode else "rounded, and accumulated"
-        return f"{text}; sums in the carrier" if self.unaccumulated else text
+        return f"{text}; sums in the carrier" if self.outcome.unaccumulated else text
 
     def _why_not_rounded(self) -> str:
-        if self.left_whole:
+        if self.outcome.left_whole:
             return "left whole: counts, positions and steps"
         return "left alone: data from outside" if self.outputs.lifts else "left alone: no floating-point results"
 
     def _how_often(self) -> str:
-        if self.calls == self.moved:
+        if self.outcome.calls == self.outcome.moved:
             return "exact move"
         nearest = self.arithmetic.rounding in (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY)
         once = nearest or self.exact or is_exact_in_carrier(self.operation)
         rounded = "rounded" if once else "rounded twice: its kernel rounds to the carrier first"
-        rounded += "; left whole where its numbers are counts, positions or steps" if self.left_whole else ""
-        return f"{rounded}; exact move where its arguments make it one" if self.moved else rounded
+        rounded += "; left whole where its numbers are counts, positions or steps" if self.outcome.left_whole else ""
+        return f"{rounded}; exact move where its arguments make it one" if self.outcome.moved else rounded
 
 
 def _name(operation: Operation | None) -> str:

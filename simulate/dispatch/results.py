@@ -119,7 +119,7 @@ class Results:
         if not all(_is_like(x, first) and id(x) not in spared for x in values):
             return False
         _check(first, plan)
-        plan.rounded += len(values)
+        plan.outcome.rounded += len(values)
         rounding = plan.arithmetic.rounding
         draw = partial(self.draw, rounding) if rounding is Rounding.STOCHASTIC else None
         round_list(values, plan.arithmetic.format, rounding, draw)
@@ -179,7 +179,7 @@ class Results:
             _check(x, plan)
         elif x.layout is not torch.strided or not has_memory(x):
             return
-        plan.rounded += 1
+        plan.outcome.rounded += 1
         if dtype.is_complex:
             parts = torch.view_as_real(x.resolve_conj().clone())
             self._round_dense(parts, plan, call)

@@ -157,12 +157,11 @@ class Runner:
     def island(self, plan: Plan) -> Plan:
         """What is done with an operation that the program itself computes in full precision."""
         with self._lock:
-            if plan.island is None:
+            if plan not in self.plans:
                 where = plan.operation, plan.role, plan.module
                 notes = {"readers": self._notes["readers"]}
-                plan.island = Plan(_CARRIER, *where, self.results.draw_apart, **notes, is_island=True)
-                self.plans[plan] = plan.island
-            return plan.island
+                self.plans[plan] = Plan(_CARRIER, *where, self.results.draw_apart, **notes, is_island=True)
+            return self.plans[plan]
 
     def run(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any], narrow: NarrowCall | None = None) -> Any:
         """Runs an operation, or what it is to be taken apart into.
@@ -174,11 +173,11 @@ class Runner:
             narrow: the program's own call, if the arguments are its float16 or bfloat16 tensors in float32, and what
                 it has in float32 is left alone.
         """
-        plan.calls += 1
+        plan.outcome.calls += 1
         if plan.decomposition is not None:
             result = self._run_apart(plan, args, kwargs)
             if result is not NotImplemented:  # with these arguments the operation is primitive
-                plan.taken_apart += 1
+                plan.outcome.taken_apart += 1
                 return result
         this_thread.rounding = True
         try:
@@ -192,7 +191,7 @@ class Runner:
         try:
             if self.watchers or self.operands.follows or computed.waits:
                 return self.run(plan, args, kwargs)
-            plan.calls += 1
+            plan.outcome.calls += 1
             this_thread.rounding = True
             assert plan.kernel is not None
             return plan.kernel(*args, **kwargs)
@@ -217,8 +216,8 @@ class Runner:
             wide = (args, kwargs) if island else call.widened(carried)
             this_thread.rounding = False
             if island:
-                return self.run(plan.island or self.island(plan), *wide)
-            plan.widened += 1
+                return self.run(self.island(plan), *wide)
+            plan.outcome.widened += 1
             this_thread.carrying = True
             result = self.run(plan, *wide, call if plan.spares else None)
             this_thread.rounding = True
@@ -258,10 +257,10 @@ class Runner:
         counted_before = self._counted(plan, args, whole=whole)
         result = self._computed(plan, args, kwargs, separate, whole=whole)
         moved = plan.moves is not None and plan.moves.these(args, kwargs)
-        plan.moved += moved
+        plan.outcome.moved += moved
         if self.whole is not None and plan.counts is not None and (whole or plan.counts.writes):
             self.whole.note(plan.counts, args, kwargs, result, whole=whole)
-            plan.left_whole += whole
+            plan.outcome.left_whole += whole
         if (plan.rounds or self._sees_roundings) and not (whole or (moved and self._leaves_moves)):
             self.results.round(plan, args, kwargs, result, call, _spared(plan, narrow, result))
             if counted_before is not None:
@@ -317,9 +316,9 @@ class Runner:
             how = plan.arithmetic.accumulate, plan.sum_rounding, partial(self.results.draw, rounding)
             result = run_accumulated(plan.operation, args, kwargs or {}, *how)
             if result is not NotImplemented:
-                plan.accumulated += 1
+                plan.outcome.accumulated += 1
                 return result
-            plan.unaccumulated += are_floats(args)
+            plan.outcome.unaccumulated += are_floats(args)
         if self.results.writer and plan.exact:  # which computes with numbers in Python
             args, kwargs = recognized(args, kwargs or {})
         return plan.kernel(*args, **(kwargs or {}))

@@ -406,7 +406,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if plan.widens and takes_narrow(args, kwargs or {}):
             return self._runner.run_widened(plan, args, kwargs or {})
         if plan.spares and not this_thread.carrying:
-            plan = plan.island or self._runner.island(plan)
+            plan = self._runner.island(plan)
         if func is _DETACH and _len_torch_dispatch_stack():
             return self._runner.detached(plan, args, kwargs or {})
         return self._runner.run(plan, args, kwargs or {})
@@ -423,7 +423,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         role = Role.OPTIMIZER.value
         key = (OPTIMIZER_STEP, role, "")
         plan = self._runner.resolve(key, None, role, "")
-        plan.calls += after
+        plan.outcome.calls += after
         round_stored(optimizer, plan, self._runner.results, after=after)
 
     def _warn_of_unused_rules(self) -> None:

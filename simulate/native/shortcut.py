@@ -101,14 +101,14 @@ class Shortcut:
         counts = Counts()
         for plan, plain, operands in self._plain:
             self._loaded.take_counts(plain, counts)
-            plan.calls += counts.calls
-            plan.moved += counts.moved
-            plan.rounded += counts.rounded
-            plan.left_whole += counts.left_whole
+            plan.outcome.calls += counts.calls
+            plan.outcome.moved += counts.moved
+            plan.outcome.rounded += counts.rounded
+            plan.outcome.left_whole += counts.left_whole
             for position, name in operands:
                 times = self._loaded.take_seen(plain, position)
                 if times:
-                    plan.seen["", name, str(plan.arithmetic.operands)] += times
+                    plan.outcome.seen["", name, str(plan.arithmetic.operands)] += times
 
     def module_begins(self, path: str, around: int) -> None:
         """See :class:`.policy.places.Follower`."""

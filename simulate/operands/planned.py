@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from ..policy.rules import Arithmetic
 
 
+class Outcome(Protocol):
+    """Counters, which are described there, too."""
+
+    complex_operands: int
+    missed: int
+    seen: Counter[tuple[str, str, str]]
+
+
 class Planned(Protocol):
     """An operation at one place: its attributes are those of ``Plan``, which describes them."""
 
@@ -24,6 +32,7 @@ class Planned(Protocol):
     rounds: bool
     multiplies: bool
     narrows: bool
-    complex_operands: int
-    missed: int
-    seen: Counter[tuple[str, str, str]]
+
+    @property
+    def outcome(self) -> Outcome:
+        """What came of it so far."""

@@ -129,7 +129,7 @@ class Operands:
         assert plan.operation is not None
         named = dict(zip(argument_names(plan.operation), args, strict=False)) | dict(kwargs)
         told = self._multiplied.tell(plan, named) if plan.multiplies else NOTHING
-        plan.missed += plan.multiplies and self._misses(plan, named, told)
+        plan.outcome.missed += plan.multiplies and self._misses(plan, named, told)
         products = separate_products(plan.operation) if _tells_products(plan) else None
         if products is None:
             prepared = self._prepared(plan, args, kwargs, told, rounded)
@@ -202,10 +202,12 @@ class Operands:
         """
         x: torch.Tensor = named[name]
         if not is_number(x):
-            plan.complex_operands += x.is_complex() and bool(plan.arithmetic.operands or plan.arithmetic.of_operands)
+            plan.outcome.complex_operands += x.is_complex() and bool(
+                plan.arithmetic.operands or plan.arithmetic.of_operands
+            )
             return x
         for fmt, mode, as_forward, hadamard in self._roundings(plan, x, told.roles.get(name), told.product):
-            plan.seen[told.product or "", told.roles.get(name) or name, str(fmt)] += 1
+            plan.outcome.seen[told.product or "", told.roles.get(name) or name, str(fmt)] += 1
             along = of_forward(plan.name, name, how, named) if as_forward else how
             if hadamard and told.rotates:
                 x = rotated(x, how.axis, hadamard)

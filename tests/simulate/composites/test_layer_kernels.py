@@ -85,7 +85,7 @@ def test_a_layer_of_lstm_has_the_same_bits_with_and_without_a_kernel(name, optio
         actual = with_gradients(layers(layer), simulation, of_states=of_states)
         for x, y in zip([*actual[0], *actual[1]], [*expected[0], *expected[1]], strict=True):
             assert torch.equal(x, y)
-    kernels = {plan.name for plan in simulation.plans() if plan.taken_apart}
+    kernels = {plan.name for plan in simulation.plans() if plan.outcome.taken_apart}
     assert {"mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"} <= kernels
 
 
@@ -150,8 +150,8 @@ def test_stochastic_layers_are_repeatable_and_keep_what_they_computed():
         layer(x)[0].sum().backward()
     assert both.draws > draws  # gradients were rounded
     assert {h.name for h in both.plans() if h.role == ""} >= {"sigmoid_backward", "tanh_backward"}
-    forward_only = sum(h.calls for h in forward.plans() if h.name == "sigmoid")
-    assert sum(h.calls for h in both.plans() if h.name == "sigmoid") == forward_only  # not computed again
+    forward_only = sum(h.outcome.calls for h in forward.plans() if h.name == "sigmoid")
+    assert sum(h.outcome.calls for h in both.plans() if h.name == "sigmoid") == forward_only  # not computed again
 
 
 @pytest.mark.parametrize("inside", ["forward", "backward"])
@@ -196,7 +196,7 @@ def test_encoders_evaluate_as_they_train(options, masks):
             with torch.no_grad():
                 evaluated = encoder.eval()(x, **MASKS[masks])
         assert torch.equal(trained[there], evaluated[there])
-        assert "_transformer_encoder_layer_fwd" in {h.name for h in simulation.plans() if h.taken_apart}
+        assert "_transformer_encoder_layer_fwd" in {h.name for h in simulation.plans() if h.outcome.taken_apart}
     for kwargs in ({"granularity": "primitive"}, {"shadow": "fp64"}, {"observe": True}, {"accumulate": "e5m10/32"}):
         with torch.no_grad(), simulate("e5m10", **kwargs):
             evaluated = encoder(x, **MASKS[masks])
@@ -250,4 +250,4 @@ def test_watched_in_fp32_they_are_left_whole():
                 torch.ones(1).exp()  # so that the rule matches something
             watched = program()
         assert all(map(torch.equal, plain, watched))
-        assert "mkldnn_rnn_layer" not in {h.name for h in simulation.plans() if h.taken_apart}
+        assert "mkldnn_rnn_layer" not in {h.name for h in simulation.plans() if h.outcome.taken_apart}

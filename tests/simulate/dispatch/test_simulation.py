@@ -417,3 +417,12 @@ def test_memory_that_is_shared_with_another_library_keeps_its_bits():
     table = simulation.audit().table.set_index("operation")
     assert "data from outside" in table.loc["aten.lift_fresh.default", "treatment"]
     assert a == np.float32(0.1)
+
+
+def test_a_plan_never_changes_while_what_came_of_it_is_counted():
+    with simulate("e5m6") as simulation:
+        torch.ones(3) * 1.1
+    (plan,) = (plan for plan in simulation.plans() if plan.name == "mul")
+    assert plan.outcome.calls == plan.outcome.rounded == 1
+    with pytest.raises(AttributeError, match="a plan never changes: rounds was decided when it was made"):
+        plan.rounds = False

@@ -307,5 +307,5 @@ def test_what_was_computed_in_cpp_is_no_weight_that_a_rule_has_missed(computed, 
                 x, y = torch.full((3, 4), 0.3), torch.full((4, 3), 0.7)
                 x, y = (x * 1.1, y * 1.1) if computed else (torch.from_numpy(x.numpy()), torch.from_numpy(y.numpy()))
                 x @ y
-        missed.append(sum(plan.missed for plan in simulation.plans()))
+        missed.append(sum(plan.outcome.missed for plan in simulation.plans()))
     assert missed == ([0, 0] if computed else [4, 4])

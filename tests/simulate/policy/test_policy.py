@@ -371,7 +371,7 @@ def modules_reached(program, pattern, **options):
         with simulation:
             program()
     texts = [str(warning.message) for warning in warned if issubclass(warning.category, PolicyWarning)]
-    return sorted({plan.module for plan in simulation.plans() if plan.rounded}), texts
+    return sorted({plan.module for plan in simulation.plans() if plan.outcome.rounded}), texts
 
 
 def test_the_root_of_modules_can_be_named():
@@ -541,7 +541,7 @@ def test_primitive_granularity_makes_sums_that_an_accumulator_reaches():
         with simulate("e5m10", accumulate="e5m10", granularity="primitive") as simulation:
             for name in ("mse_loss", "_log_softmax", "native_layer_norm", "var", "linalg_vector_norm"):
                 HIDDEN_SUMS[name]()
-    assert any(plan.accumulated for plan in simulation.plans() if plan.name == "sum")
+    assert any(plan.outcome.accumulated for plan in simulation.plans() if plan.name == "sum")
 
 
 @pytest.mark.parametrize(
