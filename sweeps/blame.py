@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ..agents import TrainConfig
     from ..analysis.statistics.intervals import Interval
-    from .sweep import Watcher
+    from .sweep import SweepWatcher
     from .workers.pool import Executor
 
 FOUND = "blame.json"
@@ -124,7 +124,7 @@ def blame_returns(
     config: TrainConfig,
     directory: Path,
     executors: Callable[[], Executor],
-    watcher: Watcher,
+    watcher: SweepWatcher,
     *,
     over: str = "operation",
     seeds: int = 8,

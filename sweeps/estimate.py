@@ -17,7 +17,7 @@ from roundoff.files import read_json
 from roundoff.runs.folder import RunDirectory, config_in
 
 from ..agents import TrainConfig
-from ..agents.config.fields import Role
+from ..agents.config.fields import KeyRole
 from ..agents.config.registry import keys_with
 from ..agents.run.stopping import Stopped, StopRequest
 
@@ -35,7 +35,7 @@ _UNTRIED = "how long a program takes is known once a run like it has ended"
 
 
 @dataclass(frozen=True)
-class Estimate:
+class TimeEstimate:
     """How long runs will take.
 
     Attributes:
@@ -54,7 +54,7 @@ class Estimate:
         return max(busy)
 
 
-def estimate(runs: Sequence[Run], folders: Iterable[Path], allow_imports: Collection[str] = ()) -> Estimate:
+def estimate(runs: Sequence[Run], folders: Iterable[Path], allow_imports: Collection[str] = ()) -> TimeEstimate:
     """Estimates the seconds of runs.
 
     Args:
@@ -70,11 +70,11 @@ def estimate(runs: Sequence[Run], folders: Iterable[Path], allow_imports: Collec
     unknown: dict[str, list[tuple[str, TrainConfig]]] = {}
     impossible: dict[str, int] = {}
     for run in runs:
-        times = past.get(_speed_key(run.config.as_json(), keys_with(Role.TIMELESS)))
+        times = past.get(_speed_key(run.config.as_json(), keys_with(KeyRole.TIMELESS)))
         if times:
             seconds[run.id] = sum(times) / len(times)
         elif isinstance(run.config, TrainConfig):
-            kind = _speed_key(run.config.as_json(), keys_with(Role.TIMELESS | Role.AMOUNT))
+            kind = _speed_key(run.config.as_json(), keys_with(KeyRole.TIMELESS | KeyRole.AMOUNT))
             unknown.setdefault(kind, []).append((run.id, run.config))
         else:
             impossible[_UNTRIED] = impossible.get(_UNTRIED, 0) + 1
@@ -103,7 +103,7 @@ def estimate(runs: Sequence[Run], folders: Iterable[Path], allow_imports: Collec
     if any(speed.crashed for speed in measured):
         notes.append("kinds that crashed as soon as they learned count as nothing")
     in_order = {run.id: seconds[run.id] for run in runs if run.id in seconds}
-    return Estimate(in_order, tuple(notes))
+    return TimeEstimate(in_order, tuple(notes))
 
 
 def _speed_key(config: dict[str, Any], ignored: frozenset[str]) -> str:
@@ -127,7 +127,7 @@ def _past_seconds(folders: Iterable[Path]) -> dict[str, list[float]]:
             with suppress(RoundoffError, OSError, TypeError, ValueError):
                 seconds, config = files.seconds(), config_in(read_json(files.config))
                 if files.result.exists() and config is not None and seconds < _LONGEST:
-                    found.setdefault(_speed_key(config, keys_with(Role.TIMELESS)), []).append(seconds)
+                    found.setdefault(_speed_key(config, keys_with(KeyRole.TIMELESS)), []).append(seconds)
     return found
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from .language.plan import Plan
     from .language.run import Run
-    from .sweep import Watcher
+    from .sweep import SweepWatcher
 
 __all__ = ["sweep"]
 
@@ -134,7 +134,7 @@ def _as_text(sections: dict[str, Any]) -> str:
     return json.dumps(sections, default=plain)
 
 
-def _run_here(plan: Plan, directory: Path, watcher: Watcher, failures: list[str]) -> None:
+def _run_here(plan: Plan, directory: Path, watcher: SweepWatcher, failures: list[str]) -> None:
     """Runs what has not ended, one after the other, but for what other sweeps do meanwhile; what fails is noted."""
     store = SweepDirectory(directory)
     make_directory(directory)
@@ -169,7 +169,7 @@ def _run_here(plan: Plan, directory: Path, watcher: Watcher, failures: list[str]
             lease.release(ended=store.has_ended(run))
 
 
-def _run_one(plan: Plan, run: Run, store: SweepDirectory, watcher: Watcher, failures: list[str]) -> None:
+def _run_one(plan: Plan, run: Run, store: SweepDirectory, watcher: SweepWatcher, failures: list[str]) -> None:
     assert isinstance(run.config, ProgramConfig)
     assert plan.metric is not None
     store.forget_failure(run)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from .language.plan import Plan
     from .language.run import Run
-    from .sweep import Watcher
+    from .sweep import SweepWatcher
     from .workers.pool import Executor
 
 FIRST = 2
@@ -121,7 +121,7 @@ def _shown(score: float | None) -> str:
 
 
 def run_halving(
-    plan: Plan, directory: Path, executors: Callable[[], Executor], watcher: Watcher, **how: Any
+    plan: Plan, directory: Path, executors: Callable[[], Executor], watcher: SweepWatcher, **how: Any
 ) -> tuple[Summary, list[Standings]]:
     """Runs what is needed of a plan to find its best candidate, round by round: see :func:`rounds`.
 

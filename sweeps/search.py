@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from .language.plan import Plan
     from .language.run import Run
-    from .sweep import Watcher
+    from .sweep import SweepWatcher
     from .workers.pool import Executor
 
 FOUND = "search.json"
@@ -76,7 +76,7 @@ def run_search(
     plan: Plan,
     directory: Path,
     executors: Callable[[], Executor],
-    watcher: Watcher,
+    watcher: SweepWatcher,
     **how: Any,
 ) -> tuple[Summary, list[Finding] | list[Standings]]:
     """Runs what is needed of a plan with a search, round by round.
@@ -101,7 +101,7 @@ def run_search(
 
 
 def _fewest_bits(
-    plan: Plan, directory: Path, executors: Callable[[], Executor], watcher: Watcher, **how: Any
+    plan: Plan, directory: Path, executors: Callable[[], Executor], watcher: SweepWatcher, **how: Any
 ) -> tuple[Summary, list[Finding]]:
     assert plan.search is not None
     rows = branches(plan.runs, plan.search)

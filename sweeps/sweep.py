@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .workers.pool import Executor
 
 
-class Watcher(Protocol):
+class SweepWatcher(Protocol):
     """Shows a sweep's progress."""
 
     def begin(self, waiting: Sequence[Run], finished: int, workers: int) -> None:
@@ -60,7 +60,7 @@ def run_sweep(
     directory: Path,
     *,
     executor: Executor,
-    watcher: Watcher,
+    watcher: SweepWatcher,
     compiled: bool | None = None,
     population: int = 1,
     allow_imports: Collection[str] = (),
@@ -151,7 +151,7 @@ def run_in_rounds(
     plan: Plan,
     directory: Path,
     executors: Callable[[], Executor],
-    watcher: Watcher,
+    watcher: SweepWatcher,
     asked: Callable[[SweepDirectory], Sequence[Run]],
     **how: Any,
 ) -> Summary:

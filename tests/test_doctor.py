@@ -13,7 +13,7 @@ from roundoff import __version__
 from roundoff.cli import main
 from roundoff.formats import Format
 from roundoff.formats.base import family, first_use
-from roundoff.formats.tools.verify import Check, Report
+from roundoff.formats.tools.verify import Check, Verification
 from roundoff.simulate.compiling import program
 from roundoff.simulate.native.library import reason_against
 
@@ -69,7 +69,7 @@ def test_a_sound_installation(doctor, monkeypatch, tmp_path):
 
 
 def wrong(names, device, *, quick):
-    return Report(device, (Check("e5m10", "numbers", 10, 3, "1.0 -> 2.0, not 1.0"),), 0.1)
+    return Verification(device, (Check("e5m10", "numbers", 10, 3, "1.0 -> 2.0, not 1.0"),), 0.1)
 
 
 def failing(names, device, *, quick):
@@ -104,7 +104,7 @@ def test_a_kernel_of_a_device_that_was_replaced_is_broken(doctor, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     properties = SimpleNamespace(name="NVIDIA H100", total_memory=80 << 30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
-    report = Report("cuda:0", (Check("e5m10", "numbers", 10, 0, ""),), 0.1)
+    report = Verification("cuda:0", (Check("e5m10", "numbers", 10, 0, ""),), 0.1)
     monkeypatch.setattr(verifying, "verify", lambda names, device, quick: report)
     tried = (22, ["e5m10 on cuda:0, torch.float32, up, fails with RuntimeError: no kernel image"])
     monkeypatch.setattr(doctoring, "_tried_kernels", lambda device: (0, []) if device == "cpu" else tried)

@@ -72,7 +72,7 @@ class Engine(ABC):
 
 
 @final
-class Simulated(Engine):
+class SimulatedEngine(Engine):
     """Computes in PyTorch, with operands of products in the policy's format, to the bit.
 
     Weights are what was packed. Activations are rounded before each product to the same format; see ``Rule``. Products
@@ -201,7 +201,7 @@ class OnnxRuntime(Engine):
         return outputs, actions
 
 
-ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (Simulated, OnnxRuntime)}
+ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (SimulatedEngine, OnnxRuntime)}
 """The engines by name."""
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, final
 
 import torch
 
-from ..acting.engines import Simulated
+from ..acting.engines import SimulatedEngine
 from ..acting.packed import PackedPolicy
 from ..models.policy_layers import Decision
 
@@ -32,8 +32,8 @@ class NoisyPolicy:
 
     def __init__(self, message: bytes, format: str, generator: torch.Generator) -> None:
         packed = PackedPolicy.from_bytes(message)
-        self._exact = Simulated(message)
-        self._rounded = Simulated(PackedPolicy.of(packed.policy, format).to_bytes())
+        self._exact = SimulatedEngine(message)
+        self._rounded = SimulatedEngine(PackedPolicy.of(packed.policy, format).to_bytes())
         # Of how many parts of the outputs a common shift changes nothing.
         self._parts = {Decision.LARGEST: 1, Decision.LARGEST_MEAN: packed.layout.action_size}.get(
             packed.layout.decision

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator
 from roundoff.errors import check_name
 
 from ..config.fields import Panel, key
-from ..config.rules import Rule, complaint
+from ..config.rules import KeyRule, complaint
 from ..config.train_config import TrainConfig
 from .parts import check_parts
 from .signatures import default, parameters
@@ -38,13 +38,13 @@ class AdapterConfig(TrainConfig):
 
     acts: ClassVar[tuple[str, ...]] = ("continuous", "discrete")
     reason_not_compiled: ClassVar[str | None] = "its algorithm is another library's"
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(lambda c: complaint(c.check_names_of_options), "options", "{found}"),
-        Rule(lambda c: next((name for name in _OWN_AGENTS if getattr(c, name)), None), "options",
+    rules: ClassVar[tuple[KeyRule, ...]] = (
+        KeyRule(lambda c: complaint(c.check_names_of_options), "options", "{found}"),
+        KeyRule(lambda c: next((name for name in _OWN_AGENTS if getattr(c, name)), None), "options",
              "{found} is for roundoff's own agents, not for {c.algorithm}; leave it out"),
-        Rule(lambda c: c.seed + c.environments > _LARGEST_SEED, "seed",
+        KeyRule(lambda c: c.seed + c.environments > _LARGEST_SEED, "seed",
              "seed must be below 2^32 - environments for {c.algorithm}, got {c.seed}"),
-        Rule(lambda c: c.before_learning() if (c.before_learning() or -1) >= c.transitions else None, "steps",
+        KeyRule(lambda c: c.before_learning() if (c.before_learning() or -1) >= c.transitions else None, "steps",
              "nothing would be learned: {c.algorithm} takes {found} steps before it learns (its learning_starts), and"
              " the run has {c.transitions}; allowed are more steps, or options.learning_starts below {c.transitions}"),
     )  # fmt: skip

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..config.learning_keys import OnPolicyKeys
     from ..experience.on_policy import Minibatch
     from ..experience.replay import Batch
-    from ..models.policies import Policy
+    from ..models.policies import PolicyHead
     from ..sizes import Sizes
 
 _PLANES = 3  # dimensions of planes
@@ -55,7 +55,7 @@ class PolicyGradient(Learner):
         RunError: observations are planes, and actions are numbers.
 
     Source:
-        Schulman et al., "Proximal Policy Optimization Algorithms", equation (9) and Section 6.1.
+        Schulman et al., "Proximal PolicyHead Optimization Algorithms", equation (9) and Section 6.1.
     """
 
     config: OnPolicyKeys
@@ -64,7 +64,7 @@ class PolicyGradient(Learner):
     def __init__(self, sizes: Sizes, config: OnPolicyKeys, device: torch.device) -> None:
         super().__init__(sizes.observation_size, sizes.action_size, config, device)
         self.discrete = sizes.discrete
-        self.policy: Policy
+        self.policy: PolicyHead
         self.policy = Categorical() if self.discrete else DiagonalNormal(normal_fix="normal_fix" in config.fixes)
         actor = self._make_network(sizes)
         self.networks = {"actor": actor}

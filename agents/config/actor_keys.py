@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
-from .fields import Positive, PositiveFloat, Role, key
+from .fields import KeyRole, Positive, PositiveFloat, key
 from .learning_keys import OffPolicyKeys, format_with_codes
 from .rules import check
 
@@ -74,7 +74,7 @@ class WithActors(OffPolicyKeys):
         " `format` (int8), `engine` (`simulated` or `onnxruntime`), `pull_every` (1000), `samples_per_insert`,"
         " `lockstep`, `importance_weights` and `noise_of`; `environments` is then as many, unless it is given. Such"
         " runs do not repeat, unless they are in lockstep; see docs/actorq.md.",
-        Role.OUTSIDE_UPDATES | Role.LATER,
+        KeyRole.OUTSIDE_UPDATES | KeyRole.LATER,
     )
 
     @classmethod

@@ -33,7 +33,7 @@ class Panel:
     log: bool = False
 
 
-class Role(Flag):
+class KeyRole(Flag):
     """What a key is to those who treat several keys alike."""
 
     NONE = 0
@@ -54,7 +54,7 @@ class Role(Flag):
     names and go on."""
 
 
-def key(default: Any, description: str, role: Role = Role.NONE) -> Any:
+def key(default: Any, description: str, role: KeyRole = KeyRole.NONE) -> Any:
     """A key of a config.
 
     Args:
@@ -72,7 +72,7 @@ def with_default(owner: type[BaseModel], name: str, default: Any) -> Any:
     return Field(default=default, description=field.description, json_schema_extra=extra)
 
 
-def role_of(field: FieldInfo) -> Role:
+def role_of(field: FieldInfo) -> KeyRole:
     """The role that :func:`key` was given."""
     extra: Any = field.json_schema_extra
-    return Role(extra.get("role", 0) if isinstance(extra, dict) else 0)
+    return KeyRole(extra.get("role", 0) if isinstance(extra, dict) else 0)

@@ -9,14 +9,14 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from .baselines import check_baseline
-from .fields import Below1, Count, NonNegativeFloat, Positive, PositiveFloat, Role, key, with_default
+from .fields import Below1, Count, KeyRole, NonNegativeFloat, Positive, PositiveFloat, key, with_default
 from .fixes import FIXES, parse_fixes
 from .reward_scale import automatic_reward_scale, read_reward_scale
 from .storage import Storage, read_storage
 from .train_config import TrainConfig
 
-_FREE = Role.TIMELESS
-_DATA = Role.TIMELESS | Role.DATA
+_FREE = KeyRole.TIMELESS
+_DATA = KeyRole.TIMELESS | KeyRole.DATA
 
 
 def format_with_codes(name: str | None) -> str | None:
@@ -53,13 +53,13 @@ class OptimizerKeys(TrainConfig):
         "What acts in evaluations: `best`, the mean or most likely action, as in the papers of SAC, TD3, D4PG and"
         " low-precision SAC; or `sampled`, what acts in training, noise and all, whose returns the papers of A2C, PPO"
         " and of accelerated methods report. DQN's random actions are then as many as in training (Mnih et al.: 5 %).",
-        Role.OUTSIDE_UPDATES | Role.TIMELESS | Role.LATER,
+        KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS | KeyRole.LATER,
     )
     perturb: Annotated[int, Field(ge=0, le=2**20)] = key(
         0,
         "By how many units in the last place each first weight is moved, up or down as the seed says, in fp32: runs"
         " that differ by chance alone, to hold differences between formats against; see docs/reading.md.",
-        Role.OUTSIDE_UPDATES | Role.TIMELESS | Role.LATER,
+        KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS | KeyRole.LATER,
     )
     hidden_units: Positive = key(1024, "Width of the hidden layers of actor and critics.")
     hidden_layers: Positive = key(2, "How many there are.")
@@ -70,12 +70,12 @@ class OptimizerKeys(TrainConfig):
         1.0,
         "By what rewards, and with them values, targets and the entropy in them, are multiplied to fit into the"
         " format: a power of two, or `auto`. Gradients and what is logged stay as they are; see docs/reward-scale.md.",
-        Role.ARITHMETIC | Role.TIMELESS | Role.LATER,
+        KeyRole.ARITHMETIC | KeyRole.TIMELESS | KeyRole.LATER,
     )
     optimizer: Literal["adam", "rmsprop"] = key(
         "adam",
         "`adam` or `rmsprop`, which has no first moment and no bias corrections; fixes are for both alike.",
-        Role.LATER,
+        KeyRole.LATER,
     )
     adam_beta1: Below1 = key(0.9, "Decay of the first moment.", _FREE)
     adam_beta2: Below1 = key(0.999, "Decay of the second moment; RMSProp's alpha.", _FREE)
@@ -91,27 +91,27 @@ class OptimizerKeys(TrainConfig):
         None,
         "What is kept in memory in formats of its own: `{weights: mxint8, weight_gradients: e5m2}`, perhaps with a"
         " `rounding`: `{weights: {format: mxint8, rounding: stochastic}}`; see docs/eight-bits.md.",
-        Role.ARITHMETIC | Role.LATER,
+        KeyRole.ARITHMETIC | KeyRole.LATER,
     )
     learners: Positive = key(
         1,
         "Processes that learn together, each from its own share of `environments` and with its own batches, and sum"
         " their gradients; see docs/learners.md.",
-        Role.LATER,
+        KeyRole.LATER,
     )
     asynchronous: bool = key(
         False,
         "Learners apply their gradients to central parameters, each when it has some, instead of summing them. Such"
         " runs do not repeat.",
-        Role.LATER,
+        KeyRole.LATER,
     )
     communicate_every: Positive = key(
-        1, "Steps that an asynchronous learner takes between exchanges with the central parameters.", Role.LATER
+        1, "Steps that an asynchronous learner takes between exchanges with the central parameters.", KeyRole.LATER
     )
     communicate: Annotated[str | None, AfterValidator(format_with_codes)] = key(
         None,
         "The format in which gradients travel between `learners`, packed; null: as they are.",
-        Role.LATER,
+        KeyRole.LATER,
     )
 
     @property
@@ -172,18 +172,18 @@ class OffPolicyKeys(OptimizerKeys):
     seed_steps: Count = key(
         5000,
         "Agent steps with uniform random actions, before updates begin.",
-        Role.OUTSIDE_UPDATES | Role.AMOUNT,
+        KeyRole.OUTSIDE_UPDATES | KeyRole.AMOUNT,
     )
     replay_capacity: Positive = key(
         1_000_000,
         "Transitions kept (images, if observations are pixels); older ones are overwritten.",
-        Role.OUTSIDE_UPDATES | Role.TIMELESS,
+        KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS,
     )
     training_intensity: PositiveFloat | None = key(
         None,
         "How often a transition is learned from, on average: updates x `batch_size` / transitions, after those of"
         " `seed_steps`. `null`: one update per transition.",
-        Role.OUTSIDE_UPDATES | Role.LATER,
+        KeyRole.OUTSIDE_UPDATES | KeyRole.LATER,
     )
 
     @property
@@ -238,10 +238,10 @@ class OnPolicyKeys(OptimizerKeys):
         2048,
         "Agent steps of every environment in a rollout, after which is learned; `batch_size` divides horizon x"
         " environments.",
-        Role.OUTSIDE_UPDATES,
+        KeyRole.OUTSIDE_UPDATES,
     )
     gae_lambda: Annotated[float, Field(ge=0, le=1)] = key(
-        0.95, "Lambda of generalized advantage estimation; 1: returns minus values.", Role.OUTSIDE_UPDATES | _FREE
+        0.95, "Lambda of generalized advantage estimation; 1: returns minus values.", KeyRole.OUTSIDE_UPDATES | _FREE
     )
     value_weight: PositiveFloat = key(0.5, "Weight of the values' squared error.", _FREE)
     entropy_weight: NonNegativeFloat = key(0.0, "Weight of the policy's entropy, which is raised.")

@@ -7,7 +7,7 @@ from operator import or_
 from typing import TYPE_CHECKING, Any
 
 from . import own_algorithms
-from .fields import Role, role_of
+from .fields import KeyRole, role_of
 from .train_config import ALGORITHMS, LIBRARIES, config_class, config_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def keys() -> tuple[str, ...]:
     return _keys(_names())
 
 
-def keys_with(role: Role) -> frozenset[str]:
+def keys_with(role: KeyRole) -> frozenset[str]:
     """The keys that have any of the roles for some algorithm."""
     return _keys_with(role, _names())
 
@@ -51,7 +51,7 @@ def _keys(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @cache
-def _keys_with(role: Role, names: tuple[str, ...]) -> frozenset[str]:
+def _keys_with(role: KeyRole, names: tuple[str, ...]) -> frozenset[str]:
     roles = {key: reduce(or_, (role_of(field) for field in _fields(key, names).values())) for key in _keys(names)}
     return frozenset(key for key in roles if roles[key] & role)
 

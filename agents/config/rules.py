@@ -30,7 +30,7 @@ _MOST_LEFT = 0.05  # of a reward at the end of the steps that are summed
 
 
 @final
-class Rule(NamedTuple):
+class KeyRule(NamedTuple):
     """A row of the table.
 
     Attributes:
@@ -44,7 +44,7 @@ class Rule(NamedTuple):
     message: str
 
 
-def check(config: BaseModel, *more: Rule) -> None:
+def check(config: BaseModel, *more: KeyRule) -> None:
     """Raises ValueError with the message of the first rule that a config breaks.
 
     Args:
@@ -177,136 +177,136 @@ def beyond_support(config: Any) -> float | None:
 # fmt: off
 RULES = (
     # Every run.
-    Rule(lambda c: complaint(c.check_algorithm), "algorithm", "{found}"),
-    Rule(lambda c: complaint(c.check_actions, has_discrete_actions(c.task)), "task", "{found}"),
-    Rule(_too_many_workers, "environment_workers",
+    KeyRule(lambda c: complaint(c.check_algorithm), "algorithm", "{found}"),
+    KeyRule(lambda c: complaint(c.check_actions, has_discrete_actions(c.task)), "task", "{found}"),
+    KeyRule(_too_many_workers, "environment_workers",
          "environment_workers is {c.environment_workers}, but there are {c.environments} environments to train in and"
          " {c.eval_episodes} to evaluate in; allowed are 0 to {found}"),
-    Rule(_unfit_quantization, "evaluate_in", "evaluate_in: {found}"),
-    Rule(lambda c: c.native and c.format not in NATIVE_FORMATS, "native",
+    KeyRule(_unfit_quantization, "evaluate_in", "evaluate_in: {found}"),
+    KeyRule(lambda c: c.native and c.format not in NATIVE_FORMATS, "native",
          "native: true computes in a half precision of PyTorch: allowed are "
          + " and ".join(f"{name} (torch.{dtype})" for name, dtype in NATIVE_FORMATS.items())
          + ", got format {c.format}; simulate it with native: false (fp32 and fp64 are PyTorch's own there too)"),
-    Rule(_simulated_in_native, "native",
+    KeyRule(_simulated_in_native, "native",
          "native: true runs without a simulation, which {found[0]} is about, got {found[0]}: {found[1]}; leave"
          " {found[0]} out, or set native: false"),
-    Rule(_unfit_qat, "qat", "qat.format: {found[0]} is not for an agent in {found[1]}: {found[2]}"),
+    KeyRule(_unfit_qat, "qat", "qat.format: {found[0]} is not for an agent in {found[1]}: {found[2]}"),
     # First weights that are moved.
-    Rule(lambda c: c.perturb and c.format != "fp32" and c.format, "perturb",
+    KeyRule(lambda c: c.perturb and c.format != "fp32" and c.format, "perturb",
          "perturb: {c.perturb} moves the first weights of runs in fp32, others are compared with, got format: {found};"
          " leave it out, or set format: fp32"),
-    Rule(lambda c: c.perturb and next((k for k in ("policy", "storage", "qat") if getattr(c, k)), None), "perturb",
+    KeyRule(lambda c: c.perturb and next((k for k in ("policy", "storage", "qat") if getattr(c, k)), None), "perturb",
          "perturb: {c.perturb} is for runs that nothing rounds, got {found}; leave one of them out"),
     # Several learners.
-    Rule(lambda c: c.environments % c.learners, "learners",
+    KeyRule(lambda c: c.environments % c.learners, "learners",
          "learners is {c.learners}, and each has as many of the {c.environments} environments; allowed are divisors of"
          " environments"),
-    Rule(lambda c: c.learners > 1 and ":" in c.device, "learners",
+    KeyRule(lambda c: c.learners > 1 and ":" in c.device, "learners",
          "each of the {c.learners} learners has a GPU of its own, got device: {c.device}; allowed are cpu and cuda,"
          " which are cuda:0, cuda:1, ..."),
-    Rule(lambda c: c.learners == 1 and other_than(c, {"communicate": None, "asynchronous": False}), "learners",
+    KeyRule(lambda c: c.learners == 1 and other_than(c, {"communicate": None, "asynchronous": False}), "learners",
          "{found[0]}: {found[1]} is for several learners, and there is one; leave it out, or set learners"),
-    Rule(lambda c: c.asynchronous and c.communicate, "asynchronous",
+    KeyRule(lambda c: c.asynchronous and c.communicate, "asynchronous",
          "communicate: {c.communicate} is for gradients that are sent; asynchronous learners share memory: leave it"
          " out, or set asynchronous: false"),
-    Rule(lambda c: c.asynchronous and c.device != "cpu", "asynchronous",
+    KeyRule(lambda c: c.asynchronous and c.device != "cpu", "asynchronous",
          "asynchronous learners share the processor's memory, got device: {c.device}; use cpu"),
-    Rule(lambda c: c.asynchronous and c.baseline not in ("none", "naive", "eps"), "asynchronous",
+    KeyRule(lambda c: c.asynchronous and c.baseline not in ("none", "naive", "eps"), "asynchronous",
          "asynchronous learners have no baseline {c.baseline}; allowed are none, naive and eps"),
-    Rule(lambda c: not c.asynchronous and c.communicate_every > 1, "communicate_every",
+    KeyRule(lambda c: not c.asynchronous and c.communicate_every > 1, "communicate_every",
          "communicate_every: {c.communicate_every} is for asynchronous learners; others sum the gradients of each"
          " step: leave it out, or set asynchronous: true"),
-    Rule(lambda c: c.communicate_every > 1 and c.optimizer != "adam", "communicate_every",
+    KeyRule(lambda c: c.communicate_every > 1 and c.optimizer != "adam", "communicate_every",
          "communicate_every: {c.communicate_every} sums the steps of adam, got optimizer: {c.optimizer}; exchange"
          " after every step"),
-    Rule(lambda c: c.communicate_every > 1 and " and no ".join(name for name in NEED_SINGLE_STEPS if name in c.fixes),
+    KeyRule(lambda c: c.communicate_every > 1 and " and no ".join(fix for fix in NEED_SINGLE_STEPS if fix in c.fixes),
          "communicate_every",
          "communicate_every: {c.communicate_every} sums steps, which knows no {found}; leave them out of fixes, or"
          " exchange after every step"),
     # Rewards.
-    Rule(lambda c: c.reward_scale == "auto" and c.discount == 1, "reward_scale",
+    KeyRule(lambda c: c.reward_scale == "auto" and c.discount == 1, "reward_scale",
          "reward_scale: auto divides by the horizon 1 / (1 - discount), and discount is 1; give a power of two, or a"
          " discount below 1"),
     # What is kept in formats of its own.
-    Rule(lambda c: not c.stores_layers and next((name for name in LAYERS if _is_stored(c, name)), None), "storage",
+    KeyRule(lambda c: not c.stores_layers and next((name for name in LAYERS if _is_stored(c, name)), None), "storage",
          "storage.{found} is for sac from states; leave it out"),
-    Rule(lambda c: _is_stored(c, "compensations") and not _compensates(c), "storage",
+    KeyRule(lambda c: _is_stored(c, "compensations") and not _compensates(c), "storage",
          f"storage.compensations are those of {COMPENSATED_STEPS}; add that to fixes, or leave it out"),
-    Rule(lambda c: _is_stored(c, "target_compensations") and c.storage.targets is None, "storage",
+    KeyRule(lambda c: _is_stored(c, "target_compensations") and c.storage.targets is None, "storage",
          "storage.target_compensations are of what storage.targets loses; give that, or leave it out"),
-    Rule(lambda c: _is_stored(c, "targets") and is_stochastic(c.fixes, "averages"), "storage",
+    KeyRule(lambda c: _is_stored(c, "targets") and is_stochastic(c.fixes, "averages"), "storage",
          "storage.targets takes the place of kahan_momentum, and stochastic_compensation of averages is of that: name"
          " stochastic_compensation_of_weights alone, and give storage.target_compensations a rounding"),
-    Rule(lambda c: c.optimizer != "adam" and _is_stored(c, "first_moments"), "storage",
+    KeyRule(lambda c: c.optimizer != "adam" and _is_stored(c, "first_moments"), "storage",
          "storage.first_moments: {c.optimizer} has none; leave it out"),
-    Rule(lambda c: _is_stored(c, "targets") and getattr(c, "tau", 1) == 1, "storage",
+    KeyRule(lambda c: _is_stored(c, "targets") and getattr(c, "tau", 1) == 1, "storage",
          "storage.targets are moved by tau; copies, with tau: 1, are kept as weights are: leave it out"),
-    Rule(_adds_twice, "storage",
+    KeyRule(_adds_twice, "storage",
          f"storage.weights are rounded stochastically, and {COMPENSATED_STEPS} adds what rounding loses later: leave"
          " that out of fixes, or round weights to the nearest"),
-    Rule(_not_beside_storage, "storage",
+    KeyRule(_not_beside_storage, "storage",
          "storage is not for runs with {found[0]}, got {found[0]}: {found[1]}; leave one of them out"),
-    Rule(lambda c: c.storage and complaint(check_fit, c.storage, c.format), "storage", "{found}"),
+    KeyRule(lambda c: c.storage and complaint(check_fit, c.storage, c.format), "storage", "{found}"),
     # Baselines.
-    Rule(lambda c: c.baseline != "none" and ", ".join(c.fixes), "baseline",
+    KeyRule(lambda c: c.baseline != "none" and ", ".join(c.fixes), "baseline",
          "baseline: {c.baseline} takes the place of the fixes, got fixes: {found}; leave fixes out, or set baseline:"
          " none"),
-    Rule(lambda c: c.baseline != "none" and c.qat, "baseline",
+    KeyRule(lambda c: c.baseline != "none" and c.qat, "baseline",
          "baseline: {c.baseline} is a training to compare the fixes with, which qat changes: leave qat out, or set"
          " baseline: none"),
     # Learning from replay.
-    Rule(_steps_without_update, "seed_steps",
+    KeyRule(_steps_without_update, "seed_steps",
          "nothing would be learned: with seed_steps {c.seed_steps} the first update falls due after {found[0]} agent"
          " steps, and {found[1]} has {found[2]}; allowed are as many steps or more, or fewer seed_steps"),
     # Learning from rollouts.
-    Rule(_uneven_rollout, "horizon",
+    KeyRule(_uneven_rollout, "horizon",
          "batch_size must divide horizon x environments{found[1]}, got {found[0].batch_size}, and {found[0].horizon} x"
          " {found[0].environments} = {found[0].rollout}; allowed are {found[2]}"),
-    Rule(lambda c: c.learners > 1 and c.lr_schedule != "constant", "lr_schedule",
+    KeyRule(lambda c: c.learners > 1 and c.lr_schedule != "constant", "lr_schedule",
          "lr_schedule: {c.lr_schedule} is for one learner, got learners: {c.learners}; leave it out"),
-    Rule(lambda c: c.normalize_advantages and c.batch_size == 1, "normalize_advantages",
+    KeyRule(lambda c: c.normalize_advantages and c.batch_size == 1, "normalize_advantages",
          "normalize_advantages needs a batch_size of 2 or more, got 1; or set it to false"),
-    Rule(lambda c: c.keep_networks, "horizon",
+    KeyRule(lambda c: c.keep_networks, "horizon",
          "keep_networks is for actors and critics with networks of their own; leave it out"),
-    Rule(lambda c: c.transitions < c.rollout, "horizon",
+    KeyRule(lambda c: c.transitions < c.rollout, "horizon",
          "nothing would be learned: a rollout is horizon x environments = {c.rollout} agent steps, and the run has"
          " {c.transitions}; allowed are as many steps or more, or a shorter horizon"),
     # The keys under `actors`, which are a config of their own, and that key.
-    Rule(lambda c: c.noise_of is not None and (c.format, c.engine) != ("fp32", "simulated"), "noise_of",
+    KeyRule(lambda c: c.noise_of is not None and (c.format, c.engine) != ("fp32", "simulated"), "noise_of",
          "noise_of is added to actors in fp32: set format: fp32 and engine: simulated, got format: {c.format} and"
          " engine: {c.engine}"),
-    Rule(lambda c: c.format not in ENGINE_FORMATS.get(c.engine, (c.format,)) and " or ".join(ENGINE_FORMATS[c.engine]),
+    KeyRule(lambda c: c.format not in (found := ENGINE_FORMATS.get(c.engine, (c.format,))) and " or ".join(found),
          "engine",
          "engine: {c.engine} computes in {found}, got format: {c.format}; use one of them, or engine: simulated"),
-    Rule(lambda c: c.actors and c.environments % c.actors.count, "actors",
+    KeyRule(lambda c: c.actors and c.environments % c.actors.count, "actors",
          "actors.count is {c.actors.count}, and each actor has as many of the {c.environments} environments; allowed"
          " are divisors of environments"),
-    Rule(lambda c: c.actors and c.learners > 1, "actors",
+    KeyRule(lambda c: c.actors and c.learners > 1, "actors",
          "actors serve one learner, got learners: {c.learners}; leave actors or learners out"),
-    Rule(lambda c: c.actors and c.actors.samples_per_insert not in (None, c.training_intensity), "actors",
+    KeyRule(lambda c: c.actors and c.actors.samples_per_insert not in (None, c.training_intensity), "actors",
          "actors.samples_per_insert is {c.actors.samples_per_insert:g}, and training_intensity says the same with"
          " another number, {c.training_intensity}; leave one of them out"),
-    Rule(lambda c: c.actors and c.actors.importance_weights and getattr(c, "n_steps", 1) == 1, "actors",
+    KeyRule(lambda c: c.actors and c.actors.importance_weights and getattr(c, "n_steps", 1) == 1, "actors",
          "actors.importance_weights are of the actions after the first one of a transition, and transitions have one"
          " step; leave it out, or set n_steps (dqn, d4pg) above 1"),
-    Rule(lambda c: c.actors and c.evaluation == "sampled", "actors",
+    KeyRule(lambda c: c.actors and c.evaluation == "sampled", "actors",
          "evaluation: sampled is what acts in training, and each actor has noise of its own; leave it out"),
-    Rule(lambda c: c.actors and c.random_start, "actors",
+    KeyRule(lambda c: c.actors and c.random_start, "actors",
          "random_start: {c.random_start} is for environments that step together; actors do not: leave it out"),
     # Values of several steps, as distributions.
-    Rule(_end_without_atoms, "atoms",
+    KeyRule(_end_without_atoms, "atoms",
          "{found} is of a categorical head, and atoms is 1; leave {found} out, or set atoms: 51"),
-    Rule(lambda c: c.atoms > 1 and c.support[0] >= c.support[1], "atoms",
+    KeyRule(lambda c: c.atoms > 1 and c.support[0] >= c.support[1], "atoms",
          "v_min must be less than v_max, got v_min {c.support[0]:g} and v_max {c.support[1]:g}"),
-    Rule(lambda c: beyond_support(c) if c.v_max is None else None, "atoms",
+    KeyRule(lambda c: beyond_support(c) if c.v_max is None else None, "atoms",
          "values on {c.task} reach {found:.4g}, and the atoms end at {c.support[1]:g}, where larger values would be"
          " clipped; set v_max: {found:.4g} or more"),
-    Rule(_largest_of_support, "atoms",
+    KeyRule(_largest_of_support, "atoms",
          "atoms {c.atoms} between v_min {c.support[0]:g} and v_max {c.support[1]:g} need numbers up to {found[0]:g},"
          " but the largest of format {c.format} is {found[1]:g}"),
-    Rule(lambda c: c.replay_capacity < c.batch_size, "n_steps",
+    KeyRule(lambda c: c.replay_capacity < c.batch_size, "n_steps",
          "replay_capacity must be at least batch_size, got {c.replay_capacity} and {c.batch_size}"),
-    Rule(lambda c: c.discount ** (c.n_steps - 1) < _MOST_LEFT and c.n_steps - 1, "n_steps",
+    KeyRule(lambda c: c.discount ** (c.n_steps - 1) < _MOST_LEFT and c.n_steps - 1, "n_steps",
          "n_steps is {c.n_steps}, of which the last reward would count {c.discount:g}^{found} of the first one; at"
          f" least {_MOST_LEFT:g} is allowed"),
 )

@@ -15,9 +15,9 @@ from roundoff.errors import check_name
 
 from ..environments.task_check import check_task
 from . import own_algorithms
-from .fields import Count, Panel, Positive, Role, key, role_of
+from .fields import Count, KeyRole, Panel, Positive, key, role_of
 from .quantization_aware import QuantizationAware, read_qat
-from .rules import Rule, check
+from .rules import KeyRule, check
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,7 +112,7 @@ class TrainConfig(BaseModel):
     """The logged values that are drawn, by name."""
     acts: ClassVar[tuple[str, ...]] = ("continuous",)
     """The kinds of actions that the algorithm can choose: ``continuous``, ``discrete``."""
-    rules: ClassVar[tuple[Rule, ...]] = ()
+    rules: ClassVar[tuple[KeyRule, ...]] = ()
     """What keys of its own must not say together, checked after the table of all (``config/rules.py``)."""
     reason_not_compiled: ClassVar[str | None] = "its algorithm has no optimizers that could be compiled"
     """Why no updates of the algorithm are compiled, in words; None if they can be."""
@@ -122,12 +122,12 @@ class TrainConfig(BaseModel):
         "cartpole_swingup",
         "`<domain>_<task>` of the DeepMind control suite, `gym:<id>` of a Gymnasium environment, `minatar:<game>`, or"
         " `atari:<Game>`; see docs/environments.md.",
-        Role.OUTSIDE_UPDATES,
+        KeyRole.OUTSIDE_UPDATES,
     )
     format: Annotated[str, AfterValidator(_canonical_format)] = key(
         "fp32",
         "The number format of the whole agent: a float, posit, logarithmic or fixed-point one; in canonical form.",
-        Role.ARITHMETIC,
+        KeyRole.ARITHMETIC,
     )
     policy: Annotated[dict[str, Any], BeforeValidator(check_policy)] = key(
         {},
@@ -135,78 +135,80 @@ class TrainConfig(BaseModel):
         " `fp8-tensorwise`, or a mapping with a preset,"
         " settings (rounding, granularity, accumulate, scalars, operands) and rules for operations and roles; see"
         " `roundoff.Policy`.",
-        Role.ARITHMETIC,
+        KeyRole.ARITHMETIC,
     )
     native: bool = key(
         False,
         "Compute with real tensors of PyTorch's type for `format` (e5m10: torch.float16, bf16: torch.bfloat16) instead"
         " of simulating it; see docs/native.md.",
-        Role.ARITHMETIC,
+        KeyRole.ARITHMETIC,
     )
     observe: bool = key(
         False,
         "Count what rounding does to every operation: adds records to the metrics, and `numerics.csv`.",
-        Role.ARITHMETIC,
+        KeyRole.ARITHMETIC,
     )
     keep_networks: bool = key(
         False,
         "Keep the networks as they are at each evaluation, so that `roundoff plot` can compare them with those of the"
         " same run in fp32 (under `snapshots/`: about 4 bytes a weight, for each evaluation).",
-        Role.OUTSIDE_UPDATES | Role.TIMELESS,
+        KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS,
     )
     qat: Annotated[QuantizationAware | None, BeforeValidator(read_qat)] = key(
         None,
         "Quantization-aware training: `{format: int8_row, operands: both, after: 0.5}` rounds what networks multiply to"
         " `format`, from that part of the steps on, also in evaluations; see docs/quantization-aware.md.",
-        Role.ARITHMETIC | Role.LATER,
+        KeyRole.ARITHMETIC | KeyRole.LATER,
     )
     seed: Annotated[int, Field(ge=0, lt=2**63)] = key(
-        0, "Every random stream of the run derives from it.", Role.OUTSIDE_UPDATES | Role.TIMELESS
+        0, "Every random stream of the run derives from it.", KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS
     )
     steps: Positive = key(
         500_000,
         "Length of training in environment steps (agent steps x action repeat).",
-        Role.OUTSIDE_UPDATES | Role.AMOUNT,
+        KeyRole.OUTSIDE_UPDATES | KeyRole.AMOUNT,
     )
     action_repeat: Positive = key(
-        1, "How often the environment repeats each action; the rewards are summed.", Role.OUTSIDE_UPDATES
+        1, "How often the environment repeats each action; the rewards are summed.", KeyRole.OUTSIDE_UPDATES
     )
-    eval_every: Positive = key(10_000, "Environment steps between evaluations.", Role.OUTSIDE_UPDATES | Role.AMOUNT)
-    eval_episodes: Positive = key(10, "Episodes of an evaluation.", Role.OUTSIDE_UPDATES | Role.AMOUNT)
+    eval_every: Positive = key(
+        10_000, "Environment steps between evaluations.", KeyRole.OUTSIDE_UPDATES | KeyRole.AMOUNT
+    )
+    eval_episodes: Positive = key(10, "Episodes of an evaluation.", KeyRole.OUTSIDE_UPDATES | KeyRole.AMOUNT)
     evaluate_in: Annotated[tuple[str | dict[str, Any], ...], BeforeValidator(parse_quantizations)] = key(
         (),
         "Each evaluation runs again, in the same episodes, with the policy quantized in each of these ways: formats"
         " such as `fp16`, `quarl8`, `int8_ax0`, or mappings; see docs/quantization.md. Training does not depend on it.",
-        Role.EXECUTION | Role.OUTSIDE_UPDATES | Role.LATER,
+        KeyRole.EXECUTION | KeyRole.OUTSIDE_UPDATES | KeyRole.LATER,
     )
     checkpoint_every: Positive = key(
-        10_000, "Environment steps between checkpoints.", Role.EXECUTION | Role.OUTSIDE_UPDATES | Role.TIMELESS
+        10_000, "Environment steps between checkpoints.", KeyRole.EXECUTION | KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS
     )
     environments: Positive = key(
         1,
         "Environments that training steps together, in two alternating groups if there are several, with one call of"
         " the policy per group; see docs/environments.md. Updates per transition stay the same.",
-        Role.OUTSIDE_UPDATES,
+        KeyRole.OUTSIDE_UPDATES,
     )
     environment_workers: Count = key(
         0,
         "Processes that step the environments of training and evaluation; 0: this one does. The metrics do not depend"
         " on it.",
-        Role.EXECUTION | Role.OUTSIDE_UPDATES,
+        KeyRole.EXECUTION | KeyRole.OUTSIDE_UPDATES,
     )
     random_start: Count = key(
         0,
         "The first episode of each training environment begins with up to so many random actions, a random number, of"
         " which nothing is learned: several environments are then at different places of their episodes.",
-        Role.OUTSIDE_UPDATES | Role.TIMELESS | Role.LATER,
+        KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS | KeyRole.LATER,
     )
     clip_rewards: bool = key(
         False,
         "The agent learns from rewards clipped to [-1, 1], as usual for Atari; returns are of the rewards as they are.",
-        Role.OUTSIDE_UPDATES | Role.TIMELESS | Role.LATER,
+        KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS | KeyRole.LATER,
     )
-    device: Annotated[str, AfterValidator(check_device)] = key("cpu", "`cpu`, `cuda` or `cuda:<n>`.", Role.EXECUTION)
-    threads: Positive = key(1, "CPU threads of PyTorch.", Role.EXECUTION)
+    device: Annotated[str, AfterValidator(check_device)] = key("cpu", "`cpu`, `cuda` or `cuda:<n>`.", KeyRole.EXECUTION)
+    threads: Positive = key(1, "CPU threads of PyTorch.", KeyRole.EXECUTION)
 
     def __new__(cls, **keys: Any) -> Self:
         """Makes a config of the algorithm's own class."""
@@ -269,7 +271,7 @@ class TrainConfig(BaseModel):
         """The config as JSON values, sorted by key; ``TrainConfig(**config.as_json()) == config``.
 
         It says what the run is: its name is made of it, and a folder with another one is another run's. Keys of
-        ``Role.LATER`` are left out at their defaults.
+        ``KeyRole.LATER`` are left out at their defaults.
         """
         unsaid, values = self.unsaid(), self.model_dump(mode="json")
         return {key: values[key] for key in sorted(values) if key not in unsaid or getattr(self, key) != unsaid[key]}
@@ -278,7 +280,7 @@ class TrainConfig(BaseModel):
     @cache
     def unsaid(cls) -> dict[str, Any]:
         """The keys that :meth:`as_json` leaves out at their defaults, and these."""
-        return {name: field.default for name, field in cls.model_fields.items() if Role.LATER in role_of(field)}
+        return {name: field.default for name, field in cls.model_fields.items() if KeyRole.LATER in role_of(field)}
 
     @model_validator(mode="before")
     @classmethod

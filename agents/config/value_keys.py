@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from .actor_keys import WithActors, has_importance_weights
-from .fields import Positive, Role, key, with_default
+from .fields import KeyRole, Positive, key, with_default
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -38,7 +38,7 @@ class ValueKeys(WithActors):
     importance_exponent: Share = key(
         0.4,
         "How much the loss makes up for priorities, at the beginning; it rises linearly to 1.",
-        Role.OUTSIDE_UPDATES | Role.TIMELESS,
+        KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS,
     )
 
     @property

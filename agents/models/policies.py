@@ -19,7 +19,7 @@ _ENTROPY = 0.5 + 0.5 * math.log(2 * math.pi)
 Outputs: TypeAlias = "tuple[Tensor, ...]"
 
 
-class Policy(ABC):
+class PolicyHead(ABC):
     """How what a policy's network gives is read as a distribution of actions; see ``ActorCritic.both``."""
 
     @abstractmethod
@@ -40,7 +40,7 @@ class Policy(ABC):
 
 
 @final
-class Categorical(Policy):
+class Categorical(PolicyHead):
     """One of several actions, each a row of zeros with a one in its place, with probability softmax(logits).
 
     Probabilities are not formed where logarithms are wanted: log softmax subtracts the largest logit and never takes
@@ -72,14 +72,14 @@ class Categorical(Policy):
 
 
 @final
-class DiagonalNormal(Policy):
+class DiagonalNormal(PolicyHead):
     """Independent normal numbers; their mean depends on the observation, log sigma does not.
 
     Args:
         normal_fix: whether log-densities are computed without sigma^2.
 
     Source:
-        Schulman et al., "Proximal Policy Optimization Algorithms", Section 6.1.
+        Schulman et al., "Proximal PolicyHead Optimization Algorithms", Section 6.1.
     """
 
     def __init__(self, *, normal_fix: bool) -> None:

@@ -12,7 +12,7 @@ from ...formats import FloatFormat, Format, Rounding
 from ...simulate import CompiledStep
 from ...simulate.dispatch.graph_writer import FormatsAsData
 from ...simulate.policy.carriers import carriers_of_operands
-from ..config.fields import Role
+from ..config.fields import KeyRole
 from ..config.fixes import draws_random_bits
 from ..config.learning_keys import OptimizerKeys
 from ..config.registry import keys_with
@@ -145,7 +145,7 @@ def programs_of(learner: Learner, members: int = 1) -> _Programs:
 
 def kind(config: TrainConfig, simulation: Simulation | None) -> str:
     """What the programs of a learner depend on beside the shapes of its tensors; formats are data to them."""
-    other = keys_with(Role.OUTSIDE_UPDATES | Role.DATA)
+    other = keys_with(KeyRole.OUTSIDE_UPDATES | KeyRole.DATA)
     relevant: dict[str, Any] = {"algorithm": config.algorithm}
     relevant |= {key: value for key, value in config.as_json().items() if key not in other}
     if isinstance(config, OptimizerKeys):

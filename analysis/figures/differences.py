@@ -12,7 +12,7 @@ import pandas as pd
 from roundoff.files import open_to_read
 from roundoff.runs.folder import RunDirectory
 
-from ...agents.config.fields import Role
+from ...agents.config.fields import KeyRole
 from ...agents.config.registry import keys_with
 from ..tables.summary import REFERENCE
 from .drawing.axes import ordered
@@ -105,7 +105,7 @@ def _pairs(experiment: Experiment) -> list[tuple[str, pd.Series[Any]]]:
     runs = experiment.runs
     if "keep_networks" not in runs:
         return []
-    aside = keys_with(Role.ARITHMETIC | Role.EXECUTION)  # these may differ in a pair
+    aside = keys_with(KeyRole.ARITHMETIC | KeyRole.EXECUTION)  # these may differ in a pair
     keys = [key for key in runs.columns if key in experiment.config_keys and key not in aside]
     kept = runs[runs["keep_networks"].eq(other=True)]
     plain = kept[(kept["format"] == REFERENCE) & (kept.get("policy", "none") == "none")]

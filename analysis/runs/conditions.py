@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ...agents.config.fields import Role
+from ...agents.config.fields import KeyRole
 from ...agents.config.registry import keys_with
 from .fp32_runs import NO_POLICY
 
@@ -51,7 +51,7 @@ class Conditions:
         programs: bool = False,
         cases: Mapping[str, str] | None = None,
     ) -> None:
-        indifferent = _OF_PROGRAMS if programs else keys_with(Role.EXECUTION)
+        indifferent = _OF_PROGRAMS if programs else keys_with(KeyRole.EXECUTION)
         varying = sorted(set(settings) - {"task", "format", "seed"} - indifferent)
         of_tasks = runs.groupby("task")
         self.keys = [

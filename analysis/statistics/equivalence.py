@@ -26,7 +26,7 @@ ALPHA = 0.05
 _FURTHEST = 10.0  # an end of an interval of shares: 1000 % of fp32's mean
 
 
-class Equivalence(NamedTuple):
+class EquivalenceTest(NamedTuple):
     """How far a condition is from a reference, as a share of the reference's mean, and what that shows.
 
     Attributes:
@@ -43,11 +43,11 @@ class Equivalence(NamedTuple):
     p_worse: float
 
 
-UNKNOWN = Equivalence(float("nan"), NO_INTERVAL, float("nan"), float("nan"))
+UNKNOWN = EquivalenceTest(float("nan"), NO_INTERVAL, float("nan"), float("nan"))
 """The equivalence to a reference that has no mean to take a share of."""
 
 
-def equivalence(x: Tasks, y: Tasks, margin: float = MARGIN) -> Equivalence:
+def equivalence(x: Tasks, y: Tasks, margin: float = MARGIN) -> EquivalenceTest:
     """Two one-sided tests (TOST): is the mean of ``x`` nearer to that of ``y`` than ``margin`` |mean(y)|?
 
     With the share r = (mean(x) - mean(y)) / |mean(y)|, one test is of r <= -margin and one of r >= margin; both must be
@@ -67,14 +67,14 @@ def equivalence(x: Tasks, y: Tasks, margin: float = MARGIN) -> Equivalence:
 
     Source:
         Schuirmann, "A comparison of the two one-sided tests procedure and the power approach for assessing the
-        equivalence of average bioavailability", 1987; Lakens, "Equivalence tests: a practical primer for t tests",
+        equivalence of average bioavailability", 1987; Lakens, "EquivalenceTest tests: a practical primer for t tests",
         2017. With shares: Hauschke et al., "Sample size determination for proving equivalence based on the ratio of
         two means for normally distributed data", 1999; Fieller, "Some problems in interval estimation", 1954.
     """
     if not all(map(_finite, y)):
         return UNKNOWN
     if not all(map(_finite, x)):
-        return Equivalence(float("nan"), NO_INTERVAL, 1.0, 1.0)
+        return EquivalenceTest(float("nan"), NO_INTERVAL, 1.0, 1.0)
     sides = matched(x, y)
     if sides.reference == 0:
         return UNKNOWN
@@ -82,7 +82,7 @@ def equivalence(x: Tasks, y: Tasks, margin: float = MARGIN) -> Equivalence:
     worse = sides.contrast(1 - sign * margin).p_above
     better = (-sides.contrast(1 + sign * margin)).p_above
     share = sides.contrast().value / abs(sides.reference)
-    return Equivalence(share, _interval(sides, sign, share), float(np.maximum(worse, better)), worse)
+    return EquivalenceTest(share, _interval(sides, sign, share), float(np.maximum(worse, better)), worse)
 
 
 def in_words(p_difference: float, p_equivalence: float, margin: float, *, at_ceiling: bool = False) -> str:

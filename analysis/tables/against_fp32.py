@@ -11,7 +11,7 @@ from ..runs.areas import areas
 from ..runs.conditions import as_text
 from ..statistics import power
 from ..statistics.comparisons import Difference, Estimate, difference, holm, probability_of_improvement
-from ..statistics.equivalence import MARGIN, Equivalence, equivalence, in_words
+from ..statistics.equivalence import MARGIN, EquivalenceTest, equivalence, in_words
 from ..statistics.intervals import NO_INTERVAL, Interval, generator_for
 from .ceiling import ceiling
 from .learning import UNKNOWN, Learning, learning
@@ -226,7 +226,7 @@ def _turned_for(found: Difference, metric: Metric) -> Difference:
     return found if metric.sign > 0 else found._replace(value=-found.value, interval=_turned(found.interval))
 
 
-def _as_measured(found: Equivalence, metric: Metric) -> Equivalence:
+def _as_measured(found: EquivalenceTest, metric: Metric) -> EquivalenceTest:
     """Scores are such that more is better; shares are of the metric as it is."""
     return found if metric.sign > 0 else found._replace(share=-found.share, interval=_turned(found.interval))
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @final
-class Loop:
+class FloatLoop:
     """A loop with its parameters, ready to run over tensors.
 
     Args:
@@ -63,15 +63,15 @@ class Loop:
         in_pieces(piece, n, n)
 
 
-def nearest(parameters: FloatParameters, dtype: torch.dtype) -> Loop:
+def nearest(parameters: FloatParameters, dtype: torch.dtype) -> FloatLoop:
     """Rounding to nearest-even in one format and carrier, in the cheapest way that can."""
     if parameters.infinite != parameters.over_positive:  # the ways to nearest treat infinity as what is too large
-        return Loop(_packed(parameters, dtype), dtype, fixed)
+        return FloatLoop(_packed(parameters, dtype), dtype, fixed)
     loop = specialised(floats_nearest.nearest, dtype, **cheapest(parameters, dtype)._asdict())
-    return Loop(parameters.packed(dtype), dtype, loop)
+    return FloatLoop(parameters.packed(dtype), dtype, loop)
 
 
-def cheapest(p: FloatParameters, dtype: torch.dtype) -> floats_nearest.Way:
+def cheapest(p: FloatParameters, dtype: torch.dtype) -> floats_nearest.NearestWay:
     """The cheapest way to nearest."""
     if dtype == torch.float64:
         return floats_nearest.ANY
@@ -80,7 +80,7 @@ def cheapest(p: FloatParameters, dtype: torch.dtype) -> floats_nearest.Way:
     return floats_nearest.CHAIN if p.rounds_by_addition(dtype) else floats_nearest.ANY
 
 
-def cheapest_random(p: FloatParameters, dtype: torch.dtype) -> floats_nearest.Way:
+def cheapest_random(p: FloatParameters, dtype: torch.dtype) -> floats_nearest.NearestWay:
     """The cheapest stochastic way."""
     if dtype == torch.float64 or not p.gradual(dtype) or p.infinite != p.over_positive:
         return floats_stochastic.ANY

@@ -43,7 +43,7 @@ class ByWidth:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class KernelPart:
     """A global name of a loop that whoever specialises it fills in."""
 
 
@@ -102,6 +102,6 @@ def specialised(function: Any, dtype: torch.dtype, **parts: Any) -> Any:
 def _meaning(name: str, value: Any, dtype: torch.dtype, parts: dict[str, Any]) -> Any:
     if isinstance(value, ByWidth):
         return value.narrow if dtype == torch.float32 else value.wide
-    if isinstance(value, Part):
+    if isinstance(value, KernelPart):
         value = parts[name]
     return specialised(value, dtype, **parts) if hasattr(value, "py_func") else value

@@ -100,7 +100,7 @@ class FloatFormat(FloatLayout, Family):
             return None
         if rounding is Rounding.NEAREST_EVEN:
             loop = self._kernels[dtype]
-            return loop.addressed if isinstance(loop, cpu_kernels.Loop) else None
+            return loop.addressed if isinstance(loop, cpu_kernels.FloatLoop) else None
         parameters = self.parameters(dtype, rounding)
         return cpu_kernels.in_mode(parameters, dtype, draws=rounding is Rounding.STOCHASTIC)
 

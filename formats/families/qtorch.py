@@ -15,7 +15,7 @@ from ..base.family import Family, check_integer
 from ..base.modes import Overflow, Rounding
 from ..base.names import Beginning, register
 from ..base.on_device import where
-from ..cpu.float_choice import Loop
+from ..cpu.float_choice import FloatLoop
 from ..cpu.numbers.qtorch import legacy
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ class QtorchFormat(Family):
         return self._loop.addressed if dtype == torch.float32 and rounding is Rounding.NEAREST_EVEN else None
 
     @cached_property
-    def _loop(self) -> Loop:
-        return Loop(np.array(self._words, np.uint32), torch.float32, legacy)
+    def _loop(self) -> FloatLoop:
+        return FloatLoop(np.array(self._words, np.uint32), torch.float32, legacy)
 
     @property
     def _words(self) -> list[int]:

@@ -7,14 +7,14 @@ from typing import Any
 import triton.language as tl
 
 from ..cpu.scaled.range_scales import FIRST, LAST
-from ..cpu.widths import Part
+from ..cpu.widths import KernelPart
 from .places import offset_of, word_of
 
-key_of: Any = Part()
+key_of: Any = KernelPart()
 """number -> the integer by which minimum and maximum are found."""
-scale_of: Any = Part()
+scale_of: Any = KernelPart()
 """(lowest key, highest key, what the format is) -> what the numbers of a block share."""
-number_of: Any = Part()
+number_of: Any = KernelPart()
 """(number, what the block shares, what the format is, random word) -> what it is rounded to; see :mod:`.scaled`."""
 
 

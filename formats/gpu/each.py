@@ -6,10 +6,10 @@ from typing import Any
 
 import triton.language as tl
 
-from ..cpu.widths import Part
+from ..cpu.widths import KernelPart
 from .places import offset_of, word_of
 
-number_of: Any = Part()
+number_of: Any = KernelPart()
 """(number, its place, what the format is, random word) -> what it is rounded to; see :mod:`.numbers`."""
 
 

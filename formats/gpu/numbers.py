@@ -23,10 +23,10 @@ from ..cpu.numbers.powers_of_two import power_of
 from ..cpu.numbers.qtorch import rounded as rounded_as_qtorch
 from ..cpu.numbers.tables import drawn
 from ..cpu.step_tail import between_steps, on_grid, to_integer
-from ..cpu.widths import Part, bits_of, float_of, real
+from ..cpu.widths import KernelPart, bits_of, float_of, real
 
-constants: Any = Part()
-rounded: Any = Part()
+constants: Any = KernelPart()
+rounded: Any = KernelPart()
 
 
 def float_nearest(x: Any, index: Any, data: Any, word: Any) -> Any:

@@ -23,7 +23,7 @@ import triton
 import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 
-from ..cpu.widths import ByWidth, Part
+from ..cpu.widths import ByWidth, KernelPart
 from . import intrinsics
 from .places import NUMBERS
 
@@ -41,7 +41,7 @@ def in_triton(function: Any, dtype: torch.dtype, *, interpreted: bool = False, *
             or a kernel, written for Triton.
         dtype: float32 or float64, the carrier.
         interpreted: whether it shall be run by Triton's interpreter, on tensors in the CPU's memory.
-        parts: what :class:`~roundoff.formats.cpu.widths.Part` names stand for, here and in what is called.
+        parts: what :class:`~roundoff.formats.cpu.widths.KernelPart` names stand for, here and in what is called.
 
     Raises:
         KeyError: a part is missing.
@@ -80,7 +80,7 @@ class _Rewriter(ast.NodeTransformer):
 
     def _meaning(self, name: str) -> Any:
         value = self._globals[name]
-        if isinstance(value, Part):
+        if isinstance(value, KernelPart):
             return dict(self._how[2])[name]
         if isinstance(value, ByWidth):
             return value.narrow if self._how[0] == torch.float32 else value.wide

@@ -41,7 +41,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Report:
+class Verification:
     """What a conformance run found; its text is the certificate."""
 
     device: str
@@ -74,7 +74,7 @@ class Report:
         )
 
 
-def verify(names: Sequence[str] | None = None, device: str = "cpu", *, quick: bool = False) -> Report:
+def verify(names: Sequence[str] | None = None, device: str = "cpu", *, quick: bool = False) -> Verification:
     """Compares rounding on a device with what it must give, bit for bit.
 
     Float formats: numbers of the format (all of them up to 8 bits, else a spread), the midpoints between neighbours,
@@ -102,7 +102,7 @@ def verify(names: Sequence[str] | None = None, device: str = "cpu", *, quick: bo
             _verify_float(fmt, place, quick=quick) if isinstance(fmt, FloatFormat) else _verify_other(fmt, place, quick)
         )
     name = torch.cuda.get_device_name(place) if place.type == "cuda" else str(place)
-    return Report(name, tuple(checks), time.perf_counter() - start)
+    return Verification(name, tuple(checks), time.perf_counter() - start)
 
 
 def _verify_float(fmt: FloatFormat, place: torch.device, *, quick: bool) -> Iterator[Check]:

@@ -17,7 +17,7 @@ from . import loops, steps
 
 if TYPE_CHECKING:
     from ...formats import FloatFormat
-    from ...formats.cpu.numbers.floats_nearest import Way
+    from ...formats.cpu.numbers.floats_nearest import NearestWay
 
     Words = np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]
 
@@ -176,7 +176,7 @@ def _rounds_to_odd(fmt: FloatFormat) -> bool:
     return fmt.significand_bits <= _LARGEST_M or fmt == FP32
 
 
-def _way(way: Way) -> dict[str, Any]:
+def _way(way: NearestWay) -> dict[str, Any]:
     return {"constants": way.constants, "rounded": way.rounded, "narrower": way is CHAIN}
 
 

@@ -1,7 +1,8 @@
 """One step of an accumulation: a product goes into a running sum. In the Python that numba compiles.
 
-A step is put together from parts (:class:`.Part`), which :mod:`.choice` chooses: how numbers are rounded to a format,
-how products are formed, how sums, and whether what a sum has lost is kept. Each is written once for both carriers.
+A step is put together from parts (:class:`.KernelPart`), which :mod:`.choice` chooses: how numbers are rounded to a
+format, how products are formed, how sums, and whether what a sum has lost is kept. Each is written once for both
+carriers.
 
 Sums are formed exactly and rounded once: the carrier's sum is rounded to odd with the help of its error, after which
 rounding to at least two bits fewer is correct (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums:
@@ -19,7 +20,7 @@ from numba import njit
 
 from ...formats.cpu.bits import bits_of64
 from ...formats.cpu.numbers.floats_by_mode import read
-from ...formats.cpu.widths import ByWidth, Part, bits_of, float_of, unsigned
+from ...formats.cpu.widths import ByWidth, KernelPart, bits_of, float_of, unsigned
 from ..rounded_once.error_free import (
     LARGEST,
     fma32,
@@ -37,10 +38,10 @@ _odd: Any = ByWidth(odd32, odd64)
 
 # Numbers rounded to a format.
 
-constants: Any = Part()
+constants: Any = KernelPart()
 """What ``rounded`` wants: see :class:`.Way`."""
-rounded: Any = Part()
-narrower: Any = Part()
+rounded: Any = KernelPart()
+narrower: Any = KernelPart()
 """Whether it is known that the carrier itself is not the format."""
 
 
@@ -58,7 +59,7 @@ def nearest(bits: Any, f: Any) -> Any:
 
 # Sums.
 
-add: Any = Part()
+add: Any = KernelPart()
 """``x + y`` rounded to a format."""
 
 
@@ -77,7 +78,7 @@ def add_twice(x: Any, y: Any, f: Any) -> Any:
 
 # Products.
 
-product: Any = Part()
+product: Any = KernelPart()
 """The bits of ``x * y``, rounded to odd for a format."""
 
 
@@ -102,7 +103,7 @@ def product_anywhere(x: Any, y: Any, f: Any) -> Any:
 
 # A product and a sum.
 
-add_product: Any = Part()
+add_product: Any = KernelPart()
 """``z + x * y``."""
 
 
@@ -148,7 +149,7 @@ def fused_anywhere(z: Any, x: Any, y: Any, _q: Any, p: Any) -> Any:
 
 # Whole steps.
 
-step: Any = Part()
+step: Any = KernelPart()
 """``x * y`` into the sum ``sums[i]``."""
 
 

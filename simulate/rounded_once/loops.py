@@ -20,7 +20,7 @@ from ...formats.cpu.addends import mix64
 from ...formats.cpu.bits import bits_of64, float_of32, float_of64, left64, right64
 from ...formats.cpu.tail import addend64
 from ...formats.cpu.threads import ELEMENTS_PER_THREAD, compiled, in_pieces
-from ...formats.cpu.widths import Part, specialised
+from ...formats.cpu.widths import KernelPart, specialised
 from ...formats.families.floats import FP32
 from .error_free import LARGEST, odd64, two_product64, two_sum
 from .formulas import Dialect, double, single
@@ -183,7 +183,7 @@ def _count(at: Any, last: Any) -> Any:
 # The elements from ``first`` to before ``last``. ``steps`` has a bit for each operand: 1 for a number for each element,
 # 0 for one for all.
 
-formula: Any = Part()
+formula: Any = KernelPart()
 
 
 def _loop32(

@@ -39,7 +39,7 @@ class ProgramStopped(BaseException):  # so that a program's ``except Exception``
 
 
 @final
-class Recorder:
+class ProgramRecorder:
     """Listens to one program; see :mod:`roundoff.current_run`.
 
     Args:

@@ -29,7 +29,7 @@ from ...simulate.watching.lost_numbers import OutOfMemory, Stepped, lost_numbers
 from ..errors import SweepError
 from ..subjects.program_keys import ARITHMETIC, ProgramConfig, ProgramKeys
 from ..user_code import described, traceback_of
-from .recorder import ProgramStopped, Recorder, number, seed_generators
+from .recorder import ProgramRecorder, ProgramStopped, number, seed_generators
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -120,7 +120,7 @@ def _run(
     simulation = Simulation(own.policy_of_run(), seed=own.seed, observe=own.observe)
     numerics = Numerics(simulation) if own.observe else None
     reporter = Reporter(files, Stopwatch(), numerics, on_progress)
-    with Recorder(reporter, metric.name, simulation, stop) as recorder:
+    with ProgramRecorder(reporter, metric.name, simulation, stop) as recorder:
         values, reason = _outcome(config, metric, simulation, recorder)
         if reason:
             reason = reporter.reason(reason)
@@ -133,7 +133,7 @@ def _run(
 
 
 def _outcome(
-    config: ProgramConfig, metric: Metric, simulation: Simulation, recorder: Recorder
+    config: ProgramConfig, metric: Metric, simulation: Simulation, recorder: ProgramRecorder
 ) -> tuple[dict[str, float], str]:
     """Calls the program: the finite numbers that it returns, and why it has crashed, or nothing."""
     keys = _keys(config.program)
@@ -166,7 +166,7 @@ def _outcome(
     return values, next(iter(recorder.not_finite.values()), "")
 
 
-def _lost_numbers(error: BaseException, simulation: Simulation, recorder: Recorder, stepped: Stepped) -> str:
+def _lost_numbers(error: BaseException, simulation: Simulation, recorder: ProgramRecorder, stepped: Stepped) -> str:
     """What was not finite when the program ended so: what it logged last, or read last, or held; empty if all was."""
     if isinstance(error, OutOfMemory):
         return ""

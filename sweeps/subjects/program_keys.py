@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticCustomError
 
-from ...agents.config.fields import Positive, Role, key
+from ...agents.config.fields import KeyRole, Positive, key
 from ...agents.config.train_config import check_device, check_policy
 from ..errors import SweepError
 from ..wording import complaint
@@ -81,28 +81,30 @@ class ArithmeticKeys(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
     format: Annotated[str, AfterValidator(_canonical_format)] = key(
-        "fp32", "The number format: any that has a name, or `module:attribute`, which is imported.", Role.ARITHMETIC
+        "fp32", "The number format: any that has a name, or `module:attribute`, which is imported.", KeyRole.ARITHMETIC
     )
     policy: Annotated[dict[str, Any], BeforeValidator(check_policy)] = key(
-        {}, "Which operations are simulated in which format; see `roundoff.Policy`.", Role.ARITHMETIC
+        {}, "Which operations are simulated in which format; see `roundoff.Policy`.", KeyRole.ARITHMETIC
     )
     rounding: Annotated[str, _setting("rounding")] | None = key(
-        None, "How results are rounded, such as `stochastic`.", Role.ARITHMETIC
+        None, "How results are rounded, such as `stochastic`.", KeyRole.ARITHMETIC
     )
     accumulate: Annotated[str, _setting("accumulate")] | None = key(
-        None, "In what products and sums are accumulated, such as `e8m7/32`.", Role.ARITHMETIC
+        None, "In what products and sums are accumulated, such as `e8m7/32`.", KeyRole.ARITHMETIC
     )
     granularity: Annotated[str, _setting("granularity")] | None = key(
-        None, "What counts as one operation: `kernel` or `primitive`.", Role.ARITHMETIC
+        None, "What counts as one operation: `kernel` or `primitive`.", KeyRole.ARITHMETIC
     )
-    observe: bool = key(False, "Count what rounding does to every operation.", Role.ARITHMETIC)
+    observe: bool = key(False, "Count what rounding does to every operation.", KeyRole.ARITHMETIC)
     seed: Annotated[int, Field(ge=0, lt=2**63)] = key(
-        0, "Of stochastic rounding, and of the generators of PyTorch, NumPy and Python as a run begins.", Role.TIMELESS
+        0,
+        "Of stochastic rounding, and of the generators of PyTorch, NumPy and Python as a run begins.",
+        KeyRole.TIMELESS,
     )
     device: Annotated[str, AfterValidator(check_device)] = key(
-        "cpu", "Given to the function, which needs a parameter `device` for another one than `cpu`.", Role.EXECUTION
+        "cpu", "Given to the function, which needs a parameter `device` for another one than `cpu`.", KeyRole.EXECUTION
     )
-    threads: Positive = key(1, "CPU threads of PyTorch.", Role.EXECUTION)
+    threads: Positive = key(1, "CPU threads of PyTorch.", KeyRole.EXECUTION)
 
     def policy_of_run(self) -> Policy:
         """The policy that these keys describe.

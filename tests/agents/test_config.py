@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from roundoff.agents.config.actor_keys import ActorKeys
 from roundoff.agents.config.fixes import FIXES, parse_fixes
 from roundoff.agents.config.registry import keys
-from roundoff.agents.config.rules import RULES, Rule, check
+from roundoff.agents.config.rules import RULES, KeyRule, check
 from roundoff.agents.config.train_config import ALGORITHMS, LIBRARIES, TrainConfig, config_of
 from roundoff.agents.environments.tasks import TASKS
 
@@ -120,10 +120,12 @@ def test_every_rule_is_about_a_key_and_speaks_of_keys_that_there_are():
 
 def test_a_row_that_is_met_speaks_and_others_do_not():
     config = TrainConfig()
-    check(config, Rule(lambda c: c.lr > 1, "lr", "no"), Rule(lambda c: True, "horizon", "sac has no such key"))
+    check(config, KeyRule(lambda c: c.lr > 1, "lr", "no"), KeyRule(lambda c: True, "horizon", "sac has no such key"))
     with pytest.raises(ValueError, match=r"^lr is 0\.0001, and 3 was found$"):
         check(
-            config, Rule(lambda c: 3, "lr", "lr is {c.lr}, and {found} was found"), Rule(lambda c: True, "lr", "late")
+            config,
+            KeyRule(lambda c: 3, "lr", "lr is {c.lr}, and {found} was found"),
+            KeyRule(lambda c: True, "lr", "late"),
         )
 
 

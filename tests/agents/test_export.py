@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from roundoff.agents import RunError, TrainConfig, train
-from roundoff.agents.acting.engines import Simulated
+from roundoff.agents.acting.engines import SimulatedEngine
 from roundoff.agents.acting.packed import PackedPolicy
 from roundoff.agents.algorithms.learner import Learner
 from roundoff.agents.algorithms.td3.agent import TD3
@@ -61,7 +61,7 @@ def test_files_act_as_the_run_did(runs, algorithm, tmp_path):
     learner = finished_learner(runs / algorithm)
     x = np.random.default_rng(0).standard_normal((50, SIZES[algorithm])).astype(np.float32)
     x = round(torch.from_numpy(x), RUNS[algorithm].get("format", "fp32"))
-    plain = Simulated(PackedPolicy.of(learner.policy_layers(), "fp32").to_bytes()).act(x.numpy())
+    plain = SimulatedEngine(PackedPolicy.of(learner.policy_layers(), "fp32").to_bytes()).act(x.numpy())
     if algorithm != "dqn":  # which computes in e5m10
         np.testing.assert_allclose(plain, learner.act(x, deterministic=True), atol=1e-6)
     written = export_policy(runs / algorithm, "fp32", tmp_path / "plain.onnx")
@@ -69,7 +69,7 @@ def test_files_act_as_the_run_did(runs, algorithm, tmp_path):
     np.testing.assert_allclose(session(written.path).run(None, {"observations": x.numpy()})[0], plain, atol=1e-6)
     for fmt in ("int8", "int8_ax0"):
         written = export_policy(runs / algorithm, fmt, tmp_path / "new" / "folder" / "policy.onnx")
-        engine = Simulated(PackedPolicy.of(learner.policy_layers(), fmt).to_bytes())
+        engine = SimulatedEngine(PackedPolicy.of(learner.policy_layers(), fmt).to_bytes())
         theirs = session(written.path).run(["outputs"], {"observations": x.numpy()})[0]
         np.testing.assert_allclose(
             theirs, engine.outputs_and_actions(x.numpy())[0], atol=0 if algorithm != "ppo" else 0.02

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from roundoff.agents import FIXES, RunError, TrainConfig, train
 from roundoff.agents.config import registry, train_config
-from roundoff.agents.config.fields import Role, key, role_of
+from roundoff.agents.config.fields import KeyRole, key, role_of
 from roundoff.agents.config.registry import keys
 from roundoff.agents.config.train_config import ALGORITHMS, config_class, config_of
 from roundoff.sweeps.language.run import run_id
@@ -30,7 +30,7 @@ def later(role):
 
 @pytest.fixture
 def with_later_key(monkeypatch):
-    def add(role=Role.LATER):
+    def add(role=KeyRole.LATER):
         found = later(role)
         monkeypatch.setattr(train_config, "config_of", lambda name: found if name == "sac" else config_of(name))
 
@@ -52,7 +52,7 @@ def test_a_key_that_comes_later_changes_no_identity_at_its_default(with_later_ke
 
 def test_without_the_role_it_would(with_later_key):
     before = run_id(TrainConfig())
-    with_later_key(Role.TIMELESS)
+    with_later_key(KeyRole.TIMELESS)
     assert run_id(TrainConfig()) != before
 
 
@@ -88,18 +88,18 @@ def test_keys_of_one_name_are_of_one_kind_in_all_algorithms():
     for name in keys():
         fields = list(registry.fields(name).values())
         assert all(field.description for field in fields), name
-        kinds = {(str(field.annotation), str(field.metadata), role_of(field) & ~Role.LATER) for field in fields}
+        kinds = {(str(field.annotation), str(field.metadata), role_of(field) & ~KeyRole.LATER) for field in fields}
         assert len(kinds) == 1, (name, kinds)
 
 
 def test_roles_are_those_of_the_keys():
     execution = {"device", "threads", "checkpoint_every", "environment_workers", "evaluate_in"}
-    assert registry.keys_with(Role.EXECUTION) == execution
-    assert registry.keys_with(Role.ARITHMETIC) == {
+    assert registry.keys_with(KeyRole.EXECUTION) == execution
+    assert registry.keys_with(KeyRole.ARITHMETIC) == {
         "format", "policy", "native", "observe", "qat", "reward_scale", "storage",
     }  # fmt: skip
-    assert registry.keys_with(Role.DATA) == {"lr", "discount", "tau", "initial_temperature"}
-    assert {"seed", "task", "steps"} <= registry.keys_with(Role.OUTSIDE_UPDATES)
+    assert registry.keys_with(KeyRole.DATA) == {"lr", "discount", "tau", "initial_temperature"}
+    assert {"seed", "task", "steps"} <= registry.keys_with(KeyRole.OUTSIDE_UPDATES)
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from forked import fork_command
 
 MODULE = """
 from roundoff.agents.algorithms.td3.settings import CONFIG
-from roundoff.agents.config.fields import NonNegativeFloat, Role, key
+from roundoff.agents.config.fields import NonNegativeFloat, KeyRole, key
 
 
 class Slow(CONFIG):
     algorithm: str = key("my_algorithm:Slow", "What learns; each has keys of its own.")
-    patience: NonNegativeFloat = key(0.5, "A key of its own.", Role.TIMELESS)
+    patience: NonNegativeFloat = key(0.5, "A key of its own.", KeyRole.TIMELESS)
 
 
 class Unnamed(CONFIG):

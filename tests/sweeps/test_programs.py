@@ -548,10 +548,10 @@ def test_a_process_that_a_program_forks_logs_nothing(folder):
     from roundoff.agents.run.stopwatch import Stopwatch
     from roundoff.runs.folder import RunDirectory
     from roundoff.simulate import Simulation
-    from roundoff.sweeps.programs.recorder import Recorder
+    from roundoff.sweeps.programs.recorder import ProgramRecorder
 
     reporter = Reporter(RunDirectory(folder), Stopwatch(), None, None)
-    recorder = Recorder(reporter, "m", Simulation("fp32"), StopRequest())
+    recorder = ProgramRecorder(reporter, "m", Simulation("fp32"), StopRequest())
     with recorder, part_of(recorder):
         roundoff.log(1, loss=1.0)
         if not (child := os.fork()):
@@ -611,10 +611,10 @@ def test_what_cannot_be_logged(folder, step, values, error, message):
     from roundoff.agents.run.stopwatch import Stopwatch
     from roundoff.runs.folder import RunDirectory
     from roundoff.simulate import Simulation
-    from roundoff.sweeps.programs.recorder import Recorder
+    from roundoff.sweeps.programs.recorder import ProgramRecorder
 
     with (
-        Recorder(
+        ProgramRecorder(
             Reporter(RunDirectory(folder), Stopwatch(), None, None), "m", Simulation("fp32"), StopRequest()
         ) as recorder,
         part_of(recorder),

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from ...config.fields import Below1, NonNegativeFloat, Panel, Positive, PositiveFloat, key, with_default
 from ...config.learning_keys import OnPolicyKeys
-from ...config.rules import Rule
+from ...config.rules import KeyRule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,8 +29,8 @@ class A2CConfig(OnPolicyKeys):
         "actor_loss_scale": Panel("loss scale", log=True),
     }
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(lambda c: c.batch_size != c.rollout, "batch_size",
+    rules: ClassVar[tuple[KeyRule, ...]] = (
+        KeyRule(lambda c: c.batch_size != c.rollout, "batch_size",
              "a2c learns from a whole rollout at once: batch_size is horizon x environments = {c.rollout}, got"
              " {c.batch_size}; leave it out, or set algorithm: ppo"),
     )  # fmt: skip

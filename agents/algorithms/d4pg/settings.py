@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...config.fields import Count, NonNegativeFloat, Panel, Positive, Role, key, with_default
-from ...config.rules import Rule
+from ...config.fields import Count, KeyRole, NonNegativeFloat, Panel, Positive, key, with_default
+from ...config.rules import KeyRule
 from ...config.value_keys import ValueKeys
 
 if TYPE_CHECKING:
@@ -36,15 +36,15 @@ class D4PGConfig(ValueKeys):
         "priority": Panel("mean priority", log=True),
     }
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(lambda c: c.exploration_noise_min is not None and c.exploration_noise_min > c.exploration_noise,
+    rules: ClassVar[tuple[KeyRule, ...]] = (
+        KeyRule(lambda c: c.exploration_noise_min is not None and c.exploration_noise_min > c.exploration_noise,
              "exploration_noise_min",
              "exploration_noise_min must be at most exploration_noise, got {c.exploration_noise_min:g} and"
              " {c.exploration_noise:g}"),
-        Rule(_alone, "exploration_noise_min",
+        KeyRule(_alone, "exploration_noise_min",
              "exploration_noise_min is for several environments{found[0]}, and there is one; leave it out, or set"
              " environments"),
-        Rule(lambda c: c.keep_networks and ("a categorical head" if c.atoms > 1 else c.prioritized and "priorities"),
+        KeyRule(lambda c: c.keep_networks and ("a categorical head" if c.atoms > 1 else c.prioritized and "priorities"),
              "keep_networks",
              "keep_networks compares Q values of transitions drawn evenly, and this critic has {found}; leave it out,"
              " or set atoms: 1 and prioritized: false"),
@@ -61,13 +61,13 @@ class D4PGConfig(ValueKeys):
     atoms: Positive = with_default(ValueKeys, "atoms", 51)
     n_steps: Positive = with_default(ValueKeys, "n_steps", 5)
     exploration_noise: NonNegativeFloat = key(
-        0.2, "Standard deviation of the noise on actions in training.", Role.TIMELESS
+        0.2, "Standard deviation of the noise on actions in training.", KeyRole.TIMELESS
     )
     exploration_noise_min: NonNegativeFloat | None = key(
         None,
         "That of the first of several `environments`; those of the others are evenly spaced up to `exploration_noise`,"
         " which the last one has. `null`: all have `exploration_noise`.",
-        Role.OUTSIDE_UPDATES | Role.TIMELESS,
+        KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS,
     )
 
     @property

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator
 
-from ...config.fields import Count, Panel, Positive, PositiveFloat, Role, key, with_default
-from ...config.rules import Rule
+from ...config.fields import Count, KeyRole, Panel, Positive, PositiveFloat, key, with_default
+from ...config.rules import KeyRule
 from ...config.value_keys import Share, ValueKeys
 from ...environments.task_check import check_task
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _EPS_OVER_BATCH = 0.01
-_OUTSIDE = Role.OUTSIDE_UPDATES | Role.TIMELESS
+_OUTSIDE = KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS
 
 
 class DQNConfig(ValueKeys):
@@ -37,8 +37,8 @@ class DQNConfig(ValueKeys):
         "priority": Panel("mean priority", log=True),
     }
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(lambda c: c.keep_networks, "keep_networks",
+    rules: ClassVar[tuple[KeyRule, ...]] = (
+        KeyRule(lambda c: c.keep_networks, "keep_networks",
              "keep_networks is for actors and critics of continuous actions; leave it out"),
     )  # fmt: skip
 
@@ -54,7 +54,7 @@ class DQNConfig(ValueKeys):
         "uniform",
         "`uniform`: weights and biases within 1 / sqrt(inputs), as PyTorch's layers and those of Mnih et al. begin; or"
         " `orthogonal`, with biases of 0.",
-        Role.LATER,
+        KeyRole.LATER,
     )
     loss: Literal["huber", "squared"] = key(
         "huber", "Of the scalar head: `huber` clips the derivative to [-1, 1] (Mnih et al., 2015), `squared` does not."

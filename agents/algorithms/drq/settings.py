@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from ...config.fields import Role, key
-from ...config.rules import Rule
+from ...config.fields import KeyRole, key
+from ...config.rules import KeyRule
 from ...environments.tasks import Kind, kind_of
 from ..sac.settings import SACConfig
 
@@ -25,23 +25,23 @@ class DrQConfig(SACConfig):
     """DrQ; the defaults are the paper's (Low-precision SAC, Appendix G)."""
 
     reason_not_compiled: ClassVar[str | None] = "agents that learn from pixels are not compiled"
-    rules: ClassVar[tuple[Rule, ...]] = (
+    rules: ClassVar[tuple[KeyRule, ...]] = (
         *SACConfig.rules,
-        Rule(lambda c: kind_of(c.task) is not Kind.SUITE, "observations",
+        KeyRule(lambda c: kind_of(c.task) is not Kind.SUITE, "observations",
              "observations: pixels is for tasks of the control suite, got task: {c.task}; set observations: states, or"
              " choose another task"),
-        Rule(lambda c: c.keep_networks, "observations",
+        KeyRule(lambda c: c.keep_networks, "observations",
              "keep_networks keeps networks whose values are compared on states, got keep_networks: True with"
              " observations: pixels; set observations: states, or leave keep_networks out"),
-        Rule(lambda c: c.image_size < _SMALLEST_IMAGE, "image_size",
+        KeyRule(lambda c: c.image_size < _SMALLEST_IMAGE, "image_size",
              f"image_size must be at least {_SMALLEST_IMAGE}, for the four convolutions to leave a pixel, got"
              " {c.image_size}"),
-        Rule(_least_capacity, "observations",
+        KeyRule(_least_capacity, "observations",
              "replay_capacity counts images if observations: pixels, and must be at least {found}, got"
              " {c.replay_capacity}"),
     )  # fmt: skip
 
-    algorithm: str = key("drq", "What learns; each has keys of its own.", Role.LATER)
+    algorithm: str = key("drq", "What learns; each has keys of its own.", KeyRole.LATER)
     observations: Literal["states", "pixels"] = key("pixels", "`pixels`; see docs/pixels.md.")
 
     def world(self) -> dict[str, Any]:

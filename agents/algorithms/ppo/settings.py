@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from ...config.fields import Panel, Positive, Role, key
+from ...config.fields import KeyRole, Panel, Positive, key
 from ...config.learning_keys import OnPolicyKeys
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ class PPOConfig(OnPolicyKeys):
     }
 
     algorithm: str = key("ppo", "What learns; each has keys of its own.")
-    epochs: Positive = key(10, "How often each rollout is learned from, in minibatches.", Role.OUTSIDE_UPDATES)
+    epochs: Positive = key(10, "How often each rollout is learned from, in minibatches.", KeyRole.OUTSIDE_UPDATES)
     clip: Annotated[float, Field(gt=0, lt=1)] = key(
-        0.2, "How far the ratio of probabilities counts, beside 1.", Role.TIMELESS
+        0.2, "How far the ratio of probabilities counts, beside 1.", KeyRole.TIMELESS
     )
 
     @property

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from ...config.fields import Count, NonNegativeFloat, Panel, Positive, PositiveFloat, Role, key
+from ...config.fields import Count, KeyRole, NonNegativeFloat, Panel, Positive, PositiveFloat, key
 from ...config.learning_keys import OffPolicyKeys
-from ...config.rules import Rule, other_than
+from ...config.rules import KeyRule, other_than
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_FREE = Role.TIMELESS
+_FREE = KeyRole.TIMELESS
 _OF_PIXELS = (
     "image_size",
     "frames",
@@ -45,19 +45,19 @@ class SACConfig(OffPolicyKeys):
         "actor_loss_scale": Panel("loss scale of the actor", log=True),
     }
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(lambda c: c.log_sigma_min >= c.log_sigma_max, "log_sigma_min",
+    rules: ClassVar[tuple[KeyRule, ...]] = (
+        KeyRule(lambda c: c.log_sigma_min >= c.log_sigma_max, "log_sigma_min",
              "log_sigma_min must be below log_sigma_max, got {c.log_sigma_min} and {c.log_sigma_max}"),
-        Rule(lambda c: (c.observations == "pixels") != (c.algorithm == "drq"), "observations",
+        KeyRule(lambda c: (c.observations == "pixels") != (c.algorithm == "drq"), "observations",
              "observations: pixels and algorithm: drq go together, got observations: {c.observations} with algorithm:"
              " {c.algorithm}; leave one of them out"),
-        Rule(_needless, "observations",
+        KeyRule(_needless, "observations",
              "{found[0]} is about learning from pixels, got {found[0]}: {found[1]} with observations: states; set"
              " observations: pixels, or leave {found[0]} out"),
     )  # fmt: skip
 
-    algorithm: str = key("sac", "What learns; each has keys of its own.", Role.LATER)
-    initial_temperature: PositiveFloat = key(0.1, "Initial weight of the entropy.", Role.TIMELESS | Role.DATA)
+    algorithm: str = key("sac", "What learns; each has keys of its own.", KeyRole.LATER)
+    initial_temperature: PositiveFloat = key(0.1, "Initial weight of the entropy.", KeyRole.TIMELESS | KeyRole.DATA)
     target_update_every: Positive = key(2, "Updates per update of the target critics.")
     actor_update_every: Positive = key(1, "Updates per update of actor and temperature.")
     log_sigma_min: float = key(-5.0, "Smallest logarithm of the policy's standard deviation.", _FREE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...config.actor_keys import WithActors
-from ...config.fields import Count, NonNegativeFloat, Panel, Positive, PositiveFloat, Role, key, with_default
+from ...config.fields import Count, KeyRole, NonNegativeFloat, Panel, Positive, PositiveFloat, key, with_default
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,11 +34,11 @@ class TD3Config(WithActors):
     seed_steps: Count = with_default(WithActors, "seed_steps", 1000)
     policy_delay: Positive = key(2, "Updates of the critics per update of the actor and of all target networks.")
     policy_noise: NonNegativeFloat = key(
-        0.2, "Standard deviation of the noise on the target actor's actions.", Role.TIMELESS
+        0.2, "Standard deviation of the noise on the target actor's actions.", KeyRole.TIMELESS
     )
-    noise_clip: PositiveFloat = key(0.5, "Largest magnitude of that noise.", Role.TIMELESS)
+    noise_clip: PositiveFloat = key(0.5, "Largest magnitude of that noise.", KeyRole.TIMELESS)
     exploration_noise: NonNegativeFloat = key(
-        0.1, "Standard deviation of the noise on actions in training.", Role.TIMELESS
+        0.1, "Standard deviation of the noise on actions in training.", KeyRole.TIMELESS
     )
 
     @classmethod

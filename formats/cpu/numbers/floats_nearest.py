@@ -14,14 +14,14 @@ from numba import njit
 from numpy import uint32
 
 from ..bits import bits_of32, float_of32, left32, right32
-from ..widths import INFINITE, MAGNITUDE, Part, bits_of, float_of, left, right, unsigned
+from ..widths import INFINITE, MAGNITUDE, KernelPart, bits_of, float_of, left, right, unsigned
 from .floats_by_mode import read
 
 if TYPE_CHECKING:
     from ..arguments import Int, Patterns
 
 
-class Way(NamedTuple):
+class NearestWay(NamedTuple):
     """A way of rounding, of several."""
 
     constants: Any
@@ -30,8 +30,8 @@ class Way(NamedTuple):
     """Rounds an element's bits."""
 
 
-constants: Any = Part()
-rounded: Any = Part()
+constants: Any = KernelPart()
+rounded: Any = KernelPart()
 
 
 def nearest(source: Patterns, target: Patterns, n: Int, p: Patterns) -> None:
@@ -117,6 +117,6 @@ def uniform(bits: Any, constants: Any) -> Any:
     return bits if uint32(bits & uint32(0x7FFFFFFF)) > uint32(0x7F800000) else result
 
 
-ANY = Way(itself, any_format)
-CHAIN = Way(chain_constants, chain)
-UNIFORM = Way(uniform_constants, uniform)
+ANY = NearestWay(itself, any_format)
+CHAIN = NearestWay(chain_constants, chain)
+UNIFORM = NearestWay(uniform_constants, uniform)

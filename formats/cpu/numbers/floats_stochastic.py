@@ -13,15 +13,15 @@ from numpy import float32, int32, uint32
 
 from ...base.random_words import hash32
 from ..bits import bits_of32, float_of32, right32
-from ..widths import Part
+from ..widths import KernelPart
 from .floats_by_mode import by_mode, read
-from .floats_nearest import Way, itself
+from .floats_nearest import NearestWay, itself
 
 if TYPE_CHECKING:
     from ..arguments import Int, Patterns, Words
 
-constants: Any = Part()
-rounded: Any = Part()
+constants: Any = KernelPart()
+rounded: Any = KernelPart()
 
 
 def hashed(source: Patterns, target: Patterns, n: Int, p: Patterns, first: Int, k: Words) -> None:
@@ -82,6 +82,6 @@ def uniform(bits: Any, constants: Any, word: Any) -> Any:
     return bits if uint32(bits & uint32(0x7FFFFFFF)) >= uint32(0x7F800000) else result
 
 
-ANY = Way(itself, by_mode)
-CHAIN = Way(chain_constants, chain)
-UNIFORM = Way(uniform_constants, uniform)
+ANY = NearestWay(itself, by_mode)
+CHAIN = NearestWay(chain_constants, chain)
+UNIFORM = NearestWay(uniform_constants, uniform)

@@ -10,7 +10,7 @@ from acting_policies import CASES, learner_of, observations_of, perceptron
 
 from roundoff.agents import RunError
 from roundoff.agents.acting.c_header import c_header
-from roundoff.agents.acting.engines import Simulated
+from roundoff.agents.acting.engines import SimulatedEngine
 from roundoff.agents.acting.packed import PackedPolicy
 from roundoff.agents.models.policy_layers import Activation, Decision
 
@@ -56,7 +56,7 @@ def check(policy, fmt, observations, folder, **keys):
     """Checks that the header and the simulation give the same bits for each observation by itself."""
     packed = PackedPolicy.of(policy, fmt)
     accumulate = None if fmt.startswith("int") else "fp32*fp32"
-    engine = Simulated(packed.to_bytes(), accumulate=accumulate)
+    engine = SimulatedEngine(packed.to_bytes(), accumulate=accumulate)
     both = [engine.outputs_and_actions(observation[None]) for observation in observations]
     outputs, actions = (np.concatenate(parts) for parts in zip(*both, strict=True))
     compiled = Compiled(c_header(packed), folder, discrete=policy.decision.discrete, **keys)

@@ -10,7 +10,7 @@ from acting_policies import ACTIONS, CASES, learner_of, observations_of, percept
 
 from roundoff.agents import RunError
 from roundoff.agents.acting.elementary import exponential, tanh
-from roundoff.agents.acting.engines import ENGINES, Simulated, message_for, open_engine
+from roundoff.agents.acting.engines import ENGINES, SimulatedEngine, message_for, open_engine
 from roundoff.agents.acting.packed import PackedPolicy
 from roundoff.agents.models.policy_layers import Activation, Decision
 from roundoff.formats import Format, FormatError, round
@@ -22,7 +22,7 @@ COUNT = 40
 
 
 def simulated(policy, fmt, **keys):
-    return Simulated(PackedPolicy.of(policy, fmt).to_bytes(), **keys)
+    return SimulatedEngine(PackedPolicy.of(policy, fmt).to_bytes(), **keys)
 
 
 def by_onnx_runtime(policy, fmt):

@@ -10,7 +10,7 @@ from torch import nn
 import roundoff
 from roundoff.agents import RunError
 from roundoff.agents.acting.elementary import elu
-from roundoff.agents.acting.engines import OnnxRuntime, Simulated
+from roundoff.agents.acting.engines import OnnxRuntime, SimulatedEngine
 from roundoff.agents.acting.from_modules import policy_of
 from roundoff.agents.acting.packed import PackedPolicy
 
@@ -30,7 +30,7 @@ class Noisy(nn.Linear):
 
 def engines(policy, fmt):
     packed = PackedPolicy.of(policy, fmt)
-    return [engine(engine.message(packed)) for engine in (Simulated, OnnxRuntime)]
+    return [engine(engine.message(packed)) for engine in (SimulatedEngine, OnnxRuntime)]
 
 
 X = np.random.default_rng(0).standard_normal((200, 7)).astype(np.float32)

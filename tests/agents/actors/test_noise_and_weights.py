@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from scipy import stats
 
 from roundoff.agents import TrainConfig, train
-from roundoff.agents.acting.engines import Simulated
+from roundoff.agents.acting.engines import SimulatedEngine
 from roundoff.agents.acting.packed import PackedPolicy
 from roundoff.agents.actors.chunks import PolicyChoice, Pull
 from roundoff.agents.actors.noise import NoisyPolicy
@@ -191,8 +191,8 @@ def policy_of(decision, outputs):
 def test_noise_is_as_large_as_the_error_of_the_format_and_points_elsewhere(decision, outputs):
     policy = policy_of(decision, outputs)
     message = PackedPolicy.of(policy, "fp32").to_bytes()
-    rounded = Simulated(PackedPolicy.of(policy, "int4_ax0").to_bytes())
-    exact = Simulated(message)
+    rounded = SimulatedEngine(PackedPolicy.of(policy, "int4_ax0").to_bytes())
+    exact = SimulatedEngine(message)
     noisy = NoisyPolicy(message, "int4_ax0", torch.Generator().manual_seed(0))
     states = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
     y, q = (engine.outputs_and_actions(states)[0].astype(np.float64) for engine in (exact, rounded))
@@ -215,7 +215,7 @@ def test_a_format_that_errs_not_adds_no_noise_and_one_output_to_choose_from_has_
     policy = policy_of(Decision.TANH, 2)
     message = PackedPolicy.of(policy, "fp32").to_bytes()
     states = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
-    exact = Simulated(message).outputs_and_actions(states)
+    exact = SimulatedEngine(message).outputs_and_actions(states)
     same = NoisyPolicy(message, "fp32", torch.Generator().manual_seed(0)).outputs_and_actions(states)
     for a, b in zip(exact, same, strict=True):
         np.testing.assert_array_equal(a, b)

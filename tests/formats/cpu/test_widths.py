@@ -17,7 +17,7 @@ from roundoff.formats.cpu.widths import (
     MAGNITUDE,
     STORED,
     ByWidth,
-    Part,
+    KernelPart,
     bits_of,
     float_of,
     left,
@@ -27,7 +27,7 @@ from roundoff.formats.cpu.widths import (
 )
 
 LIMIT = ByWidth(float32(2.0), float64(8.0))
-element = Part()
+element = KernelPart()
 
 
 @njit(inline="always")
