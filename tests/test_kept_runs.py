@@ -7,6 +7,7 @@ from bench import folders, kept_runs
 
 from roundoff.analysis.runs.experiment import read_experiment
 from roundoff.analysis.tables.against_fp32 import against_reference
+from roundoff.analysis.tables.summary import summarize
 
 DATA = Path(__file__).parents[1] / "docs" / "data" / "next-fix-overnight.jsonl"
 PAGE = DATA.parents[1] / "next-fix.md"
@@ -46,6 +47,43 @@ def test_the_table_of_the_experiment_so_far_is_that_of_the_kept_runs():
         tasks = [returns[form, fixes, task] for task in ("cartpole_swingup", "ball_in_cup_catch")]
         cells = [", ".join(f"{seeds[seed]:.0f}" for seed in complete) for seeds in tasks]
         assert f"| {form}, {fixes} | {cells[0]} | {cells[1]} |" in page
+
+
+SIGNIFICAND = DATA.with_name("significand-quick.csv")
+
+
+def significand_tables(folder):
+    """The table of docs/results.md about significand bits, from the scores of its runs; and their summary."""
+    kept_runs.lay_scores(SIGNIFICAND, folder)
+    experiment = read_experiment(folder)
+    summary, against = summarize(experiment), against_reference(experiment).set_index("format")
+    head = ["format, all six fixes", "return", "std", "did not learn", "difference", "share, 90 %", "p of equivalence"]
+    lines = [f"| {' | '.join([*head, 'difference over the curve', 'answer'])} |", "|" + "---|" * 9]
+    for row in summary.to_dict("records"):
+        mean = f"{row['mean']:.0f} ({row['ci_low']:.0f} to {row['ci_high']:.0f})"
+        cells = [row["format"], mean, f"{row['std']:.0f}"]
+        if row["format"] == "fp32":
+            lines.append(f"| {' | '.join([*cells, *[''] * 6])} |")
+            continue
+        found = against.loc[row["format"]]
+        cells += [f"{found['unlearned']} of {found['learnable']}"]
+        cells += [f"{found['difference']:+.0f} ({found['difference_low']:+.0f} to {found['difference_high']:+.0f})"]
+        cells += [f"{100 * found['share_low']:+.1f} to {100 * found['share_high']:+.1f} %"]
+        cells += [f"{found['p_equivalent']:.2g}", f"{found['area_difference']:+.0f} (p {found['area_p_holm']:.2g})"]
+        lines.append(f"| {' | '.join([*cells, found['answer']])} |")
+    return "\n".join(lines), summary.set_index("format")
+
+
+def test_the_table_of_significand_bits_is_that_of_sixteen_seeds(tmp_path):
+    text, summary = significand_tables(tmp_path / "runs")
+    assert set(summary["n"]) == {16}
+    page = (DATA.parents[1] / "results.md").read_text(encoding="utf-8")
+    assert text in page, text
+    wide = [f"{summary.loc[f'e5m{m}', 'mean']:.0f}" for m in (10, 8, 6, 5, 4)]
+    front = " ".join((DATA.parents[2] / "README.md").read_text(encoding="utf-8").split())
+    for name, said in (("fp32", "to float32 at {} within"), ("e5m3", "get stuck at {},"), ("e5m2", "they end at {} (")):
+        assert said.format(f"{summary.loc[name, 'mean']:.0f}") in front
+    assert f"ten to four bits end at {min(wide)} to {max(wide)}." in front
 
 
 def test_scores_are_those_of_the_runs(tmp_path):
