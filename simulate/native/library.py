@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..aten.kernels import FOR_ANY_BACKEND
 from .building import BuildError, built
@@ -214,8 +215,10 @@ def _begin(loaded: Any) -> None:
     names = [name.partition(".")[::2] for name in torch._C._dispatch_get_all_op_names() if _can_be_plain(name)]  # noqa: SLF001
     count = len(names)
     columns = [(ctypes.c_char_p * count)(*(text.encode() for text in column)) for column in zip(*names, strict=True)]
-    plain_keys = torch._C._dispatch_keys(torch.empty(1, device="cpu")).raw_repr()  # noqa: SLF001
-    loaded.classes(id(torch.Tensor), id(torch.nn.Parameter), id(torch.empty(0, device="cpu")))
+    with _disable_current_modes():  # the first simulation may be entered inside another one, of Python's, which counts
+        one = torch.empty(1, device="cpu")
+    plain_keys = torch._C._dispatch_keys(one).raw_repr()  # noqa: SLF001
+    loaded.classes(id(torch.Tensor), id(torch.nn.Parameter), id(one))
     if not loaded.start(*columns, count, plain_keys, _take_computed):
         raise BuildError("PyTorch has kernels of its own where they would stand")
     loaded.suspendable(_suspendable)
