@@ -41,7 +41,7 @@ class Learner(Acting, ABC):
         parts: what an update consists of, in order.
     """
 
-    draws: ClassVar[tuple[str, ...]] = ("critic", "critic_step", "actor", "actor_step", "targets")
+    draws: ClassVar[tuple[str, ...]] = ("critic", "critic_step", "actor", "actor_step", "targets", "priority")
     parts: tuple[Part, ...] = ()
     _drawing: int | None = None  # the place of the bits that are drawn; None outside of parts
 

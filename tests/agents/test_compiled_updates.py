@@ -1,6 +1,7 @@
 """Compiled updates: the bits of the eager agent through skipped steps and changing scales, in runs and after a stop."""
 
 import errno
+from contextlib import closing
 
 import pytest
 import torch
@@ -8,9 +9,12 @@ from sac_pairs import RESTLESS, SMALL, differences, pair, same
 
 from roundoff.agents import TrainConfig, train
 from roundoff.agents.algorithms.arithmetic import simulation_of
+from roundoff.agents.experience.replay import batch_of
 from roundoff.agents.programs import compiled as compiled_updates
 from roundoff.agents.programs.compiled import CompiledUpdates, compile_acting, compile_updates
+from roundoff.agents.run.parts import make_learner, open_environments
 from roundoff.agents.run.stopping import Stopped, StopRequest
+from roundoff.formats import round
 from roundoff.simulate.compiling.graphs import tracing as graphs
 from roundoff.simulate.compiling.step import reason_against_compiling
 
@@ -48,6 +52,33 @@ def test_same_bits_as_the_eager_agent(keys, request, monkeypatch):
     assert differences(eager, mine) == []
     if "initial_loss_scale" in keys:
         assert len(scales) > 3
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("atoms", [1, 11])
+@pytest.mark.parametrize("algorithm", ["dqn", "d4pg"])
+def test_priorities_have_the_bits_of_the_eager_agent(algorithm, atoms, monkeypatch):
+    """They are computed behind the gradient, whose way into its place draws other random bits in a program."""
+    monkeypatch.setattr(compiled_updates, "_PROGRAMS", {})
+    task = "gym:CartPole-v1" if algorithm == "dqn" else SMALL["task"]
+    support = {"v_min": 0.0, "v_max": 100.0} if atoms > 1 else {}
+    keys = SMALL | {"algorithm": algorithm, "task": task, "atoms": atoms, "n_steps": 1, "prioritized": True} | support
+    keys |= {"format": "e5m4", "policy": {"rounding": "stochastic"}}
+    config = TrainConfig(**{name: keys[name] for name in keys if name != "tau"})
+    with closing(open_environments(config, lambda: None)) as environments:
+        eager, mine = (make_learner(config, environments, torch.device("cpu"))[0] for _ in range(2))
+    mine.compiled = CompiledUpdates(mine)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        rows = round(torch.randn(8, eager.row_size, generator=generator), "e5m4")
+        weights = round(torch.rand(8, 1, generator=generator), "e5m4")
+        both = [
+            one.update(batch_of(rows.clone(), one.observation_size, one.action_size).weighed(weights))
+            for one in (eager, mine)
+        ]
+        assert all(torch.equal(both[0][name], both[1][name]) for name in both[0])
+    assert "priority" in both[0]
+    assert differences(eager, mine) == []
 
 
 def test_actions_have_the_bits_of_the_eager_agent():

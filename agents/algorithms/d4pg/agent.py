@@ -100,7 +100,7 @@ class D4PG(DeterministicActor, ValueLearner):
         target = self.targets_of(batch.rewards, batch.discounts, following)
         weights = batch.weights if self.config.weighs else None
         metrics = step_critics(self, q, target, len(batch.rows), weights)
-        return {**metrics, **self.priorities(self.without_scale(metrics["td_error"][0].abs()))}
+        return {**metrics, **self.priorities(lambda: self.without_scale(metrics["td_error"][0].abs()))}
 
     def _step_distributions(self, outputs: torch.Tensor, following: torch.Tensor, batch: Batch) -> Metrics:
         """Steps by the derivative of the mean cross entropy by logits, (1, n, atoms)."""
@@ -110,7 +110,7 @@ class D4PG(DeterministicActor, ValueLearner):
         weights = self.cross_entropy_weights(logits, target, batch)
         self.networks["critic"].compute_gradients(outputs, weights.unsqueeze(0))
         self.step("critic")
-        priorities = self.priorities(divergence(target, logits)) if self.config.prioritized else {}
+        priorities = self.priorities(lambda: divergence(target, logits))
         return {"q": expected(target, self.atoms), **priorities}
 
     def _noise_of_environments(self) -> torch.Tensor | None:
