@@ -92,8 +92,8 @@ _PARTS = (
     "roundoff.current_run",
     "roundoff.formats",
     "roundoff.simulate",
-    "roundoff.sweeps.from_python",
     "roundoff.agents",
+    "roundoff.sweeps.from_python",
 )
 _NEED_EXTRAS = ("export", "sweep")
 
