@@ -199,8 +199,8 @@ class TestRuns:
         train(config, tmp_path / "whole")
         stop, evaluate = StopRequest(), Run._evaluate
 
-        def then_stop(self, log):
-            crash = evaluate(self, log)
+        def then_stop(self):
+            crash = evaluate(self)
             stop.make()
             return crash
 
