@@ -70,7 +70,9 @@ def problems(draw, largest_rate=1e-3, smallest_eps=1e-8, algorithm="sac"):
         "seed": draw(st.integers(0, 10**6)),
     }
     if algorithm == "d4pg":
-        keys |= {"atoms": draw(st.sampled_from([1, 2, 11, 51])), "n_steps": draw(st.integers(1, 4)), "target_every": 1}
+        atoms = draw(st.sampled_from([1, 2, 11, 51]))
+        keys |= {"atoms": atoms, "n_steps": draw(st.integers(1, 4)), "target_every": 1}
+        keys |= {"v_max": 150.0} if atoms > 1 else {}
     return Problem(draw(st.integers(1, 5)), draw(st.integers(1, 3)), tuple(keys.items()), algorithm)
 
 

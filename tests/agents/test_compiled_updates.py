@@ -58,7 +58,7 @@ def test_same_bits_as_the_eager_agent(keys, request, monkeypatch):
 @pytest.mark.parametrize("atoms", [1, 11])
 @pytest.mark.parametrize("algorithm", ["dqn", "d4pg"])
 def test_priorities_have_the_bits_of_the_eager_agent(algorithm, atoms, monkeypatch):
-    """They are computed behind the gradient, whose way into its place draws other random bits in a program."""
+    """Priorities are computed behind the gradient, whose way into its place draws other random bits in a program."""
     monkeypatch.setattr(compiled_updates, "_PROGRAMS", {})
     task = "gym:CartPole-v1" if algorithm == "dqn" else SMALL["task"]
     support = {"v_min": 0.0, "v_max": 100.0} if atoms > 1 else {}
