@@ -41,7 +41,7 @@ class Learner(Acting, ABC):
         parts: what an update consists of, in order.
     """
 
-    draws: ClassVar[tuple[str, ...]] = ("critic", "critic_step", "actor", "actor_step", "targets", "priority")
+    draws: ClassVar[tuple[str, ...]] = ("critic", "critic_step", "actor", "actor_step", "targets")
     parts: tuple[Part, ...] = ()
     _drawing: int | None = None  # the place of the bits that are drawn; None outside of parts
 
@@ -122,7 +122,12 @@ class Learner(Acting, ABC):
     def step(self, name: str, largest_norm: float | None = None) -> None:
         """A step of an optimizer, for gradients that have been computed, with random bits of its own: ``{name}_step``.
 
-        ``largest_norm``: to which gradients are scaled down; None: they are not.
+        What a part computes behind it begins with :meth:`draw`: programs take other operations for a step, so that bits
+        that were counted on from there would be others in them.
+
+        Args:
+            name: of the optimizer.
+            largest_norm: to which gradients are scaled down; None: they are not.
         """
         self.draw(f"{name}_step")
         self.optimizers[name].step(largest_norm)

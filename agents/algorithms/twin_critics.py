@@ -11,10 +11,17 @@ if TYPE_CHECKING:
     from .part import Metrics
 
 
-def step_critics(
+def step_critics(learner: Learner, q: torch.Tensor, target: torch.Tensor, count: int) -> Metrics:
+    """Moves the critics by a step of their optimizer to lower their mean squared errors; see :func:`differentiate`."""
+    metrics = differentiate(learner, q, target, count)
+    learner.step("critic")
+    return metrics
+
+
+def differentiate(
     learner: Learner, q: torch.Tensor, target: torch.Tensor, count: int, weights: torch.Tensor | None = None
 ) -> Metrics:
-    """Moves the critics by a step of their optimizer to lower their mean squared errors.
+    """Computes the gradients of critics' mean squared errors.
 
     Args:
         learner: whose network and optimizer ``critic`` it is about.
@@ -31,5 +38,4 @@ def step_critics(
     # The derivative of each critic's mean squared error by its outputs.
     derivative = error if weights is None else error * weights
     learner.networks["critic"].compute_gradients(q, derivative * optimizer.mean_weight(2 / learner.reward_scale, count))
-    learner.step("critic")
     return {"td_error": error, "q": target}

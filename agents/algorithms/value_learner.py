@@ -17,8 +17,6 @@ from .stochastic_targets import stochastic_projection
 from .target_copy import TargetCopy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ..config.value_keys import ValueKeys
     from ..experience.replay import Batch
     from ..optimizers.kahan_momentum import MovingAverage
@@ -85,16 +83,9 @@ class ValueLearner(Learner, ABC):
         """A derivative by what each transition gave, times the weight of the transition if it has one."""
         return derivative * batch.weights if self.config.weighs else derivative
 
-    def priorities(self, errors: Callable[[], torch.Tensor]) -> Metrics:
-        """Errors, not negative, with the exponent of priorities, if there are any.
-
-        They are computed here, with random bits of their own: a gradient's way into its place takes other operations in
-        a program, so that what comes after it would draw other bits there. What follows draws after them.
-        """
-        if not self.config.prioritized:
-            return {}
-        self.draw("priority")
-        return {"priority": errors().pow(self.config.priority_exponent)}
+    def priorities(self, errors: torch.Tensor) -> Metrics:
+        """Errors, not negative, with the exponent of priorities, if there are any."""
+        return {"priority": errors.pow(self.config.priority_exponent)} if self.config.prioritized else {}
 
     def without_scale(self, errors: torch.Tensor) -> torch.Tensor:
         """Errors of values in the unit of rewards as they are."""

@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Self, final
 
 import torch
-from torch import _foreach_copy_
 
 from .scaled_head import exact_head, head
 
@@ -51,7 +50,7 @@ class FlatNetwork(ABC):
         self.layers = self.views(self.flat)
         self._initialize(generator)
         self.trainable = [layer.detach().requires_grad_() for layer in self.layers]
-        self._gradients: list[torch.Tensor] | None = self.views(self.flat.grad)
+        self._makes_gradients = False
 
     @abstractmethod
     def _initialize(self, generator: torch.Generator) -> None:
@@ -71,16 +70,18 @@ class FlatNetwork(ABC):
             weights: as ``outputs``, or a number for all of them; a loss scale belongs here.
         """
         gradients = torch.autograd.grad(outputs, self.trainable, grad_outputs=weights)
-        if self._gradients is None:
-            self.flat.grad = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        # One operation, in programs too: the random bits of what follows go by how many there were.
+        joined = [gradient.reshape(-1) for gradient in gradients]
+        if self._makes_gradients:
+            self.flat.grad = torch.cat(joined)
         else:
-            _foreach_copy_(self._gradients, gradients)
+            torch.cat(joined, out=self.flat.grad)
 
     def bound_to(self, flat: torch.Tensor) -> Self:
         """This network with its parameters elsewhere, in ``flat``; for traced programs, which make new gradients."""
         other = copy(self)
         other.flat = flat
-        other._gradients = None  # noqa: SLF001  it is a network
+        other._makes_gradients = True  # noqa: SLF001  it is a network
         other.layers = other.views(flat)
         other.trainable = [layer.detach().requires_grad_() for layer in other.layers]
         return other

@@ -55,14 +55,16 @@ def test_same_bits_as_the_eager_agent(keys, request, monkeypatch):
 
 
 @pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("prioritized", [True, False])
 @pytest.mark.parametrize("atoms", [1, 11])
 @pytest.mark.parametrize("algorithm", ["dqn", "d4pg"])
-def test_priorities_have_the_bits_of_the_eager_agent(algorithm, atoms, monkeypatch):
-    """Priorities are computed behind the gradient, whose way into its place draws other random bits in a program."""
+def test_what_values_tell_has_the_bits_of_the_eager_agent(algorithm, atoms, prioritized, monkeypatch):
+    """Priorities and mean values are computed behind the gradient, up to which as many random bits were drawn."""
     monkeypatch.setattr(compiled_updates, "_PROGRAMS", {})
     task = "gym:CartPole-v1" if algorithm == "dqn" else SMALL["task"]
     support = {"v_min": 0.0, "v_max": 100.0} if atoms > 1 else {}
-    keys = SMALL | {"algorithm": algorithm, "task": task, "atoms": atoms, "n_steps": 1, "prioritized": True} | support
+    keys = SMALL | {"algorithm": algorithm, "task": task, "atoms": atoms, "n_steps": 1}
+    keys |= support | {"prioritized": prioritized}
     keys |= {"format": "e5m4", "policy": {"rounding": "stochastic"}}
     config = TrainConfig(**{name: keys[name] for name in keys if name != "tau"})
     with closing(open_environments(config, lambda: None)) as environments:
@@ -77,7 +79,7 @@ def test_priorities_have_the_bits_of_the_eager_agent(algorithm, atoms, monkeypat
             for one in (eager, mine)
         ]
         assert all(torch.equal(both[0][name], both[1][name]) for name in both[0])
-    assert "priority" in both[0]
+    assert {"q", *(["priority"] if prioritized else [])} <= both[0].keys()
     assert differences(eager, mine) == []
 
 

@@ -15,7 +15,7 @@ from ..deterministic_actor import DeterministicActor
 from ..explorer import GaussianExplorer, deviations_of
 from ..part import Metrics, Part
 from ..stochastic_targets import least_of
-from ..twin_critics import step_critics
+from ..twin_critics import differentiate
 from ..value_learner import ValueLearner
 
 if TYPE_CHECKING:
@@ -84,7 +84,9 @@ class D4PG(DeterministicActor, ValueLearner):
         following = least_of(following) if self.values_are_exact else following[0]
         critic, scale = self.networks["critic"], self.scale_of_outputs
         outputs = forward(critic.trainable, batch.observations_and_actions, scale=scale)
-        return (self._step_values if self.config.atoms == 1 else self._step_distributions)(outputs, following, batch)
+        metrics = (self._of_values if self.config.atoms == 1 else self._of_distributions)(outputs, following, batch)
+        self.step("critic")
+        return metrics
 
     def actor_objective(self, outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """What the critic gives, and the derivative of its negative mean value."""
@@ -95,22 +97,21 @@ class D4PG(DeterministicActor, ValueLearner):
             -1 / self.reward_scale, len(outputs)
         )
 
-    def _step_values(self, q: torch.Tensor, following: torch.Tensor, batch: Batch) -> Metrics:
-        """Steps by the derivative of the mean squared error by Q values, (1, n, 1)."""
+    def _of_values(self, q: torch.Tensor, following: torch.Tensor, batch: Batch) -> Metrics:
+        """Computes the gradient of the mean squared error by Q values, (1, n, 1)."""
         target = self.targets_of(batch.rewards, batch.discounts, following)
         weights = batch.weights if self.config.weighs else None
-        metrics = step_critics(self, q, target, len(batch.rows), weights)
-        return {**metrics, **self.priorities(lambda: self.without_scale(metrics["td_error"][0].abs()))}
+        metrics = differentiate(self, q, target, len(batch.rows), weights)
+        return {**metrics, **self.priorities(self.without_scale(metrics["td_error"][0].abs()))}
 
-    def _step_distributions(self, outputs: torch.Tensor, following: torch.Tensor, batch: Batch) -> Metrics:
-        """Steps by the derivative of the mean cross entropy by logits, (1, n, atoms)."""
+    def _of_distributions(self, outputs: torch.Tensor, following: torch.Tensor, batch: Batch) -> Metrics:
+        """Computes the gradient of the mean cross entropy by logits, (1, n, atoms)."""
         probabilities = torch.softmax(following, dim=1)
         target = self.projected_target(probabilities, batch)
         logits = outputs.detach()[0]
         weights = self.cross_entropy_weights(logits, target, batch)
         self.networks["critic"].compute_gradients(outputs, weights.unsqueeze(0))
-        self.step("critic")
-        priorities = self.priorities(lambda: divergence(target, logits))
+        priorities = self.priorities(divergence(target, logits)) if self.config.prioritized else {}
         return {"q": expected(target, self.atoms), **priorities}
 
     def _noise_of_environments(self) -> torch.Tensor | None:

@@ -163,7 +163,7 @@ class DQN(ValueLearner):
         derivative = self.weighed(error.clamp(-scale, scale) if huber else error, batch)
         weight = derivative * optimizer.mean_weight((1 if huber else 2) / scale, len(error))
         self.network.compute_gradients(q, torch.zeros_like(q).scatter(1, taken, weight))
-        return {"td_error": error, "q": target, **self.priorities(lambda: self.without_scale(error.abs()))}
+        return {"td_error": error, "q": target, **self.priorities(self.without_scale(error.abs()))}
 
     def _best(self, observations: torch.Tensor) -> torch.Tensor:
         """The target network's value of the best actions, or of those that the network takes for the best, (n, 1)."""
@@ -194,7 +194,7 @@ class DQN(ValueLearner):
         weight = self.cross_entropy_weights(logits, target, batch)
         self.network.compute_gradients(outputs, torch.zeros_like(outputs).scatter(1, taken, weight.unsqueeze(1)))
         best = next_q.gather(1, choice)
-        return {"q": best, **self.priorities(lambda: divergence(target, logits))}
+        return {"q": best, **(self.priorities(divergence(target, logits)) if config.prioritized else {})}
 
     def _outputs(self, layers: Sequence[torch.Tensor], observations: torch.Tensor) -> torch.Tensor:
         """Q values, (n, action), or the logits of their distributions, (n, action, atoms)."""
