@@ -7,6 +7,8 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 
+from ..simulate import exact
+
 Correction: TypeAlias = Literal[
     "none", "token", "token-truncate", "token-mask", "sequence", "sequence-truncate", "sequence-mask"
 ]
@@ -52,6 +54,7 @@ class Mismatch(NamedTuple):
     sequences: int
 
 
+@exact
 def mismatch(
     trainer_log_probs: torch.Tensor,
     rollout_log_probs: torch.Tensor,
@@ -61,7 +64,8 @@ def mismatch(
 ) -> Mismatch:
     """Measures how far rollouts and learning disagree about the tokens that were sampled, in float64.
 
-    Where both compute alike, and the weights are the same, all is 0 or 1. A policy gradient is biased by what is not.
+    It is computed outside of all simulations, also where it is called inside of one. Where both compute alike, and the
+    weights are the same, all is 0 or 1. A policy gradient is biased by what is not.
 
     Args:
         trainer_log_probs: what the trainer says of each sampled token, (sequences, tokens), or of one sequence; any
@@ -74,8 +78,8 @@ def mismatch(
         Numbers, of which ``roundoff.log(step=..., **found._asdict())`` keeps all in a sweep of a program.
 
     Raises:
-        ValueError: shapes are unlike, no token counts, or one that counts has a log-probability that is NaN or above
-            0, or was sampled with minus infinity.
+        ValueError: shapes are unlike, a type is no floating-point one, no token counts, or one that counts has a
+            log-probability that is NaN or above 0, or was sampled with minus infinity.
 
     Source:
         Estimators of KL: Schulman, "Approximating KL divergence", 2020. Effective sample size: Kong, "A note on
@@ -110,6 +114,7 @@ def mismatch(
     )
 
 
+@exact
 def importance_weights(
     trainer_log_probs: torch.Tensor,
     rollout_log_probs: torch.Tensor,
@@ -120,6 +125,8 @@ def importance_weights(
     least: float = 0.0,
 ) -> torch.Tensor:
     """Weights by which the terms of a policy gradient are multiplied, as tokens were sampled by another arithmetic.
+
+    They are computed outside of all simulations, as :func:`mismatch` is.
 
     - ``none``: 1, the gradient as most programs have it, which is biased.
     - ``token``: r, the ratio of a token's probabilities; ``sequence``: R, the product of r over its sequence. With R
@@ -171,6 +178,9 @@ def _checked(
     for name, one in (("rollout_log_probs", rollout), ("mask", mask)):
         if one.shape != shape:
             raise ValueError(f"{name} must have the shape of trainer_log_probs, {tuple(shape)}, got {tuple(one.shape)}")
+    for name, one in (("trainer_log_probs", trainer), ("rollout_log_probs", rollout)):
+        if not one.is_floating_point():
+            raise ValueError(f"{name} must be floating-point numbers, got {one.dtype}")
     if trainer.ndim not in (1, 2):
         raise ValueError(f"trainer_log_probs must be (sequences, tokens) or (tokens,), got {tuple(shape)}")
     two = (1, *shape) if len(shape) == 1 else shape

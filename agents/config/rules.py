@@ -170,7 +170,7 @@ def beyond_support(config: Any) -> float | None:
         return None
     steps = -(-_SUITE_STEPS // config.action_repeat)
     weights = steps if config.discount == 1 else (1 - config.discount**steps) / (1 - config.discount)
-    most: float = config.action_repeat * weights
+    most: float = weights * (1 if config.clip_rewards else config.action_repeat)
     return most if most > config.support[1] else None
 
 
@@ -197,6 +197,9 @@ RULES = (
          " leave it out, or set format: fp32"),
     KeyRule(lambda c: c.perturb and next((k for k in ("policy", "storage", "qat") if getattr(c, k)), None), "perturb",
          "perturb: {c.perturb} is for runs that nothing rounds, got {found}; leave one of them out"),
+    KeyRule(lambda c: c.perturb and c.baseline != "none", "perturb",
+            "perturb: {c.perturb} is for runs without a baseline, whose master weights it would not reach, got"
+            " baseline: {c.baseline}; leave one of them out"),
     # Several learners.
     KeyRule(lambda c: c.environments % c.learners, "learners",
          "learners is {c.learners}, and each has as many of the {c.environments} environments; allowed are divisors of"

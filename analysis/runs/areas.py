@@ -27,13 +27,15 @@ def area(curve: Iterable[tuple[float, float]]) -> float:
 
     Returns:
         The integral by trapezoids from the first evaluation to the last, over the steps between them; NaN of fewer
-        than two steps.
+        than two steps, and where it is beyond float64.
     """
     points = sorted(dict(curve).items())
     if len(points) < 2:
         return math.nan
     steps, returns = np.array(points, float).T
-    return float(np.trapezoid(returns, steps) / (steps[-1] - steps[0]))
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = float(np.trapezoid(returns, (steps - steps[0]) / (steps[-1] - steps[0])))
+    return found if math.isfinite(found) else math.nan
 
 
 def areas(folders: Mapping[str, Path]) -> dict[str, float]:

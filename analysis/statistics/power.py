@@ -27,6 +27,8 @@ FAILING = 0.1
 """The share of runs that learn nothing, in made-up formats that fail."""
 
 _EXPERIMENTS = 2_000
+_DRAWN = 2_000_000  # runs at most, of a side of a task: of many runs, fewer experiments are made
+_ROUNDING = 1e-9  # of the largest number: what is smaller came from adding in floating point
 _SEEDS = (*range(3, 17), 18, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 
 
@@ -63,7 +65,8 @@ def power_of(
     An experiment draws as many runs of either side as there are, pairs together, with replacement, by the smoothed
     bootstrap: normal noise with the covariance of the runs, times n^(-1/6), is added, and the sum is shrunk to the
     variance of the runs; without the noise, draws from few runs are too often all the same. Runs of the format are then
-    moved so that their mean is what the made-up format shall have. With few runs this is rough all the same.
+    moved so that their mean is what the made-up format shall have. With few runs this is rough all the same. There are
+    2000 experiments, and fewer where a side has more than a thousand runs.
 
     Args:
         x: for each task, scores by seed.
@@ -82,6 +85,9 @@ def power_of(
     """
     if not all(len(task) > 2 and np.isfinite([*task.values()]).all() for task in (*x, *y)):
         return UNKNOWN
+    unit = max(abs(score) for task in (*x, *y) for score in task.values()) or 1.0  # so that squares are numbers, too
+    x, y = ([{seed: score / unit for seed, score in task.items()} for task in side] for side in (x, y))
+    untrained = [score / unit for score in untrained]
     sides = matched(x, y)
     if min(task.size for task in (*sides.x, *sides.y)) < 3 or sides.reference == 0:
         return UNKNOWN
@@ -122,7 +128,8 @@ def _smoothed(runs: NDArray[np.float64], generator: np.random.Generator, seeds: 
     sides, count = runs.shape
     width = count ** (-1 / 6)
     apart = (runs - runs.mean(axis=1, keepdims=True)) * math.sqrt(count / (count - 1))
-    places = generator.integers(count, size=(_EXPERIMENTS, seeds or count))
+    drawn = seeds or count
+    places = generator.integers(count, size=(min(_EXPERIMENTS, max(1, _DRAWN // drawn)), drawn))
     scales, axes = np.linalg.eigh(apart @ apart.T / count)
     root = axes * np.sqrt(np.maximum(scales, 0))
     noise = np.tensordot(root, generator.normal(size=(sides, *places.shape)), 1)
@@ -132,15 +139,15 @@ def _smoothed(runs: NDArray[np.float64], generator: np.random.Generator, seeds: 
 
 def _called_equivalent(x: Samples, y: Samples, margin: float, *, paired: bool) -> float:
     """The share of experiments in which both one-sided tests reject."""
-    both = np.ones(_EXPERIMENTS, bool)
+    both: NDArray[np.bool_] | bool = True
     for side in (1, -1):
         factor = 1 - side * margin
         if paired:
             samples = [side * (a - factor * b) for a, b in zip(x, y, strict=True)]
         else:
             samples = [*(side * a for a in x), *(-side * factor * b for b in y)]
-        both &= _p_above(samples) < ALPHA
-    return float(both.mean())
+        both = both & (_p_above(samples) < ALPHA)
+    return float(np.mean(both))
 
 
 def _p_above(samples: Samples) -> NDArray[np.float64]:
@@ -169,7 +176,7 @@ def _correlation(sides: Matched) -> tuple[float, float]:
     if not sides.paired:
         return math.nan, math.nan
     a, b = max(zip(sides.x, sides.y, strict=True), key=lambda pair: pair[0].size)
-    if np.ptp(a) == 0 or np.ptp(b) == 0:
+    if any(np.ptp(of) <= _ROUNDING * np.abs(of).max() for of in (a, b)):
         return math.nan, math.nan
     found = stats.pearsonr(a, b, alternative="greater")
     return float(found.statistic), float(found.pvalue)

@@ -97,6 +97,15 @@ def test_it_is_computed_in_float64_and_weights_keep_their_type(dtype):
     assert not weights.requires_grad
 
 
+def test_no_simulation_rounds_it():
+    trainer, rollout = torch.tensor([[-0.51, -3.07]]), torch.tensor([[-0.26, -4.03]])
+    found = mismatch(trainer, rollout), importance_weights(trainer, rollout, correction="token")
+    with roundoff.simulate("e5m2", rounding="stochastic"):
+        inside = mismatch(trainer, rollout), importance_weights(trainer, rollout, correction="token")
+    assert inside[0] == found[0]
+    assert torch.equal(inside[1], found[1])
+
+
 R = [0.5, 1.0, 3.0]  # a sequence of 1.5
 
 
@@ -170,6 +179,7 @@ def test_the_divergence_falls_by_four_with_every_bit():
     [
         ([[-1.0]], [[-1.0, -2.0]], None, r"rollout_log_probs must have the shape of trainer_log_probs, \(1, 1\)"),
         ([[-1.0]], [[-1.0]], [True], r"mask must have the shape"),
+        ([[-1]], [[-1.0]], None, r"trainer_log_probs must be floating-point numbers, got torch.int64"),
         ([[[-1.0]]], [[[-1.0]]], None, r"must be \(sequences, tokens\) or \(tokens,\), got \(1, 1, 1\)"),
         ([[-1.0]], [[-1.0]], [[False]], "no token counts"),
         ([[]], [[]], None, "no token counts"),

@@ -40,6 +40,7 @@ def test_atoms_that_end_before_values_do():
     assert remarks(TrainConfig(algorithm="d4pg", action_repeat=8, v_max=1000.0, discount=1.0)) == []
     assert TrainConfig(algorithm="d4pg", action_repeat=8, task="gym:Pendulum-v1").support == (-150, 150)  # not known
     assert TrainConfig(algorithm="d4pg", action_repeat=8, atoms=1)
+    assert TrainConfig(algorithm="d4pg", action_repeat=8, clip_rewards=True).support == (-150, 150)  # 71.5 at most
 
 
 def test_a_width_of_td3_is_that_of_all_layers():

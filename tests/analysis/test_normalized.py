@@ -99,21 +99,23 @@ def test_an_area_is_a_mean_return(tmp_path):
     assert area([(10, 9.0), (10, 1.0), (20, 3.0)]) == 2  # a run that went on evaluates again
     assert math.isnan(area([(10, 1.0)]))
     assert math.isnan(areas({"a": tmp_path / "none"})["a"])
+    assert math.isnan(area([(0, 1.7e308), (1, 1.7e308), (2, 1.7e308)]))
 
 
 @pytest.mark.parametrize(
-    ("task", "scores", "said"),
+    ("task", "scores", "untrained", "said"),
     [
-        ("cartpole_balance", [999.0, 985.0, 700.0], "cartpole_balance"),
-        ("cartpole_balance", [999.0, 900.0, 700.0], ""),
-        ("gym:CartPole-v1", [500.0, 500.0, 139.0], "gym:CartPole-v1"),
-        ("gym:CartPole-v1", [500.0, 499.0, 498.0], ""),
-        ("gym:Pendulum-v1", [-150.0, -151.0], ""),
+        ("cartpole_balance", [999.0, 985.0, 700.0], None, "cartpole_balance"),
+        ("cartpole_balance", [999.0, 900.0, 700.0], None, ""),
+        ("gym:CartPole-v1", [500.0, 500.0, 499.0], 9.0, "gym:CartPole-v1"),
+        ("gym:CartPole-v1", [500.0, 499.0, 498.0], 9.0, ""),
+        ("gym:Pendulum-v1", [-150.0, -151.0], -1400.0, ""),
+        ("gym:MountainCar-v0", [-200.0, -200.0], None, ""),  # the lowest, for all that is known
     ],
 )
-def test_the_highest_return_is_named(tmp_path, task, scores, said):
+def test_the_highest_return_is_named(tmp_path, task, scores, untrained, said):
     for seed, score in enumerate(scores):
-        write(tmp_path, task, "fp32", seed, score)
+        write(tmp_path, task, "fp32", seed, score, **({} if untrained is None else {"untrained": untrained}))
         write(tmp_path, task, "e5m10", seed, score)
     (row,) = against_reference(read_experiment(tmp_path)).to_dict("records")
     assert row["ceiling"] == said

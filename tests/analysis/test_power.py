@@ -1,6 +1,7 @@
 """The power of the test of equivalence by simulation: against theory, and against experiments drawn from the truth."""
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -100,3 +101,27 @@ def test_little_data_has_no_power(scores):
 def test_without_spread_all_is_certain():
     found = power_of(by_seed([5.0] * 4), by_seed([5.0] * 4), np.random.default_rng(0), untrained=[0.0])
     assert (found.lower, found.equal, found.seeds) == (0, 1, 3)
+
+
+@pytest.mark.parametrize("unit", [1e200, 1e307, 1e-200, 1e-310])
+def test_units_do_not_matter(unit):
+    """No square is beyond float64, and none is 0."""
+    x, y = made(8, 0.3, 8, 1), made(8, 0.3, 8, 2)
+    plain, scaled = (power_of(by_seed(x * by), by_seed(y * by), np.random.default_rng(0)) for by in (1, unit))
+    assert tuple(scaled) == pytest.approx(tuple(plain), abs=0.01, nan_ok=True)
+
+
+def test_many_runs_take_fewer_experiments():
+    n = 20_000
+    x, y = by_seed(made(1, 0.1, n, 1)), by_seed(made(1, 0.1, n, 2))
+    tracemalloc.start()
+    found = power_of(x, y, np.random.default_rng(0))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (found.lower, found.equal) == pytest.approx((0.05, 1), abs=0.08)
+    assert most < 400e6
+
+
+def test_what_hardly_differs_has_no_correlation():
+    x, y = [1e8, 1e8 + 1e-7, 1e8], [1e8, 1e8, 1e8 + 2e-8]
+    assert math.isnan(power_of(by_seed(x), by_seed(y), np.random.default_rng(0)).correlation)
