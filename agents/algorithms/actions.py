@@ -32,12 +32,14 @@ class Acting(LearnerState, ABC):
         acting: what has taken over the choice of actions in training, for observations and noise; None if nothing has.
         products: in which operands are rounded for the actions of an evaluation; None if none are.
         samples: whether the actions of an evaluation are those of training, as of :meth:`sampling`.
+        acted: actions of environments that it has chosen in training, where that decides how it explores.
     """
 
     acting_network: ClassVar[str] = "actor"
     acting: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
     products: QuantizedProducts | None = None
     samples: bool = False
+    acted: int = 0
 
     @abstractmethod
     def best_actions(self, observations: torch.Tensor) -> torch.Tensor:

@@ -48,11 +48,12 @@ class OptimizerKeys(TrainConfig):
         "One of the paper's baselines in place of the fixes: `naive`, `coercion`, `loss_scaling`, `mixed_precision`,"
         " `amp` or `eps`; `fixes` is then none. `none`: the agent with its fixes. See docs/baselines.md.",
     )
-    evaluation: Literal["best", "sampled"] = key(
-        "best",
-        "What acts in evaluations: `best`, the mean or most likely action, as in the papers of SAC, TD3, D4PG and"
-        " low-precision SAC; or `sampled`, what acts in training, noise and all, whose returns the papers of A2C, PPO"
-        " and of accelerated methods report. DQN's random actions are then as many as in training (Mnih et al.: 5 %).",
+    evaluation: Literal["deterministic", "sampled"] = key(
+        "deterministic",
+        "What acts in evaluations: `deterministic`, the mean, most likely or greedy action, as in the papers of SAC,"
+        " TD3, D4PG and low-precision SAC; or `sampled`, what acts in training, noise and all, whose returns the papers"
+        " of A2C, PPO and of accelerated methods report. DQN's random actions are then as many as in training at that"
+        " moment (Mnih et al.: 5 %).",
         KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS | KeyRole.LATER,
     )
     perturb: Annotated[int, Field(ge=0, le=2**20)] = key(

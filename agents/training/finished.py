@@ -81,4 +81,5 @@ def learner_with(
         raise RunError(f"{place}: the agent of its sizes cannot be made ({error})") from error
     take_over(weights, learner.weights(), str(place))
     learner.be_quantized(quantized=config.is_quantized(step))
+    learner.acted = max(0, step // config.action_repeat - config.steps_before_learning)
     return learner, recorder.intake

@@ -116,7 +116,7 @@ def _opened(
 
         def play(quantization: Quantization | None = None, *, watch: bool = False) -> tuple[Evaluation, Ranges]:
             acting = agent.learner if quantization is None else agent.learner.quantized(quantization, watch=watch)
-            policy = EvaluationPolicy(acting, agent.intake, quantization)
+            policy = EvaluationPolicy(acting, agent.intake, quantization, step=step)
             found = evaluate(agent.episodes, policy, seed=config.seed, step=step)
             return found, acting.products.ranges if acting.products else []
 

@@ -160,7 +160,7 @@ def test_a_config_in_a_file_says_the_algorithm(tmp_path):
 LATER = {
     "learners": 1, "asynchronous": False, "communicate_every": 1, "communicate": None, "optimizer": "adam",
     "training_intensity": None, "random_start": 0, "clip_rewards": False,
-    "evaluate_in": (), "qat": None, "storage": None, "reward_scale": 1.0, "perturb": 0, "evaluation": "best",
+    "evaluate_in": (), "qat": None, "storage": None, "reward_scale": 1.0, "perturb": 0, "evaluation": "deterministic",
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from runs import SMALL, outcome, stopped_and_continued
 
-from roundoff.agents import TrainConfig, train
+from roundoff.agents import Quantization, TrainConfig, quantize, train
 from roundoff.agents.run.evaluate import EvaluationPolicy
 from roundoff.agents.run.parts import make_learner, open_environments
 
@@ -31,12 +31,12 @@ def lines(folder, kind):
 
 @pytest.mark.parametrize("algorithm", ["sac", "ppo"])
 def test_training_is_the_same_and_returns_are_of_samples(tmp_path, algorithm):
-    for how in ("best", "sampled"):
+    for how in ("deterministic", "sampled"):
         train(config(algorithm, evaluation=how), tmp_path / how, compiled=False)
-    best, sampled = (lines(tmp_path / how, "eval") for how in ("best", "sampled"))
-    assert lines(tmp_path / "best", "train") == lines(tmp_path / "sampled", "train")
+    best, sampled = (lines(tmp_path / how, "eval") for how in ("deterministic", "sampled"))
+    assert lines(tmp_path / "deterministic", "train") == lines(tmp_path / "sampled", "train")
     assert all(a["returns"] != b["returns"] for a, b in zip(best, sampled, strict=True))
-    assert outcome(tmp_path / "best")["weights"] == outcome(tmp_path / "sampled")["weights"]
+    assert outcome(tmp_path / "deterministic")["weights"] == outcome(tmp_path / "sampled")["weights"]
     stopped_and_continued(config(algorithm, evaluation="sampled"), tmp_path / "again", at=2000)
     assert lines(tmp_path / "again", "eval") == sampled  # an evaluation depends on its step and seed alone
 
@@ -61,6 +61,14 @@ def test_what_acts_is_what_acts_in_training(algorithm):
     assert len(np.unique(first, axis=0)) > 1  # of one state
     unused, _ = made()
     assert torch.equal(*(one.generators["act_noise"].get_state() for one in (learner, unused)))  # training's own
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "dqn"])
+def test_it_is_played_again_when_a_policy_is_quantized(tmp_path, algorithm):
+    """DQN's random actions, whose share falls, are those of the end: an evaluation is one moment of training."""
+    falls = {"exploration_end": 0.0, "exploration_steps": 4000} if algorithm == "dqn" else {}
+    result = train(config(algorithm, evaluation="sampled", **falls), tmp_path, compiled=False)
+    assert quantize(tmp_path, [Quantization.parse("int8")]).original.mean == result.return_mean
 
 
 def test_it_has_a_name_of_its_own_and_is_not_for_actors():

@@ -64,7 +64,6 @@ class DQN(ValueLearner):
             Part("critic", DQN.update_critic),
             Part("targets", DQN.update_targets, every=config.target_every, batch=False),
         )
-        self.acted = 0
 
     def _make_network(self, shape: Sequence[int]) -> PlanesNetwork:
         config = self.config
@@ -123,7 +122,8 @@ class DQN(ValueLearner):
         share = share_of_random_actions(
             self.acted, config.exploration_start, config.exploration_end, config.exploration_steps
         )
-        self.acted += count
+        if not self.samples:  # an evaluation is one moment of training
+            self.acted += count
         return random_actions(count, self.action_size, share, self.generators["act_noise"], self.dtype)
 
     def prepare(self, batch: Batch | FrameBatch) -> Batch:
