@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from ..statistics.power import FAILING, WANTED
 from ..tables.summary import ALL_TASKS, records
 from .markup import Column, Safe, element, interval, number, percent, table, tick
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import pandas as pd
 
     from ..runs.experiment import Experiment
+
+    _Cells = list[tuple[Column, Callable[[dict[str, Any]], object]]]  # columns, and what a row has in each
 
 _LONG = 24  # rows
 _TEXT: dict[str, Any] = {"numeric": False}
@@ -26,7 +29,7 @@ def answers(needed: pd.DataFrame, experiment: Experiment) -> Safe:
 
 
 def _answer(row: dict[str, Any], experiment: Experiment) -> Sequence[object]:
-    where = f"{_task(row['task'])}, {_family(row)}{_condition(row, experiment)}: "
+    where = f"{_task(row)}, {_family(row)}{_condition(row, experiment)}: "
     margin = f"at most {tick(100 * row['margin'])}\u2009% worse than fp32 in mean {experiment.metric.name}"
     runs = f"at least {row['runs']} runs each" if row["runs"] != 1 else "one run"
     means = "no width tested is" if _missing(row["by_means"]) else f"{row['by_means']} bits and more are"
@@ -62,7 +65,7 @@ def crash_answers(failures: pd.DataFrame, experiment: Experiment) -> Safe | None
     for row in records(failures):
         first = f", first {row['first_non_finite']}" if row["first_non_finite"] else ""
         first += f", {row['line']}" if row["line"] else ""
-        where = f"{_task(row['task'])}, {row['format']}{_condition(row, experiment)}: "
+        where = f"{_task(row)}, {row['format']}{_condition(row, experiment)}: "
         items.append(element("li", where, element("b", f"{row['crashed']} of {row['runs']} crashed"), f"{first}."))
     return element("ul", *items)
 
@@ -71,7 +74,7 @@ def same_answers(against: pd.DataFrame, experiment: Experiment) -> Safe:
     """Says which formats are equivalent to fp32, which differ, and of which neither is shown: a sentence per task."""
     said: dict[str, dict[str, list[str]]] = {}
     for row in _in_order(against):
-        where = f"{_task(row['task'])}{_condition(row, experiment)}"
+        where = f"{_task(row)}{_condition(row, experiment)}"
         said.setdefault(where, {}).setdefault(row["answer"], []).append(row["format"])
     return element("ul", *(element("li", f"{where}: ", *_listed(formats)) for where, formats in said.items()))
 
@@ -106,109 +109,114 @@ def summary_table(summary: pd.DataFrame, experiment: Experiment) -> Safe:
     return _folded(table(f"{metric.title} {end} (a crashed run {scores}).", columns, rows), rows)
 
 
-def against_table(against: pd.DataFrame, experiment: Experiment) -> Safe:
+def against_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
     """Every format against fp32: what differs."""
-    columns = [Column("P(better)"), Column("95\u2009% interval of P"), Column("difference")]
-    columns += [Column("95\u2009% interval"), Column("pairs"), Column("p"), Column("p (Holm)")]
-    rows = [
-        ["" if math.isnan(row["improvement"]) else f"{row['improvement']:.2f}",
-         _shares(row["improvement_low"], row["improvement_high"]), number(row["difference"]),
-         interval(row["difference_low"], row["difference_high"]), row["pairs"] or None,
-         number(row["p"], 2), number(row["p_holm"], 2)]
-        for row in _in_order(against)
-    ]  # fmt: skip
+    cells: _Cells = [
+        (Column("P(better)"), lambda row: "" if math.isnan(row["improvement"]) else f"{row['improvement']:.2f}"),
+        (Column("95\u2009% interval of P"), lambda row: _shares(*_ends(row, "improvement"))),
+        (Column("difference"), lambda row: number(row["difference"])),
+        (Column("95\u2009% interval"), lambda row: interval(*_ends(row, "difference"))),
+        (Column("pairs"), lambda row: row["pairs"] or None),
+        (Column("p"), lambda row: number(row["p"], 2)),
+        (Column("p (Holm)"), lambda row: number(row["p_holm"], 2)),
+    ]
     caption = "Every format against fp32 of the same condition, or of the only one that fp32 ran in."
-    return _of_formats(caption, columns, rows, against, experiment)
+    return _of_formats(caption, cells, against, experiment)
 
 
-def equivalence_table(against: pd.DataFrame, experiment: Experiment) -> Safe:
+def equivalence_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
     """Every format against fp32: what is the same within the margin."""
-    columns = [Column("difference"), Column("90\u2009% interval"), Column("p"), Column("p (Holm)")]
-    columns += [Column("answer", **_TEXT)]
-    rows = [
-        [_signed(row["share"]), _between(row["share_low"], row["share_high"]), number(row["p_equivalent"], 2),
-         number(row["p_equivalent_holm"], 2), row["answer"]]
-        for row in _in_order(against)
-    ]  # fmt: skip
+    cells: _Cells = [
+        (Column("difference"), lambda row: _signed(row["share"])),
+        (Column("90\u2009% interval"), lambda row: _between(*_ends(row, "share"))),
+        (Column("p"), lambda row: number(row["p_equivalent"], 2)),
+        (Column("p (Holm)"), lambda row: number(row["p_equivalent_holm"], 2)),
+        (Column("answer", **_TEXT), lambda row: row["answer"]),
+    ]
     margin = f"{tick(100 * against['margin'].iloc[0])}\u2009%"
     caption = f"Equivalence: differences as shares of fp32\u2019s mean, tested to be smaller than {margin}."
-    return _of_formats(caption, columns, rows, against, experiment)
+    return _of_formats(caption, cells, against, experiment)
 
 
 def learning_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
     """How often each format does not learn where fp32 does, and the returns of runs that did; None if not known."""
-    known = against[against["learnable"] > 0]
-    if known.empty:
-        return None
-    columns = [Column("did not learn"), Column("of"), Column("90\u2009% interval of the share")]
-    columns += [Column("difference of those that did"), Column("95\u2009% interval"), Column("pairs")]
-    rows = [
-        [str(row["unlearned"]), row["learnable"], _between(row["unlearned_low"], row["unlearned_high"]),
-         number(row["learned_difference"]), interval(row["learned_difference_low"], row["learned_difference_high"]),
-         row["learned_pairs"] or None]
-        for row in _in_order(known)
-    ]  # fmt: skip
+    cells: _Cells = [
+        (Column("did not learn"), lambda row: str(row["unlearned"])),
+        (Column("of"), lambda row: row["learnable"]),
+        (Column("90\u2009% interval of the share"), lambda row: _between(*_ends(row, "unlearned"))),
+        (Column("difference of those that did"), lambda row: number(row["learned_difference"])),
+        (Column("95\u2009% interval"), lambda row: interval(*_ends(row, "learned_difference"))),
+        (Column("pairs"), lambda row: row["learned_pairs"] or None),
+    ]
     caption = (
         "Does a run learn whose seed learned in fp32, and what do those return that did? A run has learned"
         " that ends beyond half of the way from fp32\u2019s policies before learning to its median at the end."
     )
-    return _of_formats(caption, columns, rows, known, experiment)
+    return _of_formats(caption, cells, against[against["learnable"] > 0], experiment)
 
 
 def area_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
     """Differences of the mean return over the learning curve, and normalized scores; None where runs have no curve."""
-    known = against[against["area_difference"].notna()]
-    if known.empty:
-        return None
-    columns = [Column("difference"), Column("95\u2009% interval"), Column("p (Holm)")]
-    columns += [Column("normalized IQM"), Column("its 95\u2009% interval")]
-    rows: list[list[object]] = [
-        [number(row["area_difference"]), interval(row["area_difference_low"], row["area_difference_high"]),
-         number(row["area_p_holm"], 2), number(row["normalized_iqm"]),
-         interval(row["normalized_iqm_low"], row["normalized_iqm_high"])]
-        for row in _in_order(known)
-    ]  # fmt: skip
+    cells: _Cells = [
+        (Column("difference"), lambda row: number(row["area_difference"])),
+        (Column("95\u2009% interval"), lambda row: interval(*_ends(row, "area_difference"))),
+        (Column("p (Holm)"), lambda row: number(row["area_p_holm"], 2)),
+        (Column("normalized IQM"), lambda row: number(row["normalized_iqm"])),
+        (Column("its 95\u2009% interval"), lambda row: interval(*_ends(row, "normalized_iqm"))),
+    ]
     caption = (
         "The mean return over the whole learning curve, which sees how fast runs learn, against fp32\u2019s; and the"
         " interquartile mean of returns at the end, where 0 is a policy before it learns and 1 is fp32\u2019s mean."
     )
-    return _of_formats(caption, columns, rows, known, experiment)
+    return _of_formats(caption, cells, against[against["area_difference"].notna()], experiment)
 
 
 def power_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
     """What the test of equivalence can tell with the runs that there are; None where that is not known."""
-    known = against[against["equivalent_if_equal"].notna()]
-    if known.empty:
-        return None
-    columns = [Column(f"{100 * known['margin'].iloc[0]:.3g}\u2009% lower"), Column("10\u2009% more fail")]
-    columns += [Column("as good"), Column("seeds for 80\u2009%"), Column("correlation of pairs"), Column("its p")]
-    rows: list[list[object]] = [
-        [_share(row["equivalent_if_lower"]), _share(row["equivalent_if_failing"]), _share(row["equivalent_if_equal"]),
-         "> 256" if math.isnan(row["seeds_needed"]) else f"{row['seeds_needed']:.0f}",
-         number(row["correlation"], 2), number(row["correlation_p"], 2)]
-        for row in _in_order(known)
-    ]  # fmt: skip
+    cells: _Cells = [
+        (
+            Column(f"{100 * against['margin'].iloc[0]:.3g}\u2009% lower"),
+            lambda row: _percent(row["equivalent_if_lower"]),
+        ),
+        (Column(f"{100 * FAILING:.0f}\u2009% more fail"), lambda row: _percent(row["equivalent_if_failing"])),
+        (Column("as good"), lambda row: _percent(row["equivalent_if_equal"])),
+        (
+            Column(f"seeds for {100 * WANTED:.0f}\u2009%"),
+            lambda row: "> 256" if math.isnan(row["seeds_needed"]) else f"{row['seeds_needed']:.0f}",
+        ),
+        (Column("correlation of pairs"), lambda row: number(row["correlation"], 2)),
+        (Column("its p"), lambda row: number(row["correlation_p"], 2)),
+    ]
     caption = (
         "How often the test of equivalence calls made-up formats equivalent that are worse by the margin, that learn"
         " nothing in one more run of ten, or that are as good as fp32: by drawing from these runs as many as there are."
     )
-    return _of_formats(caption, columns, rows, known, experiment)
+    return _of_formats(caption, cells, against[against["equivalent_if_equal"].notna()], experiment)
 
 
-def _share(value: float) -> str:
-    return "" if math.isnan(value) else f"{round(100 * value, 1):g}\u2009%"
+def _percent(share: float) -> str:
+    return "" if math.isnan(share) else f"{round(100 * share, 1):g}\u2009%"
 
 
-def _of_formats(
-    caption: str, columns: list[Column], rows: list[list[object]], against: pd.DataFrame, experiment: Experiment
-) -> Safe:
-    """A table with a row for each task, format and condition, which are its first columns."""
-    first = [*_task_columns(experiment), Column("format", **_TEXT), *_condition_columns(experiment)]
-    complete = [
-        [*_task_cells(row, experiment), row["format"], *_condition_cells(row, experiment), *cells]
-        for row, cells in zip(_in_order(against), rows, strict=True)
+def _ends(row: dict[str, Any], name: str) -> tuple[float, float]:
+    return row[f"{name}_low"], row[f"{name}_high"]
+
+
+def _of_formats(caption: str, cells: _Cells, against: pd.DataFrame, experiment: Experiment) -> Safe | None:
+    """A table with a row for each task, format and condition, which are its first columns; None of no rows."""
+    if against.empty:
+        return None
+    columns = [*_task_columns(experiment), Column("format", **_TEXT), *_condition_columns(experiment)]
+    rows = [
+        [
+            *_task_cells(row, experiment),
+            row["format"],
+            *_condition_cells(row, experiment),
+            *(of(row) for _, of in cells),
+        ]
+        for row in _in_order(against)
     ]
-    return _folded(table(caption, [*first, *columns], complete), complete)
+    return _folded(table(caption, [*columns, *(column for column, _ in cells)], rows), rows)
 
 
 def crash_table(experiment: Experiment) -> Safe | None:
@@ -314,8 +322,10 @@ def _in_order(rows: pd.DataFrame) -> list[dict[str, Any]]:
     return sorted(records(rows), key=lambda row: row["task"] == ALL_TASKS)
 
 
-def _task(name: str) -> str:
-    return "mean over tasks" if name == ALL_TASKS else name
+def _task(row: dict[str, Any]) -> str:
+    if row["task"] != ALL_TASKS:
+        return str(row["task"])
+    return "mean over tasks, normalized" if row.get("normalized") else "mean over tasks"
 
 
 def _bits(row: dict[str, Any], column: str) -> object:
@@ -338,7 +348,7 @@ def _task_columns(experiment: Experiment) -> list[Column]:
 
 
 def _task_cells(row: dict[str, Any], experiment: Experiment) -> list[str]:
-    return [_task(row["task"])] if len(set(experiment.runs["task"])) > 1 else []
+    return [_task(row)] if len(set(experiment.runs["task"])) > 1 else []
 
 
 def _condition_columns(experiment: Experiment) -> list[Column]:

@@ -227,9 +227,8 @@ def _against(against: pd.DataFrame, experiment: Experiment) -> list[Safe]:
         " shown by p (Holm), equivalence by the p of its row, whose 90\u2009% interval then lies within the margin;"
         " whoever claims it of several rows at once takes p (Holm)."
     )
-    shown = [tables.against_table(against, experiment), tables.equivalence_table(against, experiment)]
-    more = (tables.learning_table, tables.area_table, tables.power_table)
-    return [element("p", text), *shown, *(found for of in more if (found := of(against, experiment)))]
+    of = (tables.against_table, tables.equivalence_table, tables.learning_table, tables.area_table, tables.power_table)
+    return [element("p", text), *(shown for one in of if (shown := one(against, experiment)))]
 
 
 def _profiles(experiment: Experiment) -> list[Safe]:

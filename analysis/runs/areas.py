@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from roundoff.files import parse_json
 from roundoff.runs.folder import RunDirectory
-from roundoff.runs.log import read_log
-from roundoff.runs.result import MALFORMED
 
-from .outcome import finite, whole
+from .records import read_evaluations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -39,20 +36,5 @@ def area(curve: Iterable[tuple[float, float]]) -> float:
 
 
 def areas(folders: Mapping[str, Path]) -> dict[str, float]:
-    """The area of each agent's run, by id; NaN where it logged fewer than two evaluations.
-
-    Evaluations alone are read, a few lines of a file, and damaged ones are left out without a word: commands that
-    show them say it.
-    """
-    return {identity: area(_evaluations(RunDirectory(folder).metrics)) for identity, folder in folders.items()}
-
-
-def _evaluations(path: Path) -> Iterable[tuple[float, float]]:
-    for line in read_log(path, []).split(b"\n"):
-        if b'"eval"' in line:
-            try:
-                record = parse_json(line)
-                if record["kind"] == "eval":
-                    yield whole(record["step"]), finite(record["return_mean"])
-            except MALFORMED:
-                continue
+    """The area of each agent's run, by id; NaN where it logged fewer than two evaluations."""
+    return {name: area(read_evaluations(RunDirectory(folder).metrics)) for name, folder in folders.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -59,6 +60,18 @@ def read_records(path: Path, warnings: list[str], metric: str) -> list[Block]:
     except MALFORMED:
         pass
     return _blocks(list(_points_of_undamaged(lines, path, warnings, metric)))
+
+
+def read_evaluations(path: Path) -> Iterator[tuple[int, float]]:
+    """Steps and returns of an agent's evaluations, of which few lines of ``metrics.jsonl`` are.
+
+    Damaged lines are left out without a word: :func:`read_records` says it of them.
+    """
+    for line in read_log(path, []).split(b"\n"):
+        if b'"eval"' in line:
+            with suppress(*MALFORMED):
+                points = _points(parse_json(line), "")
+                yield from ((point["step"], point["return"]) for kind, point in points if kind == "eval")
 
 
 def _alike(records: list[dict[str, Any]], metric: str) -> list[Block]:

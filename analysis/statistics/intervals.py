@@ -9,7 +9,7 @@ import numpy as np
 from scipy import stats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -114,14 +114,26 @@ def profile_band(
     return _ends(fractions, level)
 
 
+def _mean_of_means(groups: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    result: NDArray[np.float64] = np.mean([scores.mean(axis=1) for scores in groups], axis=0)
+    return result
+
+
+def interquartile_means(groups: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Interquartile means of the scores of all tasks together, a statistic for :func:`bootstrap_interval`."""
+    result: NDArray[np.float64] = stats.trim_mean(np.concatenate(groups, axis=1), 0.25, axis=1)
+    return result
+
+
 def bootstrap_interval(
     groups: Sequence[ArrayLike],
     generator: np.random.Generator,
     *,
     level: float = 0.95,
     replicates: int = 10_000,
+    statistic: Callable[[Sequence[NDArray[np.float64]]], NDArray[np.float64]] = _mean_of_means,
 ) -> Interval:
-    """Percentile interval of the mean over tasks of the mean over runs, by stratified bootstrap.
+    """Percentile interval of the mean over tasks of the mean over runs, or of another statistic: stratified bootstrap.
 
     In each replicate, the runs of each task are drawn anew with replacement among the runs of that task, so that
     every task keeps its weight.
@@ -131,6 +143,7 @@ def bootstrap_interval(
         generator: source of the resampling.
         level: confidence level, in (0, 1).
         replicates: number of resamplings.
+        statistic: what it is of: from the scores of each task in the replicates, (replicates, runs), (replicates,).
 
     Returns:
         The interval; of zero width if all scores of each task are equal; NaN if a task has fewer than two runs (one
@@ -146,8 +159,7 @@ def bootstrap_interval(
     values = []
     for start in range(0, replicates, at_a_time):
         count = min(at_a_time, replicates - start)
-        drawn = (array[generator.integers(array.size, size=(count, array.size))] for array in arrays)
-        values.append(np.mean([scores.mean(axis=1) for scores in drawn], axis=0))
+        values.append(statistic([array[generator.integers(array.size, size=(count, array.size))] for array in arrays]))
     return percentiles(np.concatenate(values), level)
 
 

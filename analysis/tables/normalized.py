@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from ..statistics.comparisons import Estimate
-from ..statistics.intervals import NO_INTERVAL, percentiles
+from ..statistics.intervals import bootstrap_interval, interquartile_mean, interquartile_means
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,28 +51,20 @@ class Selection(NamedTuple):
 
 
 def interquartile_mean_of(
-    groups: Sequence[Sequence[float]], generator: np.random.Generator, *, level: float = 0.95, replicates: int = 2_000
+    groups: Sequence[Sequence[float]], generator: np.random.Generator, *, replicates: int = 2_000
 ) -> Estimate:
-    """The interquartile mean of normalized scores of all tasks together, and its stratified bootstrap interval.
+    """The interquartile mean of normalized scores of all tasks together, and its 95 % stratified bootstrap interval.
 
     Args:
         groups: the scores of each task's runs; one that is not finite, a crash, counts 0, which is to have learned
             nothing.
-        generator: source of the resampling: runs are drawn anew within their task.
-        level: confidence level, in (0, 1).
+        generator: source of the resampling.
         replicates: number of resamplings.
-
-    Returns:
-        The mean; its interval is NaN if a task has fewer than two runs.
 
     Source:
         Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", 2021, Sections 4.2 and
         4.3; ``rliable`` computes the same.
     """
     arrays = [np.where(np.isfinite(group), group, 0.0) for group in map(np.asarray, groups)]
-    value = float(stats.trim_mean(np.concatenate(arrays), 0.25))
-    if any(array.size < 2 for array in arrays):
-        return Estimate(value, NO_INTERVAL)
-    drawn = [array[generator.integers(array.size, size=(replicates, array.size))] for array in arrays]
-    resampled = stats.trim_mean(np.concatenate(drawn, axis=1), 0.25, axis=1)
-    return Estimate(value, percentiles(resampled, level))
+    interval = bootstrap_interval(arrays, generator, replicates=replicates, statistic=interquartile_means)
+    return Estimate(interquartile_mean(np.concatenate(arrays)), interval)

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from roundoff.analysis import against, report
 from roundoff.analysis.runs.areas import area, areas
 from roundoff.analysis.runs.experiment import read_experiment
 from roundoff.analysis.statistics.comparisons import probability_of_improvement
@@ -74,6 +75,8 @@ def test_tasks_of_unlike_units_are_only_taken_together_normalized(tmp_path):
     assert table.loc["gym:Pendulum-v1", "normalized_iqm"] == pytest.approx(0.8)
     assert table.loc["all", "normalized_iqm"] == pytest.approx((2 * 0.8 + 2 * 1) / 4, abs=0.01)  # the middle four
     assert "all" not in set(summarize(read_experiment(tmp_path))["task"])
+    assert "mean over tasks, normalized" in against(tmp_path)[1]
+    assert "mean over tasks, normalized" in report(tmp_path)[0].read_text()
     for path in tmp_path.glob("*-fp32-*/result.json"):  # not known what was learned
         path.write_text(json.dumps({**json.loads(path.read_text()), "untrained": None}))
     assert "all" not in set(against_reference(read_experiment(tmp_path))["task"])

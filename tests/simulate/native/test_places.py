@@ -11,6 +11,8 @@ import roundoff
 from roundoff.simulate.dispatch.simulation import Simulation
 from roundoff.simulate.native import library
 
+pytestmark = pytest.mark.usefixtures("asked_for")
+
 POLICIES = {
     "mixed": roundoff.Policy.mixed_precision("e5m10"),
     "mixed e4m3": roundoff.Policy.mixed_precision("e4m3"),
@@ -41,13 +43,6 @@ POLICIES = {
         roundoff.Rule(role="optimizer", format="e8m10", rounding="up"), roundoff.Rule(role="backward", operands="e5m3")
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def asked_for(monkeypatch):
-    monkeypatch.setenv(library.VARIABLE, "1")
-    if library.library() is None:
-        pytest.skip(library.reason_against())
 
 
 class Net(torch.nn.Module):

@@ -16,26 +16,7 @@ from roundoff.formats import Format, Rounding
 from roundoff.simulate.dispatch.simulation import Simulation
 from roundoff.simulate.native import library
 
-
-@pytest.fixture(autouse=True)
-def asked_for(monkeypatch):
-    monkeypatch.setenv(library.VARIABLE, "1")
-    if library.library() is None:
-        pytest.skip(library.reason_against())
-
-
-@pytest.fixture
-def through_python(monkeypatch):
-    """The names of operations that come to simulations through Python."""
-    seen = []
-    dispatch = Simulation.__torch_dispatch__
-
-    def seeing(self, func, types, args=(), kwargs=None):
-        seen.append(func.overloadpacket.__name__)
-        return dispatch(self, func, types, args, kwargs)
-
-    monkeypatch.setattr(Simulation, "__torch_dispatch__", seeing)
-    return seen
+pytestmark = pytest.mark.usefixtures("asked_for")
 
 
 @pytest.mark.filterwarnings("ignore")

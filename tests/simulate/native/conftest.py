@@ -1,0 +1,28 @@
+"""What tests of the C++ ask for, and what comes to simulations through Python all the same."""
+
+import pytest
+
+from roundoff.simulate.dispatch.simulation import Simulation
+from roundoff.simulate.native import library
+
+
+@pytest.fixture
+def asked_for(monkeypatch):
+    """The library, or the test is skipped."""
+    monkeypatch.setenv(library.VARIABLE, "1")
+    if library.library() is None:
+        pytest.skip(library.reason_against())
+
+
+@pytest.fixture
+def through_python(monkeypatch):
+    """The names of operations that come to simulations through Python."""
+    seen = []
+    dispatch = Simulation.__torch_dispatch__
+
+    def seeing(self, func, types, args=(), kwargs=None):
+        seen.append(func.overloadpacket.__name__)
+        return dispatch(self, func, types, args, kwargs)
+
+    monkeypatch.setattr(Simulation, "__torch_dispatch__", seeing)
+    return seen
