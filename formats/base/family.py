@@ -193,8 +193,11 @@ class Family(Format):
         """All finite numbers, which are at most 2^16, in ascending order, float64."""
         return super().values()
 
-    def addressed(self, dtype: torch.dtype, rounding: Rounding) -> LoopByAddress | None:  # noqa: ARG002
-        """The loop that rounds memory of ``dtype`` in a mode, for callers without Python; None if there is none."""
+    def addressed(self, dtype: torch.dtype, rounding: Rounding, *, strided: bool = False) -> LoopByAddress | None:  # noqa: ARG002
+        """The loop that rounds memory of ``dtype`` in a mode, for callers without Python; None if there is none.
+
+        ``strided``: the one for blocks along another axis than the one along which memory lies.
+        """
         return None
 
     @property

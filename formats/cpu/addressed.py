@@ -32,12 +32,18 @@ class Calling(IntEnum):
     WRAPPING = 6
     BLOCKS = 7
     BLOCKS_IN_MODE = 8
+    SCALED = 9
 
 
 class Numbers(ctypes.Structure):
     """What a loop is given that has no parameters at an address."""
 
     _fields_ = (("whole", ctypes.c_int64 * 8), ("real", ctypes.c_double * 4), ("settings", ctypes.c_int64 * 10))
+
+
+def address_of(function: Callable[..., None]) -> int:
+    """Returns the address of a C function's code, which stays where it is."""
+    return int(ctypes.cast(cast("Any", function), ctypes.c_void_p).value or 0)
 
 
 @final
@@ -50,6 +56,7 @@ class Addressed:
         dtype: the carrier.
         parameters: what it reads.
         places: whether it is another function where the target is the source.
+        part: another loop that it names.
 
     Attributes:
         calling: its arguments.
@@ -57,11 +64,18 @@ class Addressed:
     """
 
     def __init__(
-        self, calling: Calling, body: Any, dtype: torch.dtype, parameters: Any, *, places: bool = False
+        self,
+        calling: Calling,
+        body: Any,
+        dtype: torch.dtype,
+        parameters: Any,
+        *,
+        places: bool = False,
+        part: Addressed | None = None,
     ) -> None:
         self.calling = calling
         self._body, self._dtype, self._places = body, dtype, places
-        self._parameters = parameters  # kept alive
+        self._parameters, self._part = parameters, part  # kept alive
         owned = isinstance(parameters, np.ndarray)
         self.parameters: int = parameters.ctypes.data if owned else ctypes.addressof(parameters)
 
@@ -71,8 +85,7 @@ class Addressed:
 
     def address(self, *, in_place: bool) -> int:
         """The address of :meth:`function`, which stays where it is."""
-        function = cast("Any", self.function(in_place=in_place))
-        return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
+        return address_of(self.function(in_place=in_place))
 
 
 def numbers(whole: Sequence[int], real: Sequence[float] = (), rounding: Rounding = Rounding.NEAREST_EVEN) -> Numbers:

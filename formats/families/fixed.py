@@ -142,7 +142,7 @@ class FixedFormat(Family):
         else:
             round_channels(source, target, (1, 1), self._scales[source.dtype], codes, how)
 
-    def addressed(self, dtype: torch.dtype, rounding: Rounding) -> Addressed | None:
+    def addressed(self, dtype: torch.dtype, rounding: Rounding, *, strided: bool = False) -> Addressed | None:  # noqa: ARG002
         """See :meth:`.Family.addressed`."""
         if not self.fits_in(dtype):
             return None

@@ -94,7 +94,7 @@ class FloatFormat(FloatLayout, Family):
             if self.fits_in(dtype)
         }
 
-    def addressed(self, dtype: torch.dtype, rounding: Rounding) -> Addressed | None:
+    def addressed(self, dtype: torch.dtype, rounding: Rounding, *, strided: bool = False) -> Addressed | None:  # noqa: ARG002
         """See :meth:`.Family.addressed`."""
         if not self.signed or not self.fits_in(dtype):
             return None

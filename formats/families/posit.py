@@ -127,7 +127,7 @@ class PositFormat(Family):
     def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         round_posit(source, target, self.width, self.exponent_bits, self._ends, how)
 
-    def addressed(self, dtype: torch.dtype, rounding: Rounding) -> Addressed | None:
+    def addressed(self, dtype: torch.dtype, rounding: Rounding, *, strided: bool = False) -> Addressed | None:  # noqa: ARG002
         """See :meth:`.Family.addressed`."""
         if not self.fits_in(dtype):
             return None

@@ -101,7 +101,7 @@ class QtorchFormat(Family):
         """Whether ``dtype`` is float32."""
         return dtype == torch.float32
 
-    def addressed(self, dtype: torch.dtype, rounding: Rounding) -> Addressed | None:
+    def addressed(self, dtype: torch.dtype, rounding: Rounding, *, strided: bool = False) -> Addressed | None:  # noqa: ARG002
         """See :meth:`.Family.addressed`."""
         return self._loop.addressed if dtype == torch.float32 and rounding is Rounding.NEAREST_EVEN else None
 

@@ -13,15 +13,19 @@ from ..arithmetic.carriers import INTEGER
 from ..arithmetic.cutting import check_axis
 from ..base.errors import FormatError
 from ..base.family import check_integer
+from ..base.layouts import along
 from ..base.modes import Overflow
 from ..base.names import ALIASES, AXIS_SUFFIX, Beginning, Suffix, format_called, register
+from ..cpu.scaled.float_scales import addressed_scaled, round_scaled
+from ..cpu.threads import ELEMENTS_PER_THREAD
 from ..scales.shared_scale import AXES, ROW, ScaledByData, check_block
 from .floats import FloatFormat
 
 if TYPE_CHECKING:
     import re
 
-    from ..base.modes import How, Random
+    from ..base.modes import How, Random, Rounding
+    from ..cpu.addressed import Addressed
 
 _MOST_BITS = 16
 
@@ -109,7 +113,25 @@ class ScaledFloatFormat(ScaledByData):
         return self.element.values()
 
     def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
-        self._round(source, target, how, how.random)
+        if self.block is None and source.numel() >= 2 * ELEMENTS_PER_THREAD and torch.get_num_threads() > 1:
+            self._round(source, target, how, how.random)  # one scale, whose maximum several threads look for
+            return
+        n = source.numel()
+        length, inner = (n, 1) if self.block is None else along(source, check_axis(self, self.axis, source))
+        layout = length, inner, length if self.block is None else min(self.block, length)
+
+        def rounded(x: torch.Tensor) -> None:
+            self._saturating.round_into(x, x, how.rounding, None, how.random)
+
+        round_scaled(source, target, layout, self.element.max, rounded, power_of_two=self.power_of_two)
+
+    def addressed(self, dtype: torch.dtype, rounding: Rounding, *, strided: bool = False) -> Addressed | None:
+        """See :meth:`.Family.addressed`."""
+        del strided  # one loop for both
+        element = self._saturating.addressed(dtype, rounding)
+        if self.axis != -1 or element is None:
+            return None
+        return addressed_scaled(dtype, self.block or 0, self.element.max, element, power_of_two=self.power_of_two)
 
     def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         parameters = self._saturating.parameters(source.dtype, how.rounding)

@@ -181,13 +181,13 @@ class SharedScaleFormat(ScaledByData):
             layout = (length, inner, self.block)
             round_blocks_in_mode(source, target, layout, self._addend, self.element, 0.0, how)
 
-    def addressed(self, dtype: torch.dtype, rounding: Rounding) -> Addressed | None:
+    def addressed(self, dtype: torch.dtype, rounding: Rounding, *, strided: bool = False) -> Addressed | None:
         """See :meth:`.Family.addressed`."""
         if self.axis != -1:
             return None
-        if dtype == torch.float32 and rounding is Rounding.NEAREST_EVEN:
+        if dtype == torch.float32 and rounding is Rounding.NEAREST_EVEN and not strided:
             return addressed_blocks(self._settings)
-        return addressed_blocks_in_mode(dtype, self.block, self._addend, self.element, rounding)
+        return addressed_blocks_in_mode(dtype, self.block, self._addend, self.element, rounding, strided=strided)
 
     def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         where = check_axis(self, self.axis, source), self.block

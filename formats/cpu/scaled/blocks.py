@@ -154,8 +154,9 @@ def round_blocks_in_mode(
 
 
 def addressed_blocks_in_mode(
-    dtype: torch.dtype, block: int, rule_addend: int, element: Element, rounding: Rounding
+    dtype: torch.dtype, block: int, rule_addend: int, element: Element, rounding: Rounding, *, strided: bool
 ) -> Addressed:
-    """The loop of :func:`round_blocks_in_mode` along the last axis, for callers without Python."""
+    """The loop of :func:`round_blocks_in_mode` along the axis of memory, or another one, for callers without Python."""
     fixed = (rule_addend, element.emax, element.emin, element.significand_bits, int(element.signed_zero))
-    return Addressed(Calling.BLOCKS_IN_MODE, _rows, dtype, numbers((block, *fixed), (element.max,), rounding))
+    loop = strips_of_blocks if strided else _rows
+    return Addressed(Calling.BLOCKS_IN_MODE, loop, dtype, numbers((block, *fixed), (element.max,), rounding))

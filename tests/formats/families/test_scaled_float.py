@@ -141,6 +141,12 @@ def test_any_shape_axis_and_order_of_memory(name, shape):
         assert same_bits(other_order.contiguous(), result)
 
 
+@pytest.mark.parametrize("name", ["fp8_e4m3_b3_ax1", "fp8_e5m2_row_ax1_pow2"])
+def test_columns_of_more_than_one_strip(name):
+    x = torch.randn(2, 7, 1100, generator=torch.Generator().manual_seed(1)) * torch.linspace(1e-3, 1e3, 1100)
+    assert same_bits(rounded(Format.parse(name), x), on_tensor_path(Format.parse(name), x))
+
+
 def test_one_bad_number_costs_its_piece_and_no_other():
     x = torch.ones(3, 8)
     for poison in (torch.nan, torch.inf, -torch.inf):

@@ -1,0 +1,157 @@
+"""Scales of floats from the largest magnitude of their block: the compiled loops for CPU, which scale up and down.
+
+Memory is ``outer`` times ``length`` times ``inner`` numbers, and a block is some neighbours along the middle. Between
+the two loops the loop of the element format rounds all numbers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numba import njit
+
+from ..addressed import Addressed, Calling, address_of, numbers
+from ..threads import compiled, in_pieces
+from ..widths import INFINITE, MAGNITUDE, ByWidth, bits_of, float_of, real, scratch, unsigned
+from .blocks_strided import STRIP, pieces, strip
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..arguments import Int, Numbers, Real
+
+_SMALLEST: Any = ByWidth(2.0**-126, 2.0**-1022)
+_LARGEST: Any = ByWidth(2.0**126, 2.0**1022)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _scale(top: Any, largest: Any, power_of_two: Any) -> Any:
+    """The scale of numbers whose largest magnitude has the pattern ``top``; NaN if that is NaN or infinity."""
+    scale = largest / float_of(top)
+    scale = max(min(scale, real(_LARGEST)), real(_SMALLEST))
+    if power_of_two != 0:
+        scale = float_of(unsigned(bits_of(scale) & INFINITE))
+    return real(np.nan) if top >= INFINITE else scale
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _up_strips(
+    source: Any, target: Any, scales: Any, first: Any, last: Any, length: Any, inner: Any, block: Any, largest: Any,
+    power_of_two: Any,
+) -> None:  # fmt: skip
+    tops, factors = scratch(), scratch()
+    for item in range(first, last):
+        start, rows, columns = strip(item, length, inner, block)
+        for j in range(columns):
+            tops[j] = unsigned(0)
+        for row in range(rows):
+            at = start + row * inner
+            for j in range(columns):
+                magnitude = unsigned(bits_of(source[at + j]) & MAGNITUDE)
+                tops[j] = magnitude if magnitude > tops[j] else tops[j]  # noqa: FURB136
+        strips = (inner + STRIP - 1) // STRIP
+        place = (item // strips) * inner + (item % strips) * STRIP
+        for j in range(columns):
+            scale = _scale(tops[j], largest, power_of_two)
+            scales[place + j], factors[j] = scale, bits_of(scale)
+        for row in range(rows):
+            at = start + row * inner
+            for j in range(columns):
+                target[at + j] = source[at + j] * float_of(factors[j])
+
+
+def _up(
+    source: Numbers, target: Numbers, scales: Numbers, first: Int, last: Int, length: Int, inner: Int, block: Int,
+    largest: Real, power_of_two: Int,
+) -> None:  # fmt: skip
+    """Scales blocks up, and writes their scales: of blocks in a row, or of strips of columns of blocks."""
+    if inner == 1:
+        in_row = (length + block - 1) // block
+        for item in range(first, last):
+            within = (item % in_row) * block
+            start, count = (item // in_row) * length + within, min(block, length - within)
+            top = unsigned(0)
+            for i in range(count):
+                magnitude = unsigned(bits_of(source[start + i]) & MAGNITUDE)
+                top = magnitude if magnitude > top else top  # noqa: FURB136
+            scale = _scale(top, largest, power_of_two)
+            scales[item] = scale
+            for i in range(count):
+                target[start + i] = source[start + i] * scale
+    else:
+        _up_strips(source, target, scales, first, last, length, inner, block, largest, power_of_two)
+
+
+def _down(target: Numbers, scales: Numbers, first: Int, last: Int, length: Int, inner: Int, block: Int) -> None:
+    """Divides blocks by their scales."""
+    in_row = (length + block - 1) // block
+    if inner == 1:
+        for item in range(first, last):
+            within = (item % in_row) * block
+            start, count, scale = (item // in_row) * length + within, min(block, length - within), scales[item]
+            for i in range(count):
+                target[start + i] = target[start + i] / scale
+        return
+    factors = scratch()
+    for item in range(first, last):
+        start, rows, columns = strip(item, length, inner, block)
+        strips = (inner + STRIP - 1) // STRIP
+        place = (item // strips) * inner + (item % strips) * STRIP
+        for j in range(columns):
+            factors[j] = bits_of(scales[place + j])
+        for row in range(rows):
+            at = start + row * inner
+            for j in range(columns):
+                target[at + j] = target[at + j] / float_of(factors[j])
+
+
+def round_scaled(
+    source: torch.Tensor,
+    target: torch.Tensor,
+    layout: tuple[int, int, int],
+    largest: float,
+    rounded: Callable[[torch.Tensor], None],
+    *,
+    power_of_two: bool,
+) -> None:
+    """Rounds blocks of neighbours along an axis to floats that are scaled so that their largest is the format's.
+
+    Args:
+        source: float32 or float64 on the CPU, its elements filling one gapless piece of memory; not empty.
+        target: same dtype, shape and strides; may be ``source``, may not otherwise overlap it.
+        layout: how many elements lie along the axis (no block reaches beyond its end, where the last one may be
+            shorter), the stride of the axis, and how many elements are in a block.
+        largest: the largest number of the format.
+        rounded: rounds a tensor to the format, where it stands.
+        power_of_two: whether scales are powers of two.
+    """
+    length, _, block = layout
+    items, n = pieces(source.numel(), layout), source.numel()
+    scales = torch.empty(n // length * -(-length // block), dtype=source.dtype, device="cpu")
+    scale_up = compiled(_up, source.dtype, in_place=target is source)
+    scale_down = compiled(_down, source.dtype)
+    start, into, kept = source.data_ptr(), target.data_ptr(), scales.data_ptr()
+    how = (*layout, largest, int(power_of_two))
+    in_pieces(lambda first, last: scale_up(start, into, kept, first, last, *how), items, n)
+    rounded(target)
+    in_pieces(lambda first, last: scale_down(into, kept, first, last, *layout), items, n)
+
+
+def addressed_scaled(
+    dtype: torch.dtype, block: int, largest: float, element: Addressed, *, power_of_two: bool
+) -> Addressed:
+    """The loops of :func:`round_scaled`, for callers without Python.
+
+    Args:
+        dtype: the carrier.
+        block: how many elements are in a block; 0: all.
+        largest: the largest number of the format.
+        element: the loop of the format.
+        power_of_two: whether scales are powers of two.
+    """
+    down = compiled(_down, dtype)
+    rest = (element.address(in_place=True), element.parameters, element.calling, address_of(down))
+    given = numbers((block, int(power_of_two), *rest), (largest,))
+    return Addressed(Calling.SCALED, _up, dtype, given, places=True, part=element)
