@@ -55,7 +55,8 @@ class DeterministicActor(Learner, ABC):
     ) -> None:
         super().__init__(observation_size, action_size, config, device)
         weights = torch_generator(config.seed, Stream.WEIGHTS, torch.device("cpu"))
-        options: dict[str, Any] = {"dtype": self.dtype, "device": device, "generator": weights}
+        uniform = config.initial_weights == "uniform"
+        options: dict[str, Any] = {"uniform": uniform, "dtype": self.dtype, "device": device, "generator": weights}
         critic_sizes = [observation_size + action_size, *config.hidden_widths, outputs]
         actor = MLP([observation_size, *actor_widths, action_size], ensemble=1, **options)
         critic = MLP(critic_sizes, ensemble=critics, **options)

@@ -76,6 +76,12 @@ class WithActors(OffPolicyKeys):
         " runs do not repeat, unless they are in lockstep; see docs/actorq.md.",
         KeyRole.OUTSIDE_UPDATES | KeyRole.LATER,
     )
+    initial_weights: Literal["orthogonal", "uniform"] = key(
+        "uniform",
+        "`uniform`: weights and biases within 1 / sqrt(inputs), as PyTorch's layers and those of Mnih et al., Lillicrap"
+        " et al. and Fujimoto et al. begin; or `orthogonal`, with biases of 0.",
+        KeyRole.LATER,
+    )
 
     @classmethod
     def completed(cls, given: dict[str, Any]) -> dict[str, Any]:

@@ -65,10 +65,12 @@ def key(default: Any, description: str, role: KeyRole = KeyRole.NONE) -> Any:
     return Field(default=default, description=description, json_schema_extra={"role": role.value})
 
 
-def with_default(owner: type[BaseModel], name: str, default: Any) -> Any:
-    """The key of another class with a default of its own; the annotation says again what is allowed."""
+def with_default(owner: type[BaseModel], name: str, default: Any, role: KeyRole | None = None) -> Any:
+    """The key of another class with a default, or a role, of its own; the annotation says again what is allowed."""
     field = owner.model_fields[name]
-    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else None
+    extra: Any = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else None
+    if role is not None:
+        extra = {"role": role.value}
     return Field(default=default, description=field.description, json_schema_extra=extra)
 
 

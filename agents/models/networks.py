@@ -92,11 +92,13 @@ class MLP(FlatNetwork):
     """An ensemble of perceptrons with ReLU between their layers, computed together.
 
     ``layers`` are, layer by layer, weights (ensemble, in, out) and biases (ensemble, 1, out). The weights begin
-    orthogonal with gain 1, the biases as 0. For the other arguments see :class:`FlatNetwork`.
+    orthogonal with gain 1, the biases as 0; or both uniformly within 1 / sqrt(inputs). For the other arguments see
+    :class:`FlatNetwork`.
 
     Args:
         sizes: widths of the layers: inputs, hidden ..., outputs.
         ensemble: how many perceptrons there are (2 for twin critics).
+        uniform: whether weights and biases begin uniformly.
     """
 
     def __init__(
@@ -104,14 +106,16 @@ class MLP(FlatNetwork):
         sizes: Sequence[int],
         *,
         ensemble: int,
+        uniform: bool = False,
         dtype: torch.dtype,
         device: torch.device,
         generator: torch.Generator,
     ) -> None:
+        self._uniform = uniform
         super().__init__(perceptron_shapes(sizes, ensemble), dtype=dtype, device=device, generator=generator)
 
     def _initialize(self, generator: torch.Generator) -> None:
-        initialize_perceptrons(self.layers, generator)
+        (initialize_uniformly if self._uniform else initialize_perceptrons)(self.layers, generator)
 
 
 def perceptron_shapes(sizes: Sequence[int], ensemble: int) -> list[tuple[int, ...]]:

@@ -11,6 +11,7 @@ from textbook import modules_of
 from torch import nn
 
 from roundoff.agents import FIXES, TrainConfig, train
+from roundoff.agents.algorithms.d4pg.agent import D4PG
 from roundoff.agents.algorithms.td3.agent import TD3
 from roundoff.agents.experience.replay import Replay
 from roundoff.agents.optimizers.hadam import HAdam
@@ -167,3 +168,23 @@ def test_it_learns(tmp_path, format):
     assert result.return_mean > 19.5
     config = json.loads((tmp_path / "config.json").read_text())["config"]
     assert config["algorithm"] == "td3"
+
+
+@pytest.mark.parametrize(("algorithm", "made"), [("td3", TD3), ("d4pg", D4PG)])
+def test_weights_begin_within_one_over_the_root_of_the_inputs(algorithm, made):
+    keys = {"algorithm": algorithm, "hidden_units": 64, "hidden_layers": 2}
+    agent = made(OBSERVATION, ACTION, TrainConfig(**keys), CPU)
+    for network in agent.networks.values():
+        for weight, bias in zip(network.layers[0::2], network.layers[1::2], strict=True):
+            bound = weight.shape[-2] ** -0.5
+            assert 0.8 * bound < float(weight.abs().max()) <= bound
+            assert 0 < float(bias.abs().max()) <= bound
+            assert float(weight.std()) == pytest.approx(bound / 3**0.5, rel=0.15)
+    other = made(OBSERVATION, ACTION, TrainConfig(initial_weights="orthogonal", **keys), CPU)
+    middle = other.networks["actor"].layers[2][0]
+    torch.testing.assert_close(middle @ middle.mT, torch.eye(64))
+
+
+@pytest.mark.parametrize("algorithm", ["td3", "d4pg"])
+def test_how_weights_begin_is_part_of_a_run(algorithm):
+    assert TrainConfig(algorithm=algorithm).as_json()["initial_weights"] == "uniform"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ...config.fields import Count, KeyRole, NonNegativeFloat, Panel, Positive, key, with_default
 from ...config.rules import KeyRule
@@ -60,6 +60,9 @@ class D4PGConfig(ValueKeys):
     target_every: Positive = with_default(ValueKeys, "target_every", 100)
     atoms: Positive = with_default(ValueKeys, "atoms", 51)
     n_steps: Positive = with_default(ValueKeys, "n_steps", 5)
+    initial_weights: Literal["orthogonal", "uniform"] = with_default(
+        ValueKeys, "initial_weights", "uniform", KeyRole.NONE
+    )
     exploration_noise: NonNegativeFloat = key(
         0.2, "Standard deviation of the noise on actions in training.", KeyRole.TIMELESS
     )

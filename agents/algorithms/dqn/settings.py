@@ -50,12 +50,6 @@ class DQNConfig(ValueKeys):
     lr: PositiveFloat = with_default(ValueKeys, "lr", 2.5e-4)
     seed_steps: Count = with_default(ValueKeys, "seed_steps", 1000)
     training_intensity: PositiveFloat | None = with_default(ValueKeys, "training_intensity", 8.0)
-    initial_weights: Literal["orthogonal", "uniform"] = key(
-        "uniform",
-        "`uniform`: weights and biases within 1 / sqrt(inputs), as PyTorch's layers and those of Mnih et al. begin; or"
-        " `orthogonal`, with biases of 0.",
-        KeyRole.LATER,
-    )
     loss: Literal["huber", "squared"] = key(
         "huber", "Of the scalar head: `huber` clips the derivative to [-1, 1] (Mnih et al., 2015), `squared` does not."
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ...config.actor_keys import WithActors
 from ...config.fields import Count, KeyRole, NonNegativeFloat, Panel, Positive, PositiveFloat, key, with_default
@@ -32,6 +32,9 @@ class TD3Config(WithActors):
     batch_size: Positive = with_default(WithActors, "batch_size", 100)
     lr: PositiveFloat = with_default(WithActors, "lr", 1e-3)
     seed_steps: Count = with_default(WithActors, "seed_steps", 1000)
+    initial_weights: Literal["orthogonal", "uniform"] = with_default(
+        WithActors, "initial_weights", "uniform", KeyRole.NONE
+    )
     policy_delay: Positive = key(2, "Updates of the critics per update of the actor and of all target networks.")
     policy_noise: NonNegativeFloat = key(
         0.2, "Standard deviation of the noise on the target actor's actions.", KeyRole.TIMELESS
