@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from roundoff.notebook import as_html
+from roundoff.searches import ask, minimal
 
 from ..formats import FloatFormat, Format, FormatError, RoundoffError
 from .aten.tables import plain_name
@@ -18,7 +21,7 @@ from .policy.policy import Policy
 from .policy.rules import OPERATION_ROLES, Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 HIGH = "fp32"
 """How policies name the carrier, unrounded."""
@@ -80,7 +83,7 @@ def everywhere(policy: Policy) -> Policy:
     return policy.with_rules(Rule(role=OPERATION_ROLES, rounding=policy.rounding))
 
 
-def units_of(simulation: Simulation, over: Over) -> set[str]:
+def units_of(simulation: Simulation, over: str) -> set[str]:
     """What has computed something, and did not only move values, in a simulation that followed every place."""
     seen = set()
     for plan in simulation.plans():
@@ -90,11 +93,15 @@ def units_of(simulation: Simulation, over: Over) -> set[str]:
     return seen - {""}
 
 
-def rule_for(over: Over, unit: str, format: Format | str) -> Rule:
-    """The rule that gives one unit another format."""
-    if over == "operation":
-        return Rule(operation=unit, format=format)
-    return Rule(module=unit, format=format) if over == "module" else Rule(role=unit, format=format)
+def with_formats(policy: Policy, over: str, formats: Mapping[str, str]) -> Policy:
+    """Returns a policy that gives units formats of their own; the later ones win."""
+
+    def rule(unit: str, format: str) -> Rule:
+        if over == "operation":
+            return Rule(operation=unit, format=format)
+        return Rule(module=unit, format=format) if over == "module" else Rule(role=unit, format=format)
+
+    return policy.with_rules(*(rule(unit, fmt) for unit, fmt in formats.items()))
 
 
 def blame(
@@ -128,83 +135,117 @@ def blame(
     Raises:
         BlameError: the program fails in high precision too, or with all units in high precision.
     """
-    policy = Policy.of(format)
-    trials = _Search(program, policy, passes, over, seed)
-    if not trials.passes_unrounded():
-        raise BlameError("the program fails in its carrier, without any rounding, too: there is nothing to blame")
-    return search(trials, policy, over)
+    return search(_ProgramTrials(program, Policy.of(format), passes, over, seed))
 
 
-class Trials(Protocol):
-    """Runs of a program, each with other units in another format."""
+class Trial(NamedTuple):
+    """What came of one run.
+
+    Attributes:
+        passed: whether it was good enough.
+        said: what came of it, in words.
+        units: what computed something, if that was to be found out.
+        printed: what it printed last, in words, if that may say why it failed.
+    """
+
+    passed: bool
+    said: str
+    units: Iterable[str] = ()
+    printed: str = ""
+
+
+class Trials(ABC):
+    """Runs of something, each with other units in another format; none is repeated, and of each a line is said.
+
+    Args:
+        format: what rounds the units that are not blamed.
+        over: what the units are: operations, modules or roles.
+        on_trial: told of every trial, in a line.
+    """
+
+    noun: ClassVar[str]
+    """What runs, as messages call it."""
+
+    def __init__(self, format: Format, over: str, on_trial: Callable[[str], None] = lambda _: None) -> None:
+        self.format, self.over, self._on_trial = format, over, on_trial
+        self.count = 0
+        self._units: set[str] = set()
+        self._known: dict[object, bool] = {}
+
+    @abstractmethod
+    def watched(self, *, rounded: bool) -> Trial:
+        """A run as it is, or without any rounding, which finds out what computes something."""
+
+    @abstractmethod
+    def under(self, formats: Mapping[str, str]) -> Trial:
+        """A run with units in formats of their own.
+
+        Calls that only move values pass on what they get, so that they are not blamed for what others computed.
+        """
 
     @property
-    def trials(self) -> int:
-        """How many there were."""
-
-    def passes_as_it_is(self) -> bool:
-        """Whether the program passes under the policy it was given."""
-
     def units(self) -> tuple[str, ...]:
-        """What computed something in the runs so far."""
+        """What computed something, with rounding and without: control flow may depend on it."""
+        return tuple(sorted(self._units))
 
-    def keeps(self, high: Sequence[str], others: dict[str, str] | None = None) -> bool:
-        """Whether the program passes with ``high`` in the carrier and ``others`` in formats of their own."""
+    def watch(self, *, rounded: bool) -> Trial:
+        """Runs as it is, or without any rounding."""
+        name = f"in {self.format}" if rounded else "without rounding"
+        trial = self._told(name, lambda: self.watched(rounded=rounded))
+        self._units |= set(trial.units)
+        return trial
+
+    def keeps(self, high: Sequence[str], others: Mapping[str, str] | None = None) -> bool:
+        """Whether it passes with ``high`` in the carrier and ``others`` in formats of their own."""
+        formats = {**dict.fromkeys(sorted(high), HIGH), **(others or {})}
+        key = frozenset(formats.items())
+        if key not in self._known:
+            name = f"{len(high)} of {len(self._units)} {self.over}s in high precision"
+            name += "".join(f", {unit} in {fmt}" for unit, fmt in (others or {}).items())
+            self._known[key] = self._told(name, lambda: self.under(formats)).passed
+        return self._known[key]
+
+    def _told(self, name: str, run: Callable[[], Trial]) -> Trial:
+        self.count += 1
+        start, count = time.monotonic(), self.count
+        trial = run()
+        verdict = "passes" if trial.passed else "fails"
+        self._on_trial(f"trial {count} ({time.monotonic() - start:.0f} s), {name}: {trial.said}, {verdict}")
+        return trial
 
 
-def search(trials: Trials, policy: Policy, over: Over) -> Blame:
-    """Finds what :func:`blame` finds, by trials of any kind, of a program that passes without rounding.
+def search(trials: Trials) -> Blame:
+    """Finds what :func:`blame` finds, by trials of any kind.
 
     Raises:
-        BlameError: it fails with all units in high precision.
+        BlameError: what runs fails without any rounding, or with all units in high precision.
     """
-    assert isinstance(policy.format, Format)
-    passes_already = trials.passes_as_it_is()
-    units = trials.units()
-    if passes_already:
-        return Blame(str(policy.format), over, units, (), {}, trials.trials)
-    if not trials.keeps(units):
+    noun, over, fmt = trials.noun, trials.over, trials.format
+    unrounded = trials.watch(rounded=False)
+    if not unrounded.passed:
         raise BlameError(
-            f"the program fails even with every {over} in high precision ({', '.join(units) or 'none'}): the trouble"
-            " lies elsewhere; try over='operation'"
+            f"the {noun} fails in high precision, too ({unrounded.said}): there is nothing to blame{unrounded.printed}"
         )
-    culprits = minimal(units, trials.keeps)
-    needs = {}
+    passes_already = trials.watch(rounded=True).passed
+    units = trials.units
+    if passes_already:
+        return Blame(str(fmt), over, units, (), {}, trials.count)
+    if not trials.keeps(units):
+        elsewhere = "in the rounding of data or of moves" if over == "operation" else "elsewhere; try over='operation'"
+        raise BlameError(
+            f"the {noun} fails even with every {over} in high precision ({', '.join(units) or 'none'}): the trouble"
+            f" lies {elsewhere}"
+        )
+    culprits = ask(minimal(units), trials.keeps)[1] or ()
+    needs: dict[str, str | None] = {}
     for unit in culprits:
         others = [other for other in culprits if other != unit]
-        needs[unit] = smallest_format(policy.format, lambda fmt: trials.keeps(others, {unit: fmt}))  # noqa: B023  called here
-    return Blame(str(policy.format), over, units, culprits, needs, trials.trials)
-
-
-def minimal(units: Sequence[str], passes: Callable[[Sequence[str]], bool]) -> tuple[str, ...]:
-    """A subset of ``units``, which pass as a whole, that passes and of which no member can be left out, by ddmin."""
-    kept, parts = list(units), 2
-    while len(kept) > 1:
-        size = -(-len(kept) // parts)
-        pieces = [kept[start : start + size] for start in range(0, len(kept), size)]
-        rests = [[unit for unit in kept if unit not in piece] for piece in pieces]
-        candidates = [
-            *((piece, 2) for piece in pieces),
-            *((rest, max(parts - 1, 2)) for rest in rests if len(pieces) > 2),
-        ]
-        found = next(((some, then) for some, then in candidates if passes(some)), None)
-        if found is not None:
-            kept, parts = found
-        elif parts >= len(kept):
-            break
-        else:
-            parts = min(2 * parts, len(kept))
-    if len(kept) == 1 and passes(()):
-        return ()
-    return tuple(kept)
-
-
-def smallest_format(format: Format, passes: Callable[[str], bool]) -> str | None:
-    """The first float format that passes, of those with more significand bits, and then with more exponent bits too."""
-    return next((name for name in _wider(format) if passes(name)), None)
+        needs[unit] = next((name for name in _wider(fmt) if trials.keeps(others, {unit: name})), None)
+    return Blame(str(fmt), over, units, culprits, needs, trials.count)
 
 
 def _wider(format: Format) -> Iterator[str]:
+    """The float formats with more significand bits, and then those with more exponent bits too."""
     if not isinstance(format, FloatFormat):
         return
     import torch  # noqa: PLC0415  only for the name of a type
@@ -217,70 +258,49 @@ def _wider(format: Format) -> Iterator[str]:
                 yield str(FloatFormat(exponent_bits, m))
 
 
-class _Search:
-    """Runs the program with some of its units in another format, and remembers what came of it."""
+class _ProgramTrials(Trials):
+    noun = "program"
 
     def __init__(
         self, program: Callable[[], Any], policy: Policy, passes: Callable[[Any], bool], over: Over, seed: int
     ) -> None:
-        self._program, self._policy, self._passes = program, policy, passes
-        self._over, self._seed = over, seed
-        self._known: dict[Any, bool] = {}
-        self._seen: set[str] = set()
-        self.trials = 0
+        assert isinstance(policy.format, Format)
+        super().__init__(policy.format, over)
+        self._program, self._policy, self._passes, self._seed = program, policy, passes, seed
 
-    def passes_unrounded(self) -> bool:
-        """Whether the program passes in its carrier."""
-        return self._run(Policy(HIGH), learn=True)
+    def watched(self, *, rounded: bool) -> Trial:
+        return self._run(self._policy if rounded else Policy(HIGH), learn=True)
 
-    def passes_as_it_is(self) -> bool:
-        """Whether the program passes under the policy it was given."""
-        return self._run(self._policy, learn=True)
+    def under(self, formats: Mapping[str, str]) -> Trial:
+        return self._run(with_formats(self._policy, self.over, formats), learn=False)
 
-    def units(self) -> tuple[str, ...]:
-        """What computed something, with rounding and without: control flow may depend on it."""
-        return tuple(sorted(self._seen))
-
-    def keeps(self, high: Sequence[str], others: dict[str, str] | None = None) -> bool:
-        """Whether the program passes with ``high`` in the carrier and ``others`` in formats of their own.
-
-        Calls that only move values pass on what they get, so that they are not blamed for what others computed.
-        """
-        key = (frozenset(high), *(others or {}).items())
-        if key not in self._known:
-            formats = dict.fromkeys(high, HIGH) | (others or {})
-            rules = [rule_for(self._over, unit, fmt) for unit, fmt in formats.items()]
-            self._known[key] = self._run(self._policy.with_rules(*rules), learn=False)
-        return self._known[key]
-
-    def _run(self, policy: Policy, *, learn: bool) -> bool:
-        self.trials += 1
+    def _run(self, policy: Policy, *, learn: bool) -> Trial:
         simulation = Simulation(
             everywhere(policy) if learn else policy, seed=self._seed, warn_unused=False, leave_moves=not learn
         )
+        error: Exception | None = None
         try:
             with simulation:
                 result = self._program()
-        except NotHeldError:
+        except NotHeldError as caught:
             if learn:
                 raise
-            return False  # a wider format, which the program has no dtype for
+            error = caught  # a wider format, which the program has no dtype for
         except RoundoffError:
             raise  # also a ValueError; it says what to change in the call
-        except (ArithmeticError, ValueError, LinAlgError):
-            return False
-        except RuntimeError:
+        except (ArithmeticError, ValueError, LinAlgError) as caught:
+            error = caught
+        except RuntimeError as caught:
             if not self._loses_finiteness(policy, leave_moves=not learn):
                 raise
-            return False
-        finally:
-            if learn:
-                self._seen |= units_of(simulation, self._over)
-        return bool(self._passes(result))
+            error = caught
+        passed = error is None and bool(self._passes(result))
+        said = "what it returned" if error is None else f"{type(error).__name__}: {error}"
+        return Trial(passed, said, units_of(simulation, self.over) if learn else ())
 
     def _loses_finiteness(self, policy: Policy, *, leave_moves: bool) -> bool:
         """Whether a run of the program, which ends in an error, computes an infinity or NaN."""
-        self.trials += 1
+        self.count += 1
         simulation = Simulation(policy, seed=self._seed, observe=True, warn_unused=False, leave_moves=leave_moves)
         with suppress(Exception), simulation:
             self._program()

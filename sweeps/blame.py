@@ -8,22 +8,21 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from roundoff.files import write_json
+from roundoff.searches import FEW, ask, halving
 
-from ..agents.training.blame import UNROUNDED, check_over, units_of_run, with_rules
+from ..agents.training.blame import LEFT_MOVES, UNROUNDED, check_over, units_of_run, with_rules
 from ..analysis.statistics.comparisons import difference, holm
 from ..analysis.statistics.equivalence import MARGIN, equivalence, in_words
 from ..analysis.tables import markdown
 from ..simulate import BlameError
-from ..simulate.aten.tables import MOVES
 from ..simulate.blame import HIGH
 from .folder.directory import SweepDirectory
-from .halving import FEW, rounds
 from .language.plan import Plan
 from .language.run import Run, run_id
 from .sweep import Summary, run_in_rounds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from ..agents import TrainConfig
@@ -138,10 +137,10 @@ def blame_returns(
     as are fp32, everything in the format, and nothing but the numbers from outside in it, and each difference is paired
     by seed.
 
-    Each question is a search by successive halving (:func:`~.halving.rounds`), which drops the half of the units with
-    the smaller mean gain or cost; of roles, of which there are few, none is dropped. A unit that was kept while
-    others were dropped was chosen by some of the seeds that its estimate rests on, which is therefore biased upwards:
-    confirm it with other seeds (``seed=100``). The runs of one case can train as a population.
+    Each question is a search by successive halving (:func:`roundoff.searches.halving`), which drops the half of the
+    units with the smaller mean gain or cost; of roles, of which there are few, none is dropped. A unit that was kept
+    while others were dropped was chosen by some of the seeds that its estimate rests on, which is therefore biased
+    upwards: confirm it with other seeds (``seed=100``). The runs of one case can train as a population.
 
     Args:
         config: a run in the format; its ``seed`` is the first one.
@@ -163,7 +162,7 @@ def blame_returns(
         SweepError: the folder is something else.
     """
     check_over(over)
-    search = _Halving(config, over, seeds)
+    search = _Alone(config, over, seeds)
     name = re.sub(r"[^\w.-]", "_", f"blame-{config.task}-{config.format}")
     about = f"What each {over} costs in {config.format}."
     plan = Plan(name, about, ("format", "policy", "seed"), ())
@@ -189,7 +188,7 @@ _GAINS, _COSTS = _Question(_ALL, in_fp32=True), _Question(_NOTHING, in_fp32=Fals
 
 
 @final
-class _Halving:
+class _Alone:
     """The cases, and which of them are run with how many seeds."""
 
     def __init__(self, config: TrainConfig, over: str, seeds: int) -> None:
@@ -230,18 +229,19 @@ class _Halving:
             self._effects(store, _COSTS, (_ALL, _DATA), margin),
         )
 
-    def _rounds(self, store: SweepDirectory, question: _Question) -> Iterator[tuple[Sequence[str], int]]:
+    def _rounds(self, store: SweepDirectory, question: _Question) -> list[tuple[Sequence[str], int]]:
         """The units of each round and how many seeds they get, up to the first round that has not ended."""
 
-        def gained(left: Sequence[str], count: int) -> dict[str, float] | None:
+        def gained(round_: tuple[Sequence[str], int]) -> Mapping[str, float] | None:
+            left, count = round_
             cases = {unit: self._case(store, question, unit)[:count] for unit in left}
             needed = (*cases.values(), self._references[question.reference][:count])
-            if not all(store.has_ended(run) for runs in needed for run in runs):
+            if not all(map(store.have_ended, needed)):
                 return None
             return {unit: self._gained(store, question, runs) for unit, runs in cases.items()}
 
         few = len(self._config.roles) if self._over == "role" else FEW  # of roles none is dropped
-        return rounds(self._units(store), self._count, gained, few)
+        return ask(halving(self._units(store), self._count, few), gained)[0]
 
     def _gained(self, store: SweepDirectory, question: _Question, runs: Sequence[Run]) -> float:
         """The mean gain or cost of runs that have ended."""
@@ -288,8 +288,7 @@ class _Halving:
             high = [unit] if question.in_fp32 else [other for other in self._units(store) if other != unit]
             rules = [{self._over: high[0] if len(high) == 1 else high, "format": HIGH}] if high else []
             if self._over == "operation":
-                # What only moves values passes on what it gets, so that it is not blamed for what others computed.
-                rules.append({"operation": sorted(MOVES), "format": HIGH})
+                rules.append(LEFT_MOVES)
             named = f"{unit} in {HIGH if question.in_fp32 else self._config.format}"
             self._cases[question, unit] = self._runs(with_rules(self._config, rules), named)
         return self._cases[question, unit]

@@ -1,4 +1,4 @@
-"""Searches of a sweep: for the fewest bits that are good enough, by bisection, or for the best candidate.
+"""Searches of a sweep: for the fewest bits that are good enough, by bisection, or for the best candidate, by halving.
 
 Bisection takes for granted that more bits are no worse. Which runs come next follows from those that have ended alone,
 so a search is continued as any sweep is.
@@ -6,20 +6,24 @@ so a search is continued as any sweep is.
 
 from __future__ import annotations
 
+import math
+import statistics
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from roundoff.files import write_json
 from roundoff.runs.result import Result
+from roundoff.searches import ask, bisection, halving
 
+from ..analysis.tables import markdown
 from .folder.directory import SweepDirectory
-from .halving import Standings, mean_score, run_halving, score_of
+from .language.candidates import candidates
 from .language.plan import branches
 from .language.search_goal import REFERENCE
 from .sweep import Summary, run_in_rounds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from .language.plan import Plan
@@ -68,8 +72,62 @@ class Finding:
         )
 
 
-def _shown(mean: float | None) -> str:
-    return "crashed" if mean is None else f"{mean:.4g}"
+@final
+@dataclass(frozen=True)
+class Standing:
+    """How a candidate did.
+
+    Attributes:
+        candidate: what tells it from the others.
+        mean: of its scores, each seed with the same weight; None if some run has none.
+        scores: mean of each seed over tasks, in the order of the sweep; None for one that has none.
+        crashed: how many of its runs crashed.
+    """
+
+    candidate: str
+    mean: float | None
+    scores: tuple[float | None, ...]
+    crashed: int
+
+
+@final
+@dataclass(frozen=True)
+class Standings:
+    """What a search for the best has found; ``print`` it.
+
+    Attributes:
+        standings: the candidates that have most seeds first, among them the best first.
+        finished: whether nothing is left to be run.
+    """
+
+    standings: tuple[Standing, ...]
+    finished: bool
+
+    def __str__(self) -> str:
+        rows = [
+            {
+                "candidate": one.candidate,
+                "mean": _shown(one.mean, "none"),
+                "of each seed": ", ".join(_shown(score, "none") for score in one.scores),
+                "crashed": str(one.crashed),
+            }
+            for one in self.standings
+        ]
+        if not rows:
+            return "no candidate has ended"
+        return f"{markdown.table(rows)}\n\n{self._verdict()}"
+
+    def _verdict(self) -> str:
+        best = self.standings[0]
+        if not self.finished:
+            return "not finished: which is best is not known yet"
+        if best.mean is None:
+            return "none is best: each has a run that crashed"
+        return f"best: {best.candidate}; chosen by these seeds, so confirm it with others"
+
+
+def _shown(score: float | None, none: str = "crashed") -> str:
+    return none if score is None else f"{score:.4g}"
 
 
 def run_search(
@@ -92,28 +150,32 @@ def run_search(
         How the runs ended, and what was found, which is little if some have failed.
     """
     assert plan.search is not None
-    summary: Summary
-    findings: list[Finding] | list[Standings]
-    find = run_halving if plan.search.looks_for == "best" else _fewest_bits
-    summary, findings = find(plan, directory, executors, watcher, **how)
+    search = _BestCandidate(plan) if plan.search.looks_for == "best" else _FewestBits(plan)
+    summary = run_in_rounds(plan, directory, executors, watcher, search.asked, **how)
+    findings = search.found(SweepDirectory(directory))
     write_json(directory / FOUND, {"findings": [asdict(finding) for finding in findings]})
     return summary, findings
 
 
-def _fewest_bits(
-    plan: Plan, directory: Path, executors: Callable[[], Executor], watcher: SweepWatcher, **how: Any
-) -> tuple[Summary, list[Finding]]:
-    assert plan.search is not None
-    rows = branches(plan.runs, plan.search)
-    varying = _differing([plan.search.rest_of(runs[0].config) for runs in rows], plan.varying)
-    found = [_Branch(plan, runs, varying) for runs in rows]
+@final
+class _FewestBits:
+    """The narrowest format that is good enough, for each choice of the other keys."""
 
-    def asked(store: SweepDirectory) -> list[Run]:
-        wanted = {run.id for branch in found for run in branch.next(store)}
-        return [run for run in plan.runs if run.id in wanted]
+    def __init__(self, plan: Plan) -> None:
+        assert plan.search is not None
+        rows = branches(plan.runs, plan.search)
+        varying = _differing([plan.search.rest_of(runs[0].config) for runs in rows], plan.varying)
+        self._order = [run.id for run in plan.runs]
+        self._branches = [_Branch(plan, runs, varying) for runs in rows]
 
-    summary = run_in_rounds(plan, directory, executors, watcher, asked, **how)
-    return summary, [branch.finding(SweepDirectory(directory)) for branch in found]
+    def asked(self, store: SweepDirectory) -> list[Run]:
+        """The runs that are wanted in view of those that have ended, which are among them; in the plan's order."""
+        wanted = [run for branch in self._branches for run in branch.next(store)]
+        return sorted(wanted, key=lambda run: self._order.index(run.id))
+
+    def found(self, store: SweepDirectory) -> list[Finding]:
+        """What is known by now."""
+        return [branch.finding(store) for branch in self._branches]
 
 
 @final
@@ -137,41 +199,27 @@ class _Branch:
 
     def finding(self, store: SweepDirectory) -> Finding:
         """What is known by now."""
-        asked = list(self._asked(store))
-        ended = [name for name in asked if self._ended(store, name)]
+        asked = self._asked(store)
+        ended = [name for name in asked if store.have_ended(self._runs[name])]
         means = {name: self._mean(store, name) for name in self._formats if name in ended}
-        judged = means if self._ended(store, REFERENCE) else {}  # it may have failed
+        judged = means if store.have_ended(self._runs[REFERENCE]) else {}  # it may have failed
         enough = next((name for name in judged if self._is_enough(store, name)), None)
-        reference = self._mean(store, REFERENCE) if self._ended(store, REFERENCE) else None
+        reference = self._mean(store, REFERENCE) if store.have_ended(self._runs[REFERENCE]) else None
         unlearned = self._unlearned(store) if reference is not None else ""
         return Finding(self._given, reference, enough, means, len(self._formats), ended == asked, unlearned)
 
-    def _asked(self, store: SweepDirectory) -> Iterator[str]:
+    def _asked(self, store: SweepDirectory) -> list[str]:
         """The formats of which the results are wanted, up to the first that is not there."""
-        yield REFERENCE
-        most = len(self._formats) - 1
-        yield self._formats[most]
-        if not self._ended(store, REFERENCE) or not self._ended(store, self._formats[most]):
-            return
-        if not self._is_enough(store, self._formats[most]):
-            return
-        too_few, enough = -1, most
-        while enough - too_few > 1:
-            middle = (enough + too_few) // 2
-            yield self._formats[middle]
-            if not self._ended(store, self._formats[middle]):
-                return
-            if self._is_enough(store, self._formats[middle]):
-                enough = middle
-            else:
-                too_few = middle
 
-    def _ended(self, store: SweepDirectory, name: str) -> bool:
-        return all(store.has_ended(run) for run in self._runs[name])
+        def is_enough(name: str) -> bool | None:
+            known = store.have_ended(self._runs[REFERENCE]) and store.have_ended(self._runs[name])
+            return self._is_enough(store, name) if known else None
+
+        return [REFERENCE, *ask(bisection(self._formats), is_enough)[0]]
 
     def _mean(self, store: SweepDirectory, name: str) -> float | None:
         """Returns the mean score over seeds; None if one crashed, whatever that is scored."""
-        return mean_score([score_of(store.result(run)) for run in self._runs[name]])
+        return _mean([_score(store, run) for run in self._runs[name]])
 
     def _unlearned(self, store: SweepDirectory) -> str:
         """Why runs in fp32 have learned nothing, as far as they tell; else empty."""
@@ -179,7 +227,7 @@ class _Branch:
         agents = [result for result in results if isinstance(result, Result)]
         if any(result.updates == 0 for result in agents):
             return f"{REFERENCE} itself made no update"
-        before = mean_score([result.untrained for result in agents])
+        before = _mean([result.untrained for result in agents])
         after = self._mean(store, REFERENCE)
         if before is None or after is None or after - before > self._margin * abs(after):
             return ""
@@ -191,6 +239,71 @@ class _Branch:
             return False
         lost = reference - mean if self._maximize else mean - reference
         return lost <= self._margin * abs(reference)
+
+
+@final
+class _BestCandidate:
+    """The best of a plan's :func:`~.language.candidates.candidates`.
+
+    The score of one is the mean over seeds and tasks; of equal ones, the first in the file is the best. A crash
+    makes its candidate the worst, whatever it is scored.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._runs: dict[str, dict[int, list[Run]]] = {}
+        for name, runs in candidates(plan.runs, plan.varying).items():
+            for run in runs:
+                self._runs.setdefault(name, {}).setdefault(run.config.seed, []).append(run)
+        self._seeds = list(dict.fromkeys(run.config.seed for run in plan.runs))
+        self._sign = 1 if plan.metric is None or plan.metric.goal == "maximize" else -1
+
+    def asked(self, store: SweepDirectory) -> list[Run]:
+        """The runs that are wanted in view of those that have ended, which are among them."""
+
+        def scores(question: tuple[Sequence[str], int]) -> Mapping[str, float] | None:
+            left, count = question
+            seeds = self._seeds[:count]
+            if not all(store.have_ended(self._runs[name][seed]) for name in left for seed in seeds):
+                return None
+            return {name: self._rank(_mean([self._score(store, name, seed) for seed in seeds])) for name in left}
+
+        rounds = ask(halving(list(self._runs), len(self._seeds)), scores)[0]
+        every = [self._runs[name][seed] for left, count in rounds for name in left for seed in self._seeds[:count]]
+        return list({run.id: run for runs in every for run in runs}.values())
+
+    def found(self, store: SweepDirectory) -> list[Standings]:
+        """What is known by now."""
+        found = []
+        for name, runs in self._runs.items():
+            if seeds := [seed for seed in self._seeds if store.have_ended(runs[seed])]:
+                scores = [self._score(store, name, seed) for seed in seeds]
+                crashed = [store.state(run) for seed in seeds for run in runs[seed]].count("crashed")
+                found.append(Standing(name, _mean(scores), tuple(scores), crashed))
+        found.sort(key=lambda one: (len(one.scores), self._rank(one.mean)), reverse=True)
+        return [Standings(tuple(found), store.have_ended(self.asked(store)))]
+
+    def _rank(self, mean: float | None) -> float:
+        return -math.inf if mean is None else self._sign * mean
+
+    def _score(self, store: SweepDirectory, name: str, seed: int) -> float | None:
+        return _mean([_score(store, run) for run in self._runs[name][seed]])
+
+
+def _score(store: SweepDirectory, run: Run) -> float | None:
+    """The score of a run that has ended; None if it crashed, which may be scored more than others that ended well."""
+    result = store.result(run)
+    return None if result.status == "crashed" else result.score
+
+
+def _mean(scores: Sequence[float | None]) -> float | None:
+    """Returns the mean; None if a run has no score, or there is none."""
+    found = [score for score in scores if score is not None]
+    if len(found) < len(scores) or not found:
+        return None
+    try:
+        return statistics.fmean(found)
+    except OverflowError:  # of the sum
+        return statistics.mean(found)
 
 
 def _differing(rests: Sequence[dict[str, Any]], varying: Collection[str]) -> list[str]:

@@ -14,17 +14,19 @@ from roundoff.runs.folder import RunDirectory
 
 from ...formats import Format
 from ...simulate.aten.tables import MOVES, plain_name
-from ...simulate.blame import HIGH, Blame, BlameError, minimal, smallest_format
+from ...simulate.blame import HIGH, Blame, BlameError, Trial, Trials, search
 from ..config.train_config import TrainConfig
 from ..errors import FileError
 from .alone import train
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
 UNROUNDED: list[dict[str, Any]] = [{"operation": "*", "format": HIGH}]
 """Rules under which nothing is rounded but what comes from outside."""
+LEFT_MOVES: dict[str, Any] = {"operation": sorted(MOVES), "format": HIGH}
+"""The rule by which what only moves values passes on what it gets: it is not blamed for what others computed."""
 
 
 def blame_run(
@@ -46,7 +48,7 @@ def blame_run(
         directory: where the trials go.
         at_least: the return at which a run has succeeded; None: it need only not crash.
         over: ``operation`` or ``role``.
-        on_trial: told of every trial, in a sentence.
+        on_trial: told of every trial, in a line.
         allow_imports: as for :func:`roundoff.agents.train`.
 
     Raises:
@@ -54,23 +56,7 @@ def blame_run(
         RunError: as for training.
     """
     check_over(over)
-    trials = _Trials(config, directory, at_least, over, on_trial, allow_imports)
-    fmt = Format.parse(config.format)
-    passes_unrounded, units_unrounded = trials.observed(UNROUNDED, "everything in float32")
-    if not passes_unrounded:
-        raise BlameError("the run fails in float32 too: there is nothing to blame")
-    passes_already, units_rounded = trials.observed([], f"everything in {fmt}")
-    units = tuple(sorted(units_unrounded | units_rounded))
-    if passes_already:
-        return Blame(str(fmt), over, units, (), {}, trials.count)
-    if not trials.keeps(units):
-        raise BlameError(f"the run fails even with every {over} in float32: it is the rounding of data, or of moves")
-    culprits = minimal(units, trials.keeps)
-    needs = {}
-    for unit in culprits:
-        others = [other for other in culprits if other != unit]
-        needs[unit] = smallest_format(fmt, lambda name: trials.keeps(others, {unit: name}))  # noqa: B023  called here
-    return Blame(str(fmt), over, units, culprits, needs, trials.count)
+    return search(_RunTrials(config, directory, at_least, over, on_trial, allow_imports))
 
 
 def check_over(over: str) -> None:
@@ -117,8 +103,10 @@ def units_of_run(folder: Path, over: str) -> set[str]:
     return units
 
 
-class _Trials:
-    """Training runs under policies with ever other rules."""
+class _RunTrials(Trials):
+    """Training runs under more rules; each has a folder, which is named after its settings."""
+
+    noun = "run"
 
     def __init__(
         self,
@@ -129,32 +117,23 @@ class _Trials:
         on_trial: Callable[[str], None],
         allow_imports: Collection[str],
     ) -> None:
+        super().__init__(Format.parse(config.format), over, on_trial)
+        self._config, self._directory, self._at_least = config, directory, at_least
         self._allow_imports = allow_imports
-        self._config, self._directory = config, directory
-        self._at_least, self._over, self._on_trial = at_least, over, on_trial
-        self.count = 0
 
-    def observed(self, rules: list[dict[str, Any]], name: str) -> tuple[bool, set[str]]:
-        """Whether the run succeeds under more rules, and the units at work in it."""
-        passed, folder = self._run(rules, name, observe=True)
-        return passed, units_of_run(folder, self._over)
+    def watched(self, *, rounded: bool) -> Trial:
+        trial, folder = self._run([] if rounded else UNROUNDED, observe=True)
+        return trial._replace(units=units_of_run(folder, self.over))
 
-    def keeps(self, high: Sequence[str], others: dict[str, str] | None = None) -> bool:
-        """Whether the run succeeds with ``high`` in float32 and ``others`` in formats of their own."""
-        formats = dict.fromkeys(sorted(high), HIGH) | (others or {})
-        rules: list[dict[str, Any]] = [{self._over: unit, "format": fmt} for unit, fmt in formats.items()]
-        # What only moves values passes on what it gets, so that it is not blamed for what others computed.
-        rules.append({"operation": sorted(MOVES), "format": HIGH})
-        name = f"{len(high)} in float32" + "".join(f", {unit} in {fmt}" for unit, fmt in (others or {}).items())
-        return self._run(rules, name, observe=False)[0]
+    def under(self, formats: Mapping[str, str]) -> Trial:
+        rules = [{self.over: unit, "format": fmt} for unit, fmt in formats.items()]
+        return self._run([*rules, LEFT_MOVES], observe=False)[0]
 
-    def _run(self, rules: list[dict[str, Any]], name: str, *, observe: bool) -> tuple[bool, Path]:
+    def _run(self, rules: Sequence[dict[str, Any]], *, observe: bool) -> tuple[Trial, Path]:
         config = with_rules(self._config, rules, observe=observe)
         settings = json.dumps(config.as_json(), sort_keys=True).encode()
         folder = self._directory / f"trial-{hashlib.sha256(settings).hexdigest()[:12]}"
         result = train(config, folder, allow_imports=self._allow_imports)
         passed = result.crash is None and (self._at_least is None or result.return_mean >= self._at_least)
-        self.count += 1
-        outcome = f"return {result.return_mean:.1f}" if result.crash is None else f"crashed at {result.crash.step}"
-        self._on_trial(f"trial {self.count}: {name}: {outcome}, {'succeeds' if passed else 'fails'}")
-        return passed, folder
+        said = f"return {result.return_mean:.1f}" if result.crash is None else f"crashed at {result.crash.step}"
+        return Trial(passed, said), folder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 import subprocess
@@ -11,17 +10,17 @@ import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from roundoff.processes import ChildProcess
 
-from ...formats import FormatError
-from ..blame import HIGH, Blame, BlameError, Over, rule_for, search
+from ...formats import Format, FormatError
+from ..blame import HIGH, Blame, BlameError, Over, Trial, Trials, search, with_formats
 from ..policy.policy import Policy
 from .trial import COMMAND, Order, TrialOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from .measures import Measure
     from .running import Script
@@ -73,104 +72,57 @@ def blame_script(
             policy=policy.as_json(), over=over, seed=seed, threads=threads, imports=list(imports),
             is_module=script.is_module, parent=os.getpid(), outcome=outcome, learn=True,
         )  # fmt: skip
-        trials = _Trials(script, policy, measure, order, on_trial)
-        trials.check_unrounded()
-        return search(trials, policy, over)
+        return search(_ScriptTrials(script, policy, measure, order, on_trial))
 
 
-class _Result(NamedTuple):
-    passed: bool
-    what: str
-    """What came of it, in words."""
-    output: str
-    number: float | None
-
-
-class _Trials:
-    """Runs of the script, of which none is repeated."""
+class _ScriptTrials(Trials):
+    noun = "script"
 
     def __init__(
         self, script: Script, policy: Policy, measure: Measure, order: Order, on_trial: Callable[[str], None]
     ) -> None:
-        self._script, self._policy, self._measure = script, policy, measure
-        self._order, self._on_trial = order, on_trial
-        self._units: set[str] = set()
-        self._known: dict[object, bool] = {}
+        assert isinstance(policy.format, Format)
+        super().__init__(policy.format, order.over, on_trial)
+        self._script, self._policy, self._measure, self._order = script, policy, measure, order
         self._limit: float | None = None
         self._lost_anyway = False  # without rounding, too
-        self.trials = 0
 
-    def check_unrounded(self) -> None:
-        """Runs it without rounding.
-
-        Raises:
-            BlameError: it fails.
-        """
+    def watched(self, *, rounded: bool) -> Trial:
+        if rounded:
+            return self._run(self._policy, learn=True)
         start = time.monotonic()
-        result = self._run(Policy(HIGH), "without rounding", learn=True)
+        trial = self._run(Policy(HIGH), learn=True)
         self._limit = _GRACE + _LONGEST * (time.monotonic() - start)
-        if result.passed:
-            return
-        last = "".join(f"\n  {line}" for line in result.output.splitlines()[-_LAST_LINES:])
-        printed = f"; it printed last:{last}" if last else "; it printed nothing"
-        reason = "" if result.number is not None else printed
-        raise BlameError(f"the script fails in its carrier, without any rounding, too ({result.what}){reason}")
+        return trial
 
-    def passes_as_it_is(self) -> bool:
-        """Whether it passes under its policy."""
-        return self._run(self._policy, f"in {self._policy.format}", learn=True).passed
+    def under(self, formats: Mapping[str, str]) -> Trial:
+        return self._run(with_formats(self._policy, self.over, formats), learn=False)
 
-    def units(self) -> tuple[str, ...]:
-        """What computed something."""
-        return tuple(sorted(self._units))
-
-    def keeps(self, high: Sequence[str], others: dict[str, str] | None = None) -> bool:
-        """Whether it passes with ``high`` in the carrier and ``others`` in formats of their own."""
-        formats = dict.fromkeys(sorted(high), HIGH) | (others or {})
-        key = tuple(sorted(formats.items()))
-        if key not in self._known:
-            rules = [rule_for(self._order.over, unit, fmt) for unit, fmt in formats.items()]
-            name = f"{len(high)} of {len(self._units)} {self._order.over}s in high precision"
-            name += "".join(f", {unit} in {fmt}" for unit, fmt in (others or {}).items())
-            self._known[key] = self._run(self._policy.with_rules(*rules), name, learn=False).passed
-        return self._known[key]
-
-    def _run(self, policy: Policy, name: str, *, learn: bool) -> _Result:
-        self.trials += 1
-        start = time.monotonic()
-        result = self._judged(policy, learn=learn)
-        seconds = time.monotonic() - start
-        verdict = "passes" if result.passed else "fails"
-        self._on_trial(f"trial {self.trials} ({seconds:.0f} s), {name}: {result.what}, {verdict}")
-        return result
-
-    def _judged(self, policy: Policy, *, learn: bool) -> _Result:
+    def _run(self, policy: Policy, *, learn: bool) -> Trial:
         order = Order(**{**asdict(self._order), "policy": policy.as_json(), "learn": learn})
         Path(order.outcome).unlink(missing_ok=True)
         status, output = _ran(order, self._script, self._limit)
         outcome = TrialOutcome.read(Path(order.outcome))
-        self._units |= set(outcome.units)
         if outcome.refusal is not None:
             raise FormatError(outcome.refusal)
-        if status is None:
-            return _Result(False, f"not at its end after {self._limit:.0f} s", output, None)
-        if status < 0:
+        if status is not None and status < 0:
             raise BlameError(f"the script was killed by signal {-status} ({signal.Signals(-status).name})")
-        if status:
-            last = (output.strip().splitlines() or ["no message"])[-1]
-            return _Result(False, f"exit status {status} ({last})", output, None)
-        number = self._measure.of(output, outcome.logged)
-        if number is None:
-            return _Result(False, f"no number for {self._measure.name}", output, None)
-        if math.isnan(self._measure.bound):
-            result = _Result(number == 1, "finite" if number else "not finite", output, number)
+        number = None if status != 0 else self._measure.of(output, outcome.logged)
+        if number is not None:
+            passed, said = self._measure.passes(number), self._measure.said(number)
+            if self._limit is None:
+                self._lost_anyway = bool(outcome.lost)
+            elif outcome.lost and passed and not self._lost_anyway:
+                passed, said = False, f"{said}, but {outcome.lost}"
+            return Trial(passed, said, outcome.units)
+        if status is None:
+            said = f"not at its end after {self._limit:.0f} s"
+        elif status:
+            said = f"exit status {status} ({(output.strip().splitlines() or ['no message'])[-1]})"
         else:
-            result = _Result(self._measure.passes(number), f"{self._measure.name} {number:g}", output, number)
-        if self._limit is None:
-            self._lost_anyway = bool(outcome.lost)
-        elif outcome.lost and result.passed and not self._lost_anyway:
-            return result._replace(passed=False, what=f"{result.what}, but {outcome.lost}")
-        return result
+            said = f"no number for {self._measure.name}"
+        last = "".join(f"\n  {line}" for line in output.splitlines()[-_LAST_LINES:])
+        return Trial(False, said, outcome.units, f"; it printed last:{last}" if last else "; it printed nothing")
 
 
 def _ran(order: Order, script: Script, limit: float | None) -> tuple[int | None, str]:

@@ -87,6 +87,12 @@ class Measure:
         found = list(re.finditer(pattern, output, re.IGNORECASE))
         return _value(found[-1]["number"], found[-1]["percent"]) if found else None
 
+    def said(self, number: float) -> str:
+        """A number, or whether it is finite, in words."""
+        if self.name == FINITE:
+            return "finite" if number else "not finite"
+        return f"{self.name} {number:g}"
+
     def passes(self, number: float) -> bool:
         """Whether a number is good enough; NaN never is."""
         return number == 1 if self.name == FINITE else bool(_COMPARISONS[self.how](number, self.bound))

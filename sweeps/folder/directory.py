@@ -20,7 +20,7 @@ from roundoff.runs.result import ProgramResult
 from ..errors import SweepError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from roundoff.runs.metric import Metric
     from roundoff.runs.result import AnyResult
@@ -140,6 +140,10 @@ class SweepDirectory:
     def has_ended(self, run: Run) -> bool:
         """Whether a run has a result that can be read: it was done, or has crashed."""
         return self.state(run) in ("done", "crashed")
+
+    def have_ended(self, runs: Iterable[Run]) -> bool:
+        """Whether each of these runs has a result that can be read."""
+        return all(map(self.has_ended, runs))
 
     def damage(self, run: Run) -> str:
         """Why the result of a run cannot be read, in words; empty if it can, or there is none."""

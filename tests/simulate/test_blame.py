@@ -1,40 +1,10 @@
 """Blame finds planted weak spots, all of them, and nothing else."""
 
-import itertools
-
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from roundoff.formats import FormatError
-from roundoff.simulate.blame import BlameError, blame, minimal
-
-
-@given(st.data())
-def test_minimal_sets_are_found_for_any_monotone_property(data):
-    units = tuple("abcdefgh"[: data.draw(st.integers(1, 8))])
-    needed = data.draw(st.lists(st.sets(st.sampled_from(units), min_size=1), min_size=1, max_size=3))
-
-    def passes(kept):
-        return any(need <= set(kept) for need in needed)
-
-    found = minimal(units, passes)
-    assert passes(found)
-    for member in found:
-        assert not passes([unit for unit in found if unit != member])
-
-
-def test_minimal_takes_few_trials():
-    units = [f"u{i}" for i in range(64)]
-    trials = itertools.count()
-
-    def passes(kept):
-        next(trials)
-        return {"u5", "u40"} <= set(kept)
-
-    assert sorted(minimal(units, passes)) == ["u40", "u5"]
-    assert next(trials) < 100  # of 2^64 sets
+from roundoff.simulate.blame import BlameError, blame
 
 
 def overflowing():
@@ -114,7 +84,9 @@ def test_a_program_that_passes_has_no_culprits():
 
 
 def test_a_program_that_fails_anyway_is_refused():
-    with pytest.raises(BlameError, match="without any rounding"):
+    with pytest.raises(
+        BlameError, match=r"the program fails in high precision, too \(what it returned\): there is nothing to blame"
+    ):
         blame(lambda: torch.ones(3), "e5m10", lambda _: False)
     with pytest.raises(BlameError, match="every module in high precision"):
         blame(lambda: torch.ones(3) * (1 + 2.0**-12), "e5m10", lambda y: bool((y > 1).all()), over="module")

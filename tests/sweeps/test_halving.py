@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roundoff.searches import FEW, FIRST, ask, halving
 from roundoff.sweeps import SweepFileError, plan_file
 from roundoff.sweeps.folder.directory import SweepDirectory
-from roundoff.sweeps.halving import FEW, FIRST, rounds
 from roundoff.sweeps.language.candidates import candidates
 from roundoff.sweeps.search import run_search
 from roundoff.sweeps.workers.local import LocalProcesses
@@ -70,15 +70,17 @@ def test_halving(scores, seeds):
         return math.fsum(scores[int(name)][:count]) / count
 
     before, known = [str(i) for i in range(len(scores))], 1
-    for left, count in rounds(before, seeds, lambda names, n: {name: mean(name, n) for name in names}):
+    rounds, best = ask(halving(before, seeds), lambda asked: {name: mean(name, asked[1]) for name in asked[0]})
+    assert best == rounds[-1][0]
+    for left, count in rounds:
         assert set(left) <= set(before)
         dropped = set(before) - set(left)
         assert all(mean(kept, known) >= mean(gone, known) for kept in left for gone in dropped)
         assert len(left) * count <= max(len(scores) * FIRST + FIRST * count, FEW * seeds)
         before, known = left, count
     assert count == seeds
-    waiting = list(rounds([str(i) for i in range(9)], 8, lambda *_: None))
-    assert waiting == [([str(i) for i in range(9)], FIRST)]
+    waiting = ask(halving([str(i) for i in range(9)], 8), lambda _: None)
+    assert waiting == ([([str(i) for i in range(9)], FIRST)], None)
 
 
 def test_an_agent_that_crashed_is_worst_also_where_returns_are_negative(tmp_path):

@@ -12,9 +12,9 @@ import pytest
 
 from roundoff.agents.config.fixes import FIXES
 from roundoff.agents.programs.population import shared_kind, worth_sharing
+from roundoff.searches import ask, halving
 from roundoff.sweeps import plan_file, plan_text
 from roundoff.sweeps.catalogue import find_sweep, presets, presets_table
-from roundoff.sweeps.halving import rounds
 from roundoff.sweeps.language.candidates import candidates
 from roundoff.sweeps.language.located_yaml import parse
 from roundoff.sweeps.language.preset_files import ENDS, includable_files, preset_files, subject_and_size
@@ -59,7 +59,7 @@ def share_that_is_run(plan):
         names = list(candidates(plan.runs, plan.varying))
         seeds = len({run.config.seed for run in plan.runs})
         spent = {}
-        for left, count in rounds(names, seeds, lambda left, _: dict.fromkeys(left, 0.0)):
+        for left, count in ask(halving(names, seeds), lambda asked: dict.fromkeys(asked[0], 0.0))[0]:
             spent |= dict.fromkeys(left, count)
         return sum(spent.values()) / (len(names) * seeds)
     each = len({plan.search.format_of(run.config) for run in plan.runs}) - 1

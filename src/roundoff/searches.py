@@ -1,0 +1,122 @@
+"""Searches in rounds: a search asks, somebody runs what it asks about and judges, and it asks on until it has found.
+
+A search is a generator: it yields a question, is sent the answer, and returns what it has found. What is run for an
+answer, at once or by a sweep, it does not know; :func:`ask` is the one driver of them all.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping, Sequence
+
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
+Found = TypeVar("Found")
+
+FIRST = 2
+"""Seeds of the first round of :func:`halving`."""
+FEW = 4
+"""The number of candidates that all get all the seeds."""
+
+
+def ask(
+    search: Generator[Question, Answer, Found], answer: Callable[[Question], Answer | None]
+) -> tuple[list[Question], Found | None]:
+    """Answers a search until it has found, or an answer is not known yet.
+
+    Args:
+        search: the search, new. The same answers give the same questions, so that a search is continued by a new one.
+        answer: runs what is asked about, or looks up what has come of it; None if that has not ended.
+
+    Returns:
+        All that it has asked, in order, and what it has found; None if it waits for the answer to the last question.
+    """
+    questions: list[Question] = []
+    answered: Answer | None = None
+    while True:
+        try:
+            question = search.send(answered)  # type: ignore[arg-type]  # None starts a generator
+        except StopIteration as end:
+            return questions, end.value
+        questions.append(question)
+        answered = answer(question)
+        if answered is None:
+            return questions, None
+
+
+def minimal(units: Sequence[str]) -> Generator[Sequence[str], bool, tuple[str, ...]]:
+    """Finds a part of ``units`` that passes, and without any one of whose members it fails, by delta debugging.
+
+    Asks of parts of ``units`` whether they pass. All of them together do. Some n^2 questions for n units at worst,
+    about k log n for a part of k.
+
+    Source:
+        Zeller & Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002 (ddmin).
+    """
+    kept, parts = list(units), 2
+    while len(kept) > 1:
+        size = -(-len(kept) // parts)
+        pieces = [kept[start : start + size] for start in range(0, len(kept), size)]
+        rests = [[unit for unit in kept if unit not in piece] for piece in pieces]
+        candidates = [
+            *((piece, 2) for piece in pieces),
+            *((rest, max(parts - 1, 2)) for rest in rests if len(pieces) > 2),
+        ]
+        for some, then in candidates:
+            if (yield some):
+                kept, parts = some, then
+                break
+        else:
+            if parts >= len(kept):
+                break
+            parts = min(2 * parts, len(kept))
+    if len(kept) == 1 and (yield ()):
+        return ()
+    return tuple(kept)
+
+
+def bisection(candidates: Sequence[str]) -> Generator[str, bool, str | None]:
+    """Finds the first candidate that passes, where all behind one that passes do, too; None if the last one fails."""
+    too_few, enough = -1, len(candidates) - 1
+    if not (yield candidates[enough]):
+        return None
+    while enough - too_few > 1:
+        middle = (enough + too_few) // 2
+        if (yield candidates[middle]):
+            enough = middle
+        else:
+            too_few = middle
+    return candidates[enough]
+
+
+def halving(
+    candidates: Sequence[str], seeds: int, few: int = FEW
+) -> Generator[tuple[Sequence[str], int], Mapping[str, float], list[str]]:
+    """Finds the best candidates by successive halving, with seeds spent on those that may be.
+
+    Asks for the scores, the higher the better, of the candidates that are left, each with so many seeds in all. Round k
+    gives 2, 4, 8, ... seeds; then the half with the lower scores is dropped. At most ``few`` that are left all get all
+    the seeds at once. Seeds double as candidates halve, so that all rounds have as many runs, those of earlier rounds
+    among them.
+
+    Args:
+        candidates: their names.
+        seeds: how many there are.
+        few: so many candidates are never dropped.
+
+    Source:
+        Jamieson & Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", 2016.
+    """
+    left, count = list(candidates), FIRST
+    while left:
+        count = seeds if len(left) <= few else min(count, seeds)
+        scores = yield left, count
+        if count == seeds:
+            break
+        kept = sorted(left, key=scores.__getitem__, reverse=True)[: max(few, math.ceil(len(left) / 2))]
+        left = [candidate for candidate in left if candidate in kept]
+        count *= 2
+    return left

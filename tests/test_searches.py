@@ -1,0 +1,60 @@
+"""Searches in rounds: what they find, how much they ask, and that they wait for answers."""
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roundoff.searches import ask, bisection, minimal
+
+
+@given(st.data())
+def test_minimal_sets_are_found_for_any_monotone_property(data):
+    units = tuple("abcdefgh"[: data.draw(st.integers(1, 8))])
+    needed = data.draw(st.lists(st.sets(st.sampled_from(units), min_size=1), min_size=1, max_size=3))
+
+    def passes(kept):
+        return any(need <= set(kept) for need in needed)
+
+    _, found = ask(minimal(units), passes)
+    assert passes(found)
+    for member in found:
+        assert not passes([unit for unit in found if unit != member])
+
+
+def test_minimal_takes_few_trials():
+    units = [f"u{i}" for i in range(64)]
+    trials = itertools.count()
+
+    def passes(kept):
+        next(trials)
+        return {"u5", "u40"} <= set(kept)
+
+    assert sorted(ask(minimal(units), passes)[1]) == ["u40", "u5"]
+    assert next(trials) < 100  # of 2^64 sets
+
+
+@given(st.integers(1, 20).flatmap(lambda count: st.tuples(st.just(count), st.integers(0, count))))
+def test_bisection_finds_the_first_that_passes_and_waits_for_answers(counts):
+    count, failing = counts
+    names = [str(i) for i in range(count)]
+    asked, found = ask(bisection(names), lambda name: int(name) >= failing)
+    assert found == (names[failing] if failing < count else None)
+    assert asked[0] == names[-1]  # nothing is enough if that is not
+    assert len(asked) <= 1 + max(count, 2).bit_length()
+    for known in range(len(asked)):  # continued, it asks the same
+        waiting = ask(bisection(names), lambda name: int(name) >= failing if name in asked[:known] else None)  # noqa: B023
+        assert waiting == (asked[: known + 1], None)
+
+
+def test_an_answer_that_cannot_be_given_is_no_end_of_a_search():
+    """A program that is run for an answer may raise StopIteration, which also ends generators."""
+
+    def exhausted(_):
+        return next(iter(()))
+
+    try:
+        ask(minimal(["a", "b"]), exhausted)
+    except StopIteration:
+        return
+    raise AssertionError("taken for the end of the search")
