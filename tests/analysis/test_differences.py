@@ -95,10 +95,10 @@ def test_small_files_take_little_memory(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "runs")
     for run in ("fp32", "e5m10"):
         snapshots = tmp_path / "runs" / run / "snapshots"
-        wide = {"critic_0": np.ones((1, 6, 100_000), np.float16), "critic_1": np.ones((1, 1, 100_000), np.float16)}
+        wide = {"critic_0": np.ones((1, 6, 20_000), np.float16), "critic_1": np.ones((1, 1, 20_000), np.float16)}
         np.savez(snapshots / "1500.npz", **wide)
         np.savez_compressed(snapshots / "3000.npz", critic_0=np.zeros((1, 6, 5_000_000)))
-        np.savez(snapshots / "states.npz", inputs=np.ones((50_000, 6), np.float16))
+        np.savez(snapshots / "states.npz", inputs=np.ones((10_000, 6), np.float16))
     warnings = []
     tracemalloc.start()
     table = differences_table(read_experiment(tmp_path / "runs"), warnings)
