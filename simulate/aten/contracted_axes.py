@@ -73,6 +73,18 @@ def contractions(name: str, named: Mapping[str, Any]) -> dict[str, Contraction]:
     return _PRODUCTS.get(plain, {})
 
 
+def fixed_contractions(name: str) -> set[str] | None:
+    """The operands of which an operation contracts the last axis but one; None if that depends on its arguments.
+
+    All others are contracted along the last axis. ``name`` is without overload.
+    """
+    plain = name.removesuffix("_")
+    depends = ("_grouped_mm", "_scaled_grouped_mm", "matmul", "_trilinear")
+    if plain in depends or "convolution" in plain or "attention" in plain:
+        return None
+    return {argument for argument, how in _PRODUCTS.get(plain, {}).items() if how == _COLUMNS}
+
+
 def is_operand(name: str, argument: str) -> bool:
     """Whether a tensor argument of an operation is one of its operands: attention adds a mask, and keeps statistics."""
     return "attention" not in name or argument not in _NOT_CONTRACTED

@@ -17,7 +17,7 @@ from ..aten.sums import are_floats
 from ..aten.tables import LAYER_KERNELS
 from ..aten.tf32 import in_float32, is_on_gpu
 from ..native.library import computed, hold_thread
-from ..native.plain import NOTED, OF_NOISE, OF_WEIGHTS, WHOLE, Notes
+from ..native.plain import NOTED, OF_MULTIPLIED, OF_NOISE, OF_WEIGHTS, WHOLE, Notes
 from ..native.shortcut import Marking, Shortcut
 from ..numbers.host_numbers import recognized
 from ..operands.rounding import Operands
@@ -87,7 +87,7 @@ class Runner:
         self.watchers = list(watchers)
         self._sees_roundings = any(watcher.sees_roundings for watcher in watchers)
         self.whole = WholeNumbers.under(policy)
-        self._changes = Changes.in_formats(policy.formats())
+        self._changes = Changes.in_formats(policy.formats()) if policy.rounds_results else None
         self._integers = None if self.whole is None else Integers(self.whole.__contains__, self.whole.__bool__)
         self._notes: dict[str, Any] = {"changes": self._changes, "integers": self._integers, "readers": readers}
         self.results = Results(draws, watchers, self._changes, self._integers)
@@ -116,12 +116,13 @@ class Runner:
         follows = self.operands.follows
         if follows:
             marks += [(of, OF_NOISE if sure is None else OF_WEIGHTS[sure]) for of, sure in self.operands.marked()]
+            marks += zip(self.operands.multiplied(), OF_MULTIPLIED, strict=True)
         with self._lock:
             notes = Notes(whole is not None, changes, always, of_counts, follows, draws)
             self._shortcut = Shortcut.of(self._mode, notes, marks, self._draws, follows=places is not None)
             if self._shortcut is not None:
                 if follows:
-                    self.operands.ask_of_inside(self._shortcut.is_inside)
+                    self.operands.ask(self._shortcut.remembers)
                 if places is not None:
                     places.be_followed(self._shortcut)
                 for plan in self.plans.values():

@@ -23,7 +23,9 @@ from roundoff.errors import FileError, FolderInUseError
 from roundoff.files import directory_lock, read_bytes, write_bytes, write_text
 
 SOURCE = Path(__file__).with_name("shortcut.cpp")
-_INCLUDED = tuple(SOURCE.with_name(f"{name}.h") for name in ("exact", "loops", "memory", "pieces", "places", "values"))
+_INCLUDED = tuple(
+    SOURCE.with_name(f"{name}.h") for name in ("exact", "loops", "memory", "pieces", "places", "products", "values")
+)
 _TORCH = Path(torch.__file__).parent
 _OPTIONS = ("-O2", "-std=c++20", "-fPIC", "-shared", "-fno-math-errno")
 _LIBRARIES = ("-ltorch_python", "-ltorch_cpu", "-lc10")

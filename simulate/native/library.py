@@ -52,6 +52,29 @@ class ExactArithmetic(ctypes.Structure):
     )  # fmt: skip
 
 
+class OperandRounding(ctypes.Structure):
+    """One rounding of an operand; its fields are explained in ``products.h``."""
+
+    _fields_ = (
+        ("single", LoopAddresses), ("twofold", LoopAddresses), ("single_strided", LoopAddresses),
+        ("twofold_strided", LoopAddresses), ("passes", _NUMBER), ("along", _NUMBER), ("as_forward", _NUMBER),
+    )  # fmt: skip
+
+
+PLACES_BY_ROLE = 2 * 3 * 4
+"""In the forward or the backward pass, an operand of a role in a product; see ``products.h``."""
+
+
+class SeenProducts(ctypes.Structure):
+    """How operands of a product are seen rounded; its fields are explained in ``products.h``."""
+
+    _fields_ = (
+        ("roundings", ctypes.POINTER(OperandRounding)), ("tells", _NUMBER), ("in_backward", _NUMBER),
+        ("about_weights", _NUMBER), ("matrix", _NUMBER), ("operands", _MASK), ("multiplied", _MASK),
+        ("columns", _MASK), ("always", _NUMBER), ("table", _NUMBER * PLACES_BY_ROLE),
+    )  # fmt: skip
+
+
 class Description(ctypes.Structure):
     """What the C++ is told of a plain operation; its fields are explained there."""
 
@@ -66,7 +89,7 @@ class Description(ctypes.Structure):
         ("multiplications", _NUMBER), ("operands", _MASK), ("single_operand", LoopAddresses),
         ("twofold_operand", LoopAddresses), ("exact", ExactArithmetic), ("draws", _NUMBER), ("converts", _NUMBER),
         ("pieces", _NUMBER), ("following", _NUMBER), ("no_parameters", _NUMBER), ("made", _MASK),
-        ("changed", _MASK),
+        ("changed", _MASK), ("products", SeenProducts),
     )  # fmt: skip
 
 
@@ -94,7 +117,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "take_counts": (None, [_P, ctypes.POINTER(Counts)]),
     "take_seen": (_I, [_P, _I]),
     "mark": (None, [_P, _I, _P, _I]),
-    "is_inside": (_I, [_P, _P]),
+    "remembers": (_I, [_P, _I, _P]),
     "hold_simulation": (None, [_P, _I]),
     "hold_thread": (None, [_I]),
     "suspendable": (None, [_I]),

@@ -3,13 +3,16 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 namespace loops {
 
 enum Calling : int64_t {  // see formats/cpu/addressed.py
   kByAddress, kDrawn, kPosit, kPositInMode, kGrid, kGridInMode, kWrapping, kBlocks, kBlocksInMode,
+  kScaled,
 };
 
 struct Loop {
@@ -40,13 +43,18 @@ inline uint64_t mixed(uint64_t x) {
 
 inline uint64_t base_of(const Random& random) { return mixed(mixed(random.seed) ^ random.step); }
 
-// How a tensor lies that is rounded: how many numbers there are, and how many of them lie along the last axis.
+// How a tensor lies that is rounded: how many numbers there are, how many of them lie along the axis of its blocks, and
+// the stride of that axis.
 struct Shape {
-  int64_t count, length;
+  int64_t count, length, inner = 1;
 };
 
 // Whether a loop wants to know of axes.
-inline bool has_blocks(const Loop& loop) { return loop.calling == kBlocks || loop.calling == kBlocksInMode; }
+inline bool has_blocks(const Loop& loop) {
+  return loop.calling == kBlocks || loop.calling == kBlocksInMode || loop.calling == kScaled;
+}
+
+inline int64_t upwards(int64_t count, int64_t each) { return count / each + (count % each != 0); }
 
 template <class Real>
 void run_with_numbers(const Loop& loop, const void* source, void* target, const Shape& shape, const Numbers& given,
@@ -89,16 +97,38 @@ void run_with_numbers(const Loop& loop, const void* source, void* target, const 
       return reinterpret_cast<Run>(loop.run)(source, target, 0, blocks, shape.length, w[0], w[1], w[2], w[3],
                                              static_cast<Real>(given.real[0]), static_cast<Real>(given.real[1]), w[4]);
     }
-    case kBlocksInMode: {
+    case kBlocksInMode: {  // or strips of them
       using Run = void (*)(const void*, void*, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
                            int64_t, double, Real, int64_t, const int64_t*, const void*);
-      int64_t blocks = n / shape.length * ((shape.length + w[0] - 1) / w[0]);
-      return reinterpret_cast<Run>(loop.run)(source, target, 0, blocks, shape.length, 1, w[0], w[1], w[2], w[3], w[4],
-                                             given.real[0], Real(0), w[5], settings, words);
+      int64_t pieces = n / (shape.length * shape.inner) * upwards(shape.length, w[0]) * upwards(shape.inner, w[6]);
+      return reinterpret_cast<Run>(loop.run)(source, target, 0, pieces, shape.length, shape.inner, w[0], w[1], w[2], w[3],
+                                             w[4], given.real[0], Real(0), w[5], settings, words);
     }
     default:
       return;
   }
+}
+
+inline void run(const Loop& loop, bool single, const void* source, void* target, const Shape& shape, const Random& random);
+
+// Scales blocks up, has the loop of the elements round them, and scales them down.
+template <class Real>
+void run_scaled(const Loop& loop, const void* source, void* target, const Shape& shape, const Random& random) {
+  using Up = void (*)(const void*, void*, void*, int64_t, int64_t, int64_t, int64_t, int64_t, Real, int64_t);
+  using Down = void (*)(void*, const void*, int64_t, int64_t, int64_t, int64_t, int64_t);
+  thread_local std::vector<Real> scales;
+  const auto& given = *static_cast<const Numbers*>(loop.parameters);
+  const int64_t* w = given.whole;
+  bool whole = !w[0];  // one block
+  int64_t length = whole ? shape.count : shape.length, inner = whole ? 1 : shape.inner;
+  int64_t block = whole ? length : std::min(w[0], length), blocks = upwards(length, block);
+  int64_t pieces = shape.count / (length * inner) * blocks * upwards(inner, w[6]);
+  scales.resize(shape.count / length * blocks);
+  reinterpret_cast<Up>(loop.run)(source, target, scales.data(), 0, pieces, length, inner, block,
+                                 static_cast<Real>(given.real[0]), w[1]);
+  const Loop elements{reinterpret_cast<const void*>(w[2]), reinterpret_cast<const void*>(w[3]), w[4], loop.draws};
+  run(elements, sizeof(Real) == sizeof(float), target, target, shape, random);
+  reinterpret_cast<Down>(w[5])(target, scales.data(), 0, pieces, length, inner, block);
 }
 
 // Rounds numbers from one place to another, or where they stand; `single`: they are float32.
@@ -113,6 +143,11 @@ inline void run(const Loop& loop, bool single, const void* source, void* target,
     uint64_t key = mixed(base);  // of the first 2^32 numbers
     const uint32_t drawn[4] = {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32), ~uint32_t(0), 0};
     return reinterpret_cast<Run>(loop.run)(source, target, shape.count, loop.parameters, 0, drawn);
+  }
+  if (loop.calling == kScaled) {
+    if (!shape.count) return;
+    return single ? run_scaled<float>(loop, source, target, shape, random)
+                  : run_scaled<double>(loop, source, target, shape, random);
   }
   const auto& given = *static_cast<const Numbers*>(loop.parameters);
   int64_t settings[10];

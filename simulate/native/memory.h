@@ -13,8 +13,11 @@
 
 namespace memory {
 
-// Marks on memory, as in plain.py: of weights, by how sure it is that they are; and of random numbers.
-enum Mark : int64_t { kParameter = 4, kLeaf = 8, kBuffer = 16, kPerhaps = 32, kNoise = 64 };
+// Marks on memory, as in plain.py: of weights, by how sure it is that they are; of random numbers; of what forward products
+// have multiplied, and what of it with a weight.
+enum Mark : int64_t {
+  kParameter = 4, kLeaf = 8, kBuffer = 16, kPerhaps = 32, kNoise = 64, kActivation = 128, kWeighted = 256,
+};
 constexpr int64_t weights = kParameter | kLeaf | kBuffer | kPerhaps;
 
 // What is done with an operation's arguments and results.

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import ctypes
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from ...formats import Rounding
-from ...formats.base.family import Family
 from ...formats.cpu.threads import ELEMENTS_PER_THREAD
 from ..aten import products
 from ..aten.contracted_axes import has_blocks, is_operand
 from ..aten.outputs import writes_of
 from ..aten.schemas import argument_names, schema_of
 from .library import NAMESPACES, Description, ExactArithmetic, LoopAddresses
+from .loops import CARRIERS
+from .seen_products import ROLES, seen_products
 from .stand_ins import StandsFor, address, meaning_of
 
 if TYPE_CHECKING:
@@ -29,13 +30,11 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
-    from ...formats import Format
-    from ...formats.base.family import LoopByAddress
-    from ..aten.moves import Moves
-    from ..aten.outputs import Outputs
+    from .loops import Loops
+    from .planned import PlanOfOperation
+    from .seen_products import Counted
 
 _MOST_ARGUMENTS = 64
-_CARRIERS = (torch.float32, torch.float64)
 _aten = torch.ops.aten
 _PIECES = {
     **dict.fromkeys((_aten.add_.Tensor, _aten.sub_.Tensor, _aten.mul_.Tensor, _aten.div_.Tensor), 1),
@@ -50,31 +49,10 @@ OF_WEIGHTS = (4, 8, 16, 32)
 """Marks on the memory of weights: parameters, other leaves, buffers, and what may be one."""
 OF_NOISE = 64
 """The mark on that of random numbers."""
-_OF_PRODUCTS = ("weights", "activations", "gradients")
-"""Roles of operands that those of other operations than products have not."""
+OF_MULTIPLIED = (128, 256)
+"""Marks on the memory of what forward products have multiplied, and of what they have multiplied with a weight."""
 _INSIDE, _UNLESS_GRADIENT, _WEIGHTS = 1, 2, 3
 """What is noted of an operation where rules are about operands of some role; see ``memory.h``."""
-
-
-class PlanOfOperation(Protocol):
-    """What is asked of a plan; see :class:`.dispatch.plan.Plan`."""
-
-    operation: OpOverload | None
-    kernel: Any
-    name: str
-    arithmetic: Any
-    rounds: bool
-    outputs: Outputs
-    counts: Any
-    moves: Moves | None
-    decomposition: Any
-    role: str
-    accumulate: bool
-    prepares: bool
-    multiplies: bool
-    spares: bool
-    settles: bool
-    passes_on: bool
 
 
 class Notes(NamedTuple):
@@ -94,30 +72,6 @@ class Notes(NamedTuple):
     """Whether an operation draws random numbers, of which it is noted what becomes of them."""
 
 
-@final
-class Loops:
-    """The loops that round what a simulation computes, by their addresses: each once, kept as long as this."""
-
-    def __init__(self) -> None:
-        self._known: dict[Any, LoopByAddress | None] = {}
-
-    def of(self, fmt: Format, rounding: Rounding, *, in_place: bool) -> dict[torch.dtype, LoopAddresses | None]:
-        """The loops of a format, for each carrier in which rounding to it is exact."""
-        return {dtype: self._of_carrier(fmt, rounding, dtype, in_place) for dtype in _CARRIERS}
-
-    def _of_carrier(self, fmt: Format, rounding: Rounding, dtype: torch.dtype, in_place: bool) -> LoopAddresses | None:
-        if not isinstance(fmt, Family) or (dtype == torch.float32 and fmt.carrier == torch.float64):
-            return None
-        key = (fmt, rounding, dtype)
-        if key not in self._known:
-            self._known[key] = fmt.addressed(dtype, rounding)
-        loop = self._known[key]
-        if loop is None:
-            return None
-        draws = rounding is Rounding.STOCHASTIC
-        return LoopAddresses(loop.address(in_place=in_place), loop.parameters, int(loop.calling), draws)
-
-
 def reasons_against(plan: PlanOfOperation, notes: Notes, loops: Loops) -> Iterator[str]:
     """Why an operation is not plain, in words; none if it is."""
     operation, counts = plan.operation, plan.counts
@@ -127,7 +81,9 @@ def reasons_against(plan: PlanOfOperation, notes: Notes, loops: Loops) -> Iterat
     tests = {
         "it is taken apart into other operations": plan.decomposition is not None,
         "its sums are accumulated by the policy's accumulator": plan.accumulate,
-        "its operands are looked at before it runs": plan.prepares and not _rounds_operands_alone(plan, loops),
+        "its operands are looked at before it runs": plan.prepares
+        and not _rounds_operands_alone(plan, loops)
+        and seen_products(plan, loops) is None,
         "it is left alone among the program's own float32 tensors": plan.spares,
         "it communicates": plan.settles or plan.passes_on,
         "it hands over data from outside": plan.outputs.lifts,
@@ -142,8 +98,8 @@ def reasons_against(plan: PlanOfOperation, notes: Notes, loops: Loops) -> Iterat
     yield from (reason for reason, holds in tests.items() if holds)
 
 
-def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> Description | None:
-    """What the C++ is told of a plain operation; None if it is not plain."""
+def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Description, list[Counted]] | None:
+    """What the C++ is told of a plain operation, and where it counts rounded operands; None if it is not plain."""
     if any(True for _ in reasons_against(plan, notes, loops)):
         return None
     assert plan.operation is not None
@@ -155,6 +111,9 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> Description 
     data = _data(plan.counts, plan.name) if notes.whole else -1
     meaning = meaning_of(plan.kernel) or StandsFor()
     seen = _of_operands(plan, loops)
+    by_role = seen_products(plan, loops)
+    alone = by_role is None and plan.prepares and plan.arithmetic.operands
+    counted = seen_rounded(plan) if alone else []
     counts = plan.counts if notes.whole else None
     heeds = bool(counts and (counts.making or counts.writes or counts.noted))
     noted = NOTED * bool(plan.rounds and plan.counts and plan.counts.noted)
@@ -179,10 +138,10 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> Description 
         large=2 * ELEMENTS_PER_THREAD,
         product=_first_matrix(plan),
         multiplications=products.MULTIPLICATIONS,
-        operands=_places(seen_rounded(plan)) if plan.prepares and plan.arithmetic.operands else 0,
+        operands=_places(counted),
         single_operand=seen[torch.float32] or LoopAddresses(),
         twofold_operand=seen[torch.float64] or LoopAddresses(),
-        draws=(plan.rounds or plan.prepares) and plan.arithmetic.rounding is Rounding.STOCHASTIC,
+        draws=Rounding.STOCHASTIC in _modes(plan),
         converts=meaning.converts,
         pieces=_PIECES.get(plan.operation, 0) if plan.rounds else 0,
     )
@@ -195,11 +154,14 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> Description 
         exact = meaning.exact
         made.exact = ExactArithmetic(exact.form, exact.of_lists, exact.in_place, ctypes.addressof(exact.ways))
     if meaning.roots is not None:
-        made.single_root, made.twofold_root = (address(meaning.roots[dtype]) for dtype in _CARRIERS)
+        made.single_root, made.twofold_root = (address(meaning.roots[dtype]) for dtype in CARRIERS)
     if moves is not None:
         made.numbers, made.combining, made.windows = map(_places, (moves.numbers, moves.combining, moves.windows))
         made.types, made.tensors, made.one_source = _places(moves.types), _places(moves.tensors), moves.single
-    return made
+    if by_role is None:
+        return made, [(i, ("", name, str(plan.arithmetic.operands))) for i, name in counted]
+    made.products, counted_by_role = by_role
+    return made, counted_by_role
 
 
 def seen_rounded(plan: PlanOfOperation) -> list[tuple[int, str]]:
@@ -213,7 +175,7 @@ def seen_rounded(plan: PlanOfOperation) -> list[tuple[int, str]]:
 def _rounds_operands_alone(plan: PlanOfOperation, loops: Loops) -> bool:
     """Whether the operands are rounded, each by itself and whatever its role, and numbers are left alone."""
     arithmetic = plan.arithmetic
-    if plan.multiplies or not _roles_of_operands(plan) <= {*_OF_PRODUCTS, "parameters"}:
+    if plan.multiplies or not _roles_of_operands(plan) <= {*ROLES, "parameters"}:
         return False
     if arithmetic.of_operands and arithmetic.operands is None:  # only calls without parameters are taken
         return not (arithmetic.scalars == "rounded" and plan.rounds)
@@ -225,6 +187,12 @@ def _rounds_operands_alone(plan: PlanOfOperation, loops: Loops) -> bool:
     arguments = schema_of(plan.operation).arguments
     lists = any("List" in str(argument.type) and "Tensor" in str(argument.type) for argument in arguments)
     return not lists and meaning_of(plan.kernel) is None
+
+
+def _modes(plan: PlanOfOperation) -> set[Any]:
+    """The modes in which anything of an operation is rounded."""
+    of_rules = {rule.rounding for rule in plan.arithmetic.of_operands if plan.prepares}
+    return of_rules | ({plan.arithmetic.rounding} if plan.rounds or plan.prepares else set())
 
 
 def _roles_of_operands(plan: PlanOfOperation) -> set[str]:
@@ -285,5 +253,5 @@ def _of_operands(plan: PlanOfOperation, loops: Loops) -> dict[torch.dtype, LoopA
     """The loops that round operands, from one place to another."""
     operands = plan.arithmetic.operands
     if operands is None:
-        return dict.fromkeys(_CARRIERS)
+        return dict.fromkeys(CARRIERS)
     return loops.of(operands, plan.arithmetic.rounding, in_place=False)

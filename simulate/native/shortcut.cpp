@@ -19,6 +19,7 @@
 #include "memory.h"
 #include "pieces.h"
 #include "places.h"
+#include "products.h"
 #include "values.h"
 
 #include <atomic>
@@ -95,6 +96,7 @@ struct Description {
   int64_t following;
   int64_t no_parameters;  // parameters among its operands are rounded before
   uint64_t made, changed;  // results and arguments that are noted as computed inside
+  products::Description products;
 };
 
 struct Counts {
@@ -104,10 +106,16 @@ struct Counts {
 struct Plain {
   const Description how;
   std::atomic<int64_t> calls{0}, moved{0}, rounded{0}, left_whole{0};
-  std::vector<std::atomic<int64_t>> seen;  // how often each argument was seen rounded
+  std::vector<std::atomic<int64_t>> seen;  // how often each argument was seen rounded; or as `all_roundings` says
   std::optional<c10::OperatorHandle> writing;  // the variant that writes to a given tensor
   Plain(const Description& description, size_t arguments)
-      : how(description), seen(description.operands ? arguments : 0) {}
+      : how(description), seen(places_of(description, arguments)) {}
+
+ private:
+  static size_t places_of(const Description& description, size_t arguments) {
+    if (!description.products.roundings) return description.operands ? arguments : 0;
+    return products::counts_of(arguments);
+  }
 };
 
 class Lock {  // a forked child can open it, which a mutex does not allow
@@ -139,6 +147,7 @@ struct Simulation {
   std::atomic<size_t> marks{0};
   mutable Lock lock;
   memory::Storages<Lock> inside;  // what was computed here, as far as that matters
+  products::Remembered<Lock> remembered;
 
   Simulation(uint64_t number, bool follows, uint64_t draws, uint64_t seed, size_t count)
       : number(number), follows(follows), draws(draws), seed(seed), operations(follows ? 0 : count) {}
@@ -401,13 +410,27 @@ bool finds_exact(const Description& how, const IValue* given, size_t count, exac
   return answer != exact::kPython;
 }
 
-bool takes(const Plain& plain, const Simulation& simulation, const IValue* given, size_t count, exact::Rows& rows) {
+// Whether the operands of a product are rounded here, and what they are.
+bool sees_products(const products::Description& how, const Simulation& simulation, const IValue* given, size_t count,
+                   bool notes_weights, products::Call& call) {
+  if (count > products::most_arguments) return false;
+  auto marks = [&](const c10::TensorImpl& x) { return simulation.marks_of(x); };
+  auto inside = [&](const void* storage) { return simulation.inside.has(storage); };
+  if (how.tells && !products::tell(how, simulation.remembered, given, count, marks, inside, notes_weights, &call))
+    return false;
+  for (size_t i = 0; i < count; ++i)
+    if (has(how.operands, i) && !products::can_be_seen(given[i], how, call, i)) return false;
+  return true;
+}
+
+bool takes(const Plain& plain, const Simulation& simulation, const IValue* given, size_t count, exact::Rows& rows,
+           products::Call& call) {
   const Description& how = plain.how;
   bool notes_weights = how.following == memory::kWeights ||
                        (how.following == memory::kUnlessGradient && at::GradMode::is_enabled());
   auto fits = [&](const c10::TensorImpl* x) {
     if (!suits(x, how, simulation)) return false;
-    if (!how.following || !is_defined(x)) return true;
+    if (!how.following || !is_defined(x) || how.products.tells) return true;
     return memory::says_nothing(*x, simulation.marks_of(*x), notes_weights, how.no_parameters, !(how.made | how.changed));
   };
   for (size_t i = 0; i < count; ++i)
@@ -422,6 +445,7 @@ bool takes(const Plain& plain, const Simulation& simulation, const IValue* given
   if (how.operands)
     for (size_t i = 0; i < count; ++i)
       if (has(how.operands, i) && !can_be_seen(given[i], how)) return false;
+  if (how.products.roundings && !sees_products(how.products, simulation, given, count, notes_weights, call)) return false;
   if (how.reads && !is_finite(given[0])) return false;
   if (how.root && !has_roots(given[0], how)) return false;
   double power;
@@ -544,6 +568,20 @@ uint64_t see(const Description& how, const IValue* given, size_t count, IValue* 
   return seen;
 }
 
+// Puts rounded copies in the place of a product's operands.
+void see_products(const products::Description& how, const products::Call& call, const IValue* given, size_t count,
+                  IValue* operands, Draws& draws) {
+  c10::impl::ExcludeDispatchKeyGuard guard(python_and_above);
+  auto next = [&](int64_t draws_any) { return draws.next(draws_any); };
+  for (size_t i = 0; i < count; ++i) {
+    if (!has(how.operands, i) || !products::is_number(given[i])) continue;
+    products::all_roundings(how, call, i, [&](const products::Rounding& rounding, size_t) {
+      operands[i] = products::seen(operands[i].toTensor(), how, rounding, i, next);
+      return true;
+    });
+  }
+}
+
 // Puts exact results in the place of the arguments on the stack.
 void compute_exactly(const Description& how, const exact::Rows& rows, Stack* stack, const IValue* given, size_t count,
                      size_t made, Draws& draws) {
@@ -574,7 +612,7 @@ IValue unwritten_like(const IValue& given) {
 
 // Whether an operation is to be run piece by piece: on which tensor's numbers; null if not.
 const at::Tensor* in_pieces(const Plain& plain, const IValue* given, size_t count) {
-  if (!plain.how.pieces || plain.how.operands || at::get_num_threads() > 1) return nullptr;
+  if (!plain.how.pieces || plain.how.operands || plain.how.products.roundings || at::get_num_threads() > 1) return nullptr;
   if (plain.how.pieces == 2 && !plain.writing && !plain.how.root) return nullptr;
   const at::Tensor* model = pieces::model_of(given, count);
   if (!model) return nullptr;
@@ -639,12 +677,16 @@ void run_whole(Plain& plain, Simulation& simulation, const exact::Rows& rows, Dr
   plain.left_whole.fetch_add(1, std::memory_order_relaxed);
 }
 
-void run(Plain& plain, Simulation& simulation, const exact::Rows& rows, Draws draws, const c10::OperatorHandle& op,
-         DispatchKeySet keys, Stack* stack) {
+void run(Plain& plain, Simulation& simulation, const exact::Rows& rows, const products::Call& call, Draws draws,
+         const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   const Description& how = plain.how;
   size_t count = op.schema().arguments().size(), made = op.schema().returns().size();
   c10::SmallVector<IValue, 8> given(stack->end() - count, stack->end());
   uint64_t seen = how.operands ? see(how, given.data(), count, stack->data() + stack->size() - count, draws) : 0;
+  if (how.products.roundings) {
+    products::remember(how.products, call, simulation.remembered, given.data(), count);
+    see_products(how.products, call, given.data(), count, stack->data() + stack->size() - count, draws);
+  }
   plain.calls.fetch_add(1, std::memory_order_relaxed);
   const at::Tensor* model = rows.empty() ? in_pieces(plain, given.data(), count) : nullptr;
   if (model) run_in_pieces(plain, *model, op, keys, stack, given.data(), count, made);
@@ -653,6 +695,12 @@ void run(Plain& plain, Simulation& simulation, const exact::Rows& rows, Draws dr
   auto count_seen = [&] {
     for (size_t i = 0; seen && i < count; ++i)
       if (has(seen, i)) plain.seen[i].fetch_add(1, std::memory_order_relaxed);
+    for (size_t i = 0; how.products.roundings && i < count; ++i)
+      if (has(how.products.operands, i) && products::is_number(given[i]))
+        products::all_roundings(how.products, call, i, [&](const products::Rounding&, size_t place) {
+          plain.seen[place].fetch_add(1, std::memory_order_relaxed);
+          return true;
+        });
   };
   const IValue* results = stack->data() + stack->size() - made;
   if (!how.rounds || how.reads) {
@@ -688,7 +736,9 @@ class Kernel final : public c10::OperatorKernel {
         if (!counts && plain->how.draws) return fallback->callBoxed(op, keys, stack);
         Draws draws(*simulation, counts);
         exact::Rows rows;
-        if (takes(*plain, *simulation, given, count, rows)) return run(*plain, *simulation, rows, draws, op, keys, stack);
+        products::Call call;
+        if (takes(*plain, *simulation, given, count, rows, call))
+          return run(*plain, *simulation, rows, call, draws, op, keys, stack);
         rows.clear();
         if (counts_up(given, plain->how, *simulation) && finds_exact(plain->how, given, count, rows))
           return run_whole(*plain, *simulation, rows, draws, op, keys, stack);
@@ -819,8 +869,8 @@ void roundoff_take_counts(void* plain, Counts* counts) {
   counts->left_whole = from.left_whole.exchange(0);
 }
 
-// How often an argument was seen rounded since it was asked last.
-int64_t roundoff_take_seen(void* plain, int64_t argument) { return static_cast<Plain*>(plain)->seen[argument].exchange(0); }
+// How often an argument was seen rounded since it was asked last; or by a place of `all_roundings`.
+int64_t roundoff_take_seen(void* plain, int64_t place) { return static_cast<Plain*>(plain)->seen[place].exchange(0); }
 
 // Notes a kind of mark on memory, or that there is none.
 void roundoff_mark(void* simulation, int64_t kind, const void* memory, int64_t on) {
@@ -832,9 +882,11 @@ void roundoff_mark(void* simulation, int64_t kind, const void* memory, int64_t o
   of.marks = of.marked.size();
 }
 
-// Whether memory was computed inside by an operation that ran here.
-int64_t roundoff_is_inside(void* simulation, const void* memory) {
-  return static_cast<Simulation*>(simulation)->inside.has(memory);
+// Whether it was noted here that memory was computed inside (0), that a forward product has multiplied it (1), or with a
+// weight (2).
+int64_t roundoff_remembers(void* simulation, int64_t what, const void* memory) {
+  auto& of = *static_cast<Simulation*>(simulation);
+  return (what == 0 ? of.inside : what == 1 ? of.remembered.activations : of.remembered.weighted).has(memory);
 }
 
 void roundoff_hold_simulation(void* simulation, int64_t hold) { static_cast<Simulation*>(simulation)->holds = hold != 0; }
@@ -870,6 +922,8 @@ void roundoff_forked() {
     if (simulation) {
       simulation->lock.unlock();
       simulation->inside.unlock();
+      simulation->remembered.activations.unlock();
+      simulation->remembered.weighted.unlock();
     }
 }
 

@@ -9,12 +9,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from .library import Counts, library
-from .plain import Loops, described, seen_rounded
+from .loops import Loops
+from .plain import described
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from .library import Description
     from .plain import Notes
+    from .seen_products import Counted
 
 
 _ROLES = ("forward", "backward", "optimizer", "averages", "targets")
@@ -64,7 +67,8 @@ class Shortcut:
         follows: bool,
     ) -> None:
         self._loaded, self._notes, self._follows = loaded, notes, follows
-        self._plain: list[tuple[Any, int, tuple[tuple[int, str], ...]]] = []  # plans, with what the C++ counts for them
+        # Plans, with what the C++ knows and counts for them.
+        self._plain: list[tuple[Any, int, Description, list[Counted]]] = []
         self._modules = {"": 0}
         self._lock = threading.Lock()
         self._loops = Loops()
@@ -86,29 +90,30 @@ class Shortcut:
 
     def describe(self, plan: Any) -> None:
         """Has an operation run without Python from its next call on, if it is plain."""
-        description = described(plan, self._notes, self._loops)
-        if description is not None:
+        found = described(plan, self._notes, self._loops)
+        if found is not None:
+            description, counted = found
             role = _ROLES.index(plan.role) if self._follows else 0
             place = role, self._module(plan.module)
             plain = self._loaded.describe(self._handle, *place, plan.operation.name().encode(), description)
             if description.draws:
                 self._draws.tell(self._loaded.tell_draws)
             if plain:
-                self._plain.append((plan, plain, tuple(seen_rounded(plan)) if description.operands else ()))
+                self._plain.append((plan, plain, description, counted))
 
     def count(self) -> None:
         """Adds to the plans what has been counted since it was asked last."""
         counts = Counts()
-        for plan, plain, operands in self._plain:
+        for plan, plain, _, counted in self._plain:
             self._loaded.take_counts(plain, counts)
             plan.outcome.calls += counts.calls
             plan.outcome.moved += counts.moved
             plan.outcome.rounded += counts.rounded
             plan.outcome.left_whole += counts.left_whole
-            for position, name in operands:
-                times = self._loaded.take_seen(plain, position)
+            for place, which in counted:
+                times = self._loaded.take_seen(plain, place)
                 if times:
-                    plan.outcome.seen["", name, str(plan.arithmetic.operands)] += times
+                    plan.outcome.seen[which] += times
 
     def module_begins(self, path: str, around: int) -> None:
         """See :class:`.policy.places.Follower`."""
@@ -148,9 +153,9 @@ class Shortcut:
         finally:
             self._loaded.hold_simulation(self._handle, False)
 
-    def is_inside(self, memory: int) -> bool:
-        """Whether what lies there was computed by an operation that C++ ran."""
-        return bool(self._loaded.is_inside(self._handle, memory))
+    def remembers(self, what: int, memory: int) -> bool:
+        """Whether C++ knows of memory that it was computed inside (0), multiplied (1), or so with a weight (2)."""
+        return bool(self._loaded.remembers(self._handle, what, memory))
 
     def _mark(self, kind: int, memory: int, on: bool) -> None:
         self._loaded.mark(self._handle, kind, memory, on)

@@ -42,11 +42,15 @@ class Multiplied:
 
     Args:
         sure: how sure it is that a tensor is a weight; None if it is data.
+
+    Attributes:
+        activations: the memory of what they multiplied.
+        weighted: that of what they multiplied with a weight.
     """
 
     def __init__(self, sure: Callable[[torch.Tensor], Sure | None]) -> None:
         self._sure = sure
-        self._activations, self._weighted = Storages(), Storages()
+        self.activations, self.weighted = Storages(), Storages()
 
     def tell(self, plan: Planned, named: Mapping[str, Any]) -> Told:
         """The roles of the operands of a call.
@@ -62,16 +66,16 @@ class Multiplied:
         if Role.WEIGHTS in roles.values():
             return Told(roles, Product.GRAD_INPUT)
         activations = [x for name, x in operands.items() if roles[name] == Role.ACTIVATIONS]
-        weighted = any(x in self._weighted or x not in self._activations for x in activations)
+        weighted = any(x in self.weighted or x not in self.activations for x in activations)
         return Told(roles, Product.GRAD_WEIGHT if weighted else None)
 
     def _forward(self, operands: Mapping[str, torch.Tensor]) -> Told:
         weights = self._weights(operands)
         for name, x in operands.items():
             if name not in weights:
-                self._activations.add(x)
+                self.activations.add(x)
                 if weights:
-                    self._weighted.add(x)
+                    self.weighted.add(x)
         roles = {name: Role.WEIGHTS if name in weights else Role.ACTIVATIONS for name in operands}
         return Told(roles, Product.OUTPUT if weights else None)
 
@@ -88,7 +92,7 @@ class Multiplied:
         return registered or surest
 
     def _role_in_backward(self, x: torch.Tensor) -> Role:
-        if x in self._activations:
+        if x in self.activations:
             return Role.ACTIVATIONS
         if self._sure(x) is not None:
             return Role.WEIGHTS

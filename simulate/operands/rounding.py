@@ -79,9 +79,14 @@ class Operands:
         """The memory of weights and random numbers; see :meth:`.Weights.marked`."""
         return self._weights.marked()
 
-    def ask_of_inside(self, others: Callable[[int], bool]) -> None:
-        """Has ``others`` asked, too, whether what lies at an address was computed inside."""
-        self._inside.ask(others)
+    def multiplied(self) -> tuple[Storages, Storages]:
+        """The memory of what forward products have multiplied, and of what they have multiplied with a weight."""
+        return self._multiplied.activations, self._multiplied.weighted
+
+    def ask(self, others: Callable[[int, int], bool]) -> None:
+        """Has ``others`` asked, too, of an address whether it was computed inside (0), or :meth:`multiplied` (1, 2)."""
+        for what, known in enumerate((self._inside, *self.multiplied())):
+            known.ask(partial(others, what))
 
     def note(self, plan: Planned, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Remembers what an operation computed, with its arguments as the program gave them."""

@@ -281,6 +281,12 @@ class Policy:
         return list(dict.fromkeys(fmt for fmt in named if isinstance(fmt, Format)))
 
     @property
+    def rounds_results(self) -> bool:
+        """Whether the results of any operation are rounded, and not operands alone."""
+        named = (self.format, *(rule.format for rule in self.rules if not rule.about_operands))
+        return any(isinstance(fmt, Format) and not fmt.native for fmt in named)
+
+    @property
     def names_fp32_alone(self) -> bool:
         """Whether it has rules, and nothing that they or the policy name is rounded: every format is fp32."""
         formats = [*self.formats(), *self.settings("operands")]

@@ -18,7 +18,7 @@ from ..bits import SCRATCH, scratch32
 from ..element_tail import to_element
 from ..widths import MAGNITUDE, WIDTH, bits_of, float_of, left, real, scratch, unsigned
 from .block_scales import block_scale
-from .blocks_strided import pieces, strips_of_blocks
+from .blocks_strided import STRIP, pieces, strips_of_blocks
 
 if TYPE_CHECKING:
     import torch
@@ -157,6 +157,6 @@ def addressed_blocks_in_mode(
     dtype: torch.dtype, block: int, rule_addend: int, element: Element, rounding: Rounding, *, strided: bool
 ) -> Addressed:
     """The loop of :func:`round_blocks_in_mode` along the axis of memory, or another one, for callers without Python."""
-    fixed = (rule_addend, element.emax, element.emin, element.significand_bits, int(element.signed_zero))
+    fixed = (rule_addend, element.emax, element.emin, element.significand_bits, int(element.signed_zero), STRIP)
     loop = strips_of_blocks if strided else _rows
     return Addressed(Calling.BLOCKS_IN_MODE, loop, dtype, numbers((block, *fixed), (element.max,), rounding))

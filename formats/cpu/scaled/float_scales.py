@@ -152,6 +152,6 @@ def addressed_scaled(
         power_of_two: whether scales are powers of two.
     """
     down = compiled(_down, dtype)
-    rest = (element.address(in_place=True), element.parameters, element.calling, address_of(down))
+    rest = (element.address(in_place=True), element.parameters, element.calling, address_of(down), STRIP)
     given = numbers((block, int(power_of_two), *rest), (largest,))
     return Addressed(Calling.SCALED, _up, dtype, given, places=True, part=element)

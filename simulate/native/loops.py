@@ -1,0 +1,45 @@
+"""Compiled loops, by their addresses, for the C++."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+
+from ...formats import Rounding
+from ...formats.base.family import Family
+from .library import LoopAddresses
+
+if TYPE_CHECKING:
+    from ...formats import Format
+    from ...formats.base.family import LoopByAddress
+
+CARRIERS = (torch.float32, torch.float64)
+
+
+@final
+class Loops:
+    """The loops that round what a simulation computes, by their addresses: each once, kept as long as this."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, LoopByAddress | None] = {}
+
+    def of(
+        self, fmt: Format, rounding: Rounding, *, in_place: bool, strided: bool = False
+    ) -> dict[torch.dtype, LoopAddresses | None]:
+        """The loops of a format, for each carrier in which rounding to it is exact; see :meth:`.Family.addressed`."""
+        return {dtype: self._of_carrier(fmt, rounding, dtype, in_place, strided) for dtype in CARRIERS}
+
+    def _of_carrier(
+        self, fmt: Format, rounding: Rounding, dtype: torch.dtype, in_place: bool, strided: bool
+    ) -> LoopAddresses | None:
+        if not isinstance(fmt, Family) or (dtype == torch.float32 and fmt.carrier == torch.float64):
+            return None
+        key = (fmt, rounding, dtype, strided)
+        if key not in self._known:
+            self._known[key] = fmt.addressed(dtype, rounding, strided=strided)
+        loop = self._known[key]
+        if loop is None:
+            return None
+        draws = rounding is Rounding.STOCHASTIC
+        return LoopAddresses(loop.address(in_place=in_place), loop.parameters, int(loop.calling), draws)

@@ -1,0 +1,32 @@
+"""What is asked of a plan before its operation runs without Python."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
+    from ..aten.moves import Moves
+    from ..aten.outputs import Outputs
+
+
+class PlanOfOperation(Protocol):
+    """What is asked of a plan; see :class:`.dispatch.plan.Plan`."""
+
+    operation: OpOverload | None
+    kernel: Any
+    name: str
+    arithmetic: Any
+    rounds: bool
+    outputs: Outputs
+    counts: Any
+    moves: Moves | None
+    decomposition: Any
+    role: str
+    accumulate: bool
+    prepares: bool
+    multiplies: bool
+    spares: bool
+    settles: bool
+    passes_on: bool

@@ -1,0 +1,134 @@
+"""Operands of products, seen rounded by what they are or in blocks along what is contracted: told to the C++."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...formats import Rounding
+from ..aten.contracted_axes import fixed_contractions, has_blocks, is_multiplied, is_operand
+from ..aten.schemas import argument_names, schema_of
+from .library import PLACES_BY_ROLE, LoopAddresses, OperandRounding, SeenProducts
+from .loops import CARRIERS
+from .stand_ins import meaning_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...formats import Format
+    from .loops import Loops
+    from .planned import PlanOfOperation
+
+ROLES = ("weights", "activations", "gradients")
+"""Roles of what is multiplied, by the numbers that the C++ has for them."""
+PRODUCTS = ("output", "grad-input", "grad-weight", None)
+"""Products, likewise; the last is that of no weight."""
+_MOST_ARGUMENTS = 8
+_SINGLE, _TWOFOLD = 1, 2
+
+Counted = tuple[int, tuple[str, str, str]]
+"""A place where the C++ counts operands that were rounded, with their product, role (or argument) and format."""
+
+
+def seen_products(plan: PlanOfOperation, loops: Loops) -> tuple[SeenProducts, list[Counted]] | None:
+    """What the C++ is told of operands, and where it counts them; None if they are seen otherwise than it can."""
+    arithmetic = plan.arithmetic
+    if not plan.prepares or (arithmetic.scalars == "rounded" and plan.rounds) or plan.outputs.written:
+        return None
+    if not plan.multiplies and (arithmetic.of_operands or not has_blocks(arithmetic.operands)):
+        return None
+    columns = fixed_contractions(plan.name)
+    rules = arithmetic.of_operands
+    about_others = any(role not in ROLES for rule in rules for role in rule.role)
+    if columns is None or about_others or any(rule.hadamard for rule in rules) or meaning_of(plan.kernel) is not None:
+        return None
+    assert plan.operation is not None
+    arguments = schema_of(plan.operation).arguments
+    names = argument_names(plan.operation)
+    if len(names) > _MOST_ARGUMENTS or any("List" in str(argument.type) for argument in arguments):
+        return None
+    return _Table(plan, loops).described(names, columns)
+
+
+class _Table:
+    """The roundings of a plan's operands, each once, and by role and product."""
+
+    def __init__(self, plan: PlanOfOperation, loops: Loops) -> None:
+        self._plan, self._loops = plan, loops
+        self._roundings: dict[tuple[Format, Rounding, bool], OperandRounding | None] = {}
+
+    def described(self, names: Sequence[str], columns: set[str]) -> tuple[SeenProducts, list[Counted]] | None:
+        """What the C++ is told."""
+        plan, rules = self._plan, self._plan.arithmetic.of_operands
+        made, counted = SeenProducts(), list[Counted]()
+        made.tells = plan.multiplies
+        made.in_backward = plan.role == "backward"
+        made.about_weights = any("weights" in rule.role for rule in rules)
+        made.matrix = bool(columns)
+        made.operands = sum(1 << i for i, name in enumerate(names) if is_operand(plan.name, name))
+        made.multiplied = sum(1 << i for i, name in enumerate(names) if is_multiplied(plan.name, name))
+        made.columns = sum(1 << i for i, name in enumerate(names) if name in columns)
+        for place in range(PLACES_BY_ROLE):
+            backward, rest = divmod(place, len(ROLES) * len(PRODUCTS))
+            role, product = ROLES[rest // len(PRODUCTS)], PRODUCTS[rest % len(PRODUCTS)]
+            rule = _last(rules, role, product)
+            unrounded = rule is None or (backward and rule.backward == "unrounded")
+            made.table[place] = -1 if unrounded or rule is None else self._of_rule(rule, backward=bool(backward))
+            if rule is not None and not unrounded:
+                counted.append((place, (product or "", role, str(rule.format))))
+        operands = plan.arithmetic.operands
+        made.always = -1 if operands is None else self._place(operands, plan.arithmetic.rounding, as_forward=False)
+        if operands is not None:
+            counted += _counted_always(names, str(operands))
+        roundings = [rounding for rounding in self._roundings.values() if rounding is not None]
+        if not roundings or len(roundings) < len(self._roundings):
+            return None
+        made.roundings = (OperandRounding * len(roundings))(*roundings)
+        return made, counted
+
+    def _of_rule(self, rule: Any, *, backward: bool) -> int:
+        fmt: Any = rule.format
+        mode = self._plan.arithmetic.rounding if rule.rounding is None else Rounding(rule.rounding)
+        return self._place(fmt, mode, as_forward=backward and rule.backward == "rounded")
+
+    def _place(self, fmt: Format, mode: Rounding, *, as_forward: bool) -> int:
+        key = fmt, mode, as_forward
+        if key not in self._roundings:
+            self._roundings[key] = self._made(fmt, mode, as_forward=as_forward)
+        return list(self._roundings).index(key)
+
+    def _made(self, fmt: Format, mode: Rounding, *, as_forward: bool) -> OperandRounding | None:
+        along, strided = (self._loops.of(fmt, mode, in_place=False, strided=strided) for strided in (False, True))
+        passes = _SINGLE * _passes(fmt, torch.float32, mode) + _TWOFOLD * _passes(fmt, torch.float64, mode)
+        if not passes and not any(along.values()):
+            return None
+        of_carriers = [along[dtype] or LoopAddresses() for dtype in CARRIERS]
+        of_carriers += [strided[dtype] or LoopAddresses() for dtype in CARRIERS]
+        return OperandRounding(*of_carriers, passes, has_blocks(fmt), as_forward)
+
+
+def _passes(fmt: Format, dtype: torch.dtype, mode: Rounding) -> bool:
+    """Whether rounding leaves every number of a carrier as it is, and draws nothing."""
+    return fmt.native and fmt.carrier == dtype and mode is Rounding.NEAREST_EVEN
+
+
+def _last(rules: tuple[Any, ...], role: str, product: str | None) -> Any:
+    """The rule that an operand is rounded by, as :mod:`.operands.rounding` finds it."""
+    about = (
+        rule for rule in reversed(rules) if role in rule.role and (rule.product is None or product in rule.product)
+    )
+    return next(about, None)
+
+
+def _counted_always(names: Sequence[str], fmt: str) -> list[Counted]:
+    """The counts of operands that are rounded whatever they are; see ``counted_always`` in ``products.h``."""
+    return [
+        (
+            PLACES_BY_ROLE + (i * (len(ROLES) + 1) + role) * len(PRODUCTS) + product,
+            (PRODUCTS[product] or "", known, fmt),
+        )
+        for i, name in enumerate(names)
+        for role, known in enumerate((*ROLES, name))
+        for product in range(len(PRODUCTS))
+    ]
