@@ -11,6 +11,7 @@ from ...formats import round
 from ...simulate.policy.places import in_role
 from ...simulate.policy.rules import Role
 from ..errors import RunError
+from ..experience.normalization import ObservationNormalizer
 from ..experience.on_policy import JUDGEMENTS, minibatch_of
 from ..models.actor_critic import POLICY_GAIN, ActorCritic
 from ..models.planes import A3C_NET, PlanesNetwork, convolutions_for
@@ -51,8 +52,11 @@ class PolicyGradient(Learner):
         config: the hyper-parameters, the format, and the fixes or the baseline.
         device: where all tensors live.
 
+    Attributes:
+        normalizer: of observations; None where they are taken as they are.
+
     Raises:
-        RunError: observations are planes, and actions are numbers.
+        RunError: observations are planes, and actions are numbers, or observations are to be normalized.
 
     Source:
         Schulman et al., "Proximal PolicyHead Optimization Algorithms", equation (9) and Section 6.1.
@@ -68,6 +72,7 @@ class PolicyGradient(Learner):
         self.policy = Categorical() if self.discrete else DiagonalNormal(normal_fix="normal_fix" in config.fixes)
         actor = self._make_network(sizes)
         self.networks = {"actor": actor}
+        self.normalizer = self._make_normalizer(sizes)
         self.rounded_(actor.flat)
         with self.constructing():
             self.optimizers = {"actor": self.make_optimizer(actor.flat, kahan=True)}
@@ -89,6 +94,13 @@ class PolicyGradient(Learner):
         network = PlanesNetwork(shape, convolutions_for(shape, A3C_NET), hidden, [[sizes.action_size], [1]], **options)
         network.layers[-4].mul_(POLICY_GAIN)
         return network
+
+    def _make_normalizer(self, sizes: Sizes) -> ObservationNormalizer | None:
+        if not self.config.normalize_observations:
+            return None
+        if len(sizes.observation_shape) == _PLANES:
+            raise RunError(f"normalize_observations is for vectors, and {self.config.task} shows planes; leave it out")
+        return ObservationNormalizer(sizes.observation_size)
 
     @property
     def network(self) -> ActorCritic | PlanesNetwork:
@@ -136,17 +148,37 @@ class PolicyGradient(Learner):
             (n, 1), and what is worth logging of it.
         """
 
+    def value_slope(self, values: torch.Tensor, error: torch.Tensor, batch: Minibatch) -> torch.Tensor:  # noqa: ARG002
+        """Half of the derivative of the values' loss by the values, (n, 1): their error.
+
+        Args:
+            values: (n, 1); nothing is recorded of what is computed of it.
+            error: values less returns, (n, 1).
+            batch: the minibatch.
+        """
+        return error
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The flat parameters by name, and the moments by which observations are normalized."""
+        return super().weights() | ({"observations": self.normalizer.moments.state} if self.normalizer else {})
+
     def best_actions(self, observations: torch.Tensor) -> torch.Tensor:
         """The most likely ones."""
         return self.policy.best(self.outputs(observations))
 
     def policy_layers(self) -> PolicyLayers:
-        """The policy's part of the network; of numbers the means, clipped as environments clip them."""
+        """The policy's part of the network; of numbers the means, clipped as environments clip them.
+
+        Normalization of observations is part of the first layer, which does not clip them.
+        """
         self._write_back()
         network = self.network
         decision = Decision.LARGEST if self.discrete else Decision.CLIP
         if isinstance(network, ActorCritic):
-            return PolicyLayers((self.observation_size,), (), (network.as_layers(),), decision, self.action_size)
+            first, *others = network.as_layers()
+            if self.normalizer:
+                first = first.of_normalized(self.normalizer.moments.mean, self.normalizer.moments.deviation)
+            return PolicyLayers((self.observation_size,), (), ((first, *others),), decision, self.action_size)
         shared, (policy, _) = network.as_layers()
         return PolicyLayers(network.shape, shared, (policy,), decision, self.action_size)
 
@@ -172,7 +204,7 @@ class PolicyGradient(Learner):
 
     @torch.no_grad()
     def judge(self, rollout: Batch, last: torch.Tensor) -> torch.Tensor:
-        """Log-probabilities, advantages and returns of a rollout: (n, 3), by the policy as it is.
+        """Log-probabilities, values, advantages and returns of a rollout: (n, 4), by the policy as it is.
 
         A_t = delta_t + gamma lambda d_t A_(t+1), delta_t = r_t + gamma d_t V(s'_t) - V(s_t), return_t = A_t + V(s_t),
         where d_t is 0 at a terminal state, else 1. Where an episode ends there is no A_(t+1); where it was cut off,
@@ -193,7 +225,7 @@ class PolicyGradient(Learner):
             following = self.values(rollout.next_observations, exact=exact)
             log_prob = self.policy.log_prob(outputs, actions)
             advantages, returns = self._returns(rollout, last, values, following)
-            return torch.cat((log_prob, advantages, returns), dim=1)
+            return torch.cat((log_prob, values, advantages, returns), dim=1)
 
     @in_role(Role.TARGETS)
     def _returns(
@@ -227,10 +259,11 @@ class PolicyGradient(Learner):
         with torch.no_grad():
             slope, metrics = self.surrogate(log_prob, batch.log_probs, advantages)
             error = values - batch.returns
+            moved_by = self.value_slope(values, error, batch)
         computed = [log_prob, values]
         weights = [
             slope * optimizer.mean_weight(-1 / of_advantages, count),
-            error * optimizer.mean_weight(2 * config.value_weight / scale, count),
+            moved_by * optimizer.mean_weight(2 * config.value_weight / scale, count),
         ]
         if config.entropy_weight:
             entropy = self.policy.entropy(outputs)

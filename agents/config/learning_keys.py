@@ -15,8 +15,11 @@ from .reward_scale import automatic_reward_scale, read_reward_scale
 from .storage import Storage, read_storage
 from .train_config import TrainConfig
 
+LIMIT = 10.0
+"""Normalized observations and rewards are clipped to this magnitude."""
 _FREE = KeyRole.TIMELESS
 _DATA = KeyRole.TIMELESS | KeyRole.DATA
+_OF_EXPERIENCE = KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS | KeyRole.LATER
 
 
 def format_with_codes(name: str | None) -> str | None:
@@ -125,9 +128,12 @@ class OptimizerKeys(TrainConfig):
         """``reward_scale``, as a number."""
         if self.reward_scale != "auto":
             return self.reward_scale
-        return automatic_reward_scale(
-            self.format, self.discount, largest=1.0 if self.clip_rewards else float(self.action_repeat)
-        )
+        return automatic_reward_scale(self.format, self.discount, largest=self.largest_reward)
+
+    @property
+    def largest_reward(self) -> float:
+        """The largest reward of an agent step there is to be expected: the suite's are at most 1 a simulator's step."""
+        return 1.0 if self.clip_rewards else float(self.action_repeat)
 
     @property
     def anneal_over(self) -> int | None:
@@ -252,9 +258,26 @@ class OnPolicyKeys(OptimizerKeys):
     normalize_advantages: bool = key(
         True, "Advantages of a minibatch have their mean subtracted and are divided by their standard deviation."
     )
+    normalize_observations: bool | None = key(
+        None,
+        "Observations have their running mean subtracted, are divided by their running standard deviation and clipped"
+        " to [-10, 10], before they are rounded; null: as OpenAI's Baselines do, with ppo where actions are numbers.",
+        _OF_EXPERIENCE,
+    )
+    normalize_rewards: bool | None = key(
+        None,
+        "Rewards are divided by the running standard deviation of discounted returns and clipped to [-10, 10], before"
+        " they are rounded; what is logged are rewards as they are. null: with ppo where actions are numbers.",
+        _OF_EXPERIENCE,
+    )
     lr_schedule: Literal["constant", "linear"] = key(
         "constant", "`linear`: the learning rate falls to 0 over the updates of the run.", _FREE
     )
+
+    @property
+    def largest_reward(self) -> float:
+        """The largest reward there is to be expected, as it is learned from."""
+        return LIMIT if self.normalize_rewards else super().largest_reward
 
     @property
     def passes(self) -> int:

@@ -136,6 +136,10 @@ def _who(config: Any) -> str:
     return f"each of the {config.learners} learners" if config.learners > 1 else "the run"
 
 
+def _normalized(config: Any) -> str | None:
+    return next((name for name in ("normalize_observations", "normalize_rewards") if getattr(config, name)), None)
+
+
 def _uneven_rollout(config: Any) -> tuple[Any, str, str] | None:
     own = config.share()
     of_each = f" of each of the {config.learners} learners" if config.learners > 1 else ""
@@ -269,6 +273,11 @@ RULES = (
          "lr_schedule: {c.lr_schedule} is for one learner, got learners: {c.learners}; leave it out"),
     KeyRule(lambda c: c.normalize_advantages and c.batch_size == 1, "normalize_advantages",
          "normalize_advantages needs a batch_size of 2 or more, got 1; or set it to false"),
+    KeyRule(lambda c: c.learners > 1 and _normalized(c), "normalize_observations",
+         "{found}: true is for one learner, whose running moments others would not have, got learners:"
+         " {c.learners}; leave one of them out"),
+    KeyRule(lambda c: c.normalize_rewards and c.clip_rewards, "normalize_rewards",
+         "normalize_rewards: true and clip_rewards: true both bound rewards; leave one of them out"),
     KeyRule(lambda c: c.keep_networks, "horizon",
          "keep_networks is for actors and critics with networks of their own; leave it out"),
     KeyRule(lambda c: c.transitions < c.rollout, "horizon",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from ..config.learning_keys import OffPolicyKeys
     from ..sizes import Sizes
+    from .normalization import ObservationNormalizer
     from .prioritized import PrioritizedReplay
     from .sampling import Sample
 
@@ -34,9 +35,14 @@ class Intake(ABC):
         fmt: of the run.
         dtype: of the agent.
         device: of the agent.
+
+    Attributes:
+        replay: where transitions are kept.
+        normalizer: what observations go through first; None: nothing.
     """
 
     replay: Replay | PrioritizedReplay | FrameReplay
+    normalizer: ObservationNormalizer | None = None
 
     def __init__(self, fmt: Format, dtype: torch.dtype, device: torch.device) -> None:
         self.format = fmt
@@ -88,16 +94,24 @@ class Intake(ABC):
 class StateIntake(Intake):
     """States: numbers, rounded; planes of 0 and 1, or images, divided by 255, in one row. Rows hold everything."""
 
-    def __init__(self, replay: Replay, fmt: Format, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        replay: Replay,
+        fmt: Format,
+        dtype: torch.dtype,
+        device: torch.device,
+        normalizer: ObservationNormalizer | None = None,
+    ) -> None:
         super().__init__(fmt, dtype, device)
         self.rows_kept = replay
         self.replay = replay
+        self.normalizer = normalizer
 
     def perceive(self, observations: NDArray[Any]) -> torch.Tensor:
         """(n, observation)."""
         if observations.dtype == np.uint8:
             return images_to_format(to_device(torch.from_numpy(observations), self.device), self.format, self.dtype)
-        return self.to_format(observations)
+        return self.to_format(self._normalized(observations))
 
     def begin(self, observation: NDArray[Any], environment: int = 0) -> None:
         """Every row has its observation."""
@@ -109,8 +123,12 @@ class StateIntake(Intake):
             outcomes = self.to_format(np.column_stack((steps.rewards, steps.discounts)))
             actions, following = self.to_format(sample.actions), self.perceive(steps.next_observations)
             return torch.cat((observations, actions, following, outcomes), dim=1)
-        numbers = np.column_stack((sample.actions, steps.next_observations, steps.rewards, steps.discounts))
+        seen = self._normalized(steps.next_observations)
+        numbers = np.column_stack((sample.actions, seen, steps.rewards, steps.discounts))
         return torch.cat((observations, self.to_format(numbers)), dim=1)
+
+    def _normalized(self, observations: NDArray[Any]) -> NDArray[Any]:
+        return self.normalizer(observations) if self.normalizer else observations
 
     def remember(self, row: torch.Tensor, sample: Sample, i: int) -> None:  # noqa: ARG002
         """Adds the row."""

@@ -15,17 +15,18 @@ from .replay import Replay
 from .reward_range import RewardRange
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from ..config.learning_keys import OnPolicyKeys
     from ..sizes import Sizes
     from .intake import Intake
+    from .normalization import ObservationNormalizer
     from .replay import Batch
     from .sampling import Sample
 
-JUDGEMENTS = 3
+JUDGEMENTS = 4
 """Numbers that the learner adds to each transition."""
 
 
@@ -39,6 +40,7 @@ class Minibatch:
         observations: (batch, observation).
         actions: (batch, action), as they were drawn.
         log_probs: (batch, 1), those of the actions when they were chosen.
+        values: (batch, 1), those of the observations then.
         advantages: (batch, 1).
         returns: (batch, 1), what values are moved towards.
     """
@@ -47,6 +49,7 @@ class Minibatch:
     observations: torch.Tensor
     actions: torch.Tensor
     log_probs: torch.Tensor
+    values: torch.Tensor
     advantages: torch.Tensor
     returns: torch.Tensor
 
@@ -55,7 +58,7 @@ class Judge(Protocol):
     """What a learner makes of a rollout before it learns from it."""
 
     def __call__(self, rollout: Batch, last: torch.Tensor) -> torch.Tensor:
-        """Log-probabilities, advantages and returns: (n, 3).
+        """Log-probabilities, values, advantages and returns: (n, 4).
 
         Args:
             rollout: all transitions: step by step, and of each step those of all environments.
@@ -64,13 +67,14 @@ class Judge(Protocol):
 
 
 def minibatch_of(rows: torch.Tensor, observation_size: int) -> Minibatch:
-    """The parts of rows (observation, action, log-probability, advantage, return), as views."""
+    """The parts of rows (observation, action, log-probability, value, advantage, return), as views."""
     o = observation_size
     return Minibatch(
         rows=rows,
         observations=rows[:, :o],
-        actions=rows[:, o:-3],
-        log_probs=rows[:, -3:-2],
+        actions=rows[:, o:-JUDGEMENTS],
+        log_probs=rows[:, -4:-3],
+        values=rows[:, -3:-2],
         advantages=rows[:, -2:-1],
         returns=rows[:, -1:],
     )
@@ -88,25 +92,30 @@ class RolloutRecorder:
         config: of the run.
         intake: with a replay buffer that holds a rollout.
         judge: asked once for each rollout, when it is complete.
+        enough: asked before each minibatch whether the rest of a rollout is not to be learned from; None: never.
 
     Attributes:
         intake: the same.
     """
 
-    def __init__(self, config: OnPolicyKeys, intake: Intake, judge: Judge) -> None:
+    def __init__(
+        self, config: OnPolicyKeys, intake: Intake, judge: Judge, enough: Callable[[Minibatch], bool] | None = None
+    ) -> None:
         replay = intake.replay
         assert isinstance(replay, Replay)  # see record_rollouts
         self.intake = intake
         self._replay = replay
         self._size = len(replay.rows)
         self._batch_size, self._passes = config.batch_size, config.passes
-        self._judge = judge
+        self._judge, self._enough = judge, enough
         self._rewards = RewardRange.of(config)
         self._last = torch.zeros(self._size, 1, dtype=torch.bool, device=intake.device)
         self._generator = torch_generator(config.seed, Stream.REPLAY, intake.device)
 
     def begin(self, observation: NDArray[Any], environment: int) -> None:
         """Notes the first observation of an episode of an environment of training, by its number."""
+        if self.intake.normalizer:
+            self.intake.normalizer.moments.see(observation[None])
         self.intake.begin(observation, environment)
 
     def explore(self, count: int, under_way: int) -> None:  # noqa: ARG002
@@ -117,6 +126,8 @@ class RolloutRecorder:
         """The transitions of a sample, which began with ``observations``, as :meth:`add` takes them."""
         if self._rewards:
             self._rewards.see(sample.steps.rewards)
+        if self.intake.normalizer:
+            self.intake.normalizer.moments.see(sample.steps.observations)
         return self.intake.rows(observations, sample)
 
     def add(self, row: torch.Tensor, sample: Sample, i: int) -> None:
@@ -137,6 +148,12 @@ class RolloutRecorder:
         rollout = self._replay.take(torch.arange(self._size, device=self.intake.device))
         judged = self._judge(rollout, self._last)
         rows = torch.cat((rollout.observations_and_actions, judged), dim=1)
+        for batch in self._minibatches(rows):
+            if self._enough and self._enough(batch):
+                return
+            yield batch
+
+    def _minibatches(self, rows: torch.Tensor) -> Iterator[Minibatch]:
         size = self._replay.observation_size
         for _ in range(self._passes):
             if self._batch_size == self._size:
@@ -167,9 +184,17 @@ class RolloutRecorder:
 
 
 def record_rollouts(
-    config: OnPolicyKeys, sizes: Sizes, dtype: torch.dtype, device: torch.device, judge: Judge
+    config: OnPolicyKeys,
+    sizes: Sizes,
+    dtype: torch.dtype,
+    device: torch.device,
+    judge: Judge,
+    *,
+    normalizer: ObservationNormalizer | None = None,
+    enough: Callable[[Minibatch], bool] | None = None,
 ) -> RolloutRecorder:
     """A recorder of rollouts of numbers, of planes of 0 and 1, which are kept as bytes, or of images, which are not."""
     options: dict[str, Any] = {"dtype": dtype, "device": device, "planes": sizes.observation_dtype is np.bool_}
     replay = Replay(config.rollout, sizes.observation_size, sizes.action_size, **options)
-    return RolloutRecorder(config, StateIntake(replay, Format.parse(config.format), dtype, device), judge)
+    intake = StateIntake(replay, Format.parse(config.format), dtype, device, normalizer)
+    return RolloutRecorder(config, intake, judge, enough)

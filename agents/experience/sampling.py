@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..environments.parallel import EnvironmentGroup, Steps
+    from .normalization import RewardNormalizer
 
 
 class Sample(NamedTuple):
@@ -95,6 +96,8 @@ class LocalSampler:
         groups: seeded.
         clip_rewards: those of samples are clipped to [-1, 1]; returns are of the rewards as they were.
         reward_scale: by which those of samples are then multiplied.
+        normalize: makes of those of a step of a group, given its number and which episodes ended, what samples have
+            (see :class:`~.normalization.RewardNormalizer`); before ``reward_scale``. None: nothing.
         starts: of each environment, in the order of the groups, actions that the first episode begins with, (number,
             action). They are no experience, but part of the episode: of its return, and of what is repeated.
 
@@ -110,10 +113,11 @@ class LocalSampler:
         *,
         clip_rewards: bool = False,
         reward_scale: float = 1.0,
+        normalize: RewardNormalizer | None = None,
         starts: Sequence[NDArray[np.floating[Any]]] | None = None,
     ) -> None:
         self._groups, self._starts = groups, starts
-        self._clip_rewards, self._reward_scale = clip_rewards, reward_scale
+        self._clip_rewards, self._reward_scale, self._normalize = clip_rewards, reward_scale, normalize
         self.turn = 0
         self._pending = [False for _ in groups]
         self._actions: list[list[list[NDArray[Any]]]] = [[[] for _ in range(len(group))] for group in groups]
@@ -185,6 +189,7 @@ class LocalSampler:
                 group.random_states(stepped=pending) for group, pending in zip(self._groups, self._pending, strict=True)
             ],
             "actions": [[torch.from_numpy(np.array(taken)) for taken in group] for group in self._actions],
+            **({"normalized_rewards": self._normalize.state_dict()} if self._normalize else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> list[NDArray[Any]]:
@@ -194,6 +199,8 @@ class LocalSampler:
             The observations of each group that its step under way, or else its next one, starts from, (n, observation).
         """
         self.turn = state["turn"]
+        if self._normalize:
+            self._normalize.load_state_dict(state["normalized_rewards"])
         observations = []
         for number, group in enumerate(self._groups):
             group.set_random_states(state["random_states"][number])
@@ -240,6 +247,8 @@ class LocalSampler:
         actions = np.stack([own[-1] for own in taken])
         if self._clip_rewards:
             steps = steps._replace(rewards=np.clip(steps.rewards, -1, 1))
+        if self._normalize:
+            steps = steps._replace(rewards=self._normalize(number, steps.rewards, steps.last))
         if self._reward_scale != 1:
             steps = steps._replace(rewards=steps.rewards * self._reward_scale)
         sample = Sample(number, actions, steps, self._returns[number].copy(), self._first(number))

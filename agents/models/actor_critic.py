@@ -14,7 +14,7 @@ from .scaled_head import exact_head, head
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .policy_layers import Layer
+    from .policy_layers import LinearLayer
 
 _GAIN = math.sqrt(2)
 POLICY_GAIN = 0.01
@@ -89,7 +89,7 @@ class ActorCritic(FlatNetwork):
         """The values alone."""
         return self._value(self.layers, self._hidden_of(1, x), scale, exact=exact)
 
-    def as_layers(self) -> tuple[Layer, ...]:
+    def as_layers(self) -> tuple[LinearLayer, ...]:
         """Returns the layers of the policy as plain data."""
         hidden = perceptron(self.layers[: self._hidden], Activation.TANH, Activation.TANH)
         weight, bias = self.layers[self._hidden : self._hidden + 2]

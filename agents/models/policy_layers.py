@@ -11,6 +11,9 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
+
 
 class Activation(StrEnum):
     """What becomes of a layer's results."""
@@ -51,6 +54,12 @@ class LinearLayer:
     bias: torch.Tensor
     """(out,)."""
     activation: Activation
+
+    def of_normalized(self, mean: NDArray[np.float64], deviation: NDArray[np.float64]) -> LinearLayer:
+        """The layer that gives for x, (in,), what this one gives for (x - mean) / deviation, computed in float64."""
+        weight = self.weight.double() / torch.from_numpy(deviation)
+        bias = self.bias.double() - weight @ torch.from_numpy(mean)
+        return LinearLayer(weight.float(), bias.float(), self.activation)
 
 
 @final

@@ -10,6 +10,8 @@ import torch
 
 from ..actors.sampler import RemoteSampler
 from ..config.actor_keys import WithActors
+from ..config.learning_keys import OnPolicyKeys
+from ..experience.normalization import RewardNormalizer
 from ..experience.sampling import LocalSampler, Sampler, random_actions
 from ..models.perturbation import move_by_ulps
 from ..streams import Stream, sequence, torch_generator
@@ -64,8 +66,15 @@ class RunState:
             self.sampler = RemoteSampler(stage, config, self.learner, self.recorder.intake.perceive)
         else:
             starts = _random_starts(config, environments) if config.random_start else None
+            normalize = None
+            if isinstance(config, OnPolicyKeys) and config.normalize_rewards:
+                normalize = RewardNormalizer(config.discount, list(map(len, training)))
             self.sampler = LocalSampler(
-                training, clip_rewards=config.clip_rewards, reward_scale=config.scale_of_rewards, starts=starts
+                training,
+                clip_rewards=config.clip_rewards,
+                reward_scale=config.scale_of_rewards,
+                normalize=normalize,
+                starts=starts,
             )
         self.numerics = Numerics(self.learner.simulation) if config.observe and self.learner.simulation else None
         if self.numerics:
@@ -97,6 +106,8 @@ class RunState:
             "metrics": {name: value.clone() for name, value in self.metrics.items()},
             "numerics": self.numerics.state_dict() if self.numerics else None,
             "step": self.step,
+            # What was perceived by other moments than those of now.
+            **({"observations": [x.cpu() for x in self.observations]} if self.recorder.intake.normalizer else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -105,6 +116,8 @@ class RunState:
         self.recorder.load_state_dict(state)
         observations = self.sampler.load_state_dict(state["environment"])
         self.observations = [self.recorder.intake.perceive(part) for part in observations]
+        if self.recorder.intake.normalizer:
+            self.observations = [found.to(self._device) for found in state["observations"]]
         self.metrics = {name: value.to(self._device) for name, value in state["metrics"].items()}
         if self.numerics:
             self.numerics.load_state_dict(state["numerics"])

@@ -37,15 +37,18 @@ def close(ours, theirs):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
 
 
-def test_ppo_learns_from_a_rollout_as_theirs_does():
+@pytest.mark.parametrize("target_kl", [None, 1e-6])
+def test_ppo_learns_from_a_rollout_as_theirs_does(target_kl):
     steps, environments = 32, 8
     theirs = stable_baselines3.PPO(
         "MlpPolicy", make_vec_env(TASK, environments, seed=0), n_steps=steps, batch_size=256, n_epochs=4, seed=0,
         gamma=0.98, gae_lambda=0.8, learning_rate=1e-3, ent_coef=0.01, policy_kwargs=NET,
+        target_kl=target_kl,
     )  # fmt: skip
     sizes = SimpleNamespace(observation_size=4, observation_shape=(4,), action_size=2, discrete=True)
     keys = {"horizon": steps, "environments": environments, "batch_size": 256, "epochs": 4, "hidden_units": 16}
     keys |= {"discount": 0.98, "gae_lambda": 0.8, "lr": 1e-3, "entropy_weight": 0.01, "fixes": "none"}
+    keys |= {"target_kl": target_kl}
     ours = PPO(sizes, TrainConfig(algorithm="ppo", task=f"gym:{TASK}", **keys), CPU)
 
     def as_ours():
@@ -69,12 +72,17 @@ def test_ppo_learns_from_a_rollout_as_theirs_does():
     rows = torch.cat((seen[:-1], actions, seen[1:], numbers), dim=2).reshape(steps * environments, -1)
     rollout = batch_of(rows, 4, 2)
     judged = ours.judge(rollout, torch.from_numpy(ends).bool().reshape(-1, 1))
-    close(judged.T, [torch.from_numpy(x).reshape(-1) for x in (kept.log_probs, kept.advantages, kept.returns)])
+    found = (kept.log_probs, kept.values, kept.advantages, kept.returns)
+    close(judged.T, [torch.from_numpy(x).reshape(-1) for x in found])
+    batch = minibatch_of(torch.cat((rollout.observations_and_actions, judged), dim=1), 4)
     for _ in range(4):
-        ours.update(minibatch_of(torch.cat((rollout.observations_and_actions, judged), dim=1), 4))
+        if target_kl and ours.has_moved_enough(batch):
+            break
+        ours.update(batch)
+    assert (ours.updates < 4) == (target_kl is not None)
     before = [layer.clone() for layer in as_ours()]
     theirs.train()
-    assert max(float((a - b).abs().max()) for a, b in zip(before, as_ours(), strict=True)) > 1e-3
+    assert max(float((a - b).abs().max()) for a, b in zip(before, as_ours(), strict=True)) > 5e-4
     close(ours.network.layers, as_ours())
 
 

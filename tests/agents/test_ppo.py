@@ -45,7 +45,7 @@ def make(algorithm="ppo", *, discrete=False, format="fp64", **keys):
 
 
 def make_batches(agent, updates, *, seed=0, count=BATCH):
-    """Minibatches whose old log-probabilities are those of a policy nearby."""
+    """Minibatches whose old log-probabilities and values are those of a policy nearby."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(updates):
         observations = torch.randn(count, OBSERVATION, generator=generator, dtype=torch.float64)
@@ -57,9 +57,11 @@ def make_batches(agent, updates, *, seed=0, count=BATCH):
         with torch.no_grad():
             outputs = agent.outputs(observations)
             near = agent.policy.log_prob(outputs, actions).double()
-        rest = torch.randn(count, 3, generator=generator, dtype=torch.float64)
+            values = agent.values(observations).double()
+        rest = torch.randn(count, 4, generator=generator, dtype=torch.float64)
         rest[:, :1] = near + 0.3 * rest[:, :1]
-        rest[:, 1:] *= 3
+        rest[:, 1:2] = values + 0.3 * rest[:, 1:2]
+        rest[:, 2:] *= 3
         rest = round(rest, agent.format).to(agent.dtype)
         yield minibatch_of(torch.cat((observations, actions, rest), dim=1), OBSERVATION)
 
@@ -105,7 +107,13 @@ class ByTheBook:
             objective = torch.min(ratio * advantages, clipped * advantages).mean()
         else:
             objective = (log_prob * advantages).mean()
-        error = nn.functional.mse_loss(self.networks[1](batch.observations), batch.returns)
+        values = self.networks[1](batch.observations)
+        error = (values - batch.returns).square()
+        if self.algorithm == "ppo" and config.value_clip:
+            near = batch.values + (values - batch.values).clip(-config.value_clip, config.value_clip)
+            self.clipped_values = int(((near - batch.returns).square() > error).sum())
+            error = torch.maximum(error, (near - batch.returns).square())
+        error = error.mean()
         return -objective + config.value_weight * error - config.entropy_weight * distribution.entropy().mean()
 
     def update(self, batch):
@@ -125,13 +133,17 @@ class ByTheBook:
 @algorithms
 @pytest.mark.parametrize("fixes", ["none", list(ALL), *([name] for name in ALL)], ids=str)
 def test_is_the_textbooks_in_float64_with_any_fix(algorithm, discrete, fixes):
-    agent = make(algorithm, discrete=discrete, fixes=fixes, entropy_weight=0.02, lr=1e-3, max_grad_norm=1.0)
+    clip = 0.0 if discrete else 0.2
+    keys = {"value_clip": clip} if algorithm == "ppo" else {}
+    agent = make(algorithm, discrete=discrete, fixes=fixes, entropy_weight=0.02, lr=1e-3, max_grad_norm=1.0, **keys)
     book = ByTheBook(agent)
     start = agent.network.flat.clone()
-    norms = []
+    norms, clipped = [], []
     for batch in make_batches(agent, 8):
         agent.update(batch)
         norms.append(book.update(batch))
+        clipped.append(getattr(book, "clipped_values", 0))
+    assert (0 < sum(clipped) < 8 * BATCH) == (algorithm == "ppo" and not discrete)
     assert min(norms) > 1.0  # so that clipping does something
     assert max(book.differences(agent)) < 1e-9
     assert float((agent.network.flat - start).abs().max()) > 1e-4
@@ -172,11 +184,38 @@ def test_where_the_ratio_is_clipped_the_surrogate_has_no_slope():
     assert metrics["clipped"][:, 0].tolist() == [False, True, False, False, True, False]
 
 
+@pytest.mark.parametrize("format", ["fp64", "e5m2"])
+def test_a_value_that_has_not_moved_far_keeps_its_slope(format):
+    agent = make(format=format, value_clip=0.5)
+    (batch,) = make_batches(agent, 1, count=400)
+    with agent.constructing():
+        values = batch.values + torch.linspace(-1, 1, 400).to(batch.values)[:, None]
+        error = values - batch.returns
+        slope = agent.value_slope(values, error, batch)
+        moved = (values - batch.values).abs()
+    near, towards = moved <= 0.5, (batch.returns > values) == (values > batch.values)
+    assert torch.equal(slope[near], error[near])
+    assert 0 < int((slope == 0).sum()) < 400
+    if format == "fp64":
+        assert not slope[~near & towards].any()
+
+
+@pytest.mark.parametrize(("share", "enough"), [(1.4, False), (1.6, True)])
+def test_the_policy_has_moved_enough_above_one_and_a_half_times_the_target(share, enough):
+    ratio = 0.1  # the logarithm, of all
+    agent = make(target_kl=(np.expm1(ratio) - ratio) / share)
+    (batch,) = make_batches(agent, 1)
+    now = agent.policy.log_prob(agent.outputs(batch.observations), batch.actions)
+    batch.log_probs.copy_(now - ratio)
+    assert agent.has_moved_enough(batch) == enough
+
+
 def test_the_defaults_are_the_papers():
     ppo, a2c = TrainConfig(algorithm="ppo"), TrainConfig(algorithm="a2c")
     assert (ppo.horizon, ppo.epochs, ppo.batch_size, ppo.environments) == (2048, 10, 64, 1)
     assert (ppo.lr, ppo.discount, ppo.gae_lambda, ppo.clip, ppo.optimizer) == (3e-4, 0.99, 0.95, 0.2, "adam")
     assert ppo.hidden_widths == [64, 64]
+    assert (ppo.normalize_observations, ppo.normalize_rewards, ppo.value_clip, ppo.target_kl) == (True, True, 0.2, None)
     assert (a2c.horizon, a2c.environments, a2c.batch_size) == (5, 16, 80)
     assert (a2c.lr, a2c.adam_beta2, a2c.adam_eps, a2c.optimizer) == (7e-4, 0.99, 1e-5, "rmsprop")
     assert (a2c.entropy_weight, a2c.value_weight, a2c.gae_lambda) == (0.01, 0.5, 1.0)
@@ -216,9 +255,10 @@ def test_advantages_are_those_of_brute_force(lam, environments, fixes):
             weight *= discount * lam
             if last[i]:
                 break
-        assert float(judged[start, 1]) == pytest.approx(total, rel=1e-9)
-        assert float(judged[start, 2]) == pytest.approx(total + float(values[start]), rel=1e-9)
+        assert float(judged[start, 2]) == pytest.approx(total, rel=1e-9)
+        assert float(judged[start, 3]) == pytest.approx(total + float(values[start]), rel=1e-9)
     assert torch.allclose(judged[:, 0], log_prob, rtol=1e-9)
+    assert torch.allclose(judged[:, 1], values, rtol=1e-9)
 
 
 def test_sums_backwards_are_rounded_step_by_step():
@@ -292,7 +332,7 @@ def test_everything_kept_is_of_the_format(discrete):
     for batch in make_batches(agent, 4):
         agent.update(batch)
     for name, values in agent.weights().items():
-        assert torch.equal(values, round(values, "e5m7")), name
+        assert name == "observations" or torch.equal(values, round(values, "e5m7")), name
 
 
 @kinds
@@ -321,7 +361,13 @@ RUNS = {
     "ppo, three environments": {
         "algorithm": "ppo", "environments": 3, "horizon": 8, "batch_size": 12, "epochs": 2, "task": "gym:CartPole-v1",
     },
-    "a2c": {"algorithm": "a2c", "environments": 4, "horizon": 3, "task": "gym:Walk-v0"},
+    "a2c": {
+        "algorithm": "a2c", "environments": 4, "horizon": 3, "task": "gym:Walk-v0", "normalize_observations": True,
+        "normalize_rewards": True,
+    },
+    "ppo, near": {
+        "algorithm": "ppo", "horizon": 20, "batch_size": 10, "epochs": 5, "task": "gym:Walk-v0", "target_kl": 1e-4,
+    },
 }  # fmt: skip
 
 
@@ -404,7 +450,7 @@ def test_every_action_of_a_rollout_is_chosen_by_the_policy_it_is_learned_from_wi
 def test_all_of_a_rollout_is_learned_from_in_every_epoch():
     config = TrainConfig(algorithm="ppo", horizon=12, batch_size=4, epochs=3)
     sizes = SimpleNamespace(observation_size=1, observation_dtype=np.float64, action_size=1, discrete=False)
-    judge = lambda rollout, last: torch.cat((rollout.rewards, rollout.rewards, rollout.rewards), dim=1)  # noqa: E731
+    judge = lambda rollout, last: rollout.rewards.expand(-1, 4)  # noqa: E731
     recorder = record_rollouts(config, sizes, torch.float32, CPU, judge)
     sample = SimpleNamespace(steps=SimpleNamespace(last=np.array([False])))
     for i in range(12):
@@ -433,6 +479,13 @@ def test_all_of_a_rollout_is_learned_from_in_every_epoch():
         ({"algorithm": "a2c", "learners": 2, "lr_schedule": "linear"}, ["linear is for one learner"]),
         ({"algorithm": "ppo", "keep_networks": True}, ["keep_networks is for actors and critics"]),
         ({"algorithm": "ppo", "clip": 0.0}, ["greater than 0"]),
+        ({"algorithm": "ppo", "target_kl": 0.0}, ["greater than 0"]),
+        ({"algorithm": "a2c", "target_kl": 0.1}, ["target_kl is a key of ppo, not of a2c"]),
+        (
+            {"algorithm": "a2c", "learners": 2, "normalize_rewards": True},
+            ["normalize_rewards: true is for one"],
+        ),
+        ({"algorithm": "ppo", "clip_rewards": True, "normalize_rewards": True}, ["both bound rewards"]),
         ({"algorithm": "ppo", "lr_schedule": "cosine"}, ["'constant' or 'linear'"]),
     ],
 )
@@ -461,7 +514,7 @@ def test_what_is_no_number_is_a_crash(tmp_path, monkeypatch, name):
 def planes_agent(algorithm="ppo", *, discrete=True, **keys):
     sizes = SimpleNamespace(observation_size=400, observation_shape=(4, 10, 10), action_size=ACTION, discrete=discrete)
     small = {"hidden_units": 16, "hidden_layers": 1, "environments": 2, "horizon": BATCH, "batch_size": BATCH}
-    small |= {"batch_size": 32} if algorithm == "a2c" else {}
+    small |= {"batch_size": 32} if algorithm == "a2c" else {"task": "minatar:breakout"}
     return LEARNERS[algorithm](sizes, TrainConfig(algorithm=algorithm, **small | keys), CPU)
 
 
@@ -488,7 +541,7 @@ def test_from_planes_it_is_the_textbooks(algorithm):
     for _ in range(4):
         observations = (torch.rand(BATCH, 400, generator=generator) > 0.8).double()
         actions = torch.eye(ACTION)[torch.randint(ACTION, (BATCH,), generator=generator)].double()
-        rest = torch.randn(BATCH, 3, generator=generator).double() - torch.tensor([1.1, 0, 0])
+        rest = torch.randn(BATCH, 4, generator=generator).double() - torch.tensor([1.1, 0, 0, 0])
         batch = minibatch_of(torch.cat((observations, actions, rest), dim=1), 400)
         agent.update(batch)
         book.update(batch)
@@ -505,7 +558,7 @@ def test_rollouts_of_planes_are_kept_as_bytes_and_given_as_numbers():
 
     def judge(rollout, last):
         seen.append((rollout.observations, rollout.next_observations, last.flatten().tolist()))
-        return torch.cat((rollout.rewards, rollout.rewards, rollout.rewards), dim=1)
+        return rollout.rewards.expand(-1, 4)
 
     recorder = record_rollouts(config, sizes, torch.float32, CPU, judge)
     rows = (torch.rand(4, 8 + 2 + 8 + 2, generator=torch.Generator().manual_seed(0)) > 0.5).float()
@@ -523,7 +576,7 @@ def test_rollouts_of_planes_are_kept_as_bytes_and_given_as_numbers():
 def test_rollouts_of_images_hold_bytes_divided_by_255(format):
     config = TrainConfig(algorithm="ppo", horizon=3, batch_size=3, epochs=1, format=format)
     sizes = SimpleNamespace(observation_size=6, observation_dtype=np.uint8, action_size=2, discrete=True)
-    recorder = record_rollouts(config, sizes, torch.float32, CPU, lambda rollout, last: rollout.rewards.expand(-1, 3))
+    recorder = record_rollouts(config, sizes, torch.float32, CPU, lambda rollout, last: rollout.rewards.expand(-1, 4))
     images = np.random.default_rng(0).integers(0, 256, (4, 1, 6), dtype=np.uint8)
     for before, after in itertools.pairwise(images):
         steps = Steps(after, np.array([0.3]), np.array([1.0]), np.array([False]), after)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 
@@ -10,10 +10,12 @@ from ...experience.on_policy import record_rollouts
 from ..policy_gradient import PolicyGradient
 
 if TYPE_CHECKING:
-    from ...experience.on_policy import RolloutRecorder
+    from ...experience.on_policy import Minibatch, RolloutRecorder
     from ...sizes import Sizes
     from ..part import Metrics
     from .settings import PPOConfig
+
+_FACTOR = 1.5
 
 
 @final
@@ -25,6 +27,37 @@ class PPO(PolicyGradient):
     """
 
     config: PPOConfig
+
+    def value_slope(self, values: torch.Tensor, error: torch.Tensor, batch: Minibatch) -> torch.Tensor:
+        """The error; 0 where the value has moved by more than ``value_clip`` and would be farther off had it not.
+
+        The loss of a value is the larger one of its squared error and that of the value clipped to what it was when
+        the rollout was judged, +-``value_clip``; that one does not depend on the network where it is clipped.
+
+        Source:
+            OpenAI's Baselines; Engstrom et al., "Implementation Matters in Deep Policy Gradients", Section 2.
+        """
+        if not self.config.value_clip:
+            return error
+        most = self.config.value_clip * self.reward_scale
+        moved = values - batch.values
+        clipped = (batch.values + moved.clamp(-most, most)) - batch.returns
+        return error.masked_fill((moved.abs() > most) & (clipped.abs() > error.abs()), 0.0)
+
+    @torch.no_grad()
+    def has_moved_enough(self, batch: Minibatch) -> bool:
+        """Whether the policy is farther from that of the rollout than 1.5 ``target_kl``, over a minibatch.
+
+        The divergence is estimated by the mean of rho - 1 - log rho, rho = pi / pi_old, in float64.
+
+        Source:
+            Schulman, "Approximating KL Divergence" (2020), k3; the factor is that of OpenAI's Spinning Up.
+        """
+        assert self.config.target_kl is not None
+        with self.before_update():
+            log_ratio = self.policy.log_prob(self.outputs(batch.observations), batch.actions) - batch.log_probs
+        found = log_ratio.double()
+        return float((found.expm1() - found).mean()) > _FACTOR * self.config.target_kl
 
     def surrogate(
         self, log_prob: torch.Tensor, old_log_prob: torch.Tensor, advantage: torch.Tensor
@@ -42,4 +75,6 @@ class PPO(PolicyGradient):
 def make(config: PPOConfig, sizes: Sizes, device: torch.device) -> tuple[PPO, RolloutRecorder]:
     """The learner with its initial weights, and what keeps its experience."""
     learner = PPO(sizes, config, device)
-    return learner, record_rollouts(config, sizes, learner.dtype, device, learner.judge)
+    enough = learner.has_moved_enough if config.target_kl is not None else None
+    options: dict[str, Any] = {"normalizer": learner.normalizer, "enough": enough}
+    return learner, record_rollouts(config, sizes, learner.dtype, device, learner.judge, **options)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from ...config.fields import KeyRole, Panel, Positive, key
+from ...config.fields import KeyRole, NonNegativeFloat, Panel, Positive, PositiveFloat, key
 from ...config.learning_keys import OnPolicyKeys
+from ...environments.task_check import check_task, has_discrete_actions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +19,8 @@ class PPOConfig(OnPolicyKeys):
 
     Source:
         Schulman et al., "Proximal Policy Optimization Algorithms", Table 3; what it does not say (the norm to which
-        gradients are clipped, eps, that advantages are standardized) is as in OpenAI's Baselines.
+        gradients are clipped, eps, that advantages are standardized; where actions are numbers, that observations and
+        rewards are normalized and values clipped) is as in OpenAI's Baselines.
     """
 
     panels: ClassVar[Mapping[str, Panel]] = {
@@ -34,10 +36,42 @@ class PPOConfig(OnPolicyKeys):
         0.2, "How far the ratio of probabilities counts, beside 1.", KeyRole.TIMELESS
     )
 
+    value_clip: NonNegativeFloat | None = key(
+        None,
+        "How far a value counts from what it was when its rollout was judged; 0: as far as it goes; null: as OpenAI's"
+        " Baselines do, 0.2 where actions are numbers, else 0.",
+        KeyRole.LATER,
+    )
+    target_kl: PositiveFloat | None = key(
+        None,
+        "The rest of a rollout is not learned from once the policy's KL divergence from that of the rollout, estimated"
+        " over the next minibatch, is above 1.5 times this; null: all of it is.",
+        KeyRole.OUTSIDE_UPDATES | KeyRole.LATER,
+    )
+
+    @classmethod
+    def completed(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """What is given, and what is normalized and clipped where actions are numbers."""
+        given = super().completed(given)
+        if not _takes_numbers(given.get("task", cls.model_fields["task"].default)):
+            return given
+        alone = given.get("learners", 1) == 1
+        usual: dict[str, Any] = {"value_clip": 0.2, "normalize_observations": alone}
+        usual["normalize_rewards"] = alone and not given.get("clip_rewards")
+        return given | {name: value for name, value in usual.items() if given.get(name) is None}
+
     @property
     def passes(self) -> int:
         """The epochs."""
         return self.epochs
+
+
+def _takes_numbers(task: object) -> bool:
+    """Whether a task is known to take numbers as actions."""
+    try:
+        return isinstance(task, str) and has_discrete_actions(check_task(task)) is False
+    except (ValueError, ImportError):
+        return False  # the field says why
 
 
 CONFIG = PPOConfig

@@ -1,0 +1,126 @@
+"""Running means and deviations of observations, and of discounted returns, by which inputs of a learner are scaled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+import torch
+
+from ..config.learning_keys import LIMIT
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_EPS = 1e-8  # added to variances
+_FIRST_COUNT = 1e-4  # of numbers of mean 0 and variance 1, before any has been seen
+
+
+@final
+class RunningMoments:
+    """Mean and variance of each number of all rows so far, in float64; NaN and infinities make them NaN for ever.
+
+    Args:
+        size: numbers in a row.
+
+    Attributes:
+        state: mean, variance and count, (3, size), float64 on the CPU; all there is to save.
+
+    Source:
+        Chan, Golub & LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances"; that there
+        is a ten-thousandth of a number of variance 1 at first is as in OpenAI's Baselines.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.state = torch.stack([torch.full((size,), x, dtype=torch.float64) for x in (0.0, 1.0, _FIRST_COUNT)])
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """(size,)."""
+        found: NDArray[np.float64] = self._numbers[0]
+        return found
+
+    @property
+    def deviation(self) -> NDArray[np.float64]:
+        """The root of the variance and ``1e-8``, (size,)."""
+        found: NDArray[np.float64] = np.sqrt(self._numbers[1] + _EPS)
+        return found
+
+    def see(self, rows: NDArray[Any]) -> None:
+        """Counts rows, (n, size)."""
+        rows = rows.astype(np.float64)
+        mean, variance, count = self._numbers
+        more, difference = len(rows), rows.mean(axis=0) - mean
+        total = count + more
+        squares = variance * count + rows.var(axis=0) * more + difference**2 * count * more / total
+        mean += difference * more / total
+        variance[:] = squares / total
+        count += more
+
+    @property
+    def _numbers(self) -> NDArray[np.float64]:
+        found: NDArray[np.float64] = self.state.numpy()
+        return found
+
+
+@final
+class ObservationNormalizer:
+    """Observations less their running mean, over their running deviation, clipped to +-``LIMIT``.
+
+    It computes in float64, before observations are rounded to the format of a run.
+
+    Args:
+        size: numbers in an observation.
+
+    Attributes:
+        moments: of all observations that were counted.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.moments = RunningMoments(size)
+
+    def __call__(self, observations: NDArray[Any]) -> NDArray[np.float64]:
+        """Observations (n, size), normalized; none is counted."""
+        numbers = (observations.astype(np.float64) - self.moments.mean) / self.moments.deviation
+        return numbers.clip(-LIMIT, LIMIT)
+
+
+@final
+class RewardNormalizer:
+    """Rewards over the running deviation of discounted returns, clipped to +-``LIMIT``; their mean stays.
+
+    Args:
+        discount: of a step.
+        groups: environments in each group.
+    """
+
+    def __init__(self, discount: float, groups: list[int]) -> None:
+        self._discount = discount
+        self._moments = RunningMoments(1)
+        self._returns = [np.zeros(n) for n in groups]
+
+    def __call__(self, group: int, rewards: NDArray[np.floating[Any]], last: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Rewards of a step of a group, (n,), normalized; they are counted first.
+
+        Args:
+            group: its number.
+            rewards: as they were.
+            last: whether an episode ended, (n,).
+        """
+        self._returns[group] = self._returns[group] * self._discount + rewards
+        self._moments.see(self._returns[group][:, None])
+        self._returns[group][last] = 0.0
+        return (rewards.astype(np.float64) / self._moments.deviation).clip(-LIMIT, LIMIT)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to continue identically."""
+        return {
+            "moments": self._moments.state.clone(),
+            "returns": [torch.from_numpy(one.copy()) for one in self._returns],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what :meth:`state_dict` returned."""
+        self._moments.state.copy_(state["moments"])
+        for own, found in zip(self._returns, state["returns"], strict=True):
+            own[:] = found.numpy()
