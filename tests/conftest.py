@@ -28,6 +28,8 @@ settings.load_profile("ours")
 
 # The processes of a user compile one at a time (roundoff.simulate.compiling.program_cache). So that these do not wait
 # for each other, each has a folder of its own for inductor's programs, kept from one run to the next.
+# That the compiler knows the processor's instructions, a new folder is not asked again: it compiles trials for that.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")
 if WORKER and (programs := cache_folder(f"tests-{WORKER}")):
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(programs))

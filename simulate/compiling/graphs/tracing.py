@@ -31,6 +31,7 @@ from . import written_operations
 from .chance import Draw, drawn_before
 from .exact_lowerings import exact_lowerings, structural_decompositions
 from .functional import functional
+from .gathered_loops import gathered_loops
 from .layouts import LayoutMode
 from .members import stack_members
 from .tidying import erase_profiling, tidied
@@ -252,7 +253,7 @@ def compile_graph(traced: Traced) -> Callable[[list[torch.Tensor]], Any]:
             "post_grad_custom_pre_pass": _ThisVersion(),
         }
         context = tracing(TracingContext(traced.stand_ins))  # without it there is no cache on disk
-        with context, exact_lowerings(traced.graph), config.patch(settings):
+        with context, exact_lowerings(traced.graph), gathered_loops(), config.patch(settings):
             return compile_fx_inner(traced.graph, traced.inputs, is_inference=True)
 
     return compiled_on_disk(compile_program)
