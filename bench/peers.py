@@ -2,8 +2,9 @@
 
 Prints a table in Markdown: for each folder and task, of each algorithm the mean final return and the mean over all
 evaluations of a run (the area under its learning curve), each with its 95 % bootstrap interval over seeds; then of
-each peer how much ours is above it, with interval and p of a permutation test that exchanges runs. Draws the learning
-curves into ``--figure FILE``.
+each other one how much the first is above it, with interval and p of Welch's test. Algorithms are told apart by their
+names; where an algorithm has several cases in a sweep, by the cases' names. Draws the learning curves into
+``--figure FILE``.
 """
 
 from __future__ import annotations
@@ -30,11 +31,19 @@ COLORS = ("#0072B2", "#D55E00", "#009E73")
 def curves_of(experiment: Experiment, task: str, algorithm: str) -> pd.DataFrame:
     """Returns by seed (rows) and evaluation (columns), as shares of the run; runs that have ended well alone."""
     runs = experiment.runs
-    mine = runs[(runs["task"] == task) & (runs["algorithm"] == algorithm) & (runs["status"] == "done")]
+    mine = runs[(runs["task"] == task) & names_of(experiment).eq(algorithm) & (runs["status"] == "done")]
     points = experiment.curves.drop_duplicates(["id", "step"], keep="last").merge(mine[["id", "seed", "eval_every"]])
     # A library takes whole rollouts, and is evaluated a little after the step.
     points["moment"] = points["step"] // points["eval_every"] * points["eval_every"]
     return points.pivot_table(index="seed", columns="moment", values="return", aggfunc="last").dropna(axis=1)
+
+
+def names_of(experiment: Experiment) -> pd.Series:
+    """What each run is called by: its algorithm, or its case where the algorithm has several."""
+    runs = experiment.runs
+    cases = runs["id"].map(experiment.cases)
+    several = cases.groupby(runs["algorithm"]).transform("nunique") > 1
+    return runs["algorithm"].where(~several, cases)
 
 
 def scores_of(curves: pd.DataFrame) -> dict[str, pd.Series]:
@@ -43,10 +52,22 @@ def scores_of(curves: pd.DataFrame) -> dict[str, pd.Series]:
 
 
 def algorithms_of(experiment: Experiment, task: str) -> list[str]:
-    """Returns the algorithms that have ended runs of a task, ours first."""
+    """Returns the names of what has ended runs of a task: ours first, cases in the order of the sweep."""
     runs = experiment.runs
-    done = runs[(runs["task"] == task) & (runs["status"] == "done")]
-    return sorted(done["algorithm"].unique(), key=lambda name: (":" in name, name))
+    done = names_of(experiment)[(runs["task"] == task) & (runs["status"] == "done")]
+    order = list(experiment.cases.values())
+    return sorted(done.unique(), key=lambda name: (":" in name, order.index(name) if name in order else 0, name))
+
+
+def pairs_of(experiment: Experiment, names: list[str]) -> list[tuple[str, str]]:
+    """Which to compare: the cases of an algorithm with its first, and what is of other libraries with the first."""
+    algorithm = dict(zip(names_of(experiment), experiment.runs["algorithm"], strict=True))
+    pairs = []
+    for name in names[1:]:
+        first = next(one for one in names if ":" in name or algorithm[one] == algorithm[name])
+        if first != name:
+            pairs.append((first, name))
+    return pairs
 
 
 def rows_of(experiment: Experiment, task: str) -> list[str]:
@@ -59,20 +80,20 @@ def rows_of(experiment: Experiment, task: str) -> list[str]:
         for kind, scores in scores_of(curves[name]).items():
             low, high = bootstrap_interval([scores.to_numpy()], generator_for(task, name, kind))
             cells.append(f"{scores.mean():.4g} ({low:.4g} to {high:.4g})")
-        of_name = experiment.runs["algorithm"].eq(name) & experiment.runs["task"].eq(task)
+        of_name = names_of(experiment).eq(name) & experiment.runs["task"].eq(task)
         crashed = (of_name & experiment.runs["status"].eq("crashed")).sum()
         left = f", {crashed} crashed" if crashed else ""
         rows.append(f"| {task} | `{name}` | {len(curves[name])}{left} | {' | '.join(cells)} |")
-    for peer in names[1:]:
+    for first, peer in pairs_of(experiment, names):
         cells = []
         for kind in SCORES:
-            ours, theirs = (scores_of(curves[name])[kind] for name in (names[0], peer))
+            ours, theirs = (scores_of(curves[name])[kind] for name in (first, peer))
             # Their seeds have nothing in common: no pairs.
             sides = ({(name, seed): value for seed, value in scores.items()}
-                     for name, scores in ((names[0], ours), (peer, theirs)))  # fmt: skip
-            found = difference(*([side] for side in sides), generator_for(task, peer, kind))
+                     for name, scores in ((first, ours), (peer, theirs)))  # fmt: skip
+            found = difference(*([side] for side in sides))
             cells.append(f"{found.value:+.3g} ({found.interval.low:.3g} to {found.interval.high:.3g}), p {found.p:.2g}")
-        rows.append(f"| {task} | ours less `{peer}` | | {' | '.join(cells)} |")
+        rows.append(f"| {task} | `{first}` less `{peer}` | | {' | '.join(cells)} |")
     return rows
 
 
@@ -83,7 +104,9 @@ def draw(axis: Axes, experiment: Experiment, task: str) -> None:
         ends = np.array([bootstrap_interval([curves[x].to_numpy()], generator_for(name, x)) for x in curves])
         axis.plot(curves.columns, curves.mean(), line, color=color, label=f"{name} ({len(curves)} seeds)")
         axis.fill_between(curves.columns, *ends.T, color=color, alpha=0.15, linewidth=0)
-    axis.set(title=task, xlabel="environment steps", ylabel="return", ylim=(0, None))
+    axis.set(title=task, xlabel="environment steps", ylabel="return")
+    if min(line.get_ydata().min() for line in axis.lines) >= 0:
+        axis.set_ylim(bottom=0)
     axis.legend(frameon=False, loc="best", fontsize=8)
 
 
