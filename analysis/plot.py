@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import io
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +15,8 @@ from roundoff.runs.metric import RETURN, Metric
 
 from .errors import AnalysisError
 from .figures.catalogue import ALWAYS, FIGURES
-from .figures.drawing.style import SIZES, drawable
+from .figures.drawing.style import INLINE, SIZES, Size, drawable
+from .figures.drawing.told import with_texts
 from .runs.experiment import read_experiment
 from .runs.files import make_folder, replace_file
 from .tables import printed
@@ -139,18 +142,52 @@ def write_figure(
     """
     content = _csv(table)
     written = [replace_file(named.table, content)]
-    numbers = {name for name in table if pd.api.types.is_numeric_dtype(table[name])}  # a program may log any name
-    shown = read_table(content, numbers - {"seed"})
-    texts = shown.select_dtypes(exclude="number").columns
-    for name in texts:  # few of which there are many
-        shown[name] = shown[name].map({text: drawable(text) for text in shown[name].dropna().unique()})
-    drawn = FIGURES[named.figure].draw(drawable(title), shown, size=SIZES[size], metric=_drawable(metric))
+    drawn = draw(named.figure, content, table, title, SIZES[size], metric)
     images = [(path, _image(drawn, path.suffix[1:], SIZES[size].dots)) for path in named.images]
     return written + [replace_file(path, image) for path, image in images]
 
 
-def _drawable(metric: Metric) -> Metric:
-    return metric.model_copy(update={"name": drawable(metric.name), "unit": drawable(metric.unit)})
+def inline_svg(name: str, table: pd.DataFrame, title: str, metric: Metric) -> str:
+    """An SVG of a figure for a page: its element alone, with words as words, ids of its own and no background.
+
+    Args:
+        name: one of ``FIGURES``.
+        table: that it is drawn from.
+        title: says what is seen, to those who do not see it.
+        metric: of the scores.
+    """
+    drawn = draw(name, _csv(table), table, "", INLINE, metric)
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        svg = _svg(drawn, INLINE.dots, transparent=True, salt=name)
+    # Other figures have groups of the same names; what is escaped text cannot look like an element.
+    svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'<g id="\w+">', "<g>", svg).replace("<use xlink:href=", "<use href=")
+    head, _, body = re.sub(r"\n\s*<", "<", svg[svg.index("<svg") :]).partition(">")
+    view = re.search(r'viewBox="[\d. ]+"', head)
+    assert view
+    label = html.escape(drawable(title).replace(r"\$", "$"))
+    return f'<svg {view[0]} class="chart" role="group" tabindex="0" aria-label="{label}">{body}'
+
+
+def draw(name: str, content: bytes, table: pd.DataFrame, title: str, size: Size, metric: Metric) -> Figure:
+    """Draws a figure from its table as it was written.
+
+    Args:
+        name: one of ``FIGURES``.
+        content: of the file with its table.
+        table: the same as it was before.
+        title: of the figure.
+        size: of the figure.
+        metric: of the scores.
+    """
+    numbers = {column for column in table if pd.api.types.is_numeric_dtype(table[column])}  # a program may log any name
+    shown = read_table(content, numbers - {"seed"})
+    texts = shown.select_dtypes(exclude="number").columns
+    for column in texts:  # few of which there are many
+        shown[column] = shown[column].map({text: drawable(text) for text in shown[column].dropna().unique()})
+    written = metric.model_copy(update={"name": drawable(metric.name), "unit": drawable(metric.unit)})
+    drawn: Figure = FIGURES[name].draw(drawable(title), shown, size=size, metric=written)
+    return drawn
 
 
 def about_open_runs(path: Path, experiment: Experiment, where: str = "the degradation plot") -> list[str]:
@@ -196,10 +233,18 @@ def _written(numbers: pd.Series[float]) -> pd.Series[Any]:
 
 
 def _image(drawn: Figure, kind: str, dots: float) -> bytes:
+    if kind == "svg":
+        return _svg(drawn, dots).encode()
     buffer = io.BytesIO()
-    with mpl.rc_context({"svg.hashsalt": "roundoff"}):
-        drawn.savefig(buffer, format=kind, dpi=dots, metadata=_METADATA[kind])
+    drawn.savefig(buffer, format=kind, dpi=dots, metadata=_METADATA[kind])
     return _fewer_colours(buffer, dots) if kind == "png" else buffer.getvalue()
+
+
+def _svg(drawn: Figure, dots: float, *, transparent: bool = False, salt: str = "roundoff") -> str:
+    buffer = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": salt}):
+        drawn.savefig(buffer, format="svg", dpi=dots, metadata=_METADATA["svg"], transparent=transparent)
+    return with_texts(buffer.getvalue(), drawn)
 
 
 def _fewer_colours(png: io.BytesIO, dots: float) -> bytes:

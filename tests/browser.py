@@ -106,6 +106,11 @@ class Browser:
         for kind in ("keyDown", "keyUp"):
             self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key)
 
+    def accessible(self):
+        """What a screen reader is given of the page: a list of nodes."""
+        self.send("Accessibility.enable")
+        return [node for node in self.send("Accessibility.getFullAXTree")["nodes"] if not node["ignored"]]
+
     def screenshot(self, path):
         """The whole page, as PNG."""
         content = self.send("Page.getLayoutMetrics")["cssContentSize"]

@@ -8,8 +8,10 @@ from roundoff.runs.metric import RETURN, Metric
 
 from ..tables.actor_times import ACTIVITIES, actor_times
 from ..tables.summary import records
+from ..tables.wording import number
 from .drawing.legends import legend_under
 from .drawing.style import SCREEN, Size, figure, look
+from .drawing.told import tell_boxes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,6 +55,10 @@ def draw_actor_time(name: str, table: pd.DataFrame, size: Size = SCREEN, metric:
             left = here["step"] * 0.0
             for i, activity in enumerate(ACTIVITIES):
                 axis.barh(range(len(labels)), here[activity], left=left, color=look(i).color, height=0.7)
+                ends = list(zip(left, left + here[activity], strict=True))
+                bars = [(start, place - 0.35, end, place + 0.35) for place, (start, end) in enumerate(ends)]
+                seconds = here[activity].items()
+                tell_boxes(axis, bars, [f"{one}, {activity}: {number(value)} seconds" for one, value in seconds])
                 left = left + here[activity]
             axis.set_yticks(range(len(labels)), labels)
             axis.set_title(task)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from textwrap import fill, wrap
 from typing import TYPE_CHECKING
 
 from roundoff.runs.metric import RETURN, Metric
 
 from ..tables.summary import ALL_TASKS, ended, records
 from .drawing.axes import is_logarithmic, score_limits, titles
-from .drawing.marks import draw_crashes, marks, only_failed, side_by_side
-from .drawing.style import FAILED, SCREEN, Size, figure, look, points
+from .drawing.marks import draw_crashes, marks, only_failed, side_by_side, tell_scores
+from .drawing.style import FAILED, SCREEN, Size, figure, letters, look, points, takes_half
+from .drawing.told import of_mean, tell_boxes, tell_means
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,7 +53,10 @@ def draw_comparison(name: str, table: pd.DataFrame, size: Size = SCREEN, metric:
     labels = list(dict.fromkeys(table["series"]))
     columns = len(tasks) if size.columns > 1 else 1
     width = 4.0 + 0.09 * max(map(len, labels)) / columns
-    height = 1.2 + 0.36 * len(labels)
+    above = takes_half(labels, size)
+    room = letters(size.width or width, size.font)
+    lines = max(len(wrap(label, room)) for label in labels) if above else 0
+    height = 1.2 + (0.36 + 0.24 * lines) * len(labels)
     count = int(table.loc[table["task"] != ALL_TASKS, "n"].max())
     crashed = f"; x: crashed, {metric.scored}" if (table["status"] == "crashed").any() else ""
     title = f"{name}: mean, 95 % bootstrap interval, every run\n({count} seeds{crashed})"
@@ -70,7 +75,10 @@ def draw_comparison(name: str, table: pd.DataFrame, size: Size = SCREEN, metric:
         if size.width and len(set(table["format"])) == 1:  # space is dear, and the caption names the format
             shown = [label.partition(", ")[2] for label in labels]
         for axis in axes[::columns]:
-            axis.set_yticks(range(len(labels)), shown)
+            axis.set_yticks(range(len(labels)), [""] * len(labels) if above else shown)
+            for place, label in enumerate(shown if above else []):
+                across = axis.get_yaxis_transform()
+                axis.text(0.01, place + 0.25, fill(label, room), transform=across, fontsize="small", in_layout=False)
         return canvas
 
 
@@ -78,7 +86,10 @@ def _line(axis: Axes, height: int, rows: pd.DataFrame, metric: Metric) -> None:
     color = look(0).color
     if len(only_failed(rows[rows["kind"] == "mean"])):
         axis.axhspan(height - 0.3, height + 0.3, **FAILED)
-    for _, scores in rows[rows["kind"] == "mean"].iterrows():
+        name = rows["series"].iloc[0]
+        tell_boxes(axis, [0, height - 0.3, 1, height + 0.3], [f"{name}: all runs failed"], axis.get_yaxis_transform())
+    means = rows[rows["kind"] == "mean"]
+    for scores in records(means):
         ends = [scores["ci_low"], scores["ci_high"]]
         axis.plot(ends, [height, height], color=color, linewidth=points(5), alpha=0.3)
         axis.plot(scores["return"], height, "o", color=color, markersize=points(8))
@@ -88,3 +99,5 @@ def _line(axis: Axes, height: int, rows: pd.DataFrame, metric: Metric) -> None:
     returns = runs["return"].to_numpy(float)
     axis.plot(returns[~crashed], places[~crashed], "o", color="#444444", markersize=points(3.5), zorder=3)
     draw_crashes(axis, places[crashed], returns[crashed], metric, up=False, size=6)
+    tell_scores(axis, runs, places, metric, up=False)
+    tell_means(axis, means["return"], [height] * len(means), [of_mean(row) for row in records(means)])

@@ -12,10 +12,12 @@ from roundoff.runs.metric import RETURN, Metric
 from ..runs.conditions import PLAIN, says_less, without_settled
 from ..statistics.intervals import bootstrap_intervals, generator_for
 from ..tables.summary import REFERENCE as FP32
+from ..tables.wording import tick
 from .drawing.axes import is_logarithmic, limits_by_task, ordered
 from .drawing.legends import legend_under
 from .drawing.line_ends import label_ends
-from .drawing.style import REFERENCE, SCREEN, Look, Size, figure, ordered_looks, points
+from .drawing.style import REFERENCE, SCREEN, Look, Size, figure, ordered_looks, points, takes_half
+from .drawing.told import tell_line, tell_runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,7 +99,7 @@ def draw_curves(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Met
         room = True
         for axis, (where, group) in zip(axes, panels, strict=False):
             axis.set_ylim(limits[group["task"].iloc[0]])
-            room = _panel(axis, group, metric) and room
+            room = _panel(axis, group, metric, size) and room
             axis.set_title(f"{where} ({group['seeds'].max()} seeds)")
         if not room:
             lines = {line.get_label(): line for axis in axes for line in axis.get_legend_handles_labels()[0]}
@@ -133,7 +135,7 @@ def _keys_beside(across: str, experiment: Experiment) -> list[str]:
     return without_settled(runs, keys, [*saying_less, *(key for key in keys if key not in saying_less)], [across])
 
 
-def _panel(axis: Axes, table: pd.DataFrame, metric: Metric) -> bool:
+def _panel(axis: Axes, table: pd.DataFrame, metric: Metric, size: Size) -> bool:
     """Draws a panel; returns whether the names of its lines stand beside them."""
     labels = list(dict.fromkeys(table["line"]))  # fp32, then from wide to narrow; or numbers, the smallest first
     ends: list[tuple[float, float, str, Look]] = []
@@ -146,6 +148,8 @@ def _panel(axis: Axes, table: pd.DataFrame, metric: Metric) -> bool:
             edge = axis.get_ylim()[0 if metric.sign > 0 else 1]
             axis.plot(crashes["step"], crashes["return"].fillna(edge), "x", color=style.color, markersize=points(8),
                       markeredgewidth=points(1.8), clip_on=False, zorder=3)  # fmt: skip
+            texts = [f"{label}: crashed at step {tick(step)}" for step in crashes["step"]]
+            tell_runs(axis, crashes["step"], crashes["return"].fillna(edge), texts)
         if line.empty:  # crashed before the first evaluation, all of them: no line, but a name
             last = crashes["return"].fillna(edge).iloc[-1]
             ends.append((float(last), float(crashes["step"].max()), label, style))
@@ -157,13 +161,14 @@ def _panel(axis: Axes, table: pd.DataFrame, metric: Metric) -> bool:
             steps, means, color=style.color, linestyle=style.line, marker=style.marker, markersize=points(4.5),
             label=label, markevery=max(1, len(line) // _MARKED),
         )  # fmt: skip
+        tell_line(axis, label, "step", list(zip(steps, means, low, high, strict=True)))
         ends.append((means[-1], steps[-1], label, style))
     axis.set_xlabel(metric.steps)
     axis.set_ylabel(metric.label)
     axis.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}".replace(",", "\u2009"))
     if (table["kind"] == "crash").any() and table["step"].max() < table["steps"].max():
         axis.set_xlim(0, table["steps"].max())  # all of it: how much of their time runs had when they crashed
-    return label_ends(axis, ends)
+    return not takes_half(labels, size) and label_ends(axis, ends)
 
 
 def _length(steps: Any) -> float:

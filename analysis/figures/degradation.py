@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from matplotlib.patches import Patch
 
 from roundoff.runs.metric import RETURN, Metric
 
-from ..tables.summary import ALL_TASKS, ended, exponent_bits, parsed, significand_bits
+from ..tables.summary import ALL_TASKS, ended, exponent_bits, parsed, records, significand_bits
 from ..tables.summary import REFERENCE as FP32
 from .drawing.axes import is_logarithmic, limits_by_task, ordered, titles
 from .drawing.legends import legend_under
-from .drawing.marks import draw_crashes, marks, only_failed, side_by_side
+from .drawing.marks import draw_crashes, marks, only_failed, side_by_side, tell_scores
 from .drawing.style import CRASH, FAILED, REFERENCE, SCREEN, Size, figure, look, points, slant
+from .drawing.told import of_mean, tell_boxes, tell_means
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -133,9 +135,11 @@ def _is_reference(series: str) -> bool:
 
 def _panel(axis: Axes, here: pd.DataFrame, lines: list[str], x: str, metric: Metric) -> None:
     means = here[here["kind"] == "mean"]
-    for _, row in means[means["series"].map(_is_reference)].iterrows():
+    for row in records(means[means["series"].map(_is_reference)]):
         axis.axhspan(row["ci_low"], row["ci_high"], color=REFERENCE.color, alpha=0.18, linewidth=0)
         axis.axhline(row["return"], color=REFERENCE.color, linestyle=REFERENCE.line, linewidth=points(1.4))
+        ends = np.nan_to_num([row["ci_low"], row["ci_high"]], nan=row["return"])
+        tell_boxes(axis, [0, ends[0], 1, ends[1]], [of_mean(row)], axis.get_yaxis_transform())
     here = here[~here["series"].map(_is_reference)]
     names = ordered(here["format"])
     here = here.assign(place=here["format"].map(names.index) if x == "format" else here[x].astype(float))
@@ -145,6 +149,9 @@ def _panel(axis: Axes, here: pd.DataFrame, lines: list[str], x: str, metric: Met
         line = means[means["series"] == series].sort_values("place")
         for place in only_failed(line)["place"]:
             axis.axvspan(place - 0.3, place + 0.3, **FAILED)
+            tell_boxes(
+                axis, [place - 0.3, 0, place + 0.3, 1], [f"{series}: all runs failed"], axis.get_xaxis_transform()
+            )
         offset = min(0.12, 0.7 / len(lines)) * (number - (len(lines) - 1) / 2)
         at = line["place"].to_numpy(float)
         low, high = line["ci_low"].to_numpy(float), line["ci_high"].to_numpy(float)
@@ -157,6 +164,7 @@ def _panel(axis: Axes, here: pd.DataFrame, lines: list[str], x: str, metric: Met
                 at, line["return"], color=style.color, linestyle=style.line, marker=style.marker, markersize=points(7)
             )
         _dots(axis, here[(here["kind"] == "run") & (here["series"] == series)], style.color, offset, metric)
+        tell_means(axis, at + offset * (x == "format"), line["return"], [of_mean(row) for row in records(line)])
     axis.set_xlabel(_WORDS[x])
     axis.set_ylabel(metric.label)
     places = sorted(set(here["place"]))
@@ -191,6 +199,7 @@ def _dots(axis: Axes, runs: pd.DataFrame, color: str, offset: float, metric: Met
         axis.plot(places[~crashed], y[~crashed], "o", color=color, markersize=points(4), alpha=0.75,
                   markeredgecolor="white", markeredgewidth=points(0.5), zorder=3)  # fmt: skip
         draw_crashes(axis, places[crashed], y[crashed], metric)
+        tell_scores(axis, group, places, metric)
 
 
 def _legend(canvas: Figure, axis: Axes, table: pd.DataFrame, lines: list[str], x: str, metric: Metric) -> None:

@@ -11,10 +11,12 @@ from roundoff.runs.metric import RETURN, Metric
 
 from ..statistics.intervals import bootstrap_interval, generator_for, mean_and_std
 from ..tables.summary import REFERENCE, ended
+from ..tables.wording import number, percent, with_interval
 from .drawing.axes import ordered
 from .drawing.legends import legend_under
 from .drawing.style import REFERENCE as REFERENCE_LOOK
 from .drawing.style import SCREEN, Size, figure, ordered_looks, points
+from .drawing.told import tell_means
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,15 +64,24 @@ def draw_hyperparameters(name: str, table: pd.DataFrame, size: Size = SCREEN, me
     looks |= dict(zip(narrow, ordered_looks(len(narrow)), strict=True))
     title = f"{name}: {table['draw'].max()} draws of hyper-parameters (mean, 95 % interval)"
     with figure(2, title, size=size) as (canvas, (each, spread)):
-        for number, (fmt, style) in enumerate(looks.items()):
+        for place, (fmt, style) in enumerate(looks.items()):
             here = table[table["format"] == fmt]
-            at = here["draw"] + 0.5 * (number - (len(looks) - 1) / 2) / len(looks)
+            at = here["draw"] + 0.5 * (place - (len(looks) - 1) / 2) / len(looks)
             marker = "o" if style.marker == "none" else style.marker
             each.vlines(at, here["ci_low"], here["ci_high"], color=style.color, linewidth=points(3), alpha=0.35)
             each.plot(at, here["return"], marker, color=style.color, markersize=points(6), label=fmt)
+            columns = here[["draw", "return", "ci_low", "ci_high"]].to_numpy(float)
+            tell_means(
+                each, at, here["return"], [f"{fmt}, draw {n:.0f}\nmean {with_interval(*of)}" for n, *of in columns]
+            )
             returns = metric.sign * np.sort(metric.sign * here["return"].to_numpy(float))  # the worst first
             above = 1 - np.arange(len(returns) + 1) / len(returns)
             spread.step(np.append(returns, returns[-1]), above, where="pre", color=style.color, linestyle=style.line)
+            told = [
+                f"{fmt}: {percent(share)} of draws {metric.better} {number(tau)}"
+                for tau, share in zip(returns, above[1:], strict=True)
+            ]
+            tell_means(spread, returns, above[1:], told)
         each.set_xlabel("draw of hyper-parameters")
         each.set_xticks(sorted(set(table["draw"])))
         each.set_ylabel(f"mean {metric.label}")

@@ -15,6 +15,7 @@ from ..tables.summary import parsed, records
 from .drawing.axes import ordered
 from .drawing.legends import legend_under
 from .drawing.style import SCREEN, Size, figure, ordered_looks, points
+from .drawing.told import tell_boxes, tell_means
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,7 +87,9 @@ def draw_exponents(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: 
         drawn = None
         for axis, (fmt, one, role) in zip(axes, panels, strict=True):
             here = table[table["series"] == one]
-            drawn = _panel(axis, here[here["role"] == role], np.unique(here["step"]), low, high) or drawn
+            drawn = (
+                _panel(axis, here[here["role"] == role], f"{one}: {role}", low, high, np.unique(here["step"])) or drawn
+            )
             _mark_range(axis, fmt)
             axis.set_title(f"{one}: {role}")
             axis.set_ylim(low, high)
@@ -100,31 +103,43 @@ def draw_exponents(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: 
 
 
 def draw_gradients(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
-    """Draws shares of results against their magnitude, both logarithmic, a line per series.
+    """Draws shares of results against their magnitude, both logarithmic: a panel per role, a line per series.
 
     Args:
         name: of the experiment.
-        table: the rows of the backward pass from :func:`magnitudes_table`.
+        table: from :func:`magnitudes_table`; ``roundoff plot`` shows the backward pass alone.
         size: of the figure.
 
     Source:
         Low-precision SAC, Figure 6, which shows the gradients of actor and critic apart; runs record them together.
     """
-    series = list(dict.fromkeys(table["series"]))
-    with figure(1, f"{name}: gradients", size=size) as (canvas, (axis,)):
-        for one, style in zip(series, ordered_looks(len(series)), strict=True):
-            here = table[table["series"] == one].sort_values("exponent")
-            axis.step(np.exp2(here["exponent"]), here["share"], where="post", color=style.color, linestyle=style.line,
-                      linewidth=points(1.6), label=one)  # fmt: skip
-        axis.set_xscale("log", base=2)
-        axis.set_yscale("log")
-        axis.set_xlabel("magnitude of a result of the backward pass")
-        axis.set_ylabel("share of results in [2^k, 2^(k+1))")
-        legend_under(canvas, *axis.get_legend_handles_labels())
+    series, roles = list(dict.fromkeys(table["series"])), list(dict.fromkeys(table["role"]))
+    what = "gradients" if roles == ["backward"] else "magnitudes of results"
+    with figure(len(roles), f"{name}: {what}", size=size) as (canvas, axes):
+        for axis, role in zip(axes, roles, strict=False):
+            for one, style in zip(series, ordered_looks(len(series)), strict=True):
+                here = table[(table["series"] == one) & (table["role"] == role)].sort_values("exponent")
+                if here.empty:
+                    continue
+                axis.step(np.exp2(here["exponent"]), here["share"], where="post", color=style.color,
+                          linestyle=style.line, linewidth=points(1.6))  # fmt: skip
+                texts = [
+                    f"{one}: {share:.2g} of results in [2^{k}, 2^{k + 1})"
+                    for k, share in zip(here["exponent"], here["share"], strict=True)
+                ]
+                tell_means(axis, np.exp2(here["exponent"] + 0.5), here["share"], texts)
+            axis.set_xscale("log", base=2)
+            axis.set_yscale("log")
+            axis.set_title(role if len(roles) > 1 else "")
+            axis.set_xlabel(f"magnitude of a result{' of the backward pass' if what == 'gradients' else ''}")
+            axis.set_ylabel("share of results in [2^k, 2^(k+1))")
+        styles = ordered_looks(len(series))
+        lines = [axes[0].plot([], [], color=one.color, linestyle=one.line, linewidth=points(1.6))[0] for one in styles]
+        legend_under(canvas, lines, series)
         return canvas
 
 
-def _panel(axis: Axes, rows: pd.DataFrame, steps: np.ndarray, low: int, high: int) -> QuadMesh | None:
+def _panel(axis: Axes, rows: pd.DataFrame, name: str, low: int, high: int, steps: np.ndarray) -> QuadMesh | None:
     if rows.empty:
         axis.text(0.5, 0.5, "no results", transform=axis.transAxes, ha="center", va="center")
         return None
@@ -132,9 +147,21 @@ def _panel(axis: Axes, rows: pd.DataFrame, steps: np.ndarray, low: int, high: in
     numbers = counts.reindex(index=range(low, high), columns=steps, fill_value=0).to_numpy(float)
     shares = numbers / np.maximum(numbers.sum(axis=0), 1)
     edges = np.concatenate([[0.0], steps])
+    columns = [(edges[i], 0, edges[i + 1], 1) for i in range(len(steps))]
+    texts = [_spread(f"{name}, step {step}", column, low) for step, column in zip(steps, shares.T, strict=True)]
+    tell_boxes(axis, columns, texts, axis.get_xaxis_transform())
     return axis.pcolormesh(
         edges, np.arange(low, high + 1), np.ma.masked_less(shares, _LEAST), norm=LogNorm(_LEAST, 1), cmap="viridis_r"
     )
+
+
+def _spread(name: str, shares: np.ndarray, low: int) -> str:
+    """Says where the results of one interval lie; the first share is that of [2^low, 2^(low+1))."""
+    there = np.flatnonzero(shares >= _LEAST) + low
+    if not len(there):
+        return f"{name}: no results"
+    half = int(np.searchsorted(np.cumsum(shares), 0.5)) + low
+    return f"{name}: results from 2^{there[0]} to 2^{there[-1] + 1}, half of them below 2^{half + 1}"
 
 
 def _mark_range(axis: Axes, name: str) -> None:

@@ -11,10 +11,12 @@ from roundoff.runs.metric import RETURN, Metric
 
 from ..statistics.intervals import generator_for, performance_profile, profile_band
 from ..tables.summary import ALL_TASKS, REFERENCE, ended, records
+from ..tables.wording import number, percent
 from .drawing.axes import from_wide_to_narrow, score_limits, titles
 from .drawing.legends import legend_under
 from .drawing.style import REFERENCE as REFERENCE_LOOK
 from .drawing.style import SCREEN, Size, figure, ordered_looks
+from .drawing.told import tell_means
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,6 +85,12 @@ def draw_profiles(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: M
                 line = table[(table["task"] == task) & (table["series"] == series)]
                 axis.fill_between(line["return"], line["ci_low"], line["ci_high"], color=style.color, alpha=0.15, lw=0)
                 axis.plot(line["return"], line["fraction"], color=style.color, linestyle=style.line)
+                told = f"of runs {'return more than' if metric.of_agents else f'have {metric.name} {metric.better}'}"
+                texts = [
+                    f"{series}: {percent(at)} {told} {number(tau)}"
+                    for at, tau in line[["fraction", "return"]].to_numpy()
+                ]
+                tell_means(axis, line["return"], line["fraction"], texts)
             axis.set_title(title)
             axis.set_xlabel(f"{metric.name} \u03c4")
             axis.set_ylabel(f"share of runs {metric.better} \u03c4")

@@ -14,8 +14,10 @@ from ..runs.conditions import beside
 from ..runs.fp32_runs import NO_POLICY
 from ..statistics.intervals import NO_INTERVAL, Interval, generator_for, percentiles, resampled_means
 from ..tables.summary import REFERENCE, ended, exponent_bits, records, significand_bits
+from ..tables.wording import with_interval
 from .drawing.legends import legend_under
 from .drawing.style import SCREEN, Size, figure, look, points
+from .drawing.told import tell_means
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -120,7 +122,10 @@ def draw_relative(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: M
             (mark,) = axis.plot(
                 at, line["share"], color=style.color, linestyle=style.line, marker=style.marker, markersize=points(6)
             )
-            entries.append((mark, f"{task}: {series}" if tasks[series] > 1 else series))
+            called = f"{task}: {series}" if tasks[series] > 1 else series
+            columns = line[["significand_bits", "share", "share_low", "share_high"]].to_numpy(float)
+            tell_means(axis, at, line["share"], [f"{called}, m = {m:g}\n{with_interval(*of)}" for m, *of in columns])
+            entries.append((mark, called))
         axis.set_xticks(sorted(set(table["significand_bits"])))
         axis.set_xlabel("significand bits m")
         axis.set_ylabel(f"{metric.name}, share of fp32's")

@@ -22,7 +22,7 @@ from roundoff.runs.folder import RunDirectory
 from ..figures.drawing.axes import ordered
 from ..figures.magnitudes import ROLES
 from ..tables.summary import records
-from .markup import number, percent, plural
+from ..tables.wording import number, percent, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

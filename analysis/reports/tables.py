@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..statistics.power import FAILING, WANTED
 from ..tables.summary import ALL_TASKS, records
-from .markup import Column, Safe, element, interval, number, percent, table, tick
+from ..tables.wording import interval, number, percent, tick
+from .markup import Column, Safe, element, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

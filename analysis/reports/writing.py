@@ -19,8 +19,9 @@ from ..tables.against_fp32 import against_reference
 from ..tables.first_failures import first_failures
 from ..tables.needed_table import needed_table
 from ..tables.summary import REFERENCE, ended, summarize
+from ..tables.wording import plural, tick
 from . import figures, tables
-from .markup import Safe, definitions, element, join, plural, tick
+from .markup import Safe, definitions, element, join
 from .page import page
 from .provenance import environment, numerics, recipe, settings, sources
 
@@ -246,7 +247,7 @@ def _numerics(experiment: Experiment, warnings: list[str]) -> list[Safe]:
     counts = numerics(experiment, warnings)
     parts = [tables.numerics_table(counts)] if len(counts) else []
     if len(experiment.exponents):
-        parts.append(figures.exponents_figure(magnitudes_table(experiment)))
+        parts.append(figures.magnitudes_figure(magnitudes_table(experiment), experiment.metric))
     return parts
 
 

@@ -11,9 +11,10 @@ from browser import PROGRAM, Browser
 from typer.testing import CliRunner
 
 from roundoff.analysis import AnalysisError, against, report
-from roundoff.analysis.reports.markup import element, number, percent, tick
+from roundoff.analysis.reports.markup import element
 from roundoff.analysis.reports.provenance import recipe
 from roundoff.analysis.runs.experiment import read_experiment
+from roundoff.analysis.tables.wording import number, percent, tick
 from roundoff.cli import app
 from roundoff.sweeps import plan_file
 
@@ -184,7 +185,7 @@ def test_the_page_needs_nothing_else(sweep):
     loads = [attributes for _, attributes in page.tags if "src" in attributes or attributes.get("rel") == "stylesheet"]
     assert not loads
     text = (sweep / "report.html").read_text(encoding="utf-8")
-    assert not re.search(r"url\(|@import|fetch\(|https?://", text)
+    assert not re.search(r"url\((?!#)|@import|fetch\(|https?://", text)
 
 
 def test_nothing_from_a_file_is_markup(tmp_path):
@@ -295,8 +296,7 @@ def test_observed_runs_have_a_table_of_what_rounding_did(sweep):
         metrics.write(json.dumps({"kind": "numerics", "step": 3000, "backward": counts}) + "\n")
     page = page_of(sweep)
     assert "e5m5 forward 400 2.5 % 0 0 0 25 % 2 %" in page.text
-    tips = [attributes["data-tip"] for _, attributes in page.tags if "data-tip" in attributes]
-    assert "e5m5: 0.33 of results in [2^-20, 2^-19)" in tips
+    assert "<title>e5m5: 0.33 of results in [2^-20, 2^-19)</title>" in (sweep / "report.html").read_text()
 
 
 def test_the_recipe_plans_the_same_runs(sweep, tmp_path):
@@ -351,17 +351,25 @@ def test_a_browser_shows_the_page_well(sweep, tmp_path_factory):
                                f" && e.getBoundingClientRect().right > {width} + 1).length") == 0  # fmt: skip
             background = browser.run("getComputedStyle(document.body).backgroundColor")
             assert background == ("rgb(22, 23, 26)" if dark else "rgb(255, 254, 251)")
-            browser.hover(".chart .point + .target")
+            browser.hover(".told.means circle")
             assert (
                 browser.run("document.querySelector('.tip').textContent")
                 == "e5m2\nmean 16.7 (0 to 50.0)\n3 runs, 2 crashed"
             )
         browser.run("document.querySelector('.chart').focus()")
-        browser.press("ArrowRight")  # from the first mean to the next
+        browser.press("ArrowRight")  # to the first mean, which is fp32's
+        assert browser.run("document.querySelector('.tip').textContent").startswith("fp32\n")
+        browser.press("ArrowDown")
+        browser.press("ArrowRight")
         assert browser.run("document.querySelector('.tip').textContent").startswith("e5m5\n")
+        assert browser.run("document.activeElement.getAttribute('aria-label')").startswith("e5m5\n")
+        told = [node["name"]["value"] for node in browser.accessible() if node["role"]["value"] == "image"]
+        assert "e5m5, seed 2: 788" in told  # as a screen reader has it
+        assert "e5m5 mean 784 (780 to 788) 3 runs" in told
         assert browser.run("document.querySelector('.tip').getBoundingClientRect().width") > 20
         browser.press("Escape")
         assert browser.run("document.querySelector('.tip').textContent") == ""
+        assert browser.run("document.activeElement.matches('.chart')")
         picture = sweep / "page.png"
         browser.screenshot(picture)
         assert picture.stat().st_size > 20_000

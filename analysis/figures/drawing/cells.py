@@ -9,8 +9,10 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.patches import Rectangle
 
 from ...tables.summary import records
+from ...tables.wording import number, plural
 from .axes import is_logarithmic, score_limits
 from .style import FAILED, Size, figure, slant
+from .told import tell_boxes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,7 +73,7 @@ def draw_heat_maps(
     """
     with figure(len(panels), title, width, height, size) as (canvas, axes):
         for axis, cells in zip(axes, panels, strict=False):
-            drawn = _draw(axis, cells, norm, metric)
+            drawn = _draw(axis, cells, labels, norm, metric)
             axis.set_title(cells.title)
             axis.set_xlabel(labels[0])
             axis.set_ylabel(labels[1])
@@ -79,8 +81,8 @@ def draw_heat_maps(
         return canvas
 
 
-def _draw(axis: Axes, cells: Cells, norm: Normalize, metric: Metric) -> QuadMesh:
-    rows, across, up, _ = cells
+def _draw(axis: Axes, cells: Cells, labels: tuple[str, str], norm: Normalize, metric: Metric) -> QuadMesh:
+    (rows, across, up, _), (across_label, up_label) = cells, labels
     values = np.full((len(up), len(across)), np.nan)
     for cell in records(rows):
         values[cell["row"], cell["column"]] = cell["return"]
@@ -97,6 +99,11 @@ def _draw(axis: Axes, cells: Cells, norm: Normalize, metric: Metric) -> QuadMesh
             axis.add_patch(Rectangle((cell["column"], cell["row"]), 1, 1, **FAILED))
         axis.text(cell["column"] + 0.5, cell["row"] + 0.5, told, ha="center", va="center", fontsize="small",
                   color="white" if dark else "black")  # fmt: skip
+        where = cell["column"], cell["row"], cell["column"] + 1, cell["row"] + 1
+        mean = f"mean {number(cell['return'])}" if scored else "no score"
+        crashes = f"{cell['crashed']:.0f} crashed" if cell["crashed"] else ""
+        about = ", ".join(filter(None, [mean, plural(cell["n"], "run"), crashes, failed]))
+        tell_boxes(axis, where, [f"{across_label} {across[cell['column']]}, {up_label} {up[cell['row']]}: {about}"])
     slanted = slant(across)
     axis.set_xticks(np.arange(len(across)) + 0.5, across, **slanted)
     axis.set_yticks(np.arange(len(up)) + 0.5, up)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from textwrap import fill
 from typing import TYPE_CHECKING
 
-from .style import points
+from .style import letters, points
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,9 +32,11 @@ def legend_under(canvas: Figure, marks: Sequence[Artist], names: Sequence[str], 
     if not names:
         return
     font = points(_FONT)
-    wide = font * (_LETTER * max(map(len, names)) + _MARK) / 72
     width, height = canvas.get_size_inches()
+    room = letters(width - _MARK * font / 72, font)
+    names = [fill(name, room) if len(name) > room else name for name in names]
+    wide = font * (_LETTER * max(len(line) for name in names for line in name.split("\n")) + _MARK) / 72
     columns = max(1, min(most, len(names), int(width / wide)))
-    lines = -(-len(names) // columns)
+    lines = max(-(-len(names) // columns), sum(name.count("\n") + 1 for name in names) // columns)
     canvas.set_size_inches(width, height + max(0, lines - _FREE) * font * _LINE / 72)
     canvas.legend(marks, names, loc="outside lower center", ncols=columns, fontsize=font)

@@ -9,6 +9,7 @@ import pandas as pd
 
 from ...tables.summary import records
 from .style import CRASH, points
+from .told import of_run, tell_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,3 +76,22 @@ def draw_crashes(
     for at, values, where in ((places[scored], scores[scored], axis.transData), (places[~scored], edge, across)):
         if len(at):
             axis.plot(*((at, values) if up else (values, at)), "x", transform=where, **style)
+
+
+def tell_scores(axis: Axes, runs: pd.DataFrame, places: np.ndarray, metric: Metric, *, up: bool = True) -> None:
+    """Gives single runs their texts, where they are drawn: those without a score at the worse edge of the axis.
+
+    Args:
+        axis: to write on.
+        runs: rows of :func:`marks`.
+        places: of the runs, on the axis across that of the scores.
+        metric: of the scores.
+        up: whether scores go up; else to the right.
+    """
+    scores = runs["return"].to_numpy(float)
+    texts = np.array([of_run(row, metric) for row in records(runs)])
+    edge = _AT_THE_EDGE if metric.sign > 0 else 1 - _AT_THE_EDGE
+    across = axis.get_xaxis_transform() if up else axis.get_yaxis_transform()
+    for some, where in ((~np.isnan(scores), axis.transData), (np.isnan(scores), across)):
+        at, values = places[some], np.nan_to_num(scores[some], nan=edge)
+        tell_runs(axis, *((at, values) if up else (values, at)), list(texts[some]), where)

@@ -56,6 +56,8 @@ class Size(NamedTuple):
 
 
 SCREEN = Size(None, 11.0, 3, 150.0, titled=True)
+INLINE = Size(4.6, 9.0, 1, 72.0, titled=False)
+"""The size of a figure in a page, whose letters are legible where that is as narrow as a phone."""
 SIZES = {
     "screen": SCREEN,
     "single": Size(3.25, 7.0, 1, 300.0, titled=False),
@@ -107,6 +109,16 @@ def slant(names: Sequence[str]) -> dict[str, Any]:
     if max(map(len, names), default=0) <= _SHORT:
         return {}
     return {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
+
+
+def letters(width: float, font: float) -> int:
+    """How many letters about stand beside each other in a width in inches."""
+    return max(1, int(width * 72 / (0.6 * font)))
+
+
+def takes_half(names: Sequence[str], size: Size) -> bool:
+    """Whether names beside an axis would take more than half the width that a figure has, and so stand elsewhere."""
+    return size.width is not None and max(map(len, names), default=0) > letters(size.width / 2, size.font)
 
 
 @contextmanager

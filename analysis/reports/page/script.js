@@ -1,15 +1,11 @@
 "use strict";
-// The value of a mark, at the pointer or by arrow keys. Without this script, the page still has titles and tables.
+// The text of a mark, at the pointer or by arrow keys. Without this script, the page has the titles of marks, and Tab.
 const tip = document.querySelector(".tip");
-let here = null;
 
 function show(mark) {
-  if (here) here.classList.remove("here");
-  here = mark;
-  tip.textContent = mark ? mark.dataset.tip : "";
+  tip.textContent = mark ? mark.getAttribute("aria-label") : "";
   if (!mark) return;
-  mark.classList.add("here");
-  const box = (mark.querySelector(".point, .dot, .crash") || mark).getBoundingClientRect();
+  const box = mark.getBoundingClientRect();
   const width = tip.offsetWidth, height = tip.offsetHeight, middle = box.left + box.width / 2;
   const left = Math.max(8, Math.min(middle - width / 2, document.documentElement.clientWidth - width - 8));
   const above = box.top - height - 8;
@@ -18,28 +14,34 @@ function show(mark) {
 }
 
 for (const chart of document.querySelectorAll(".chart")) {
-  // The script shows what titles would show too, only later.
-  for (const title of chart.querySelectorAll(".mark > title")) title.remove();
-  const lines = [...chart.querySelectorAll(".series")].map((line) => [...line.querySelectorAll(".mark")]).filter((marks) => marks.length);
-  const isMean = (marks) => Boolean(marks[0].querySelector(".point"));
-  lines.sort((one, other) => isMean(other) - isMean(one)); // arrow keys meet means before single runs
-  let line = 0, place = 0;
-  for (const kind of ["pointerover", "pointerdown"]) {
-    chart.addEventListener(kind, (event) => show(event.target.closest(".mark")));
+  const lines = [];
+  for (const line of chart.querySelectorAll(".told")) {
+    const marks = [...line.children];
+    // Titles would show the same, only later; and Tab leads from chart to chart.
+    for (const mark of marks) {
+      mark.setAttribute("aria-label", mark.firstChild.textContent);
+      mark.setAttribute("tabindex", "-1");
+      mark.firstChild.remove();
+    }
+    if (marks.length) lines.push(marks);
   }
-  chart.addEventListener("pointerleave", () => show(null));
-  chart.addEventListener("blur", () => show(null));
+  lines.sort((one, other) => other[0].parentNode.matches(".means") - one[0].parentNode.matches(".means"));
+  let line = 0, place = 0;
+  for (const kind of ["pointerover", "pointerdown", "focusin"]) {
+    chart.addEventListener(kind, (event) => show(event.target.closest(".told > *")));
+  }
+  for (const kind of ["pointerleave", "focusout"]) chart.addEventListener(kind, () => show(null));
   chart.addEventListener("keydown", (event) => {
     const step = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] }[event.key];
-    if (event.key === "Escape") show(null);
+    if (event.key === "Escape") chart.focus();
     if (!step || !lines.length) return;
     event.preventDefault();
-    if (here && chart.contains(here)) {
+    if (document.activeElement !== chart) {
       line = (line + step[0] + lines.length) % lines.length;
       place += step[1];
     }
     place = Math.max(0, Math.min(place, lines[line].length - 1));
-    show(lines[line][place]);
+    lines[line][place].focus({ preventScroll: true });
   });
 }
 addEventListener("scroll", () => show(null), { passive: true });

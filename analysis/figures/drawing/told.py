@@ -1,0 +1,158 @@
+"""Texts of marks: what each says of its run, value and interval, in an SVG, to pointer, keyboard and screen reader."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.artist import Artist
+
+from ...tables.wording import number, plural, with_interval
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from matplotlib.axes import Axes
+    from matplotlib.backend_bases import RendererBase
+    from matplotlib.figure import Figure
+    from matplotlib.transforms import Transform
+    from numpy.typing import ArrayLike
+
+    from roundoff.runs.metric import Metric
+
+_MEAN, _RUN = 7.0, 4.0  # points around the middle of a mark in which the pointer meets it
+_THIN = 2.0  # points that a box is high and wide at least, on either side
+_MOST = 64  # points of a line that have texts
+
+
+class Told(Artist):
+    """Places of a figure with a text for each. An SVG has an unseen element with a title there; a PNG or PDF nothing.
+
+    Args:
+        corners: two opposite corners of each place, (places, 2, 2); of a mark these are the same.
+        texts: one for each.
+        transform: of the corners.
+        radius: around a mark, in points; None: of boxes.
+    """
+
+    def __init__(self, corners: np.ndarray, texts: Sequence[str], transform: Transform, radius: float | None) -> None:
+        super().__init__()
+        self._corners, self._texts, self._radius = corners, texts, radius
+        self._markup = ""
+        self.set_transform(transform)
+        self.set_in_layout(False)
+        self.set_zorder(10)  # nothing hides them
+
+    def draw(self, renderer: RendererBase) -> None:
+        """Leaves an empty group in an SVG, which :func:`with_texts` fills; else does nothing."""
+        if (writer := getattr(renderer, "writer", None)) is None:
+            return
+        height = renderer.get_canvas_width_height()[1]
+        writer.element("g", attrib={"id": f"told-{id(self)}"})
+        places = self.get_transform().transform(self._corners.reshape(-1, 2)).reshape(-1, 4)
+        elements = [
+            self._element(place, height, html.escape(text, quote=False))
+            for place, text in zip(places.tolist(), self._texts, strict=True)
+            if all(map(math.isfinite, place))
+        ]
+        kind = "runs" if self._radius == _RUN else "means"
+        self._markup = f'<g class="told {kind}" fill="#000" fill-opacity="0">{"".join(elements)}</g>'
+
+    def _element(self, place: list[float], height: float, text: str) -> str:
+        x, y, across, up = place
+        told = f'tabindex="0" role="img"><title>{text}</title></'
+        if self._radius is not None:
+            return f'<circle cx="{x:.1f}" cy="{height - y:.1f}" r="{self._radius:g}" {told}circle>'
+        left, right = min(x, across), max(x, across)
+        low, high = min(y, up), max(y, up)
+        wide, tall = max(right - left, 2 * _THIN), max(high - low, 2 * _THIN)
+        return (
+            f'<rect x="{(left + right - wide) / 2:.1f}" y="{height - (low + high + tall) / 2:.1f}" width="{wide:.1f}"'
+            f' height="{tall:.1f}" {told}rect>'
+        )
+
+
+def with_texts(svg: str, canvas: Figure) -> str:
+    """An SVG of a figure with the texts of its marks, which are unseen elements above all others."""
+    told = {f"told-{id(one)}": one._markup for one in canvas.findobj(Told) if isinstance(one, Told)}  # noqa: SLF001  this module's
+    return re.sub(r'<g id="(told-\d+)"/>', lambda found: told[found[1]], svg)
+
+
+def tell_means(axis: Axes, x: ArrayLike, y: ArrayLike, texts: Sequence[str]) -> None:
+    """Gives means, or other marks of which there are few, a text each; those without a place are passed over."""
+    _tell(axis, x, y, texts, _MEAN)
+
+
+def tell_runs(axis: Axes, x: ArrayLike, y: ArrayLike, texts: Sequence[str], transform: Transform | None = None) -> None:
+    """Gives single runs a text each."""
+    _tell(axis, x, y, texts, _RUN, transform)
+
+
+def tell_line(axis: Axes, name: str, across: str, points: Iterable[Sequence[float]], *, of_means: bool = True) -> None:
+    """Gives the points of a line texts, evenly spread ones if there are many.
+
+    Args:
+        axis: to write on.
+        name: of the line.
+        across: what stands on the axis across.
+        points: place across, value, and the ends of its interval, NaN if there is none.
+        of_means: whether the line is of means.
+    """
+    every = list(points)
+    shown = np.unique(np.linspace(0, len(every) - 1, min(len(every), _MOST)).round().astype(int))
+    some = [every[i] for i in shown]
+    mean = "mean " if of_means else ""
+    texts = [f"{name}, {across} {_plain(x)}\n{mean}{with_interval(y, low, high)}" for x, y, low, high in some]
+    _tell(axis, [x for x, *_ in some], [y for _, y, *_ in some], texts, _MEAN if of_means else _RUN)
+
+
+def without_intervals(x: ArrayLike, y: ArrayLike) -> list[tuple[float, float, float, float]]:
+    """The points of a line for :func:`tell_line`, without intervals."""
+    nothing = float("nan")
+    return [(float(at), float(value), nothing, nothing) for at, value in zip(np.asarray(x), np.asarray(y), strict=True)]
+
+
+def tell_boxes(axis: Axes, boxes: ArrayLike, texts: Sequence[str], transform: Transform | None = None) -> None:
+    """Gives boxes a text each, by left, lower, right and upper end."""
+    corners = np.asarray(boxes, dtype=float).reshape(-1, 2, 2)
+    if len(corners):
+        axis.add_artist(Told(corners, _undrawn(texts), transform or axis.transData, None))
+
+
+def _tell(
+    axis: Axes, x: ArrayLike, y: ArrayLike, texts: Sequence[str], radius: float, transform: Transform | None = None
+) -> None:
+    places = np.stack([np.asarray(x, dtype=float), np.asarray(y, dtype=float)], axis=1)
+    if len(places):
+        corners = np.repeat(places[:, None], 2, axis=1)
+        axis.add_artist(Told(corners, _undrawn(texts), transform or axis.transData, radius))
+
+
+def _undrawn(texts: Sequence[str]) -> list[str]:
+    """Texts as they were before :func:`~.style.drawable`."""
+    return [text.replace(r"\$", "$") for text in texts]
+
+
+def of_mean(row: dict[str, Any]) -> str:
+    """What is said of a mean of scores: a row of :func:`~.marks.marks`."""
+    crashed = f", {row['crashed']:.0f} crashed" if row["crashed"] else ""
+    mean = with_interval(row["return"], row["ci_low"], row["ci_high"])
+    return f"{_name(row)}\nmean {mean}\n{plural(row['n'], 'run')}{crashed}"
+
+
+def of_run(row: dict[str, Any], metric: Metric) -> str:
+    """What is said of a run: a row of :func:`~.marks.marks`."""
+    score = f"crashed, {metric.scored}" if row["status"] == "crashed" else number(row["return"])
+    return f"{_name(row)}, seed {_plain(row['seed'])}: {score}"
+
+
+def _name(row: dict[str, Any]) -> str:
+    """Format and condition."""
+    return ", ".join(filter(None, [row["format"], row["series"].partition(", ")[2]]))
+
+
+def _plain(value: object) -> str:
+    return f"{value:,.6g}".replace(",", "\u2009") if isinstance(value, float) and math.isfinite(value) else str(value)

@@ -1,0 +1,48 @@
+"""Numbers, intervals, shares and counts as they are read on a page."""
+
+from __future__ import annotations
+
+import math
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number as it is read: ``digits`` significant ones, none after the point from 100 on; a dash for NaN."""
+    if value is None or not math.isfinite(value):
+        return "\u2013" if value is None or math.isnan(value) else str(value)
+    if value == 0:
+        return "0"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    shown = f"{value:,.{min(decimals, 6)}f}" if abs(value) >= 1e-4 else f"{value:.1e}"
+    return shown.replace("-", "\u2212").replace(",", "\u2009")
+
+
+def tick(value: float) -> str:
+    """A round number as it stands on an axis."""
+    return f"{value:,.10g}".replace("-", "\u2212").replace(",", "\u2009")
+
+
+def interval(low: float, high: float) -> str:
+    """An interval as it is read; a dash if there is none."""
+    return "\u2013" if math.isnan(low) or math.isnan(high) else f"{number(low)} to {number(high)}"
+
+
+def with_interval(value: float, low: float, high: float) -> str:
+    """A value with its interval, as it is read."""
+    around = interval(low, high)
+    return f"{number(value)}, no interval" if around == "\u2013" else f"{number(value)} ({around})"
+
+
+def plural(count: float, thing: str) -> str:
+    """Returns a number of things in words."""
+    return f"{count:.0f} {thing}{'' if count == 1 else 's'}"
+
+
+def percent(share: float) -> str:
+    """A share as it is read, never rounded up to certainty or down to impossibility."""
+    if math.isnan(share):
+        return "\u2013"
+    if share in (0, 1):
+        return f"{share:.0%}".replace("%", "\u2009%")
+    if share > 0.995 or share < 0.005:
+        return ">\u200999\u2009%" if share > 0.5 else "<\u20091\u2009%"
+    return f"{100 * share:.0f}\u2009%"
