@@ -60,7 +60,7 @@ def algorithms_of(experiment: Experiment, task: str) -> list[str]:
 
 
 def pairs_of(experiment: Experiment, names: list[str]) -> list[tuple[str, str]]:
-    """Which to compare: the cases of an algorithm with its first, and what is of other libraries with the first."""
+    """The pairs to compare: the cases of an algorithm with its first, and what is of other libraries with the first."""
     algorithm = dict(zip(names_of(experiment), experiment.runs["algorithm"], strict=True))
     pairs = []
     for name in names[1:]:

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...formats.base.memory import in_memory
-from .choice import Loop, Products, choose, choose_block, products_of
+from .choice import Products, SumLoop, choose, choose_block, products_of
 from .tensors import TensorSteps
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _CHUNK = 1 << 16
 # Summands of each sum that one loop takes.
 _TERMS = 1 << 16
 
-Steps = Loop | TensorSteps
+Steps = SumLoop | TensorSteps
 
 
 def _native(*tensors: torch.Tensor) -> bool:
@@ -32,7 +32,7 @@ def _native(*tensors: torch.Tensor) -> bool:
 
 def _ones(steps: Steps, x: torch.Tensor, terms: int) -> torch.Tensor:
     """The first factor of summands like ``x``: (1, 1, terms), or more where loops read them."""
-    return _kept_ones(steps.dtype) if isinstance(steps, Loop) else x.new_ones(1, 1, terms)
+    return _kept_ones(steps.dtype) if isinstance(steps, SumLoop) else x.new_ones(1, 1, terms)
 
 
 @cache

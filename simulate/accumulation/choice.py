@@ -54,7 +54,7 @@ def products_of(a: torch.Tensor, b: torch.Tensor) -> Products:
     return Products.ANY if found & loops.EXTREME else Products.ORDINARY
 
 
-class Loop(NamedTuple):
+class SumLoop(NamedTuple):
     """A compiled loop with the formats it rounds to."""
 
     dtype: torch.dtype
@@ -113,7 +113,7 @@ def choose(
     products: Products,
     *,
     compensated: bool = False,
-) -> Loop:
+) -> SumLoop:
     """The loop of an accumulation.
 
     It is one in float32 where that is right: vectors hold twice as many such numbers. In float64, products of float32
@@ -155,7 +155,7 @@ def choose(
 
 
 @cache
-def choose_block(product: FloatFormat, products: Products) -> Loop:
+def choose_block(product: FloatFormat, products: Products) -> SumLoop:
     """The loop that sums rounded products in float64, of float64 operands."""
     parts = {
         "step": steps.plain_step,
@@ -182,10 +182,10 @@ def _way(way: NearestWay) -> dict[str, Any]:
 
 def _loop(
     dtype: torch.dtype, product: FloatFormat, total: FloatFormat, parts: dict[str, Any], *, compensated: bool = False
-) -> Loop:
+) -> SumLoop:
     kernel = compiled(specialised(loops.accumulate, dtype, **parts), dtype)
     words = _words(product, dtype), _words(total, dtype)
-    return Loop(dtype, compensated, kernel, words, (words[0].ctypes.data, words[1].ctypes.data))
+    return SumLoop(dtype, compensated, kernel, words, (words[0].ctypes.data, words[1].ctypes.data))
 
 
 def _words(fmt: FloatFormat, dtype: torch.dtype) -> Words:

@@ -79,7 +79,7 @@ ABOVE_ZERO = frozenset(["exponential"])
 """Random numbers that are never zero, and that rounding is not to make so."""
 
 
-class Making(NamedTuple):
+class MakesWholeNumbers(NamedTuple):
     """Whether a call of an operation makes whole numbers."""
 
     are_made: Asked
@@ -92,7 +92,7 @@ class Making(NamedTuple):
 
 
 @cache
-def making_of(operation: OpOverload) -> Making | None:
+def making_of(operation: OpOverload) -> MakesWholeNumbers | None:
     """Returns how the calls of an operation make whole numbers; None if no call is known to."""
     asked = _asked(operation)
     if asked is None:
@@ -100,7 +100,7 @@ def making_of(operation: OpOverload) -> Making | None:
     name = plain_name(operation.overloadpacket.__name__)
     first = schema_of(operation).arguments[:1]
     of_first = bool(first) and "Tensor" in str(first[0].type) and first[0].name not in _CHOOSING
-    return Making(asked, of_first and name not in MAKING - _KEEPING | _CASTS | _LIFTS, name in _UNITS)
+    return MakesWholeNumbers(asked, of_first and name not in MAKING - _KEEPING | _CASTS | _LIFTS, name in _UNITS)
 
 
 def _asked(operation: OpOverload) -> Asked | None:

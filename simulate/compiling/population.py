@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ...formats import FormatError, Rounding
 from ..aten.tf32 import in_float32
-from .program import Program, formats_of, products_of, reason_against_compiling
+from .program import CompiledProgram, formats_of, products_of, reason_against_compiling
 from .refusals import reason_against_tracing
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class PopulationStep:
         self,
         step: Callable[..., Any],
         simulations: Sequence[Simulation | None],
-        programs: dict[Any, Program] | None = None,
+        programs: dict[Any, CompiledProgram] | None = None,
         *,
         roles: bool = False,
     ) -> None:
@@ -96,7 +96,7 @@ class PopulationStep:
                 simulation.advance(program.traced.steps, program.traced.draws)
         return program.results(results, leaves)
 
-    def _program(self, leaves: list[torch.Tensor], spec: TreeSpec) -> Program:
+    def _program(self, leaves: list[torch.Tensor], spec: TreeSpec) -> CompiledProgram:
         if self._formats is None:
             self._formats = self._stacked_formats(leaves)
         key = (spec, tuple((x.shape, x.stride(), x.dtype, x.device) for x in leaves))
@@ -115,7 +115,7 @@ class PopulationStep:
             )
         return [torch.stack(rows) for rows in zip(*(formats.tensors for formats in of_members), strict=True)]
 
-    def _compile(self, leaves: list[torch.Tensor], spec: TreeSpec) -> Program:
+    def _compile(self, leaves: list[torch.Tensor], spec: TreeSpec) -> CompiledProgram:
         from .graphs.tracing import compile_graph, for_members, trace  # noqa: PLC0415  seconds to import
 
         simulation = self._simulations[0]
@@ -134,7 +134,7 @@ class PopulationStep:
         with in_float32(*products) if products else nullcontext():  # in which kernels are compared
             traced = for_members(traced, len(self._simulations))
         aliases = [None if alias is None else alias.of_members(leaves[alias.argument]) for alias in traced.aliases]
-        return Program(compile_graph(traced), traced._replace(aliases=aliases), [], None, products)
+        return CompiledProgram(compile_graph(traced), traced._replace(aliases=aliases), [], None, products)
 
     def _check_constants(self, graph: GraphModule) -> None:
         """Refuses roundings that are constants of the graph, if members have other ones."""

@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
 
     from ..dispatch.simulation import Simulation
-    from .graphs.tracing import Traced
-    from .surroundings.state import Effects
+    from .graphs.tracing import TracedStep
+    from .surroundings.state import StepEffects
 
 
 _NARROW = "narrow_product"
 """The product of tensor cores; on a card without them it is PyTorch's own."""
 
 
-class Program(NamedTuple):
+class CompiledProgram(NamedTuple):
     """What inductor has made of a step, and what it does not know of it."""
 
     call: Callable[[list[torch.Tensor]], Any]
-    traced: Traced
+    traced: TracedStep
     perhaps_lazy: list[int]
     """The tensors that may be negatives or conjugates in name only."""
-    effects: Effects | None = None
+    effects: StepEffects | None = None
     """What it leaves around the step: its first results are for that."""
     products: tuple[str, ...] = ()
     """Operations that a GPU is to compute without TF32."""
@@ -75,8 +75,8 @@ class Program(NamedTuple):
 
 
 def first_for(
-    programs: Sequence[Program], inputs: list[torch.Tensor], numbers: list[float]
-) -> tuple[Program, list[torch.Tensor]] | None:
+    programs: Sequence[CompiledProgram], inputs: list[torch.Tensor], numbers: list[float]
+) -> tuple[CompiledProgram, list[torch.Tensor]] | None:
     """The program that is made for such numbers, and all its inputs.
 
     Args:

@@ -13,8 +13,16 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ...formats import FormatError
 from ..dispatch.simulation import Simulation
-from ..numbers.host_numbers import NumberError, Record
-from .program import Program, device_of, first_for, formats_of, products_of, reason_against_compiling, whole_among
+from ..numbers.host_numbers import NumberError, NumberRecord
+from .program import (
+    CompiledProgram,
+    device_of,
+    first_for,
+    formats_of,
+    products_of,
+    reason_against_compiling,
+    whole_among,
+)
 from .refusals import OtherBitsError, last_words, optimizer_of, reason_against_tracing
 from .surroundings.arguments import Arguments, check_lazy, check_shared, settings
 from .surroundings.look import Surroundings
@@ -24,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..dispatch.graph_writer import FormatsAsData
-    from .graphs.tracing import Marks
-    from .surroundings.state import Effects, State
+    from .graphs.tracing import WholeNumberMarks
+    from .surroundings.state import StepEffects, SurroundingsState
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -47,7 +55,7 @@ class _Call(NamedTuple):
     """One call of a step: what it is given, and what it finds around it."""
 
     given: Arguments
-    state: State | None
+    state: SurroundingsState | None
     tensors: list[torch.Tensor]
     """All of both."""
 
@@ -91,7 +99,7 @@ class CompiledStep(Generic[_P, _R]):
         self._fixed = Arguments.of(fixed)
         self._surroundings = surroundings
         kept: dict[Any, Any] = {} if programs is None else programs
-        self._programs: dict[Any, list[Program]] = kept.setdefault(self._fixed.key, {})
+        self._programs: dict[Any, list[CompiledProgram]] = kept.setdefault(self._fixed.key, {})
         self._stepped: list[torch.optim.Optimizer] = []
         self._new_states = 0
         self._formats: FormatsAsData | None = None
@@ -130,7 +138,7 @@ class CompiledStep(Generic[_P, _R]):
         results = program.results(computed, tensors)
         return results if state is None else self._leave(program.effects, state, results)
 
-    def _mark(self, whole: Marks, tensors: list[torch.Tensor], computed: Any) -> None:
+    def _mark(self, whole: WholeNumberMarks, tensors: list[torch.Tensor], computed: Any) -> None:
         """Notes where the program has left whole numbers, as its step would have."""
         known = None if self.simulation is None else self.simulation.whole
         if known is None or not (known or any(whole.tensors) or any(whole.results)):
@@ -140,13 +148,13 @@ class CompiledStep(Generic[_P, _R]):
             if is_whole != (x in known):
                 known.mark(x, whole=is_whole)
 
-    def _have_stepped(self, state: State) -> bool:
+    def _have_stepped(self, state: SurroundingsState) -> bool:
         """Whether all optimizers have run in an earlier call: in their first step they make their state."""
         new = [x for x in state.found.optimizers if not any(x is known for known in self._stepped)]
         self._stepped += new
         return not new
 
-    def _leave(self, effects: Effects | None, state: State, results: list[Any]) -> Any:
+    def _leave(self, effects: StepEffects | None, state: SurroundingsState, results: list[Any]) -> Any:
         """Leaves what the step has made where it belongs, and returns what it returns."""
         assert effects is not None
         assert self._surroundings is not None
@@ -168,7 +176,7 @@ class CompiledStep(Generic[_P, _R]):
         else:
             warnings.warn(f"not compiled: {reason}; the step runs eagerly", CompileWarning, stacklevel=stacklevel)
 
-    def _program_for(self, call: _Call) -> tuple[Program, list[torch.Tensor]] | None:
+    def _program_for(self, call: _Call) -> tuple[CompiledProgram, list[torch.Tensor]] | None:
         """The program for a call, and its inputs; None if there is none, and the step is to run eagerly."""
         given, state, tensors = call
         if self._formats is None:
@@ -214,7 +222,7 @@ class CompiledStep(Generic[_P, _R]):
         dtypes = [x.dtype for x in tensors if x.dtype in (torch.float32, torch.float64)]
         return formats_of(self.simulation, dtypes[0] if dtypes else torch.float32, device_of(tensors))
 
-    def _compile(self, call: _Call, formats: FormatsAsData) -> Program | None:
+    def _compile(self, call: _Call, formats: FormatsAsData) -> CompiledProgram | None:
         """The program for calls like this; None if there is none, which nothing has been changed by."""
         from .graphs.tracing import compile_graph, trace  # noqa: PLC0415  the compiler takes seconds to import
 
@@ -225,8 +233,8 @@ class CompiledStep(Generic[_P, _R]):
             return None
         perhaps_lazy = [i for i, x in enumerate(tensors) if x.is_complex() or not x.is_contiguous()]
         check_lazy(tensors, range(len(tensors)))
-        numbers = Record()
-        effects: list[Effects] = []
+        numbers = NumberRecord()
+        effects: list[StepEffects] = []
 
         def step(tensors: list[torch.Tensor]) -> Any:
             rest = iter(tensors)
@@ -260,9 +268,9 @@ class CompiledStep(Generic[_P, _R]):
             self._give_up(f"PyTorch's compiler failed ({last_words(error)})", stacklevel=6)
             return None
         products = products_of(traced.graph, [self.simulation])
-        return Program(program, traced, perhaps_lazy, effects[0] if effects else None, products)
+        return CompiledProgram(program, traced, perhaps_lazy, effects[0] if effects else None, products)
 
-    def _goes_on_without(self, error: FormatError, state: State | None) -> bool:
+    def _goes_on_without(self, error: FormatError, state: SurroundingsState | None) -> bool:
         """Whether the step can run eagerly, this time or from now on, where it could not be traced."""
         has_numbers = state is not None and bool(state.numbers())
         if isinstance(error, NumberError) and has_numbers and self._surroundings is not None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ..policy.rules import Rule
-    from .plan import Plan
+    from .plan import OperationPlan
 
 _COLUMNS = [
     "operation",
@@ -47,7 +47,7 @@ class Audit:
     unused: tuple[Rule, ...]
 
     @staticmethod
-    def of(plans: Iterable[Plan], unused: Iterable[Rule]) -> Audit:
+    def of(plans: Iterable[OperationPlan], unused: Iterable[Rule]) -> Audit:
         """Collects what a simulation has resolved and counted."""
         rows = [
             (

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ..policy.policy import Policy
     from ..policy.rules import Rule
-    from .plan import Plan
+    from .plan import OperationPlan
 
 _MOST_NAMED = 30
 
@@ -24,7 +24,7 @@ class PolicyWarning(SimulationWarning):
     """A rule of a policy names an operation or a module that never ran."""
 
 
-def unused(rules: Iterable[Rule], plans: Iterable[Plan]) -> list[Rule]:
+def unused(rules: Iterable[Rule], plans: Iterable[OperationPlan]) -> list[Rule]:
     """The rules that name an operation or a module, and matched nothing; optimizer steps need not happen."""
     used = {rule for plan in plans for rule in plan.rules}
     return [
@@ -35,7 +35,7 @@ def unused(rules: Iterable[Rule], plans: Iterable[Plan]) -> list[Rule]:
 
 
 def complaints(
-    policy: Policy, plans: Iterable[Plan], modules: Sequence[str] = (), called: Collection[str] = ()
+    policy: Policy, plans: Iterable[OperationPlan], modules: Sequence[str] = (), called: Collection[str] = ()
 ) -> list[str]:
     """All that there is to say of a policy after a program ran, each in a sentence.
 
@@ -58,7 +58,7 @@ def complaints(
     return [*of_rules, *of_functions, *of_sums, *of_operands, *_of_islands(ran)]
 
 
-def _of_rule(rule: Rule, ran: list[Plan], there: Sequence[str]) -> str:
+def _of_rule(rule: Rule, ran: list[OperationPlan], there: Sequence[str]) -> str:
     found = []
     idle = [path for path in there if rule.module != ("*",) and rule.matches_module(path)]
     if idle:
@@ -83,7 +83,7 @@ def _around(module: str) -> list[str]:
     return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
 
-def _of_contractions(policy: Policy, ran: list[Plan]) -> list[str]:
+def _of_contractions(policy: Policy, ran: list[OperationPlan]) -> list[str]:
     products = [plan for plan in ran if is_contraction(plan.name) and plan.outcome.calls > plan.outcome.taken_apart]
     about = [rule for rule in policy.rules if rule.operation != ("*",) and any(map(rule.matches_operation, _NAMES))]
     missed = [h.name for h in products if about and not any(rule.matches_operation(h.name) for rule in about)]
@@ -103,7 +103,7 @@ def _of_contractions(policy: Policy, ran: list[Plan]) -> list[str]:
     return texts
 
 
-def _of_accumulators(ran: list[Plan]) -> list[str]:
+def _of_accumulators(ran: list[OperationPlan]) -> list[str]:
     otherwise = {
         str(plan.arithmetic.rounding)
         for plan in ran
@@ -121,7 +121,7 @@ def _of_accumulators(ran: list[Plan]) -> list[str]:
     return [text]
 
 
-def _of_weights(ran: list[Plan]) -> list[str]:
+def _of_weights(ran: list[OperationPlan]) -> list[str]:
     about = [plan for plan in ran if any(Role.WEIGHTS in rule.role for rule in plan.arithmetic.of_operands)]
     products = [plan for plan in about if is_contraction(plan.name) and plan.outcome.calls > plan.outcome.taken_apart]
     reached = any(role == Role.WEIGHTS for plan in products for _, role, _ in plan.outcome.seen)
@@ -136,14 +136,14 @@ def _of_weights(ran: list[Plan]) -> list[str]:
     return [text]
 
 
-def _of_complex_numbers(ran: list[Plan]) -> list[str]:
+def _of_complex_numbers(ran: list[OperationPlan]) -> list[str]:
     names = [plan.name for plan in ran if plan.outcome.complex_operands]
     if not names:
         return []
     return [f"operands of complex numbers are not rounded, which the policy has rules about: in {_listed(names)}"]
 
 
-def _of_islands(ran: list[Plan]) -> list[str]:
+def _of_islands(ran: list[OperationPlan]) -> list[str]:
     if not any(plan.is_island for plan in ran) or any(plan.rounds and plan.outcome.rounded for plan in ran):
         return []
     text = (

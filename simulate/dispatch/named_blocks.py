@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..policy.policy import Policy
 
 
-class Simulated(Protocol):
+class BlockSimulation(Protocol):
     """A simulation."""
 
     policy: Policy
@@ -39,7 +39,10 @@ class NamedBlocks:
     """
 
     def __init__(
-        self, simulation: Simulated, pausing: Callable[[], Simulated], at_work: Callable[[], Simulated | None]
+        self,
+        simulation: BlockSimulation,
+        pausing: Callable[[], BlockSimulation],
+        at_work: Callable[[], BlockSimulation | None],
     ) -> None:
         policy = simulation.policy
         self._simulation, self._pausing, self._at_work = simulation, pausing, at_work
@@ -86,7 +89,7 @@ class NamedBlocks:
 class _Block:
     """A block of a simulation, whatever functions it names."""
 
-    def __init__(self, simulation: Simulated) -> None:
+    def __init__(self, simulation: BlockSimulation) -> None:
         self._simulation = simulation
 
     def __enter__(self) -> None:

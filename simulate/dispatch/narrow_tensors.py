@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
-    from .plan import Plan
+    from .plan import OperationPlan
 
     Carried = Callable[[torch.Tensor, torch.Tensor], None]
 
@@ -50,7 +50,7 @@ def _is_narrow(x: Any) -> bool:
     return kind is torch.dtype and x in NARROW
 
 
-def check_held(dtype: torch.dtype, plan: Plan) -> None:
+def check_held(dtype: torch.dtype, plan: OperationPlan) -> None:
     """Raises NotHeldError if tensors of ``dtype`` cannot hold the results of an operation."""
     fmt = plan.arithmetic.format
     if holds(dtype, fmt):
@@ -83,7 +83,11 @@ class NarrowCall:
     """
 
     def __init__(
-        self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any], known: dict[Any, list[torch.dtype | None]]
+        self,
+        plan: OperationPlan,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        known: dict[Any, list[torch.dtype | None]],
     ) -> None:
         assert plan.operation is not None
         self._operation, self._given = plan.operation, (args, kwargs)

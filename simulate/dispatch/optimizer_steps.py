@@ -15,7 +15,7 @@ from .narrow_tensors import NARROW
 
 if TYPE_CHECKING:
     from ..policy.policy import Policy
-    from .plan import Plan
+    from .plan import OperationPlan
     from .results import Results
 
 
@@ -24,7 +24,7 @@ def names_steps(policy: Policy) -> bool:
     return any(rule.matches(OPTIMIZER_STEP, "", Role.OPTIMIZER) for rule in policy.rules)
 
 
-def round_stored(optimizer: torch.optim.Optimizer, plan: Plan, results: Results, *, after: bool) -> None:
+def round_stored(optimizer: torch.optim.Optimizer, plan: OperationPlan, results: Results, *, after: bool) -> None:
     """Rounds the gradients of an optimizer, or ``after`` its step its parameters and buffers, where they stand."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if after:

@@ -17,7 +17,7 @@ _F = TypeVar("_F", bound="Callable[..., Any]")
 
 
 @final
-class Exact:
+class ExactBlock:
     """What :func:`exact` returns: entered with ``with``, any number of times, or put on a function with ``@``."""
 
     def __init__(self) -> None:
@@ -49,14 +49,14 @@ class Exact:
         Raises:
             FormatError: it is a class, or an asynchronous generator.
         """
-        return decorated(function, Exact, "roundoff.exact()")
+        return decorated(function, ExactBlock, "roundoff.exact()")
 
 
 @overload
-def exact() -> Exact: ...
+def exact() -> ExactBlock: ...
 @overload
 def exact(function: _F) -> _F: ...
-def exact(function: _F | None = None) -> Exact | _F:
+def exact(function: _F | None = None) -> ExactBlock | _F:
     """Code that is not rounded, whatever is simulated around it: metrics, data loading, evaluation.
 
     ``with roundoff.exact(): accuracy = (net(x).argmax(-1) == labels).float().mean()`` computes as without a simulation,
@@ -85,4 +85,4 @@ def exact(function: _F | None = None) -> Exact | _F:
     Raises:
         FormatError: what is to be decorated is no function, or an asynchronous generator.
     """
-    return Exact() if function is None else Exact()(function)
+    return ExactBlock() if function is None else ExactBlock()(function)

@@ -25,9 +25,9 @@ from ..policy.rules import OPTIMIZER_STEP, Granularity, Islands, Role, Scalars, 
 from ..rounded_once import operations as exact_operations
 from ..rounded_once.conversions import conversion
 from ..watching.last_read import LastRead, noting
-from ..watching.metrics import Changes, reading
+from ..watching.metrics import ChangedMeasures, reading
 from ..watching.watcher import Place
-from .whole import OfCounts, above_zero, stays_below_one
+from .whole import WholeNumberUse, above_zero, stays_below_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,7 +49,7 @@ _OF_STEPS = Outputs(results=False, viewing=(), written=(), lifts=False)
 
 
 @final
-class Outcome:
+class OperationOutcome:
     """What came of an operation at one place so far: counters.
 
     Attributes:
@@ -77,7 +77,7 @@ class Outcome:
         self.seen: Counter[tuple[str, str, str]] = Counter()
 
 
-class Plan:
+class OperationPlan:
     """How one operation at one place is run: decided once, and never changed; only what came of it is counted.
 
     Attributes:
@@ -124,7 +124,7 @@ class Plan:
         module: str,
         draw: DrawAt,
         *,
-        changes: Changes | None = None,
+        changes: ChangedMeasures | None = None,
         integers: Integers | None = None,
         readers: Callable[[], Sequence[LastRead]] = tuple,
         fast_products: bool = False,
@@ -132,7 +132,7 @@ class Plan:
         is_island: bool = False,
     ) -> None:
         self.is_island = is_island
-        self.outcome = Outcome()
+        self.outcome = OperationOutcome()
         notes = changes, integers, readers
         self._decide(policy, operation, role, module, draw, notes, fast_products, narrow_products)
         self._decided = True
@@ -149,7 +149,7 @@ class Plan:
         role: str,
         module: str,
         draw: DrawAt,
-        notes: tuple[Changes | None, Integers | None, Callable[[], Sequence[LastRead]]],
+        notes: tuple[ChangedMeasures | None, Integers | None, Callable[[], Sequence[LastRead]]],
         fast_products: bool,
         narrow_products: bool,
     ) -> None:
@@ -165,7 +165,7 @@ class Plan:
         self.spares = self.arithmetic.islands == Islands.EXACT
         self.contracts = is_contraction(name) and policy != UNSIMULATED
         self.moves: Moves | None = None
-        self.counts: OfCounts | None = None
+        self.counts: WholeNumberUse | None = None
         self.decomposition: Callable[..., Any] | None = None
         self.kernel: Callable[..., Any] | None = self.operation
         if isinstance(operation, HigherOrderOperator):
@@ -228,7 +228,7 @@ class Plan:
 
     def _leave_whole(self, operation: OpOverload) -> None:
         """Finds out what the operation has to do with counts, and keeps random numbers below one."""
-        self.counts = OfCounts.by(operation, rounds=self.rounds)
+        self.counts = WholeNumberUse.by(operation, rounds=self.rounds)
         self.outputs = self.outputs._replace(written=self.counts.written)
         if stays_below_one(operation, self.arithmetic.format):
             self.arithmetic = self.arithmetic._replace(rounding=Rounding.TOWARD_ZERO)

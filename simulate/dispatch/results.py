@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from ..operands.rounding import Rounder
     from ..presence.draws import Draws
     from ..watching.integers import Integers
-    from ..watching.metrics import Changes
+    from ..watching.metrics import ChangedMeasures
     from ..watching.watcher import Call, Watcher
     from .graph_writer import GraphWriter
-    from .plan import Plan
+    from .plan import OperationPlan
 
 _WIDE = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 _SINGLE = (torch.float32, torch.complex64)
@@ -50,7 +50,7 @@ class Results:
         self,
         draws: Draws,
         watchers: Sequence[Watcher],
-        changes: Changes | None = None,
+        changes: ChangedMeasures | None = None,
         integers: Integers | None = None,
     ) -> None:
         self._draws = draws
@@ -60,7 +60,7 @@ class Results:
 
     def round(
         self,
-        plan: Plan,
+        plan: OperationPlan,
         args: Sequence[Any],
         kwargs: Any,
         result: Any,
@@ -102,7 +102,7 @@ class Results:
         if integers is not None and source is not None:
             integers.note(source)
 
-    def round_all(self, value: Any, plan: Plan, call: Call | None, spared: Container[int] = ()) -> None:
+    def round_all(self, value: Any, plan: OperationPlan, call: Call | None, spared: Container[int] = ()) -> None:
         """Rounds a tensor, or every tensor of a list, but for those that are spared; other values are left alone."""
         if isinstance(value, torch.Tensor):
             if not spared or id(value) not in spared:
@@ -111,7 +111,7 @@ class Results:
             for item in value:
                 self.round_all(item, plan, call, spared)
 
-    def _round_together(self, values: Sequence[Any], plan: Plan, spared: Container[int]) -> bool:
+    def _round_together(self, values: Sequence[Any], plan: OperationPlan, spared: Container[int]) -> bool:
         """Rounds tensors on one device at once; False if these are not such, or watchers are to be told of each."""
         first = values[0] if len(values) > 1 else None
         if not isinstance(first, torch.Tensor) or first.is_cpu or self._watchers or self.writer or not plan.rounds:
@@ -125,7 +125,7 @@ class Results:
         round_list(values, plan.arithmetic.format, rounding, draw)
         return True
 
-    def _round_new(self, value: Any, plan: Plan, call: Call | None, spared: Container[int]) -> None:
+    def _round_new(self, value: Any, plan: OperationPlan, call: Call | None, spared: Container[int]) -> None:
         """Rounds new results, which no kernel may have rounded to another dtype than a carrier."""
         for x in (value,) if isinstance(value, torch.Tensor) else value if isinstance(value, (tuple, list)) else ():
             if plan.rounds and isinstance(x, torch.Tensor) and x.dtype in NARROW and not plan.passes_on:
@@ -135,7 +135,7 @@ class Results:
                 )
         self.round_all(value, plan, call, spared)
 
-    def rounder(self, plan: Plan) -> Rounder:
+    def rounder(self, plan: OperationPlan) -> Rounder:
         """How the operands of an operation are rounded: a function of a tensor, a format, and a mode of its own."""
         usual = plan.arithmetic.rounding
 
@@ -168,7 +168,7 @@ class Results:
         assert bits is not None
         return bits, self.writer and self.writer.place
 
-    def _round(self, x: torch.Tensor, plan: Plan, call: Call | None) -> None:
+    def _round(self, x: torch.Tensor, plan: OperationPlan, call: Call | None) -> None:
         """Rounds ``x`` where it stands."""
         dtype = x.dtype
         if not (dtype.is_floating_point or dtype.is_complex) or x.is_meta or x._is_zerotensor():  # noqa: SLF001  the only test there is
@@ -195,7 +195,7 @@ class Results:
             self._round_dense(rounded, plan, call)
             x.copy_(rounded)
 
-    def _round_dense(self, x: torch.Tensor, plan: Plan, call: Call | None) -> None:
+    def _round_dense(self, x: torch.Tensor, plan: OperationPlan, call: Call | None) -> None:
         exact = x.clone() if self._watchers else None
         if plan.rounds:
             fmt, rounding = plan.arithmetic.format, plan.arithmetic.rounding
@@ -222,7 +222,7 @@ def _is_like(x: Any, first: torch.Tensor) -> bool:
     return is_dense(x) and not (x.is_neg() or x._is_zerotensor())  # noqa: SLF001  the only test there is
 
 
-def _check(x: torch.Tensor, plan: Plan) -> None:
+def _check(x: torch.Tensor, plan: OperationPlan) -> None:
     """Raises FormatError if ``x`` cannot carry the format that it is rounded to."""
     dtype, fmt = x.dtype, plan.arithmetic.format
     if dtype in _SINGLE and fmt.carrier is torch.float64:

@@ -25,10 +25,10 @@ from ..operands.weights import draws
 from ..policy.policy import Policy
 from ..presence.entering import this_thread
 from ..watching.integers import ALWAYS_NOTED, NOTED_OF_COUNTS, Integers, counted, say_if_absorbed
-from ..watching.metrics import Changes
+from ..watching.metrics import ChangedMeasures
 from ..watching.watcher import Call, Watcher
 from .narrow_tensors import NARROW, NarrowCall
-from .plan import Plan
+from .plan import OperationPlan
 from .results import Results
 from .whole import WholeNumbers
 
@@ -87,11 +87,11 @@ class Runner:
         self.watchers = list(watchers)
         self._sees_roundings = any(watcher.sees_roundings for watcher in watchers)
         self.whole = WholeNumbers.under(policy)
-        self._changes = Changes.in_formats(policy.formats()) if policy.rounds_results else None
+        self._changes = ChangedMeasures.in_formats(policy.formats()) if policy.rounds_results else None
         self._integers = None if self.whole is None else Integers(self.whole.__contains__, self.whole.__bool__)
         self._notes: dict[str, Any] = {"changes": self._changes, "integers": self._integers, "readers": readers}
         self.results = Results(draws, watchers, self._changes, self._integers)
-        self.plans: dict[Any, Plan] = {}
+        self.plans: dict[Any, OperationPlan] = {}
         self._shortcut: Shortcut | None = None
         self._dtypes: dict[Any, list[torch.dtype | None]] = {}
         self._lock = threading.Lock()
@@ -128,7 +128,7 @@ class Runner:
                 for plan in self.plans.values():
                     self._describe(plan)
 
-    def _describe(self, plan: Plan) -> None:
+    def _describe(self, plan: OperationPlan) -> None:
         if self._shortcut is not None and not plan.is_island:
             self._shortcut.describe(plan)
 
@@ -136,13 +136,13 @@ class Runner:
         """For the block, every operation goes through Python."""
         return self._shortcut.held() if self._shortcut else nullcontext()
 
-    def counted(self) -> tuple[Plan, ...]:
+    def counted(self) -> tuple[OperationPlan, ...]:
         """All plans, with what came of them so far."""
         if self._shortcut is not None:
             self._shortcut.count()
         return tuple(self.plans.values())
 
-    def resolve(self, key: Any, operation: OpOverload | None, role: str, module: str) -> Plan:
+    def resolve(self, key: Any, operation: OpOverload | None, role: str, module: str) -> OperationPlan:
         """The plan of an operation at a place, made when first asked for; it is kept under ``key``."""
         with self._lock:
             if key not in self.plans:  # another thread may have been faster
@@ -150,21 +150,23 @@ class Runner:
                 self._describe(plan)
             return self.plans[key]
 
-    def plan(self, operation: OpOverload | None, role: str, module: str) -> Plan:
+    def plan(self, operation: OpOverload | None, role: str, module: str) -> OperationPlan:
         """A plan of an operation at a place, which is not kept."""
         draw = self.results.draw_apart
-        return Plan(self._policy, operation, role, module, draw, **self._notes, **self._products)
+        return OperationPlan(self._policy, operation, role, module, draw, **self._notes, **self._products)
 
-    def island(self, plan: Plan) -> Plan:
+    def island(self, plan: OperationPlan) -> OperationPlan:
         """What is done with an operation that the program itself computes in full precision."""
         with self._lock:
             if plan not in self.plans:
                 where = plan.operation, plan.role, plan.module
                 notes = {"readers": self._notes["readers"]}
-                self.plans[plan] = Plan(_CARRIER, *where, self.results.draw_apart, **notes, is_island=True)
+                self.plans[plan] = OperationPlan(_CARRIER, *where, self.results.draw_apart, **notes, is_island=True)
             return self.plans[plan]
 
-    def run(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any], narrow: NarrowCall | None = None) -> Any:
+    def run(
+        self, plan: OperationPlan, args: Sequence[Any], kwargs: Mapping[str, Any], narrow: NarrowCall | None = None
+    ) -> Any:
         """Runs an operation, or what it is to be taken apart into.
 
         Args:
@@ -186,7 +188,7 @@ class Runner:
         finally:
             this_thread.rounding = False
 
-    def detached(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def detached(self, plan: OperationPlan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What autograd saves: views, of which there is nothing to say but to those that are told of all operations."""
         hold_thread(1)
         try:
@@ -200,7 +202,7 @@ class Runner:
             this_thread.rounding = False
             hold_thread(-1)
 
-    def run_widened(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def run_widened(self, plan: OperationPlan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Runs an operation on float16 or bfloat16 tensors with their numbers in float32."""
         if self.results.writer is not None:
             raise FormatError(
@@ -233,7 +235,7 @@ class Runner:
         if self.operands.follows:
             self.operands.carried(source, target)
 
-    def _run_apart(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _run_apart(self, plan: OperationPlan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Runs the decomposition, whose operations come back to the mode one by one."""
         assert plan.decomposition is not None
         if not plan.takes_nested and any(isinstance(x, torch.Tensor) and x.is_nested for x in args):
@@ -244,7 +246,9 @@ class Runner:
         finally:
             _pop_mode()
 
-    def _run_itself(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any], narrow: NarrowCall | None) -> Any:
+    def _run_itself(
+        self, plan: OperationPlan, args: Sequence[Any], kwargs: Mapping[str, Any], narrow: NarrowCall | None
+    ) -> Any:
         assert plan.operation is not None
         given, separate = (args, kwargs), None
         if plan.prepares:
@@ -273,7 +277,7 @@ class Runner:
                 watcher.after(call, token, result)
         return result
 
-    def _counted(self, plan: Plan, args: Sequence[Any], *, whole: bool) -> torch.Tensor | None:
+    def _counted(self, plan: OperationPlan, args: Sequence[Any], *, whole: bool) -> torch.Tensor | None:
         """What may be a count, before the operation adds to it."""
         if whole or self.whole is None or plan.counts is None or not plan.counts.adds or self.results.writer:
             return None
@@ -281,7 +285,7 @@ class Runner:
 
     def _computed(
         self,
-        plan: Plan,
+        plan: OperationPlan,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         separate: Callable[[Callable[..., Any]], Any] | None,
@@ -306,7 +310,7 @@ class Runner:
         return result
 
     def _compute(
-        self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, *, whole: bool = False
+        self, plan: OperationPlan, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, *, whole: bool = False
     ) -> Any:
         """What the operation computes, with sums as the policy says, but for those of whole numbers."""
         assert plan.operation is not None
@@ -325,7 +329,7 @@ class Runner:
         return plan.kernel(*args, **(kwargs or {}))
 
 
-def _spared(plan: Plan, narrow: NarrowCall | None, result: Any) -> Container[int]:
+def _spared(plan: OperationPlan, narrow: NarrowCall | None, result: Any) -> Container[int]:
     """Returns the ``id`` of each tensor that is left as it is."""
     spared = () if narrow is None else narrow.wide_results(result)
     if plan.counts is None or not plan.counts.auxiliary:

@@ -29,7 +29,7 @@ from ..presence.entering import Presence, this_thread, unsimulated
 from ..presence.fast_path import FastPath
 from ..presence.finfo import FinfoAnswers, FormatInfo
 from ..presence.generators import Generators
-from ..presence.process import Process, is_compiling_operator
+from ..presence.process import ProcessState, is_compiling_operator
 from ..presence.unseen import unseen
 from ..watching.last_read import LastRead
 from ..watching.watcher import Watcher
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from ..watching.report import Report
     from .audit import Audit
     from .graph_writer import GraphWriter
-    from .plan import Plan
+    from .plan import OperationPlan
 
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
@@ -374,7 +374,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         return Audit.of(self._runner.counted(), self.unused_rules())
 
-    def plans(self) -> tuple[Plan, ...]:
+    def plans(self) -> tuple[OperationPlan, ...]:
         """What was done with every operation that ran, at every place."""
         return self._runner.counted()
 
@@ -481,7 +481,7 @@ def _draws_at_work() -> Draws | None:
 
 
 _clipping = Clipping(in_role(Role.OPTIMIZER))
-_process = Process(_presence_at_work, _is_inside, _before_step, Generators(_draws_at_work), _clipping)
+_process = ProcessState(_presence_at_work, _is_inside, _before_step, Generators(_draws_at_work), _clipping)
 
 
 def _finfo_at_work(dtype: torch.dtype) -> FormatInfo | None:

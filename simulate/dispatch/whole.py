@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
     from ...formats import Format
-    from ..aten.whole_numbers import Making
+    from ..aten.whole_numbers import MakesWholeNumbers
     from ..policy.policy import Policy
 
 _CARRIERS = (torch.float32, torch.float64)
 
 
-class OfCounts(NamedTuple):
+class WholeNumberUse(NamedTuple):
     """What an operation has to do with counts, and with other whole numbers."""
 
-    making: Making | None
+    making: MakesWholeNumbers | None
     """The calls that make whole numbers; None if none does."""
     writes: tuple[tuple[int, str], ...]
     """The arguments that it writes to, be it zeros: position and name."""
@@ -51,7 +51,7 @@ class OfCounts(NamedTuple):
     """Whether it may add a number to a count that rounding stops, which is to be said."""
 
     @classmethod
-    def by(cls, operation: OpOverload, *, rounds: bool) -> OfCounts:
+    def by(cls, operation: OpOverload, *, rounds: bool) -> WholeNumberUse:
         """What is known of an ATen operation, which is rounded or not."""
         name = operation.overloadpacket.__name__
         return cls(
@@ -117,7 +117,7 @@ class WholeNumbers:
         elif x.dtype in _CARRIERS and x not in self._marked:
             self._marked.add(x)
 
-    def are_made(self, counts: OfCounts | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    def are_made(self, counts: WholeNumberUse | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether a call of an operation makes whole numbers, to be asked before it runs."""
         making = counts and counts.making
         if making is None:
@@ -138,7 +138,7 @@ class WholeNumbers:
         return not computes_gradients()
 
     def note(
-        self, counts: OfCounts, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, *, whole: bool
+        self, counts: WholeNumberUse, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, *, whole: bool
     ) -> None:
         """Notes what a call has left: marks for whole numbers, none where it wrote something else."""
         if whole and not counts.writes:

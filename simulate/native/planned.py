@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class PlanOfOperation(Protocol):
-    """What is asked of a plan; see :class:`.dispatch.plan.Plan`."""
+    """What is asked of a plan; see :class:`.dispatch.plan.OperationPlan`."""
 
     operation: OpOverload | None
     kernel: Any

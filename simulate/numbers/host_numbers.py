@@ -1,8 +1,8 @@
 """Python numbers that a compiled step computes anew in every call: an optimizer's bias corrections, its learning rate.
 
 Eagerly they are computed by Python, in float64, and so they are here: before the program runs, by the same Python
-operators. The program gets the results as a tensor. While a step is traced, a :class:`Number` stands for each; what is
-done with it is recorded, and where the step decides by one, the decision becomes a condition of the program.
+operators. The program gets the results as a tensor. While a step is traced, a :class:`TracedNumber` stands for each;
+what is done with it is recorded, and where the step decides by one, the decision becomes a condition of the program.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Reading(NamedTuple):
 
 
 @final
-class Record:
+class NumberRecord:
     """The arithmetic on numbers while a step is traced, and then in each call of its program.
 
     Values have positions: those that are given, constants, and results of operators, each behind its operands.
@@ -64,22 +64,22 @@ class Record:
         self._constants: dict[tuple[type, str], int] = {}
         self._used: dict[int, int] = {}
 
-    def give(self, value: float) -> Number:
+    def give(self, value: float) -> TracedNumber:
         """A number that every call has its own value of, in the order in which they are given."""
         self._given.append(len(self.values))
         return self._append(value)
 
-    def read(self, number: int, value: float) -> Number:
+    def read(self, number: int, value: float) -> TracedNumber:
         """A number that is read from a tensor at this point, after those with smaller numbers."""
         self._done[_Reading(number)] = len(self.values)
         return self._append(value)
 
-    def compute(self, function: Callable[[Any, Any], Any], a: object, b: object) -> Number:
+    def compute(self, function: Callable[[Any, Any], Any], a: object, b: object) -> TracedNumber:
         """What an operator makes of two numbers, of which one is recorded."""
         operation = _Operation(function, self._position(a), self._position(b))
         known = self._done.get(operation)
         if known is not None:
-            return Number(self, known)
+            return TracedNumber(self, known)
         result = function(self.values[operation.a], self.values[operation.b])
         if not isinstance(result, (int, float)):
             raise NumberError(f"a number that the step reads from a tensor becomes {type(result).__name__}")
@@ -93,7 +93,7 @@ class Record:
         self._done[_Condition(function, left, right, outcome)] = -1
         return outcome
 
-    def place_of(self, number: Number) -> int:
+    def place_of(self, number: TracedNumber) -> int:
         """Returns the number's place in the program's tensor of numbers."""
         return self._used.setdefault(number.position, len(self._used))
 
@@ -132,12 +132,12 @@ class Record:
                 return None
         return [values[position] for position in self._used]
 
-    def _append(self, value: float) -> Number:
+    def _append(self, value: float) -> TracedNumber:
         self.values.append(value)
-        return Number(self, len(self.values) - 1)
+        return TracedNumber(self, len(self.values) - 1)
 
     def _position(self, x: Any) -> int:
-        if isinstance(x, Number):
+        if isinstance(x, TracedNumber):
             return x.position
         if not isinstance(x, (int, float)):
             raise NumberError(f"a number that the step reads from a tensor meets {type(x).__name__}")
@@ -151,7 +151,7 @@ class Record:
 class _Node:
     """What PyTorch's C++ sees of a number: something symbolic, whose value it may not ask for."""
 
-    def __init__(self, number: Number) -> None:
+    def __init__(self, number: TracedNumber) -> None:
         self.number: Final = number
 
     def is_symbolic(self) -> bool:
@@ -171,11 +171,11 @@ class _Node:
 
 
 def _operator(function: Callable[[Any, Any], Any], *, swapped: bool = False) -> Any:
-    """The method of a :class:`Number` that computes, or compares."""
-    recorded = Record.decide if function in _COMPARISONS else Record.compute
+    """The method of a :class:`TracedNumber` that computes, or compares."""
+    recorded = NumberRecord.decide if function in _COMPARISONS else NumberRecord.compute
 
-    def method(self: Number, other: object) -> Any:
-        if not isinstance(other, (int, float, Number)):
+    def method(self: TracedNumber, other: object) -> Any:
+        if not isinstance(other, (int, float, TracedNumber)):
             return NotImplemented
         return recorded(self.record, function, *((other, self) if swapped else (self, other)))
 
@@ -183,7 +183,7 @@ def _operator(function: Callable[[Any, Any], Any], *, swapped: bool = False) -> 
 
 
 def _needs_value(what: str) -> Any:
-    def method(self: Number, *_: object) -> NoReturn:  # noqa: ARG001
+    def method(self: TracedNumber, *_: object) -> NoReturn:  # noqa: ARG001
         raise NumberError(
             f"a number that the step reads from a tensor is {what}, for which a program has no counterpart"
         )
@@ -191,7 +191,7 @@ def _needs_value(what: str) -> Any:
     return method
 
 
-class Number(torch.SymFloat):
+class TracedNumber(torch.SymFloat):
     """A Python number in a step that is traced: PyTorch's operations take it as a number without a value.
 
     Args:
@@ -199,7 +199,7 @@ class Number(torch.SymFloat):
         position: among its values.
     """
 
-    def __init__(self, record: Record, position: int) -> None:
+    def __init__(self, record: NumberRecord, position: int) -> None:
         super().__init__(_Node(self))  # type: ignore[no-untyped-call]
         self.record = record
         self.position = position
@@ -208,13 +208,13 @@ class Number(torch.SymFloat):
     __str__ = __repr__ = __format__ = _needs_value("made text")
     __hash__ = None  # type: ignore[assignment]
 
-    def __neg__(self) -> Number:
+    def __neg__(self) -> TracedNumber:
         return self.record.compute(_negated, self, 0)
 
-    def __abs__(self) -> Number:
+    def __abs__(self) -> TracedNumber:
         return self if self.record.decide(operator.ge, self, 0) else -self
 
-    def __pos__(self) -> Number:
+    def __pos__(self) -> TracedNumber:
         return self
 
     def __bool__(self) -> bool:
@@ -224,17 +224,17 @@ class Number(torch.SymFloat):
 for _function in (
     operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, operator.pow,
 ):  # fmt: skip
-    setattr(Number, f"__{_function.__name__}__", _operator(_function))
-    setattr(Number, f"__r{_function.__name__}__", _operator(_function, swapped=True))
+    setattr(TracedNumber, f"__{_function.__name__}__", _operator(_function))
+    setattr(TracedNumber, f"__r{_function.__name__}__", _operator(_function, swapped=True))
 for _function in _COMPARISONS:
-    setattr(Number, f"__{_function.__name__}__", _operator(_function))
+    setattr(TracedNumber, f"__{_function.__name__}__", _operator(_function))
 
 
 def _negated(a: float, _: object) -> float:
     return -a
 
 
-def number_of(x: object) -> Number | None:
+def number_of(x: object) -> TracedNumber | None:
     """The number that an argument of an operation is; PyTorch's C++ passes on only what it sees of it."""
     if isinstance(x, torch.SymFloat) and isinstance(x.node, _Node):
         return x.node.number

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..aten.schemas import written_arguments
 from ..aten.tables import plain_name
-from .host_numbers import Number, NumberError, number_of
+from .host_numbers import NumberError, TracedNumber, number_of
 from .kernel_calls import call_kernel
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
     from torch.fx import GraphModule
 
-    from .host_numbers import Record
+    from .host_numbers import NumberRecord
 
 _aten = torch.ops.aten
 
@@ -79,7 +79,7 @@ _OF_ONE: dict[str, Callable[..., Any]] = {
 """What operations on floating-point tensors compute, with tensors in place of numbers."""
 
 
-def tensor_of(number: Number, dtype: torch.dtype) -> torch.Tensor:
+def tensor_of(number: TracedNumber, dtype: torch.dtype) -> torch.Tensor:
     """The number as a tensor without axes, rounded to a type as kernels do it."""
     exact: torch.Tensor = torch.ops.roundoff.number(number.record.place_of(number))
     return exact.to(dtype)
@@ -87,7 +87,7 @@ def tensor_of(number: Number, dtype: torch.dtype) -> torch.Tensor:
 
 @final
 class NumbersAsTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Runs operations that take a :class:`Number` on tensors; below the simulation, which rounds results."""
+    """Runs operations that take a :class:`TracedNumber` on tensors; below the simulation, which rounds results."""
 
     def __torch_dispatch__(
         self,
@@ -162,7 +162,7 @@ def _run(
     return x.copy_(result) if in_place else result
 
 
-def numbers_as_input(graph: GraphModule, record: Record) -> list[torch.Tensor]:
+def numbers_as_input(graph: GraphModule, record: NumberRecord) -> list[torch.Tensor]:
     """Makes the numbers of a record an input of the graph, behind all others: a stand-in for it, if there are any."""
     if not record.count:
         return []

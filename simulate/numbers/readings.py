@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ...formats.base.operator import unwritten_like
 from ..presence.entering import unsimulated
-from .host_numbers import Number, NumberError, Record, number_of
+from .host_numbers import NumberError, NumberRecord, TracedNumber, number_of
 from .number_tensors import tensor_of
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class Readings:
         large: how many of them, in front, are no arguments of the step.
     """
 
-    def __init__(self, record: Record, inputs: Sequence[torch.Tensor], large: int) -> None:
+    def __init__(self, record: NumberRecord, inputs: Sequence[torch.Tensor], large: int) -> None:
         self._record, self._inputs, self._large = record, inputs, large
         self.tensors: list[torch.Tensor] = []
         """What was read, as outputs of the graph."""
@@ -170,7 +170,7 @@ class Readings:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """For the block, ``item`` of a stand-in gives a :class:`Number`, and ``torch.tensor`` takes one."""
+        """For the block, ``item`` of a stand-in gives a :class:`TracedNumber`, and ``torch.tensor`` takes one."""
         before: Any = FakeTensor.item
 
         def item(x: FakeTensor) -> Any:
@@ -182,7 +182,7 @@ class Readings:
                 patches.enter_context(patch.object(torch, name, _taking_numbers(getattr(torch, name))))
             yield
 
-    def _read(self, x: torch.Tensor) -> Number:
+    def _read(self, x: torch.Tensor) -> TracedNumber:
         mode: Any = get_proxy_mode()
         slot: Any = get_proxy_slot(x, mode.tracer)
         with _disable_current_modes():

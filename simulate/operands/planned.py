@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..policy.rules import Arithmetic
 
 
-class Outcome(Protocol):
+class PlannedOutcome(Protocol):
     """Counters, which are described there, too."""
 
     complex_operands: int
@@ -21,8 +21,8 @@ class Outcome(Protocol):
     seen: Counter[tuple[str, str, str]]
 
 
-class Planned(Protocol):
-    """An operation at one place: its attributes are those of ``Plan``, which describes them."""
+class PlannedOperation(Protocol):
+    """An operation at one place: its attributes are those of ``OperationPlan``, which describes them."""
 
     operation: OpOverload | None
     name: str
@@ -34,5 +34,5 @@ class Planned(Protocol):
     narrows: bool
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> PlannedOutcome:
         """What came of it so far."""

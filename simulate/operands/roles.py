@@ -10,15 +10,15 @@ from ..aten.contracted_axes import is_multiplied
 from ..aten.storages import Storages
 from ..policy.products import Product
 from ..policy.rules import Role
-from .weights import Sure
+from .weights import Certainty
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from .planned import Planned
+    from .planned import PlannedOperation
 
 
-class Told(NamedTuple):
+class KnownOperands(NamedTuple):
     """What is known about the operands of one call."""
 
     roles: Mapping[str, Role]
@@ -29,10 +29,10 @@ class Told(NamedTuple):
     """Whether both operands take a Hadamard transform."""
 
 
-NOTHING = Told({}, None)
+NOTHING = KnownOperands({}, None)
 
 
-class Multiplied:
+class MultipliedOperands:
     """Remembers what products of the forward pass multiplied; what else a backward product multiplies is a gradient.
 
     A checkpoint computes activations again in the backward pass, and is known by its gradient mode, which is on. It
@@ -48,11 +48,11 @@ class Multiplied:
         weighted: that of what they multiplied with a weight.
     """
 
-    def __init__(self, sure: Callable[[torch.Tensor], Sure | None]) -> None:
+    def __init__(self, sure: Callable[[torch.Tensor], Certainty | None]) -> None:
         self._sure = sure
         self.activations, self.weighted = Storages(), Storages()
 
-    def tell(self, plan: Planned, named: Mapping[str, Any]) -> Told:
+    def tell(self, plan: PlannedOperation, named: Mapping[str, Any]) -> KnownOperands:
         """The roles of the operands of a call.
 
         Args:
@@ -64,12 +64,12 @@ class Multiplied:
             return self._forward(operands)
         roles = {name: self._role_in_backward(x) for name, x in operands.items()}
         if Role.WEIGHTS in roles.values():
-            return Told(roles, Product.GRAD_INPUT)
+            return KnownOperands(roles, Product.GRAD_INPUT)
         activations = [x for name, x in operands.items() if roles[name] == Role.ACTIVATIONS]
         weighted = any(x in self.weighted or x not in self.activations for x in activations)
-        return Told(roles, Product.GRAD_WEIGHT if weighted else None)
+        return KnownOperands(roles, Product.GRAD_WEIGHT if weighted else None)
 
-    def _forward(self, operands: Mapping[str, torch.Tensor]) -> Told:
+    def _forward(self, operands: Mapping[str, torch.Tensor]) -> KnownOperands:
         weights = self._weights(operands)
         for name, x in operands.items():
             if name not in weights:
@@ -77,7 +77,7 @@ class Multiplied:
                 if weights:
                     self.weighted.add(x)
         roles = {name: Role.WEIGHTS if name in weights else Role.ACTIVATIONS for name in operands}
-        return Told(roles, Product.OUTPUT if weights else None)
+        return KnownOperands(roles, Product.OUTPUT if weights else None)
 
     def _weights(self, operands: Mapping[str, torch.Tensor]) -> list[str]:
         """The names of those operands of one product that are its weights: the surest of them."""
@@ -85,7 +85,7 @@ class Multiplied:
         if not sure:
             return []
         surest = [name for name, how in sure.items() if how == min(sure.values())]
-        if sure[surest[0]] == Sure.PERHAPS and len(surest) == len(operands):
+        if sure[surest[0]] == Certainty.PERHAPS and len(surest) == len(operands):
             return []
         # Of a network's parameter and a tensor whose gradient is asked for, the parameter is the weight.
         registered = [name for name in surest if isinstance(_base(operands[name]), torch.nn.Parameter)]

@@ -28,7 +28,7 @@ from ..policy.carriers import carrier_of
 from ..policy.products import Product
 from ..policy.rules import OPERAND_ROLES, Backward, Role
 from .hadamard import rotated
-from .roles import NOTHING, Multiplied, Told, is_backward, is_number
+from .roles import NOTHING, KnownOperands, MultipliedOperands, is_backward, is_number
 from .separate_products import separate_products
 from .weights import Weights
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from ..policy.policy import Policy
     from ..policy.rules import Rule
-    from .planned import Planned
-    from .weights import Sure
+    from .planned import PlannedOperation
+    from .weights import Certainty
 
     Compute = Callable[..., Any]
     Rounder = Callable[..., torch.Tensor]
@@ -72,10 +72,10 @@ class Operands:
         self._tracks_inputs = Role.INPUTS in roles
         self._inside = Storages()
         self._weights = Weights()
-        self._multiplied = Multiplied(self._weights.sure)
+        self._multiplied = MultipliedOperands(self._weights.sure)
         self.note_module = self._weights.note_module
 
-    def marked(self) -> Iterator[tuple[Storages, Sure | None]]:
+    def marked(self) -> Iterator[tuple[Storages, Certainty | None]]:
         """The memory of weights and random numbers; see :meth:`.Weights.marked`."""
         return self._weights.marked()
 
@@ -88,14 +88,14 @@ class Operands:
         for what, known in enumerate((self._inside, *self.multiplied())):
             known.ask(partial(others, what))
 
-    def note(self, plan: Planned, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+    def note(self, plan: PlannedOperation, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Remembers what an operation computed, with its arguments as the program gave them."""
         assert plan.operation is not None
         if not is_backward(plan.role) and plan.role != Role.OPTIMIZER:
             self._weights.note(plan.operation, args, kwargs, result)
         self._note_inside(plan, args, kwargs, result)
 
-    def _note_inside(self, plan: Planned, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+    def _note_inside(self, plan: PlannedOperation, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Remembers the memory of what was computed: no inputs lie there. A view of an input is one."""
         assert plan.operation is not None
         computed = [args[i] if i < len(args) else kwargs.get(name) for i, name in writes_of(plan.operation)]
@@ -115,7 +115,7 @@ class Operands:
             self._inside.add(target)
 
     def ready(
-        self, plan: Planned, args: Sequence[Any], kwargs: Mapping[str, Any], rounded: Rounder
+        self, plan: PlannedOperation, args: Sequence[Any], kwargs: Mapping[str, Any], rounded: Rounder
     ) -> tuple[Sequence[Any], Mapping[str, Any], Callable[[Compute], Any] | None]:
         """Sees to the operands of an operation before it runs.
 
@@ -151,7 +151,12 @@ class Operands:
         return args, kwargs, separate
 
     def _by_tensor_cores(
-        self, plan: Planned, named: Mapping[str, Any], told: Told, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self,
+        plan: PlannedOperation,
+        named: Mapping[str, Any],
+        told: KnownOperands,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
     ) -> Callable[[Compute], torch.Tensor] | None:
         """What computes a product of operands that were rounded so that a narrow dtype has their numbers, if it may."""
         assert plan.operation is not None
@@ -163,7 +168,12 @@ class Operands:
         return None if carrier is None else lambda _: narrow_product(args, carrier)
 
     def _prepared(
-        self, plan: Planned, args: Sequence[Any], kwargs: Mapping[str, Any], told: Told, rounded: Rounder
+        self,
+        plan: PlannedOperation,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        told: KnownOperands,
+        rounded: Rounder,
     ) -> tuple[list[Any], dict[str, Any]]:
         assert plan.operation is not None
         written = {name for _, name in plan.outputs.written}
@@ -193,7 +203,13 @@ class Operands:
         )
 
     def _seen(
-        self, plan: Planned, name: str, named: Mapping[str, Any], how: Contraction, told: Told, rounded: Rounder
+        self,
+        plan: PlannedOperation,
+        name: str,
+        named: Mapping[str, Any],
+        how: Contraction,
+        told: KnownOperands,
+        rounded: Rounder,
     ) -> torch.Tensor:
         """An operand as an operation sees it.
 
@@ -219,7 +235,7 @@ class Operands:
             x = round_along(x, fmt, along, partial(rounded, **mode))
         return x
 
-    def _misses(self, plan: Planned, named: Mapping[str, Any], told: Told) -> bool:
+    def _misses(self, plan: PlannedOperation, named: Mapping[str, Any], told: KnownOperands) -> bool:
         """Whether a rule is about the weight of a product that has none, though it multiplies what nobody knows."""
         about = any(Role.WEIGHTS in rule.role for rule in plan.arithmetic.of_operands)
         if not about or told.product or is_backward(plan.role):
@@ -227,7 +243,9 @@ class Operands:
         multiplied = [x for name, x in named.items() if isinstance(x, torch.Tensor) and is_multiplied(plan.name, name)]
         return any(x not in self._inside and not self._weights.is_known_data(x) for x in multiplied)
 
-    def _roundings(self, plan: Planned, x: torch.Tensor, role: Role | None, product: Product | None) -> list[_Rounding]:
+    def _roundings(
+        self, plan: PlannedOperation, x: torch.Tensor, role: Role | None, product: Product | None
+    ) -> list[_Rounding]:
         """What the operand ``x`` is rounded to, one after the other."""
         rules = plan.arithmetic.of_operands
         about = (_last(rules, self._origin(x), None), _last(rules, role, product)) if rules else ()
@@ -250,7 +268,7 @@ class Operands:
         return Role.INPUTS if self._tracks_inputs and x not in self._inside else None
 
 
-def _rounds_scalars(plan: Planned) -> bool:
+def _rounds_scalars(plan: PlannedOperation) -> bool:
     return plan.arithmetic.scalars == "rounded" and plan.rounds
 
 
@@ -258,7 +276,7 @@ def _scalar(value: float, fmt: Format) -> float:
     return float(round(torch.tensor(value, dtype=torch.float64, device="cpu"), fmt))
 
 
-def _rotates(plan: Planned, told: Told) -> bool:
+def _rotates(plan: PlannedOperation, told: KnownOperands) -> bool:
     """Whether the rules about both operands of a product ask for a Hadamard transform of the same size."""
     if len(told.roles) < 2:
         return False
@@ -273,12 +291,12 @@ def _last(rules: Sequence[Rule], role: Role | None, product: Product | None) -> 
     return next(about, None)
 
 
-def _has_blocks(plan: Planned) -> bool:
+def _has_blocks(plan: PlannedOperation) -> bool:
     arithmetic = plan.arithmetic
     formats = [rule.format for rule in arithmetic.of_operands if isinstance(rule.format, Format)]
     return any(map(has_blocks, (arithmetic.operands, *formats)))
 
 
-def _tells_products(plan: Planned) -> bool:
+def _tells_products(plan: PlannedOperation) -> bool:
     """Whether the products of one operation may see an operand in different ways."""
     return _has_blocks(plan) or any(rule.product for rule in plan.arithmetic.of_operands)

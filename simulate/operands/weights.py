@@ -35,7 +35,7 @@ _REPLACING = ("copy", "fill", "zero")
 """Operations, without ``_foreach_`` in front and ``_`` behind, that do not read what they write to."""
 
 
-class Sure(IntEnum):
+class Certainty(IntEnum):
     """How sure it is that a tensor is a weight; the lower, the surer."""
 
     PARAMETER = 0
@@ -61,15 +61,15 @@ class Weights:
     """
 
     def __init__(self) -> None:
-        self._known = {sure: Storages() for sure in Sure}
+        self._known = {sure: Storages() for sure in Certainty}
         self._data, self._noise = Storages(), Storages()
 
-    def marked(self) -> Iterator[tuple[Storages, Sure | None]]:
+    def marked(self) -> Iterator[tuple[Storages, Certainty | None]]:
         """The memory of weights, by how sure it is that they are; and that of random numbers, with None."""
         yield from ((known, sure) for sure, known in self._known.items())
         yield self._noise, None
 
-    def sure(self, x: torch.Tensor) -> Sure | None:
+    def sure(self, x: torch.Tensor) -> Certainty | None:
         """How sure ``x`` is a weight; None if it is data."""
         self._look_at(x)
         return next((sure for sure, known in self._known.items() if x in known), None)
@@ -77,7 +77,7 @@ class Weights:
     def is_parameter(self, x: torch.Tensor) -> bool:
         """Whether ``x`` is a parameter, or made of parameters alone."""
         self._look_at(x)
-        return x in self._known[Sure.PARAMETER] or x in self._known[Sure.LEAF]
+        return x in self._known[Certainty.PARAMETER] or x in self._known[Certainty.LEAF]
 
     def _look_at(self, x: torch.Tensor) -> None:
         """Remembers ``x`` if autograd or its class says that it is a parameter."""
@@ -85,15 +85,15 @@ class Weights:
         # Sharded parameters are gathered into a buffer, of which the leaf that autograd knows is a part.
         # The backward pass gets it as another tensor of the same memory.
         if isinstance(base, torch.nn.Parameter):
-            self._known[Sure.PARAMETER].add(x)
+            self._known[Certainty.PARAMETER].add(x)
         elif base.is_leaf and (base.requires_grad or x.requires_grad):
-            self._add(x, Sure.LEAF)
+            self._add(x, Certainty.LEAF)
 
     def note_module(self, module: torch.nn.Module) -> None:
         """Remembers what a module that is called has registered: parameters, and matrices that its state keeps."""
         for parameter in module._parameters.values():  # noqa: SLF001  parameters() asks its children, too
             if parameter is not None and not is_lazy(parameter):  # its first call makes it, behind this
-                self._add(_plain(parameter), Sure.PARAMETER)
+                self._add(_plain(parameter), Certainty.PARAMETER)
         for name, buffer in module._buffers.items():  # noqa: SLF001  as above
             plain = None if buffer is None or is_lazy(buffer) else _plain(buffer)
             if plain is None or plain in self._data or not plain.is_floating_point():
@@ -101,7 +101,7 @@ class Weights:
             if name in module._non_persistent_buffers_set:  # noqa: SLF001  the only access there is
                 self._data.add(plain)  # what can be made anew, such as frequencies of positions
             elif plain.dim() >= _MATRIX:
-                self._add(plain, Sure.BUFFER)
+                self._add(plain, Certainty.BUFFER)
 
     def is_known_data(self, x: torch.Tensor) -> bool:
         """Whether ``x`` is a buffer that is no weight."""
@@ -138,7 +138,7 @@ class Weights:
             return operation.overloadpacket.__name__ != "normal" or not floats  # around data they are actions
         return bool(floats and self._noise) and all(x in self._noise and self.sure(x) is None for x in floats)
 
-    def _made(self, operation: OpOverload, read: Iterable[Any], result: Any) -> Sure | None:
+    def _made(self, operation: OpOverload, read: Iterable[Any], result: Any) -> Certainty | None:
         """How sure the results of an operation are weights."""
         tensors = [x for x in read if isinstance(x, torch.Tensor) and not is_lazy(x) and x.dim()]
         floats = [x for x in tensors if x.is_floating_point()]
@@ -148,22 +148,22 @@ class Weights:
             return None
         worst = max(weights.values())
         if others:
-            return Sure.PERHAPS if worst != Sure.LEAF and _keeps_shape(operation, weights, result) else None
+            return Certainty.PERHAPS if worst != Certainty.LEAF and _keeps_shape(operation, weights, result) else None
         if _multiplies(operation):
-            return Sure.PERHAPS if worst == Sure.PARAMETER else None
-        if worst == Sure.LEAF and not _moves(operation):
+            return Certainty.PERHAPS if worst == Certainty.PARAMETER else None
+        if worst == Certainty.LEAF and not _moves(operation):
             return None
         is_indexed = any(x.dtype not in (torch.bool, torch.uint8) for x in tensors if not x.is_floating_point())
-        return Sure.PERHAPS if is_indexed else worst
+        return Certainty.PERHAPS if is_indexed else worst
 
-    def _add(self, x: torch.Tensor, sure: Sure) -> None:
+    def _add(self, x: torch.Tensor, sure: Certainty) -> None:
         if x.layout is torch.strided and not any(x in known for known in self._known.values()):
             self._known[sure].add(x)
 
     def _forget(self, x: torch.Tensor) -> None:
         if x.layout is not torch.strided:
             return
-        if x in self._known[Sure.BUFFER]:
+        if x in self._known[Certainty.BUFFER]:
             self._data.add(x)
         self._noise.remove(x)
         for known in self._known.values():

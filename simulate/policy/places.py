@@ -40,7 +40,7 @@ class _Said(threading.local):
 _said = _Said()
 
 
-class Follower(Protocol):
+class PlaceFollower(Protocol):
     """Follows what begins and ends in each thread, beside Python."""
 
     def module_begins(self, path: str, around: int) -> None:
@@ -130,14 +130,14 @@ class Places:
         self._lock = threading.Lock()
         self._thread = _Thread()
         self._latest: tuple[list[int], list[str]] = ([], [])
-        self._follower: Follower | None = None
+        self._follower: PlaceFollower | None = None
 
     @property
     def known(self) -> list[str]:
         """The paths of the modules that it has a name for, whether they were called or not."""
         return sorted(set(self._names.values()))
 
-    def be_followed(self, follower: Follower) -> None:
+    def be_followed(self, follower: PlaceFollower) -> None:
         """Has ``follower`` told of what begins and ends from now on; before it is entered."""
         self._follower = follower
 

@@ -66,7 +66,7 @@ def is_compiling_operator() -> bool:
 
 
 @final
-class Process:
+class ProcessState:
     """What PyTorch and Python keep per process: set while any simulation is entered.
 
     - PyTorch's flags that say whether there are modes. Each mode restores what it found, so that they would stay set

@@ -257,7 +257,7 @@ def _function(name: str, dtype: torch.dtype) -> Callable[..., None]:
 
 
 @final
-class Loop:
+class RoundedOnceLoop:
     """A formula, a carrier and a mode, ready to run over tensors.
 
     Args:

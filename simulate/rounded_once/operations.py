@@ -29,7 +29,7 @@ from . import loops as exact_loops
 from .carrier_rounding import CarrierRounding
 from .formulas import Formulas
 from .operators import is_traced, traced
-from .results import CARRIERS, Call, Way, result
+from .results import CARRIERS, FormulaCall, ResultRounding, result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -45,32 +45,42 @@ _NEAREST = (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY)
 _SEVERAL = ("fused", "divided", "interpolation", "conversion")
 
 
-def _add(self: Any, other: Any, alpha: Any = 1) -> Call:
+def _add(self: Any, other: Any, alpha: Any = 1) -> FormulaCall:
     if alpha == 1 or alpha == -1:  # noqa: PLR1714  numbers without values have no hash
-        return Call("sum", (self, other), 1.0 if alpha == 1 else -1.0)
-    return Call("fused", (self, other, alpha))
+        return FormulaCall("sum", (self, other), 1.0 if alpha == 1 else -1.0)
+    return FormulaCall("fused", (self, other, alpha))
 
 
-def _pow(self: Any, exponent: Any) -> Call | None:
+def _pow(self: Any, exponent: Any) -> FormulaCall | None:
     """The exponents that PyTorch's kernel has as products, quotients and roots."""
     if not isinstance(exponent, (int, float)):
         return None
-    powers = {2: Call("product", (self, self)), 0.5: Call("root", (self,)), -1: Call("quotient", (1.0, self))}
+    powers = {
+        2: FormulaCall("product", (self, self)),
+        0.5: FormulaCall("root", (self,)),
+        -1: FormulaCall("quotient", (1.0, self)),
+    }
     return powers.get(exponent)
 
 
-_CALLS: dict[str, tuple[tuple[str, ...], Callable[..., Call | None]]] = {
+_CALLS: dict[str, tuple[tuple[str, ...], Callable[..., FormulaCall | None]]] = {
     "add": (("sum", "fused"), _add),
     "sub": (("sum", "fused"), lambda self, other, alpha=1: _add(self, other, -alpha)),
     "rsub": (("sum", "fused"), lambda self, other, alpha=1: _add(other, self, -alpha)),
-    "mul": (("product",), lambda self, other: Call("product", (self, other))),
-    "div": (("quotient",), lambda self, other: Call("quotient", (self, other))),
-    "reciprocal": (("quotient",), lambda self: Call("quotient", (1.0, self))),
-    "sqrt": (("root",), lambda self: Call("root", (self,))),
+    "mul": (("product",), lambda self, other: FormulaCall("product", (self, other))),
+    "div": (("quotient",), lambda self, other: FormulaCall("quotient", (self, other))),
+    "reciprocal": (("quotient",), lambda self: FormulaCall("quotient", (1.0, self))),
+    "sqrt": (("root",), lambda self: FormulaCall("root", (self,))),
     "pow": (("product", "quotient", "root"), _pow),
-    "addcmul": (("fused",), lambda self, tensor1, tensor2, value=1: Call("fused", (self, tensor1, tensor2), value)),
-    "addcdiv": (("divided",), lambda self, tensor1, tensor2, value=1: Call("divided", (self, tensor1, tensor2), value)),
-    "lerp": (("interpolation",), lambda self, end, weight: Call("interpolation", (self, end, weight))),
+    "addcmul": (
+        ("fused",),
+        lambda self, tensor1, tensor2, value=1: FormulaCall("fused", (self, tensor1, tensor2), value),
+    ),
+    "addcdiv": (
+        ("divided",),
+        lambda self, tensor1, tensor2, value=1: FormulaCall("divided", (self, tensor1, tensor2), value),
+    ),
+    "lerp": (("interpolation",), lambda self, end, weight: FormulaCall("interpolation", (self, end, weight))),
 }
 """The formulas that an operation may need, and the call that it is, by name, without ``_foreach_`` and ``_``."""
 
@@ -200,11 +210,11 @@ def kernel(
 
 def _ways(formulas: Sequence[str], fmt: Format, rounding: Rounding, *, any_operands: bool) -> Mapping[str, Ways]:
     """How the results of each formula become numbers of the carriers; only where PyTorch's kernel will not do."""
-    ways: dict[str, dict[torch.dtype, Way]] = {formula: {} for formula in formulas}
+    ways: dict[str, dict[torch.dtype, ResultRounding]] = {formula: {} for formula in formulas}
     for formula, dtype in product(formulas, filter(fmt.fits_in, CARRIERS)):
         how = carrier_rounding(fmt, dtype, rounding, formula, any_operands=any_operands)
         if how is not None:
-            ways[formula][dtype] = Way(formula, dtype, how)
+            ways[formula][dtype] = ResultRounding(formula, dtype, how)
     return ways
 
 
@@ -214,7 +224,7 @@ class _Kernel:
     def __init__(
         self,
         operation: OpOverload,
-        make: Callable[..., Call | None],
+        make: Callable[..., FormulaCall | None],
         ways: Mapping[str, Ways],
         of_numbers: Mapping[str, Ways],
         draw: DrawAt,
@@ -256,7 +266,7 @@ class _Kernel:
             return self._operation(*args, **kwargs)
         return computed if target is None else _write(target, computed)
 
-    def _computed(self, call: Call | None, target: torch.Tensor | None) -> Any:
+    def _computed(self, call: FormulaCall | None, target: torch.Tensor | None) -> Any:
         """A tensor with the results, which may be the ``target``; ``NotImplemented`` to leave it to the operation."""
         ways = None if call is None else (self._of_numbers if call.has_number else self._ways)[call.formula]
         if call is None or not ways or (target is not None and not all(_fits(x, target) for x in call.tensors)):

@@ -10,11 +10,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ...formats.base.modes import Rounding
 from ...formats.base.operator import unwritten_like
-from ..numbers.host_numbers import Number
+from ..numbers.host_numbers import TracedNumber
 from ..numbers.number_tensors import tensor_of
 from ..presence.draws import bits_after
 from .carrier_rounding import CarrierRounding
-from .results import CARRIERS, Call, Way, result
+from .results import CARRIERS, FormulaCall, ResultRounding, result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     DrawAt = Callable[[], tuple[RandomBits, Maybe]]
 
 
-def is_traced(call: Call) -> bool:
+def is_traced(call: FormulaCall) -> bool:
     """Whether operands stand for tensors of a program that is traced."""
     return any(isinstance(x, FakeTensor) for x in call.tensors)
 
 
-def traced(call: Call, ways: Ways, draw: DrawAt) -> Any:
+def traced(call: FormulaCall, ways: Ways, draw: DrawAt) -> Any:
     """What :func:`~roundoff.simulate.rounded_once.results.result` does, as an operator in the graph; a new tensor.
 
     Args:
@@ -45,7 +45,7 @@ def traced(call: Call, ways: Ways, draw: DrawAt) -> Any:
     operators: Any = torch.ops.roundoff
     if way.is_nearest_root:
         return operators.sqrt.default(call.operands[0])
-    given = [tensor_of(x, way.dtype) if isinstance(x, Number) else x for x in (*call.operands, call.factor)]
+    given = [tensor_of(x, way.dtype) if isinstance(x, TracedNumber) else x for x in (*call.operands, call.factor)]
     *tensors, v = [x if isinstance(x, torch.Tensor) else None for x in given]
     *numbers, factor = [0.0 if isinstance(x, torch.Tensor) else float(x) for x in given]
     x, a, b = [*tensors, None, None][:3]
@@ -63,10 +63,10 @@ torch.library.define(
 torch.library.define("roundoff::sqrt", "(Tensor x) -> Tensor")
 
 
-def _call(formula: str, x: Maybe, a: Maybe, b: Maybe, numbers: Sequence[float], factor: Any) -> Call:
+def _call(formula: str, x: Maybe, a: Maybe, b: Maybe, numbers: Sequence[float], factor: Any) -> FormulaCall:
     """The call that became these arguments."""
     operands = [number if tensor is None else tensor for tensor, number in zip((x, a, b), numbers, strict=False)]
-    return Call(formula, tuple(operands), factor)
+    return FormulaCall(formula, tuple(operands), factor)
 
 
 def _exactly(
@@ -91,7 +91,7 @@ def _exactly(
 @cache
 def _ways(formula: str, mode: str, saturating: bool) -> Ways:
     how = CarrierRounding(Rounding(mode), saturating)
-    return {dtype: Way(formula, dtype, how) for dtype in CARRIERS}
+    return {dtype: ResultRounding(formula, dtype, how) for dtype in CARRIERS}
 
 
 def _laid_out(
@@ -101,7 +101,7 @@ def _laid_out(
 
 
 def _sqrt(x: torch.Tensor) -> torch.Tensor:
-    computed: torch.Tensor = result(Call("root", (x,)), _ways("root", "nearest-even", False), None)  # type: ignore[arg-type]
+    computed: torch.Tensor = result(FormulaCall("root", (x,)), _ways("root", "nearest-even", False), None)  # type: ignore[arg-type]
     return computed
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..native.stand_ins import Way as NativeWay
     from .carrier_rounding import CarrierRounding
 
-    Ways = Mapping[torch.dtype, "Way"]
+    Ways = Mapping[torch.dtype, "ResultRounding"]
     Draw = Callable[[], RandomBits]
 
 CARRIERS = (torch.float32, torch.float64)
@@ -33,7 +33,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 @final
-class Way:
+class ResultRounding:
     """How the results of a formula become numbers of a carrier.
 
     Args:
@@ -52,15 +52,15 @@ class Way:
         self.told: list[NativeWay] = []
 
     @cached_property
-    def loop(self) -> exact_loops.Loop:
+    def loop(self) -> exact_loops.RoundedOnceLoop:
         """What computes them on the CPU; compiled when first asked for, of which those in ``told`` are told."""
-        made = exact_loops.Loop(self.formula, self.dtype, self.how)
+        made = exact_loops.RoundedOnceLoop(self.formula, self.dtype, self.how)
         for one in self.told:
             one.fill(made.function, made.settings)
         return made
 
 
-class Call(NamedTuple):
+class FormulaCall(NamedTuple):
     """One elementwise computation."""
 
     formula: str
@@ -113,7 +113,7 @@ class Call(NamedTuple):
         return combined(a, x) if number else combined(x, a)
 
 
-def result(call: Call, ways: Ways, draw: Draw, target: torch.Tensor | None = None) -> Any:
+def result(call: FormulaCall, ways: Ways, draw: Draw, target: torch.Tensor | None = None) -> Any:
     """The results of a call, rounded once to their dtype.
 
     Args:
@@ -148,7 +148,7 @@ def _kept(x: float, _sign: float, dtype: torch.dtype) -> torch.Tensor:  # 0.0 an
     return torch.tensor(x, dtype=dtype, device="cpu")
 
 
-def _on_cpu(call: Call, like: torch.Tensor, way: Way, random: RandomBits | None) -> torch.Tensor:
+def _on_cpu(call: FormulaCall, like: torch.Tensor, way: ResultRounding, random: RandomBits | None) -> torch.Tensor:
     target = work = torch.empty_like(like)
     if not target.is_contiguous() and (random is not None or like.dtype is torch.float64 or not is_dense(target)):
         work = torch.empty(like.shape, dtype=like.dtype)  # in row-major order
@@ -187,7 +187,7 @@ def _on(x: torch.Tensor | float, dtype: torch.dtype, device: torch.device) -> to
     return x.to(device, dtype, non_blocking=True) if isinstance(x, torch.Tensor) else number_on(float(x), dtype, device)
 
 
-def _elsewhere(call: Call, like: torch.Tensor, way: Way, random: RandomBits | None) -> torch.Tensor:
+def _elsewhere(call: FormulaCall, like: torch.Tensor, way: ResultRounding, random: RandomBits | None) -> torch.Tensor:
     """Computes the result by tensor operations."""
     dtype, device = like.dtype, like.device
     operands = [_on(x, dtype, device).expand(like.shape) for x in call.operands]

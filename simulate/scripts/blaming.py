@@ -17,7 +17,7 @@ from roundoff.processes import ChildProcess
 from ...formats import Format, FormatError
 from ..blame import HIGH, Blame, BlameError, Over, Trial, Trials, search, with_formats
 from ..policy.policy import Policy
-from .trial import COMMAND, Order, TrialOutcome
+from .trial import COMMAND, TrialOrder, TrialOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -68,7 +68,7 @@ def blame_script(
         _ = script.file
     with tempfile.TemporaryDirectory(prefix="roundoff-blame-") as folder:
         outcome = str(Path(folder) / "outcome.json")
-        order = Order(
+        order = TrialOrder(
             policy=policy.as_json(), over=over, seed=seed, threads=threads, imports=list(imports),
             is_module=script.is_module, parent=os.getpid(), outcome=outcome, learn=True,
         )  # fmt: skip
@@ -79,7 +79,7 @@ class _ScriptTrials(Trials):
     noun = "script"
 
     def __init__(
-        self, script: Script, policy: Policy, measure: Measure, order: Order, on_trial: Callable[[str], None]
+        self, script: Script, policy: Policy, measure: Measure, order: TrialOrder, on_trial: Callable[[str], None]
     ) -> None:
         assert isinstance(policy.format, Format)
         super().__init__(policy.format, order.over, on_trial)
@@ -99,7 +99,7 @@ class _ScriptTrials(Trials):
         return self._run(with_formats(self._policy, self.over, formats), learn=False)
 
     def _run(self, policy: Policy, *, learn: bool) -> Trial:
-        order = Order(**{**asdict(self._order), "policy": policy.as_json(), "learn": learn})
+        order = TrialOrder(**{**asdict(self._order), "policy": policy.as_json(), "learn": learn})
         Path(order.outcome).unlink(missing_ok=True)
         status, output = _ran(order, self._script, self._limit)
         outcome = TrialOutcome.read(Path(order.outcome))
@@ -125,7 +125,7 @@ class _ScriptTrials(Trials):
         return Trial(False, said, outcome.units, f"; it printed last:{last}" if last else "; it printed nothing")
 
 
-def _ran(order: Order, script: Script, limit: float | None) -> tuple[int | None, str]:
+def _ran(order: TrialOrder, script: Script, limit: float | None) -> tuple[int | None, str]:
     """The exit status of a trial, None if it was stopped after ``limit`` seconds, and what it printed."""
     with tempfile.TemporaryFile() as printed:
         process = ChildProcess(

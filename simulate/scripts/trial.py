@@ -1,6 +1,6 @@
 """One run of a script under a policy, in a process of its own; :mod:`.blaming` starts it.
 
-Its first argument is a JSON object with the fields of :class:`Order`; behind it stand the script and its arguments.
+Its first argument is a JSON object with the fields of :class:`TrialOrder`; the script and its arguments follow.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..blame import Over, everywhere, units_of
 from ..dispatch.simulation import Simulation
 from ..policy.policy import Policy
 from ..presence.entering import SimulationWarning
-from ..watching.lost_numbers import Stepped, left_behind
+from ..watching.lost_numbers import SteppedOptimizers, left_behind
 from .running import Script, end_as_python, run_as_main, show_as_python
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ COMMAND = (
 
 
 @dataclass(frozen=True)
-class Order:
+class TrialOrder:
     """What a trial is to do."""
 
     policy: dict[str, Any]
@@ -92,7 +92,7 @@ class _Logged:
 
 def main() -> None:
     """Runs the script, and leaves what came of it."""
-    order = Order(**json.loads(sys.argv[1]))
+    order = TrialOrder(**json.loads(sys.argv[1]))
     end_with(order.parent)
     script = Script(sys.argv[2], tuple(sys.argv[3:]), order.is_module)
     if not sys.flags.safe_path:
@@ -107,7 +107,7 @@ def main() -> None:
         everywhere(policy) if order.learn else policy, seed=order.seed, warn_unused=False, leave_moves=not order.learn
     )
     logged = _Logged()
-    with part_of(logged), Stepped() as stepped:
+    with part_of(logged), SteppedOptimizers() as stepped:
         error = run_as_main(script, simulation)
     units = sorted(units_of(simulation, order.over)) if order.learn else []
     lost = left_behind(simulation.last_read, stepped)

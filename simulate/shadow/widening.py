@@ -30,7 +30,7 @@ _WIDE = {
 }  # fmt: skip
 
 
-class Manner(NamedTuple):
+class RerunNeeds(NamedTuple):
     """What has to be known of an operation to run it again."""
 
     name: str
@@ -49,13 +49,13 @@ class Manner(NamedTuple):
 
 
 @cache
-def manner(operation: OpOverload) -> Manner:
+def manner(operation: OpOverload) -> RerunNeeds:
     """How ``operation`` is to be run again."""
     how = outputs(operation)
     packet = operation.overloadpacket
     written = ((0, "self"),) if packet in ZEROING else how.written
     fused = schema_of(operation).name.startswith("aten::_fused_")
-    return Manner(
+    return RerunNeeds(
         name=schema_of(operation).name,
         has_outcomes=(how.results or bool(written) or how.lifts) and packet not in EMPTY,
         written=written,

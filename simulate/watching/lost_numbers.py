@@ -29,7 +29,7 @@ OTHER_REASONS = (RoundoffError, *OutOfMemory)
 
 
 @final
-class Stepped:
+class SteppedOptimizers:
     """The optimizers of PyTorch that make a step within the block, as long as the program keeps them."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ def damaged_weight(weights: Mapping[str, torch.Tensor]) -> str | None:
     return None
 
 
-def left_behind(last_read: LastRead, stepped: Stepped) -> str:
+def left_behind(last_read: LastRead, stepped: SteppedOptimizers) -> str:
     """What is not finite at the end of a program that came to it, in words: what it read last, or a weight.
 
     Returns:

@@ -62,7 +62,7 @@ class MeasureBefore(NamedTuple):
 
 
 @final
-class Changes:
+class ChangedMeasures:
     """Finds tensors of one number, by address, that hold a measure that rounding has changed in a visible digit.
 
     That is by more than half a unit of the third significant digit, or computed from such a number by operations whose
@@ -73,10 +73,10 @@ class Changes:
         self._found: dict[int, _Change] = {}
 
     @staticmethod
-    def in_formats(formats: Iterable[Format]) -> Changes | None:
+    def in_formats(formats: Iterable[Format]) -> ChangedMeasures | None:
         """Makes one for a simulation that rounds to these; None if they have digits enough."""
         coarse = (not (isinstance(fmt, FloatFormat) and fmt.significand_bits >= _ENOUGH_BITS) for fmt in formats)
-        return Changes() if any(coarse) else None
+        return ChangedMeasures() if any(coarse) else None
 
     def before(self, name: str, result: Any) -> MeasureBefore | None:
         """Looks at what an operation has computed, before it is rounded; None: there is nothing to note."""
@@ -135,7 +135,7 @@ def _is_visible(before: float, after: float) -> bool:
     return abs(after - before) > unit / 2
 
 
-def reading(operation: OpOverload, changes: Changes) -> Callable[[torch.Tensor], Any]:
+def reading(operation: OpOverload, changes: ChangedMeasures) -> Callable[[torch.Tensor], Any]:
     """The kernel of ``operation``, which reads a number (``.item()``), with a word on changed ones, once for each line.
 
     Args:

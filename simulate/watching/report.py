@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ...formats import Format
-    from .stopped import Stopped
+    from .stopped import StoppedAtLine
     from .tally import Tally
     from .watcher import Place
 
@@ -64,12 +64,12 @@ class Report:
     histogram: pd.DataFrame
     birth: Birth | None
     given: tuple[Birth, ...] = ()
-    stopped: tuple[Stopped, ...] = ()
+    stopped: tuple[StoppedAtLine, ...] = ()
 
     @staticmethod
     def of(
         format: Format, tallies: Mapping[Place, Tally], birth: Birth | None, given: Iterable[Birth] = (),
-        stopped: Iterable[Stopped] = (),
+        stopped: Iterable[StoppedAtLine] = (),
     ) -> Report:  # fmt: skip
         """Collects the tallies of an observer."""
         rows = []

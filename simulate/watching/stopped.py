@@ -25,7 +25,7 @@ _CALLS = 50  # one after the other
 _PURGE_EVERY = 1 << 12
 
 
-class Stopped(NamedTuple):
+class StoppedAtLine(NamedTuple):
     """Sums that rounding has stopped, of one operation on one line."""
 
     role: str
@@ -97,14 +97,14 @@ class StoppedSums:
             }
             self._purge_at = 2 * len(self._rows) + _PURGE_EVERY
 
-    def found(self) -> tuple[Stopped, ...]:
+    def found(self) -> tuple[StoppedAtLine, ...]:
         """All that have stopped, line by line, those of most numbers first."""
         lines: dict[Any, list[_Row]] = {}
         for row in self._rows.values():
             if row.longest >= _CALLS:
                 lines.setdefault((row.place.role, row.place.operation, row.line), []).append(row)
         stopped = [
-            Stopped(
+            StoppedAtLine(
                 role,
                 operation,
                 len(rows),

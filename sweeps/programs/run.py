@@ -25,7 +25,7 @@ from ...agents.run.reporter import Reporter
 from ...agents.run.stopping import Stopped, StopRequest
 from ...agents.run.stopwatch import Stopwatch
 from ...simulate import Simulation
-from ...simulate.watching.lost_numbers import OutOfMemory, Stepped, lost_numbers
+from ...simulate.watching.lost_numbers import OutOfMemory, SteppedOptimizers, lost_numbers
 from ..errors import SweepError
 from ..subjects.program_keys import ARITHMETIC, ProgramConfig, ProgramKeys
 from ..user_code import described, traceback_of
@@ -139,7 +139,7 @@ def _outcome(
     keys = _keys(config.program)
     function, arguments = config.program.load(), keys.arguments(config)
     seed_generators(config.seed)
-    with Stepped() as stepped:
+    with SteppedOptimizers() as stepped:
         try:
             with part_of(recorder), _surroundings(config.own.threads):
                 if ARITHMETIC in keys.takes:
@@ -166,7 +166,9 @@ def _outcome(
     return values, next(iter(recorder.not_finite.values()), "")
 
 
-def _lost_numbers(error: BaseException, simulation: Simulation, recorder: ProgramRecorder, stepped: Stepped) -> str:
+def _lost_numbers(
+    error: BaseException, simulation: Simulation, recorder: ProgramRecorder, stepped: SteppedOptimizers
+) -> str:
     """What was not finite when the program ended so: what it logged last, or read last, or held; empty if all was."""
     if isinstance(error, OutOfMemory):
         return ""

@@ -30,7 +30,7 @@ _BLIND = {
 _BLIND_OVERLOADS = {_aten.bernoulli.p, _aten.normal.float_float}
 
 
-class Draw(NamedTuple):
+class RandomCall(NamedTuple):
     """A call that draws random numbers, and looks at none."""
 
     operation: OpOverload
@@ -43,7 +43,7 @@ class Draw(NamedTuple):
         return numbers
 
 
-def drawn_before(graph: GraphModule) -> tuple[list[Draw], list[torch.Tensor]]:
+def drawn_before(graph: GraphModule) -> tuple[list[RandomCall], list[torch.Tensor]]:
     """Makes inputs of the random numbers of a graph: how they are drawn, and stand-ins for them; changes the graph.
 
     Raises:
@@ -61,7 +61,7 @@ def drawn_before(graph: GraphModule) -> tuple[list[Draw], list[torch.Tensor]]:
     draws, stand_ins = [], []
     last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
     for number, node in enumerate(blind):
-        draws.append(Draw(node.target, *map_arg((node.args, node.kwargs), _like)))
+        draws.append(RandomCall(node.target, *map_arg((node.args, node.kwargs), _like)))
         stand_ins.append(node.meta["val"])
         with graph.graph.inserting_after(last):
             last = graph.graph.placeholder(f"drawn_{number}")

@@ -18,17 +18,17 @@ from torch.utils._pytree import TreeSpec, tree_flatten
 from ....formats import FormatError, RoundoffError
 from ....formats.compiling import inductor as float_lowering
 from ...dispatch.graph_writer import FormatsAsData, GraphWriter
-from ...numbers.host_numbers import Record
+from ...numbers.host_numbers import NumberRecord
 from ...numbers.number_tensors import NumbersAsTensors, numbers_as_input
 from ...numbers.readings import Reading, Readings
 from ..program_cache import compiled_on_disk
 from ..refusals import is_of_the_step, why_untraceable
-from ..surroundings.arguments import Alias, alias_of, check_kept, layouts
+from ..surroundings.arguments import ArgumentAlias, alias_of, check_kept, layouts
 from ..surroundings.stand_ins import NewStateError
 from . import exact_lowerings as exact_lowerings_module
 from . import layouts as layouts_module
 from . import written_operations
-from .chance import Draw, drawn_before
+from .chance import RandomCall, drawn_before
 from .exact_lowerings import exact_lowerings, structural_decompositions
 from .functional import functional
 from .gathered_loops import gathered_loops
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _aten = torch.ops.aten
 
 
-class Marks(NamedTuple):
+class WholeNumberMarks(NamedTuple):
     """Whether each tensor holds whole numbers after a step has run."""
 
     tensors: Sequence[bool]
@@ -55,7 +55,7 @@ class Marks(NamedTuple):
     """The results of the step, without those that lie in the memory of its tensors."""
 
 
-class Traced(NamedTuple):
+class TracedStep(NamedTuple):
     """A step as a graph.
 
     Its inputs are, in a simulation, the place of its random bits and the formats, and then the step's tensors.
@@ -68,7 +68,7 @@ class Traced(NamedTuple):
     """The mode that made ``inputs``."""
     results: TreeSpec | None
     """The structure of what the step returns; None for nothing."""
-    aliases: Sequence[Alias | None]
+    aliases: Sequence[ArgumentAlias | None]
     """For each result, the argument in whose memory it lies; None: the graph computes it."""
     written: frozenset[int]
     """The step's tensors that it writes to."""
@@ -76,13 +76,13 @@ class Traced(NamedTuple):
     """How many steps of the simulation begin in it."""
     draws: int
     """How many stochastic roundings it makes in the last of them."""
-    numbers: Record
+    numbers: NumberRecord
     """Python numbers that every call computes anew: behind the step's tensors, they are an input, if there are any."""
     readings: Sequence[Reading]
     """How the numbers follow that the step reads from tensors."""
-    chance: Sequence[Draw]
+    chance: Sequence[RandomCall]
     """Random numbers that are drawn before the program runs: its last inputs."""
-    whole: Marks
+    whole: WholeNumberMarks
     """The tensors in which the program leaves whole numbers."""
 
     def further_inputs(self, inputs: Sequence[torch.Tensor], numbers: Sequence[float]) -> list[torch.Tensor] | None:
@@ -124,10 +124,10 @@ class _Run:
     ) -> None:
         self._step, self._simulation, self._formats, self._readings = step, simulation, formats, readings
         self._whole = whole
-        self.marks = Marks((), ())
+        self.marks = WholeNumberMarks((), ())
         self.of_formats = slice(simulation is not None, (simulation is not None) + len(formats.tensors))
         self.results: TreeSpec | None = None
-        self.aliases: list[Alias | None] = []
+        self.aliases: list[ArgumentAlias | None] = []
         self.counts = (0, 0)
 
     def __call__(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -146,7 +146,7 @@ class _Run:
         own = [leaf for leaf, alias in zip(leaves, self.aliases, strict=True) if alias is None]
         known = None if self._simulation is None else self._simulation.whole
         if known is not None:
-            self.marks = Marks([x in known for x in rest], [x in known for x in own])
+            self.marks = WholeNumberMarks([x in known for x in rest], [x in known for x in own])
         return (*own, *self._readings.tensors)
 
     def _simulated(self, simulation: Simulation, given: Sequence[torch.Tensor], rest: list[torch.Tensor]) -> Any:
@@ -175,9 +175,9 @@ def trace(
     tensors: list[torch.Tensor],
     simulation: Simulation | None,
     formats: FormatsAsData,
-    numbers: Record | None = None,
+    numbers: NumberRecord | None = None,
     whole: Sequence[int] = (),
-) -> Traced:
+) -> TracedStep:
     """The graph of ``step`` for tensors like these: functional, but that it ends by writing to inputs.
 
     Args:
@@ -191,7 +191,7 @@ def trace(
     Raises:
         FormatError: it cannot be traced.
     """
-    numbers = Record() if numbers is None else numbers
+    numbers = NumberRecord() if numbers is None else numbers
     stand_ins = LayoutMode()
     place = [] if simulation is None else [simulation.place]
     real = [*place, *formats.tensors, *tensors]
@@ -220,13 +220,13 @@ def trace(
         raise FormatError(why_untraceable(error)) from error
     graph = tidied(graph)
     written = _written(graph, skipped=run.of_formats.stop)
-    return Traced(
+    return TracedStep(
         graph, inputs + drawn, stand_ins, run.results, run.aliases, written, *run.counts, numbers, found, chance,
         run.marks,
     )  # fmt: skip
 
 
-def for_members(traced: Traced, members: int) -> Traced:
+def for_members(traced: TracedStep, members: int) -> TracedStep:
     """The graph of a population: all its inputs and results are of every member, (members, ...).
 
     Raises:
@@ -240,7 +240,7 @@ def for_members(traced: Traced, members: int) -> Traced:
     return traced._replace(graph=graph, inputs=inputs)
 
 
-def compile_graph(traced: Traced) -> Callable[[list[torch.Tensor]], Any]:
+def compile_graph(traced: TracedStep) -> Callable[[list[torch.Tensor]], Any]:
     """The program of a graph; inductor keeps it on disk."""
 
     def compile_program() -> Callable[[list[torch.Tensor]], Any]:

@@ -54,7 +54,7 @@ class Arguments(NamedTuple):
         return nested
 
 
-class Alias(NamedTuple):
+class ArgumentAlias(NamedTuple):
     """A result that is an argument, or a view of one."""
 
     argument: int
@@ -69,18 +69,18 @@ class Alias(NamedTuple):
         x = tensors[self.argument]
         return x if self.itself else x.detach().as_strided(self.size, self.stride, x.storage_offset() + self.offset)
 
-    def of_members(self, x: torch.Tensor) -> Alias:
+    def of_members(self, x: torch.Tensor) -> ArgumentAlias:
         """Returns the alias for a population, whose argument is ``x``."""
         return self._replace(size=(len(x), *self.size), stride=(x.stride(0), *self.stride))
 
 
-def alias_of(result: torch.Tensor, tensors: Sequence[torch.Tensor]) -> Alias | None:
+def alias_of(result: torch.Tensor, tensors: Sequence[torch.Tensor]) -> ArgumentAlias | None:
     """How a result lies in the memory of an argument; None if it has its own, or reads that one's bits otherwise."""
     memory = _memory(result)
     for i, x in enumerate(tensors):
         if result is x or (_memory(x) == memory and x.dtype == result.dtype):
             offset = result.storage_offset() - x.storage_offset()
-            return Alias(i, result is x, result.shape, result.stride(), offset)
+            return ArgumentAlias(i, result is x, result.shape, result.stride(), offset)
     return None
 
 

@@ -32,7 +32,7 @@ class Slot(NamedTuple):
             self.holder[self.key] = value
 
 
-class Found(NamedTuple):
+class Findings(NamedTuple):
     """What one look has found, in an order that depends on the structure alone."""
 
     slots: list[Slot]
@@ -49,7 +49,7 @@ class Found(NamedTuple):
     optimizers: list[torch.optim.Optimizer]
     parts: list[tuple[str, Any]]
     """Constants and structure, each with where it is."""
-    watch: Watch
+    watch: ContainerWatch
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:
@@ -74,7 +74,7 @@ def filled(value: Any, kind: Any, news: Iterator[Any]) -> Any:
     return next(news) if isinstance(value, kind) else value
 
 
-class Same:
+class ByIdentity:
     """An object that is a constant: equal to itself alone."""
 
     __slots__ = ("what",)
@@ -83,7 +83,7 @@ class Same:
         self.what = what
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other.what is self.what
+        return isinstance(other, ByIdentity) and other.what is self.what
 
     def __hash__(self) -> int:
         return id(self.what)
@@ -145,7 +145,7 @@ class _Whole(NamedTuple):
 
 
 @final
-class Watch:
+class ContainerWatch:
     """Remembers containers, and what is in them: by identity, which does not return as long as nothing is freed."""
 
     def __init__(self) -> None:

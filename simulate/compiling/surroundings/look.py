@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 from ....formats import FormatError
-from .found import Found, tensors_of
-from .state import State
+from .found import Findings, tensors_of
+from .state import SurroundingsState
 from .walk import Libraries, Walk
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ class Surroundings:
         self._varying = {"lr"}
         self._settings: dict[str, tuple[str, tuple[float, ...]]] = {}
         self._tokens: dict[Any, int] = {}
-        self._latest: dict[tuple[int, ...], State] = {}
+        self._latest: dict[tuple[int, ...], SurroundingsState] = {}
         self._parts: list[tuple[str, Any]] = []
         self.changed: str | None = None
         """The place at which the last look that found a difference found it; None if no look has."""
 
-    def look(self, arguments: tuple[object, ...]) -> State:
+    def look(self, arguments: tuple[object, ...]) -> SurroundingsState:
         """What is there now.
 
         Args:
@@ -70,7 +70,7 @@ class Surroundings:
         self._varying.clear()
         self._latest.clear()
 
-    def _look_anew(self, arguments: tuple[object, ...]) -> State:
+    def _look_anew(self, arguments: tuple[object, ...]) -> SurroundingsState:
         found = self._walk(arguments)
         before, self._settings = self._settings, self._settings | found.settings
         changed = {
@@ -95,9 +95,11 @@ class Surroundings:
             pairs = zip(self._parts, found.parts, strict=False)
             self.changed = next((path for (_, old), (path, new) in pairs if old != new), self.changed)
         self._parts = found.parts
-        return State(found, arguments, self._tokens.setdefault(key, len(self._tokens)), tensors, [], self._walk)
+        return SurroundingsState(
+            found, arguments, self._tokens.setdefault(key, len(self._tokens)), tensors, [], self._walk
+        )
 
-    def _walk(self, arguments: tuple[object, ...]) -> Found:
+    def _walk(self, arguments: tuple[object, ...]) -> Findings:
         while True:
             count = len(self._names)
             walk = Walk(self._names, self._libraries, self._varying)

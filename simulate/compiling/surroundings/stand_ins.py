@@ -11,15 +11,15 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from ....formats import FormatError
-from .found import Found, filled, floats_of, tensors_of
-from .state import Effects
+from .found import Findings, filled, floats_of, tensors_of
+from .state import StepEffects
 from .walk import HOW
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ...numbers.host_numbers import Number
-    from .state import State
+    from ...numbers.host_numbers import TracedNumber
+    from .state import SurroundingsState
 
 _NOT_AGAIN = "which a program would not do again in later calls; do it outside of the step"
 
@@ -38,7 +38,9 @@ class StandIns:
         give: makes a number without a value, for those that are others in every call.
     """
 
-    def __init__(self, state: State, tensors: Sequence[torch.Tensor], give: Callable[[float], Number]) -> None:
+    def __init__(
+        self, state: SurroundingsState, tensors: Sequence[torch.Tensor], give: Callable[[float], TracedNumber]
+    ) -> None:
         self._state, self._give = state, give
         count = len(state.own)
         self._own, self._gradients = tensors[:count], dict(zip(state.with_gradient, tensors[count:], strict=True))
@@ -86,7 +88,7 @@ class StandIns:
             self._numbers.append(number)
             slot.put(number)
 
-    def left(self) -> tuple[Effects, list[torch.Tensor]]:
+    def left(self) -> tuple[StepEffects, list[torch.Tensor]]:
         """Returns, at the end of the block, what the step has left, and the tensors that it has made for that.
 
         Raises:
@@ -115,10 +117,10 @@ class StandIns:
             if x.grad is not self._gradients.get(number):
                 gradients.append((number, None if x.grad is None else _number_among(made, x.grad, "a gradient")))
             x.grad = None
-        return Effects(slots, gradients, len(made)), made
+        return StepEffects(slots, gradients, len(made)), made
 
 
-def _states(found: Found) -> list[int]:
+def _states(found: Findings) -> list[int]:
     """How much state optimizers have."""
     return [sum(1 + len(state) for state in optimizer.state.values()) for optimizer in found.optimizers]
 
@@ -133,7 +135,7 @@ def _number_among(made: list[torch.Tensor], x: torch.Tensor, path: str) -> int:
     return len(made) - 1
 
 
-def _check_constants(before: Found, after: Found) -> None:
+def _check_constants(before: Findings, after: Findings) -> None:
     """Refuses steps that change something else than tensors."""
     pairs = zip(before.parts, after.parts, strict=False)
     place = next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(before.parts), len(after.parts)))

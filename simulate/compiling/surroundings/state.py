@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from .arguments import kinds
-from .found import Found, filled, floats_of, tensors_of
+from .found import Findings, filled, floats_of, tensors_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-class Effects(NamedTuple):
+class StepEffects(NamedTuple):
     """What a step leaves around it, beside numbers that it writes into tensors: which new tensor goes where."""
 
     slots: list[tuple[int, list[int | None]]]
@@ -24,10 +24,10 @@ class Effects(NamedTuple):
     """How many new tensors there are."""
 
 
-class State(NamedTuple):
+class SurroundingsState(NamedTuple):
     """The surroundings at one moment."""
 
-    found: Found
+    found: Findings
     arguments: tuple[object, ...]
     token: int
     """A number that is the same at two moments whose structure and constants are the same."""
@@ -35,7 +35,7 @@ class State(NamedTuple):
     """The tensors that were found, each once; behind them gradients."""
     with_gradient: list[int]
     """The numbers of the tensors whose gradients these are."""
-    walk: Callable[[tuple[object, ...]], Found]
+    walk: Callable[[tuple[object, ...]], Findings]
 
     @property
     def own(self) -> list[torch.Tensor]:
@@ -50,11 +50,11 @@ class State(NamedTuple):
         """Returns the numbers that may be others in every call."""
         return [x for slot in self.found.numbers for x in floats_of(slot.value)]
 
-    def look_again(self) -> Found:
+    def look_again(self) -> Findings:
         """Looks at the same surroundings, which may have changed."""
         return self.walk(self.arguments)
 
-    def put(self, effects: Effects, made: Sequence[torch.Tensor]) -> None:
+    def put(self, effects: StepEffects, made: Sequence[torch.Tensor]) -> None:
         """Leaves ``made`` where the step has left it."""
         for number, new in effects.gradients:
             self.tensors[number].grad = None if new is None else made[new]

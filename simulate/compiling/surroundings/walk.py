@@ -14,7 +14,7 @@ from weakref import ReferenceType
 import torch
 
 from ....formats import FormatError
-from .found import Found, Same, Slot, Watch, floats_of, identity
+from .found import ByIdentity, ContainerWatch, Findings, Slot, floats_of, identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -107,7 +107,7 @@ class Walk:
             SimpleNamespace: self._all_attributes, dict: self._dict,
             list: self._list, set: self._set, MethodType: self._method, partial: self._partial,
         }  # fmt: skip
-        self.found = Found([], [], {}, [], [], [], [], [], Watch())
+        self.found = Findings([], [], {}, [], [], [], [], [], ContainerWatch())
 
     def visit(self, value: Any, path: str, slot: Slot | None = None) -> None:
         """Looks at a value, which is in ``slot``, if it is anywhere where something else could be put."""
@@ -123,7 +123,7 @@ class Walk:
         else:
             looker = self._looker(value)
             if looker is None:
-                self._part(path, Same(value))
+                self._part(path, ByIdentity(value))
             elif self._is_new(value, path):
                 self._part(path, type(value))
                 looker(value, path, slot)
@@ -232,11 +232,13 @@ class Walk:
 
     def _set(self, value: set[Any], path: str, _: Slot | None) -> None:
         self.found.watch.set(value)
-        self._part(path, frozenset([identity(item) if isinstance(item, _CONSTANT) else Same(item) for item in value]))
+        self._part(
+            path, frozenset([identity(item) if isinstance(item, _CONSTANT) else ByIdentity(item) for item in value])
+        )
 
     def _function(self, function: FunctionType, path: str, _: Slot | None) -> None:
         code = function.__code__
-        self._part(path, Same(code))
+        self._part(path, ByIdentity(code))
         used = names_in(code)
         self._names |= used
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):

@@ -80,7 +80,7 @@ def run(
     from roundoff.simulate import Simulation
     from roundoff.simulate.scripts.children import PythonChildren
     from roundoff.simulate.scripts.running import Script, end_as_python, run_as_main, show_as_python
-    from roundoff.simulate.watching.lost_numbers import Stepped, left_behind
+    from roundoff.simulate.watching.lost_numbers import SteppedOptimizers, left_behind
 
     if report is not None and not report.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {report.absolute().parent}", param_hint="--report")
@@ -99,7 +99,7 @@ def run(
 
         torch.set_num_threads(threads)
     simulation = Simulation(chosen, seed=seed, observe=observe or report is not None)
-    with Stepped() as stepped, PythonChildren() as children:
+    with SteppedOptimizers() as stepped, PythonChildren() as children:
         error = run_as_main(program, simulation)
     show_as_python(error)
     if children.commands:

@@ -22,7 +22,7 @@ from roundoff.simulate.rounded_once import loops as exact_loops
 from roundoff.simulate.rounded_once import results as exact_results
 from roundoff.simulate.rounded_once.carrier_rounding import CarrierRounding
 from roundoff.simulate.rounded_once.operations import carrier_rounding, exact_to_nearest
-from roundoff.simulate.rounded_once.results import Call, Way, result
+from roundoff.simulate.rounded_once.results import FormulaCall, ResultRounding, result
 
 CARRIERS = [torch.float32, torch.float64]
 FORMULAS = {
@@ -55,8 +55,8 @@ def test_formulas_are_exact(formula, dtype, kind, seed):
     rows = list(zip(*(one.tolist() for one in x), strict=True))
     words = random_words(BITS, x[0]).tolist()
     for factor, mode in itertools.product(factors, OTHERS):
-        way = Way(formula, dtype, CarrierRounding(mode))
-        call = Call(formula, tuple(x[:count]), factor)
+        way = ResultRounding(formula, dtype, CarrierRounding(mode))
+        call = FormulaCall(formula, tuple(x[:count]), factor)
         found = result(call, {dtype: way}, lambda: BITS)
         elsewhere = exact_results._elsewhere(call, x[0], way, BITS if way.draws else None)
         assert same_bits(found, elsewhere)
@@ -75,9 +75,9 @@ def test_special_numbers_are_those_of_pytorch(formula, dtype):
         "sum": x + a, "product": x * a, "quotient": x / a, "root": x.sqrt(), "fused": torch.addcmul(x, a, b),
         "divided": torch.addcdiv(x, a, b), "interpolation": torch.lerp(x, a, b),
     }  # fmt: skip
-    call = Call(formula, (x, a, b)[: FORMULAS[formula][0]])
+    call = FormulaCall(formula, (x, a, b)[: FORMULAS[formula][0]])
     for mode in (Rounding.UP, Rounding.TO_ODD):
-        found = result(call, {dtype: Way(formula, dtype, CarrierRounding(mode))}, lambda: BITS)
+        found = result(call, {dtype: ResultRounding(formula, dtype, CarrierRounding(mode))}, lambda: BITS)
         endless = ~calls[formula].isfinite()
         assert same_bits(found[endless], calls[formula][endless])
         zeros = (calls[formula] == 0) & ~endless
@@ -448,13 +448,13 @@ def test_the_same_bits_on_a_gpu(mode):
 def test_simulations_share_their_loops():
     """Reading one from disk takes 20 ms, which every operation of every simulation took."""
     modes = CarrierRounding(Rounding.UP), CarrierRounding(Rounding.DOWN)
-    one, other = (exact_loops.Loop("sum", torch.float64, mode) for mode in modes)
+    one, other = (exact_loops.RoundedOnceLoop("sum", torch.float64, mode) for mode in modes)
     assert one.function is other.function
 
 
 def test_a_number_lives_as_long_as_a_loop_reads_it(monkeypatch):
     """The cache keeps one of the equal numbers that threads make at once; each must live while it is read."""
-    numbers, alive, one, run = [], [], exact_results._kept.__wrapped__, exact_loops.Loop.__call__
+    numbers, alive, one, run = [], [], exact_results._kept.__wrapped__, exact_loops.RoundedOnceLoop.__call__
 
     def not_kept(x, sign, dtype):
         made = one(x, sign, dtype)
@@ -466,7 +466,7 @@ def test_a_number_lives_as_long_as_a_loop_reads_it(monkeypatch):
         run(loop, *arguments)
 
     monkeypatch.setattr(exact_results, "_kept", not_kept)
-    monkeypatch.setattr(exact_loops.Loop, "__call__", looking)
+    monkeypatch.setattr(exact_loops.RoundedOnceLoop, "__call__", looking)
     with simulate("e5m6", rounding="up"):
         torch.ones(100) * 0.3
     assert alive == [True]

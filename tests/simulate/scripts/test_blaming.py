@@ -153,7 +153,9 @@ if child:
     print("started", flush=True)
 time.sleep(600)
 """)
-    order = trial.Order({"format": "e5m3"}, "operation", 0, 1, [], False, os.getpid(), str(tmp_path / "outcome"), True)
+    order = trial.TrialOrder(
+        {"format": "e5m3"}, "operation", 0, 1, [], False, os.getpid(), str(tmp_path / "outcome"), True
+    )
     end = time.monotonic() + PATIENCE
     seconds = 3.0
     while not pids.exists():  # it takes seconds to import PyTorch
