@@ -1,5 +1,6 @@
 """Settings of these tests, and which of two processes runs what (``make test``)."""
 
+import gc
 import os
 import signal
 from contextlib import suppress
@@ -26,10 +27,11 @@ settings.register_profile("ours", deadline=None, phases=PHASES)  # 100 examples
 settings.register_profile("many", deadline=None, phases=PHASES, max_examples=200)  # make test-slow
 settings.load_profile("ours")
 
+# Whether the compiler knows the processor's instructions is not tried in each new folder, by programs compiled for that.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+
 # The processes of a user compile one at a time (roundoff.simulate.compiling.program_cache). So that these do not wait
 # for each other, each has a folder of its own for inductor's programs, kept from one run to the next.
-# That the compiler knows the processor's instructions, a new folder is not asked again: it compiles trials for that.
-os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")
 if WORKER and (programs := cache_folder(f"tests-{WORKER}")):
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(programs))
@@ -102,6 +104,17 @@ def forked_interpreters(monkeypatch):
     from forked_interpreters import use
 
     use(monkeypatch)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection():
+    """Collecting makes a million objects, which stay: what looks for garbage among them never finds any."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config, items):
