@@ -27,7 +27,7 @@ settings.register_profile("ours", deadline=None, phases=PHASES)  # 100 examples
 settings.register_profile("many", deadline=None, phases=PHASES, max_examples=200)  # make test-slow
 settings.load_profile("ours")
 
-# Whether the compiler knows the processor's instructions is not tried in each new folder, by programs compiled for that.
+# In a new folder, programs that try the instructions of the processor are not compiled first.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 # The processes of a user compile one at a time (roundoff.simulate.compiling.program_cache). So that these do not wait

@@ -268,10 +268,10 @@ def runs(tmp_path_factory):
         yield learned
 
 
-def test_weights_count_where_an_actor_does_what_the_learner_would_not(runs):
+def test_weights_count_where_an_actor_does_what_the_learner_would_not(runs, tmp_path):
+    train(config_of(None, **RUN), tmp_path, compiled=False)
     behind, _ = runs()
-    as_the_learner, _ = runs(pull_every=1)
-    assert torch.equal(as_the_learner, runs(pull_every=1, importance_weights=True)[0])
+    assert torch.equal(weights_of(tmp_path), runs(pull_every=1, importance_weights=True)[0])
     assert not torch.equal(behind, runs(importance_weights=True)[0])
 
 
