@@ -1,5 +1,6 @@
 """The code on the pages of docs/ runs, and prints what they say; links lead somewhere; every module has its row."""
 
+import ast
 import json
 import os
 import re
@@ -301,6 +302,36 @@ def test_the_page_about_the_house_names_every_room_and_nothing_else(folder):
     rooms = {f"{path.parent.relative_to(root)}/" for path in root.rglob("*/__init__.py")}
     rooms -= {room for room in rooms if re.match("algorithms/.", room)}  # an algorithm is described in its own folder
     assert named == rooms | {path.name for path in root.glob("*.py")} - {"__init__.py"}
+
+
+def defined_in(path):
+    """The functions and classes of a module; those within a class by ``Class.name``."""
+
+    def names(body, before):
+        for node in body:
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                yield f"{before}{node.name}"
+                if isinstance(node, ast.ClassDef):
+                    yield from names(node.body, f"{before}{node.name}.")
+
+    return set(names(ast.parse(path.read_text(encoding="utf-8")).body, ""))
+
+
+def test_every_step_that_a_page_names_is_a_function_of_that_file():
+    """Steps are written ``file:function``, with the file from the root of the repository."""
+    steps = [
+        (page.name, *step)
+        for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES.rglob("*.md")]
+        for step in re.findall(r"`([\w/]+/\w+\.py):([A-Za-z_][\w.]*)`", page.read_text(encoding="utf-8"))
+    ]
+    missing = [step for step in steps if not (ROOT / step[1]).is_file() or step[2] not in defined_in(ROOT / step[1])]
+    assert not missing
+    ways = (PAGES / "architecture.md").read_text(encoding="utf-8").split("## Ways through the house\n")[1]
+    ways = re.split(r"^\*\*", ways.split("\n## ")[0], flags=re.MULTILINE)[1:]
+    assert len(ways) >= 8
+    for way in ways:
+        steps = re.split(r"^\d\. ", way, flags=re.MULTILINE)
+        assert all(re.search(r"`[\w/]+\.py(:[\w.]+)?`", step) for step in steps[1:] or steps), way
 
 
 def test_pages_are_not_long():
