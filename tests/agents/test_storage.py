@@ -1,6 +1,7 @@
 """What runs keep in memory in formats of their own: by hand, and with the same bytes everywhere."""
 
 import json
+from collections import defaultdict
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from roundoff.agents.models.networks import MLP, forward
 from roundoff.agents.models.stored_layers import StoredLayers
 from roundoff.agents.optimizers.kahan_momentum import StoredEMA
 from roundoff.agents.optimizers.network_optimizer import NetworkOptimizer
+from roundoff.agents.programs import compiled as compiled_updates
+from roundoff.agents.programs import population
 from roundoff.agents.run.stopping import Stopped
 from roundoff.agents.stored import Kept
 from roundoff.simulate import store
@@ -29,6 +32,12 @@ EIGHT = {
     "second_moments": {"format": "posit8", "rounding": "stochastic"},
     "targets": {"format": "mxint8", "rounding": "stochastic"},
 }
+FORMATS_KEPT = [
+    ("mxint8", "stochastic"),
+    ("mxfp8_e4m3", "nearest-even"),
+    ("e5m2", "stochastic"),
+    ("posit8", "stochastic"),
+]
 TINY = {
     "task": "cartpole_swingup", "hidden_units": 16, "batch_size": 16, "action_repeat": 8, "steps": 800, "lr": 1e-3,
     "seed_steps": 20, "eval_every": 400, "eval_episodes": 1, "checkpoint_every": 10_000, "format": "e5m10",
@@ -184,7 +193,38 @@ def test_formats_without_rounding_change_nothing(tmp_path):
     assert bytes_of(tmp_path / "plain") == bytes_of(tmp_path / "stored")
 
 
-def test_compiled_in_a_population_or_interrupted_it_leaves_the_same_bytes(tmp_path):
+def test_a_compiled_step_stores_what_the_eager_one_does():
+    """Each of the formats and modes of a run, behind loops that the compiler writes and in front of others."""
+
+    def step(x, moment):
+        moment.mul_(0.9).add_(x, alpha=0.1)
+        kept = moment
+        for name, rounding in FORMATS_KEPT:
+            kept = store(kept * 1.1, Format.parse(name), Rounding(rounding)) - x
+        moment.copy_(store(moment, Format.parse("e5m2"), Rounding.STOCHASTIC))
+        return kept, store(x, Format.parse("e4m3"))
+
+    x = torch.randn(4, 96, generator=torch.Generator().manual_seed(0))
+    mine, theirs = torch.zeros(4, 96), torch.zeros(4, 96)
+    eager, simulation = simulate("e5m10", seed=3), simulate("e5m10", seed=3)
+    program = roundoff.compile(step, simulation)
+    for eager.step in range(2):
+        simulation.step = eager.step
+        found = program(x, mine)
+        with eager:
+            expected = step(x, theirs)
+        assert all(map(torch.equal, (*found, mine), (*expected, theirs)))
+        assert simulation.draws == eager.draws
+    assert program.reason is None
+    assert eager.draws == 4
+
+
+@pytest.mark.parametrize("traced", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["traced", "compiled"])
+def test_in_a_program_in_a_population_or_interrupted_it_leaves_the_same_bytes(tmp_path, traced, request, monkeypatch):
+    if traced:  # what the compiler makes of what is stored, the test above shows
+        request.getfixturevalue("uncompiled")
+        monkeypatch.setattr(compiled_updates, "_PROGRAMS", {})
+        monkeypatch.setattr(population, "programs_of", lambda *_: defaultdict(dict))
     keys = EIGHT | {
         "gradients": "e5m2",
         "weights": "mxint8",
