@@ -47,16 +47,20 @@ class Storages:
             self._purge_at = 2 * len(self._references) + _PURGE_EVERY
 
     def remove(self, x: torch.Tensor) -> None:
-        """Forgets the memory of ``x``, if it was remembered."""
+        """Forgets the memory of ``x``, if it was remembered, and has others forget it."""
         if x.layout is torch.strided:
-            self._forget(x.untyped_storage()._cdata)  # noqa: SLF001  what StorageWeakRef goes by
+            key = x.untyped_storage()._cdata  # noqa: SLF001  what StorageWeakRef goes by
+            if self._others is not None and self._told and key not in self._references:
+                self._told(key, False)
+            self._forget(key)
 
     def _forget(self, key: int) -> None:
         if self._references.pop(key, None) is not None and self._told:
             self._told(key, False)
 
     def __bool__(self) -> bool:
-        return bool(self._references)
+        """Whether there may be any."""
+        return bool(self._references) or self._others is not None
 
     def __contains__(self, x: torch.Tensor) -> bool:
         if (not self._references and self._others is None) or x.layout is not torch.strided:

@@ -103,6 +103,24 @@ def making_of(operation: OpOverload) -> MakesWholeNumbers | None:
     return MakesWholeNumbers(asked, of_first and name not in MAKING - _KEEPING | _CASTS | _LIFTS, name in _UNITS)
 
 
+@cache
+def numbers_given(operation: OpOverload) -> tuple[tuple[int, ...], bool] | None:
+    """The arguments by which alone an operation tells whether it makes whole numbers: Python's numbers, by position.
+
+    And whether there is one, with which it fills a size or tensor that is the argument before. None: it looks at more.
+    """
+    name = plain_name(operation.overloadpacket.__name__)
+    if name in _FILLING:
+        number = 2 if name == "new_full" else 1
+        is_number = "Tensor" not in str(schema_of(operation).arguments[number].type)
+        return ((number,), True) if is_number else None
+    if name not in _CONSTANT:
+        return None
+    places = _places_of_numbers(operation, numbers_alone=True)
+    tensors = any("Tensor" in str(schema_of(operation).arguments[position].type) for position, _ in places)
+    return None if tensors else (tuple(position for position, _ in places), False)
+
+
 def _asked(operation: OpOverload) -> Asked | None:
     name = plain_name(operation.overloadpacket.__name__)
     asked: Asked | None = None
@@ -179,20 +197,17 @@ _BOUNDING = frozenset(["clamp", "clamp_min", "clamp_max"])
 """A count stays one where it is kept away from zero: ``mask.sum().clamp(min=1e-9)``."""
 
 _CHOOSING = frozenset(["index", "indices", "mask", "condition", "repeats", "end"])
+_MODES = ("reduce", "rounding_mode")
 _NUMBERS = ("number", "Scalar", "float")
 
 
 def _all_of(operation: OpOverload, *, numbers_alone: bool = False) -> Asked:
     """Whether all numbers that come into the results are whole: those of tensors, and Python's."""
-    overwritten, plain = out_names(operation), plain_name(operation.overloadpacket.__name__)
-    places: list[tuple[int, str]] = []
-    mode: tuple[int, str] | None = None
-    for position, argument in enumerate(schema_of(operation).arguments):
-        kind, name = str(argument.type), argument.name
-        if name in ("reduce", "rounding_mode"):
-            mode = position, name
-        elif name not in overwritten and name not in _CHOOSING and _holds_numbers(kind, name, plain, numbers_alone):
-            places.append((position, name))
+    plain = plain_name(operation.overloadpacket.__name__)
+    places = _places_of_numbers(operation, numbers_alone=numbers_alone)
+    arguments = enumerate(schema_of(operation).arguments)
+    modes = [(position, argument.name) for position, argument in arguments if argument.name in _MODES]
+    mode = modes[-1] if modes else None
     allowed = ("floor", "trunc") if plain in _ROUNDING_DIVISION else (None, *_WHOLE_REDUCTIONS)
 
     def are_whole(args: Sequence[Any], kwargs: Mapping[str, Any], is_whole: IsWhole) -> bool:
@@ -202,6 +217,17 @@ def _all_of(operation: OpOverload, *, numbers_alone: bool = False) -> Asked:
         return all(holds(args[i] if i < given else kwargs.get(name), is_whole) for i, name in places)
 
     return are_whole if mode is not None or plain not in _ROUNDING_DIVISION else _never
+
+
+def _places_of_numbers(operation: OpOverload, *, numbers_alone: bool) -> list[tuple[int, str]]:
+    """The arguments whose numbers come into the results: position and name."""
+    overwritten, plain = out_names(operation), plain_name(operation.overloadpacket.__name__)
+    return [
+        (position, argument.name)
+        for position, argument in enumerate(schema_of(operation).arguments)
+        if argument.name not in (*_MODES, *overwritten, *_CHOOSING)
+        and _holds_numbers(str(argument.type), argument.name, plain, numbers_alone)
+    ]
 
 
 def _holds_numbers(kind: str, name: str, plain: str, numbers_alone: bool) -> bool:

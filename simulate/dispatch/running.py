@@ -123,6 +123,8 @@ class Runner:
             if self._shortcut is not None:
                 if follows:
                     self.operands.ask(self._shortcut.remembers)
+                if whole is not None:
+                    whole.ask(partial(self._shortcut.remembers, 3))
                 if places is not None:
                     places.be_followed(self._shortcut)
                 for plan in self.plans.values():

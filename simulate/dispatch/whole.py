@@ -110,6 +110,10 @@ class WholeNumbers:
         """Has ``told`` called with the address of memory that is marked (and True), or no longer (and False)."""
         self._marked.tell(told)
 
+    def ask(self, others: Callable[[int], bool]) -> None:
+        """Has ``others`` asked, too, whether what lies at an address is marked; they are told what is no longer."""
+        self._marked.ask(others)
+
     def mark(self, x: torch.Tensor, *, whole: bool = True) -> None:
         """Notes that the memory of ``x`` holds whole numbers alone, or that it does not."""
         if not whole:

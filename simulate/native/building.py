@@ -24,7 +24,8 @@ from roundoff.files import directory_lock, read_bytes, write_bytes, write_text
 
 SOURCE = Path(__file__).with_name("shortcut.cpp")
 _INCLUDED = tuple(
-    SOURCE.with_name(f"{name}.h") for name in ("exact", "loops", "memory", "pieces", "places", "products", "values")
+    SOURCE.with_name(f"{name}.h")
+    for name in ("exact", "loops", "memory", "pieces", "places", "products", "saved", "values")
 )
 _TORCH = Path(torch.__file__).parent
 _OPTIONS = ("-O2", "-std=c++20", "-fPIC", "-shared", "-fno-math-errno")

@@ -82,6 +82,7 @@ class Description(ctypes.Structure):
         ("single", LoopAddresses), ("twofold", LoopAddresses), ("rounds", _NUMBER), ("results", _MASK),
         ("written", _MASK), ("dtypes", _MASK), ("data", _NUMBER), ("heeds", _NUMBER),
         ("heeds_in_gradients", _NUMBER), ("counts", _NUMBER),
+        ("makes_whole", _NUMBER), ("numbers_given", _MASK), ("overwrites", _MASK),
         ("counts_up", _NUMBER), ("reads", _NUMBER), ("power", _NUMBER), ("root", _NUMBER),
         ("single_root", ctypes.c_void_p), ("twofold_root", ctypes.c_void_p), ("no_integers", _NUMBER),
         ("no_single", _NUMBER), ("moves", _NUMBER), ("numbers", _MASK), ("combining", _MASK), ("windows", _MASK),

@@ -20,6 +20,7 @@ from ..aten import products
 from ..aten.contracted_axes import has_blocks, is_operand
 from ..aten.outputs import writes_of
 from ..aten.schemas import argument_names, schema_of
+from ..aten.whole_numbers import numbers_given
 from .library import NAMESPACES, Description, ExactArithmetic, LoopAddresses
 from .loops import CARRIERS
 from .seen_products import ROLES, seen_products
@@ -74,7 +75,7 @@ class Notes(NamedTuple):
 
 def reasons_against(plan: PlanOfOperation, notes: Notes, loops: Loops) -> Iterator[str]:
     """Why an operation is not plain, in words; none if it is."""
-    operation, counts = plan.operation, plan.counts
+    operation = plan.operation
     if not isinstance(operation, torch._ops.OpOverload) or operation.namespace not in NAMESPACES:  # noqa: SLF001  its only name
         yield "it is neither of ATen nor of PyTorch's profiler"
         return
@@ -93,7 +94,7 @@ def reasons_against(plan: PlanOfOperation, notes: Notes, loops: Loops) -> Iterat
         and not any(_of_results(plan, loops).values()),
         "it is noted what rounding does to its results": plan.rounds and plan.name in notes.always,
         "it draws numbers that may become a weight's noise": notes.of_operands and notes.drawing(operation),
-        "it makes whole numbers of others than its first operand": notes.whole and _data(counts, plan.name) is None,
+        "it makes whole numbers of other tensors than its first operand": notes.whole and _data(plan) is None,
     }
     yield from (reason for reason, holds in tests.items() if holds)
 
@@ -108,7 +109,8 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Descri
     auxiliary = plan.counts.auxiliary if plan.counts else ()
     results = [i for i, views in enumerate(outputs.viewing) if not views and i not in auxiliary]
     adds = bool(notes.whole and plan.counts and plan.counts.adds)
-    data = _data(plan.counts, plan.name) if notes.whole else -1
+    data = _data(plan) if notes.whole else -1
+    makes = numbers_given(plan.operation) if notes.whole and plan.counts and plan.counts.making else None
     meaning = meaning_of(plan.kernel) or StandsFor()
     seen = _of_operands(plan, loops)
     by_role = seen_products(plan, loops)
@@ -127,6 +129,9 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Descri
         data=-1 if data is None else data,
         heeds=WHOLE * heeds + noted,
         heeds_in_gradients=WHOLE * bool(counts and counts.writes) + noted,
+        makes_whole=0 if makes is None else 1 + makes[1],
+        numbers_given=_mask(makes[0]) if makes else 0,
+        overwrites=_mask(position for position, _ in plan.counts.writes) if makes else 0,
         counts_up=notes.whole and plan.operation is torch.ops.aten.add_.Tensor,
         reads=meaning.reads,
         power=meaning.power,
@@ -235,13 +240,15 @@ def _first_matrix(plan: PlanOfOperation) -> int:
     return 1 if plan.operation in (torch.ops.aten.addmm.default, torch.ops.aten.baddbmm.default) else 0
 
 
-def _data(counts: Any, name: str) -> int | None:
-    """The argument with which no call makes whole numbers if it is data; -1 if none ever does; None: not known."""
-    if counts is None or counts.making is None:
+def _data(plan: PlanOfOperation) -> int | None:
+    """The argument with which no call makes whole numbers if it is data; -1: none, or numbers tell; None: not known."""
+    counts = plan.counts
+    assert plan.operation is not None
+    if counts is None or counts.making is None or numbers_given(plan.operation) is not None:
         return -1
     if counts.making.of_first:
         return 0
-    return 1 if name == "copy_" else None
+    return 1 if plan.name == "copy_" else None
 
 
 def _of_results(plan: PlanOfOperation, loops: Loops) -> dict[torch.dtype, LoopAddresses | None]:

@@ -20,6 +20,7 @@
 #include "pieces.h"
 #include "places.h"
 #include "products.h"
+#include "saved.h"
 #include "values.h"
 
 #include <atomic>
@@ -71,6 +72,11 @@ struct Description {
   int64_t heeds;         // marks that must not be on its arguments: 1: of whole numbers; 2: of those that are noted
   int64_t heeds_in_gradients;  // the same where autograd computes gradients, which count nothing
   int64_t counts;        // 1: adds a number, which must not be a whole one added to one number; 2: or in place
+  // 1: it makes whole numbers where its `numbers_given` are whole; 2: where the one of them is, and is 0, 1 or -1, or the
+  // argument before it, a size or a tensor, has no axes.
+  int64_t makes_whole;
+  uint64_t numbers_given;
+  uint64_t overwrites;   // the arguments that such a call overwrites, be it with zeros
   int64_t counts_up;     // whether it adds a number in place, which may be a step of a count
   int64_t reads;         // whether it reads a number, of which nothing is said if it is finite
   int64_t power;         // whether it takes powers, of which square roots are computed elsewhere
@@ -142,9 +148,15 @@ struct Simulation {
   std::vector<std::atomic<Plain*>> operations;     // where it does not follow
   std::unordered_map<uint64_t, Plain*> by_place;  // where it does
   std::atomic<bool> holds{false};  // nothing is plain for the time being
-  // Memory of which something is known, as in `heeds`.
-  std::unordered_map<const void*, int64_t> marked;
+  // Memory of which something is known, as in `heeds`: by Python, which tells when it is gone, or here, where it is kept in
+  // mind so that no other memory gets the address.
+  struct Marked {
+    int64_t told = 0, own = 0;
+    std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> kept;
+  };
+  std::unordered_map<const void*, Marked> marked;
   std::atomic<size_t> marks{0};
+  size_t purge_at = 1 << 12;
   mutable Lock lock;
   memory::Storages<Lock> inside;  // what was computed here, as far as that matters
   products::Remembered<Lock> remembered;
@@ -182,7 +194,42 @@ struct Simulation {
     if (!marks.load(std::memory_order_relaxed) || !x.has_storage()) return 0;
     std::lock_guard<Lock> guard(lock);
     auto found = marked.find(x.unsafe_storage().unsafeGetStorageImpl());
-    return found == marked.end() ? 0 : found->second;
+    return found == marked.end() ? 0 : found->second.told | found->second.own;
+  }
+
+  // Notes of memory that it holds whole numbers.
+  void mark_whole(const c10::TensorImpl& x) {
+    if (!x.has_storage()) return;
+    std::lock_guard<Lock> guard(lock);
+    Marked& marks_of = marked[x.unsafe_storage().unsafeGetStorageImpl()];
+    if ((marks_of.told | marks_of.own) & 1) return;
+    marks_of.own |= 1;
+    marks_of.kept = x.storage().getWeakStorageImpl();
+    if (marked.size() > purge_at) {
+      for (auto place = marked.begin(); place != marked.end();) {
+        Marked& one = place->second;
+        if (one.kept && one.kept->expired()) one.own = 0;
+        place = one.told | one.own ? std::next(place) : marked.erase(place);
+      }
+      purge_at = 2 * marked.size() + (1 << 12);
+    }
+    marks = marked.size();
+  }
+
+  // Python tells a mark, or that it is gone, whoever has noted it.
+  void tell_mark(int64_t kind, const void* memory, bool on) {
+    std::lock_guard<Lock> guard(lock);
+    Marked& marks_of = marked[memory];
+    marks_of.told = on ? marks_of.told | kind : marks_of.told & ~kind;
+    if (!on) marks_of.own &= ~kind;
+    if (!(marks_of.told | marks_of.own)) marked.erase(memory);
+    marks = marked.size();
+  }
+
+  bool is_whole(const void* memory) const {
+    std::lock_guard<Lock> guard(lock);
+    auto found = marked.find(memory);
+    return found != marked.end() && (found->second.told | found->second.own) & 1;
   }
 };
 
@@ -350,6 +397,39 @@ bool counts_up(const IValue* given, const Description& how, const Simulation& si
   return number_of(given[2], &factor) && factor == 1 && torch::autograd::get_current_graph_task_id() == -1;
 }
 
+bool is_whole(double number) {
+  constexpr double largest = 1 << 24;
+  return std::floor(number) == number && std::abs(number) <= largest;
+}
+
+bool has_axes(const IValue& value) {
+  return value.isTensor() ? value.toTensor().dim() != 0 : !value.isIntList() || !value.toIntVector().empty();
+}
+
+// Whether a call makes whole numbers, of arguments that say so by themselves.
+bool makes_whole(const IValue* given, size_t count, const Description& how) {
+  for (size_t i = 0; i < count; ++i) {
+    if (!has(how.numbers_given, i) || given[i].isNone() || given[i].isBool()) continue;
+    double number;
+    if (!number_of(given[i], &number) || !is_whole(number)) return false;
+    if (how.makes_whole == 2 && has_axes(given[i - 1]) && std::abs(number) > 1) return false;
+  }
+  return !computes_gradients();
+}
+
+// Of numbers that are no plain ones it is said in Python whether they are whole.
+bool gives_numbers(const IValue* given, size_t count, const Description& how) {
+  double number;
+  for (size_t i = 0; i < count; ++i)
+    if (has(how.numbers_given, i) && !given[i].isNone() && !given[i].isBool() && !number_of(given[i], &number))
+      return false;
+  return true;
+}
+
+bool covers_its_memory(const c10::TensorImpl& x) {
+  return x.has_storage() && x.numel() * x.itemsize() == x.unsafe_storage().nbytes();
+}
+
 const Loop& of_operands(const c10::TensorImpl& x, const Description& how) {
   return type_of(x) == at::kFloat ? how.single_operand : how.twofold_operand;
 }
@@ -446,6 +526,7 @@ bool takes(const Plain& plain, const Simulation& simulation, const IValue* given
     for (size_t i = 0; i < count; ++i)
       if (has(how.operands, i) && !can_be_seen(given[i], how)) return false;
   if (how.products.roundings && !sees_products(how.products, simulation, given, count, notes_weights, call)) return false;
+  if (how.makes_whole && !gives_numbers(given, count, how)) return false;
   if (how.reads && !is_finite(given[0])) return false;
   if (how.root && !has_roots(given[0], how)) return false;
   double power;
@@ -533,6 +614,22 @@ void note(const Description& how, Simulation& simulation, const IValue* given, s
     if (has(how.made, i)) all_tensors(results[i], add);
   for (size_t i = 0; how.changed && i < count; ++i)
     if (has(how.changed, i)) all_tensors(given[i], add);
+}
+
+// Notes that a call has made whole numbers.
+void note_whole(Plain& plain, Simulation& simulation, const IValue* given, size_t count, const IValue* results, size_t made) {
+  plain.left_whole.fetch_add(1, std::memory_order_relaxed);
+  auto mark = [&](const c10::TensorImpl* x) {
+    if (is_defined(x) && is_carrier(type_of(*x))) simulation.mark_whole(*x);
+    return true;
+  };
+  if (!plain.how.overwrites) {
+    for (size_t i = 0; i < made; ++i) all_tensors(results[i], mark);
+    return;
+  }
+  for (size_t i = 0; i < count; ++i)
+    if (has(plain.how.overwrites, i))
+      all_tensors(given[i], [&](const c10::TensorImpl* x) { return !is_defined(x) || !covers_its_memory(*x) || mark(x); });
 }
 
 void go_on_in_python(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack, const IValue* given, size_t count,
@@ -688,7 +785,8 @@ void run(Plain& plain, Simulation& simulation, const exact::Rows& rows, const pr
     see_products(how.products, call, given.data(), count, stack->data() + stack->size() - count, draws);
   }
   plain.calls.fetch_add(1, std::memory_order_relaxed);
-  const at::Tensor* model = rows.empty() ? in_pieces(plain, given.data(), count) : nullptr;
+  bool whole = how.makes_whole && makes_whole(given.data(), count, how);
+  const at::Tensor* model = rows.empty() && !whole ? in_pieces(plain, given.data(), count) : nullptr;
   if (model) run_in_pieces(plain, *model, op, keys, stack, given.data(), count, made);
   else if (rows.empty()) compute(how, op, keys, stack, given.data(), count, made);
   else compute_exactly(how, rows, stack, given.data(), count, made, draws);
@@ -703,7 +801,8 @@ void run(Plain& plain, Simulation& simulation, const exact::Rows& rows, const pr
         });
   };
   const IValue* results = stack->data() + stack->size() - made;
-  if (!how.rounds || how.reads) {
+  if (whole) note_whole(plain, simulation, given.data(), count, results, made);
+  if (!how.rounds || how.reads || whole) {
     count_seen();
     note(how, simulation, given.data(), count, results, made);
     if (moves(how, given.data(), count)) plain.moved.fetch_add(1, std::memory_order_relaxed);
@@ -722,6 +821,22 @@ void run(Plain& plain, Simulation& simulation, const exact::Rows& rows, const pr
   if (moves(how, given.data(), count)) plain.moved.fetch_add(1, std::memory_order_relaxed);
   if (!model)
     all_computed(how, given.data(), count, results, made, [&](c10::TensorImpl* x) { return round(x, plain, draws); });
+}
+
+size_t detaching = 0;  // the number of the operation that gives shallow copies
+
+// Whether there is nothing to be done for a shallow copy that autograd makes, but to count it.
+bool takes_saved(const c10::TensorImpl* x) {
+  Simulation* simulation = at_work();
+  Plain* plain = simulation ? simulation->find(detaching) : nullptr;
+  if (!plain) return false;
+  const IValue given = at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(
+      const_cast<c10::TensorImpl*>(x)));
+  exact::Rows rows;
+  products::Call call;
+  if (!takes(*plain, *simulation, &given, 1, rows, call)) return false;
+  plain->calls.fetch_add(1, std::memory_order_relaxed);
+  return true;
 }
 
 class Kernel final : public c10::OperatorKernel {
@@ -774,6 +889,11 @@ int64_t roundoff_start(const char* const* names, const char* const* overloads, i
                                                             nullptr, "roundoff"));
     operators.push_back(*found);
     numbered[std::string(names[i]) + (*overloads[i] ? "." : "") + overloads[i]] = number;
+  }
+  auto found = numbered.find("aten::detach");
+  if (found != numbered.end()) {
+    detaching = found->second;
+    saved::begin(takes_saved);
   }
   return static_cast<int64_t>(operators.size());
 }
@@ -874,18 +994,14 @@ int64_t roundoff_take_seen(void* plain, int64_t place) { return static_cast<Plai
 
 // Notes a kind of mark on memory, or that there is none.
 void roundoff_mark(void* simulation, int64_t kind, const void* memory, int64_t on) {
-  auto& of = *static_cast<Simulation*>(simulation);
-  std::lock_guard<Lock> guard(of.lock);
-  auto& marks = of.marked[memory];
-  marks = on ? marks | kind : marks & ~kind;
-  if (!marks) of.marked.erase(memory);
-  of.marks = of.marked.size();
+  static_cast<Simulation*>(simulation)->tell_mark(kind, memory, on != 0);
 }
 
 // Whether it was noted here that memory was computed inside (0), that a forward product has multiplied it (1), or with a
-// weight (2).
+// weight (2); or whether it is known to hold whole numbers (3).
 int64_t roundoff_remembers(void* simulation, int64_t what, const void* memory) {
   auto& of = *static_cast<Simulation*>(simulation);
+  if (what == 3) return of.is_whole(memory);
   return (what == 0 ? of.inside : what == 1 ? of.remembered.activations : of.remembered.weighted).has(memory);
 }
 

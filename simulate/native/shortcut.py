@@ -154,7 +154,7 @@ class Shortcut:
             self._loaded.hold_simulation(self._handle, False)
 
     def remembers(self, what: int, memory: int) -> bool:
-        """Whether C++ knows of memory that it was computed inside (0), multiplied (1), or so with a weight (2)."""
+        """Whether C++ knows that memory was computed inside (0), multiplied (1; with a weight: 2), or is whole (3)."""
         return bool(self._loaded.remembers(self._handle, what, memory))
 
     def _mark(self, kind: int, memory: int, on: bool) -> None:
