@@ -46,12 +46,14 @@ class Intake(ABC):
 
     def __init__(self, fmt: Format, dtype: torch.dtype, device: torch.device) -> None:
         self.format = fmt
+        self._by_pytorch = str(fmt) in ("fp32", "fp64")  # whose own conversion rounds to these, in a fifth of the time
         self.dtype = dtype
         self.device = device
 
     def to_format(self, values: NDArray[np.floating[Any]]) -> torch.Tensor:
         """What comes from outside enters the run's format here, rounded once, from float64."""
-        rounded = round(torch.from_numpy(values.astype(np.float64)), self.format)
+        numbers = torch.from_numpy(values.astype(np.float64))
+        rounded = numbers if self._by_pytorch else round(numbers, self.format)
         return to_device(rounded.to(self.dtype), self.device)
 
     def from_format(self, numbers: torch.Tensor) -> NDArray[np.floating[Any]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from ...formats import Format
+from ..config.actor_keys import has_importance_weights
 from ..streams import Stream, sequence, torch_generator
 from .intake import PixelIntake, StateIntake, make_intake
 from .n_step import NStepIntake, NStepPixelIntake
@@ -143,7 +144,8 @@ def record_steps(config: ValueKeys, sizes: Sizes, dtype: torch.dtype, device: to
     else:
         assert isinstance(intake, StateIntake)
         kept = intake.rows_kept
-        intake = NStepIntake(kept, *steps, **options)
+        if config.n_steps > 1 or has_importance_weights(config):
+            intake = NStepIntake(kept, *steps, **options)
     if config.prioritized:
         intake.replay = PrioritizedReplay(kept, config.importance_exponent, additions=config.transitions, fmt=fmt)
     return OffPolicyRecorder(config, intake, sizes)
