@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from roundoff.analysis import read_experiment
-from roundoff.analysis.runs.areas import areas
+from roundoff.analysis.runs.records import areas
 from roundoff.analysis.tables.summary import ended
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import isotonic_regression
 
 from roundoff.runs.metric import RETURN, Metric
 
@@ -15,17 +16,23 @@ from ..tables.summary import REFERENCE as FP32
 from ..tables.wording import tick
 from .drawing.axes import is_logarithmic, limits_by_task, ordered
 from .drawing.legends import legend_under
-from .drawing.line_ends import label_ends
 from .drawing.style import REFERENCE, SCREEN, Look, Size, figure, ordered_looks, points, takes_half
 from .drawing.told import tell_line, tell_runs
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from ..runs.experiment import Experiment
 
 _MOST = 200  # rows of a line
+_GAP = 0.045  # of the height of a panel, between names
+_FIT = int(1 / _GAP)
+
+End = tuple[float, float, str, Look]
+"""The end of a line: height, place across, name, look."""
 _TOGETHER = 6  # lines that a panel has at most, if conditions share it
 _MARKED = 30  # of them that have a marker, about
 
@@ -198,3 +205,28 @@ def thinned(table: pd.DataFrame, most: int = _MOST) -> pd.DataFrame:
     part = np.arange(len(table)) * most // len(table)
     means = table.groupby(part).mean()
     return means.set_axis(table.index.to_series().groupby(part).last())
+
+
+def label_ends(axis: Axes, ends: Sequence[End]) -> bool:
+    """Writes names beside the ends of lines, moved no further than needed not to overlap.
+
+    Args:
+        axis: whose limits and scale are settled.
+        ends: of the lines.
+
+    Returns:
+        Whether there is room for the names: nothing is written if there is none.
+    """
+    if not ends or len(ends) > _FIT:
+        return not ends
+    across = max(x for _, x, _, _ in ends)
+    heights = axis.transAxes.inverted().transform(axis.transData.transform([(across, y) for y, *_ in ends]))[:, 1]
+    order = np.argsort(heights, kind="stable")
+    offsets = _GAP * np.arange(len(ends))
+    places = isotonic_regression(heights[order] - offsets).x + offsets
+    for place, i in zip(places, order, strict=True):
+        *_, name, style = ends[i]
+        axis.annotate(name, (across, place), xycoords=("data", "axes fraction"), xytext=(points(8), 0),
+                      textcoords="offset points", va="center", color=style.color, fontsize="small",
+                      annotation_clip=False)  # fmt: skip
+    return True

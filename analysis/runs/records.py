@@ -1,21 +1,22 @@
-"""What runs have logged: evaluations, values, and where results of observed runs lie; record by record, and at once."""
+"""What runs have logged: evaluations with areas under them, values, and where results of observed runs lie."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from math import inf, isfinite
+from math import inf, isfinite, nan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from roundoff.files import parse_json
+from roundoff.runs.folder import RunDirectory
 from roundoff.runs.log import about_damaged_line, read_log
 from roundoff.runs.result import MALFORMED
 
 from .outcome import finite, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -172,3 +173,27 @@ def _exponents(record: dict[str, Any]) -> list[dict[str, Any]]:
         if role not in ("kind", "step")
         for exponent, results in counts["exponents"].items()
     ]
+
+
+def area(curve: Iterable[tuple[float, float]]) -> float:
+    """The area under a learning curve, over its length: a mean return, which compares with that of the end.
+
+    Args:
+        curve: steps and returns of evaluations, in any order; of several at a step the last one counts.
+
+    Returns:
+        The integral by trapezoids from the first evaluation to the last, over the steps between them; NaN of fewer
+        than two steps, and where it is beyond float64.
+    """
+    points = sorted(dict(curve).items())
+    if len(points) < 2:
+        return nan
+    steps, returns = np.array(points, float).T
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = float(np.trapezoid(returns, (steps - steps[0]) / (steps[-1] - steps[0])))
+    return found if isfinite(found) else nan
+
+
+def areas(folders: Mapping[str, Path]) -> dict[str, float]:
+    """The area of each agent's run, by id; NaN where it logged fewer than two evaluations."""
+    return {name: area(read_evaluations(RunDirectory(folder).metrics)) for name, folder in folders.items()}

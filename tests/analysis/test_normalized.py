@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from roundoff.analysis import against, report
-from roundoff.analysis.runs.areas import area, areas
 from roundoff.analysis.runs.experiment import read_experiment
+from roundoff.analysis.runs.records import area, areas
 from roundoff.analysis.statistics.comparisons import probability_of_improvement
 from roundoff.analysis.tables.against_fp32 import against_reference
 from roundoff.analysis.tables.normalized import interquartile_mean_of

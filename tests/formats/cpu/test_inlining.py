@@ -9,7 +9,7 @@ from numba.core import inline_closurecall
 from numba.core.ccallback import CFunc
 from numba.core.inline_closurecall import InlineWorker
 
-from roundoff.formats.cpu.inlining import inlining_without_copies
+from roundoff.formats.cpu.c_functions import inlining_without_copies
 
 
 @njit(inline="always")
