@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 import threading
+from functools import cache
 from typing import TYPE_CHECKING, Any, final
 
 import torch
+from torch._C._dynamo.eval_frame import get_eval_frame_callback
+from torch.optim.optimizer import _global_optimizer_pre_hooks as _hooks_of_steps
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
@@ -57,6 +60,19 @@ class _Stance:
     @property
     def backend(self) -> Any:
         return self.found.backend
+
+
+@cache
+def _eval_frame() -> Any:
+    """The module that has the stance; it takes seconds to import."""
+    from torch._dynamo import eval_frame  # noqa: PLC0415  as the line above says
+
+    return eval_frame
+
+
+def is_compiling() -> bool:
+    """Whether this thread is in a function that ``torch.compile`` has been given."""
+    return get_eval_frame_callback() not in (None, False)
 
 
 def is_compiling_operator() -> bool:
@@ -110,25 +126,38 @@ class ProcessState:
         with self._lock:
             self._count += 1
             if self._count == 1:
-                self._begin()
+                (self._begin_apart if is_compiling() else self._begin)()
+
+    def _called_before_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        self._before_step(optimizer)
 
     def leave(self) -> None:
         """A simulation is left."""
         with self._lock:
             self._count -= 1
             if self._count == 0 and not sys.is_finalizing():
-                self._end()
+                (self._end_apart if is_compiling() else self._end)()
 
-    # Where torch.compile runs a function of which parts are compiled, its stance would refuse to be set.
+    # Where torch.compile runs a function of which parts are compiled, its stance would refuse to be set. Keeping dynamo
+    # off takes as long as all the rest.
     @torch._disable_dynamo  # type: ignore[attr-defined]  # noqa: SLF001  torch.compiler's imports it at once
-    def _begin(self) -> None:
-        from torch._dynamo import eval_frame  # noqa: PLC0415  as the line above says
+    def _begin_apart(self) -> None:
+        self._begin()
 
+    @torch._disable_dynamo  # type: ignore[attr-defined]  # noqa: SLF001  the only access there is
+    def _end_apart(self) -> None:
+        self._end()
+
+    def _begin(self) -> None:
+        eval_frame = _eval_frame()
         self._flags.__enter__()  # type: ignore[no-untyped-call]
         _pop_mode()
         self._stance = _Stance(eval_frame._stance, self._is_inside)  # noqa: SLF001  the only access there is
         eval_frame._set_stance(self._stance)  # noqa: SLF001  the only access there is
-        self._hook = register_optimizer_step_pre_hook(lambda optimizer, _args, _kwargs: self._before_step(optimizer))
+        if self._hook is None:
+            self._hook = register_optimizer_step_pre_hook(self._called_before_step)
+        else:
+            _hooks_of_steps[self._hook.id] = self._called_before_step
         if self._start is None or self._plain is not threading.Thread.start:
             self._plain = threading.Thread.start
             self._start = watched(self._plain, self._at_work)
@@ -136,10 +165,8 @@ class ProcessState:
         self._generators.begin()
         self._clipping.begin()
 
-    @torch._disable_dynamo  # type: ignore[attr-defined]  # noqa: SLF001  the only access there is
     def _end(self) -> None:
-        from torch._dynamo import eval_frame  # noqa: PLC0415  it takes seconds to import
-
+        eval_frame = _eval_frame()
         self._generators.end()
         self._clipping.end()
         if self._hook is not None:
