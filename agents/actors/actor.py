@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from ..acting.engines import open_engine
 from ..algorithms.explorer import explorer_of
 from ..config.actor_keys import WithActors
 from ..config.own_algorithms import import_as_told
@@ -22,6 +21,7 @@ from ..experience.sampling import LocalSampler, Sample, random_actions
 from ..streams import Stream, sequence, torch_generator
 from .chunks import ACTIVITIES, Chunk, PolicyChoice, Pull, pulls_before
 from .noise import NoisyPolicy
+from .weights import opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -201,7 +201,7 @@ class Actor:
             elif self._keys.noise_of:
                 self._engine = NoisyPolicy(message, self._keys.noise_of, self._noise)
             else:
-                self._engine = open_engine(self._keys.engine, message)
+                self._engine = opened(message, self._keys)
         self._weights = weights
 
     def _perceived(self, observations: NDArray[Any]) -> NDArray[np.float32]:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..config.actor_keys import ActorKeys
+
 if TYPE_CHECKING:
     from .weights import FullPolicy
 
@@ -15,20 +17,19 @@ class Quantizer:
     """An actor of Ray's with two threads: one packs, while the other says what was packed last.
 
     Args:
-        format: of the packed weights.
-        engine: of the actors.
+        keys: of the actors, as JSON values.
     """
 
-    def __init__(self, format: str, engine: str) -> None:
+    def __init__(self, keys: dict[str, Any]) -> None:
         import ray  # noqa: PLC0415  we are inside of it
 
         torch.set_num_threads(1)
-        self._ray, self._format, self._engine = ray, format, engine
+        self._ray, self._keys = ray, ActorKeys(**keys)
         self._latest: tuple[int, list[Any]] | None = None
 
     def pack(self, version: int, policy: FullPolicy) -> None:
         """Packs a policy and publishes it."""
-        self._latest = (version, [self._ray.put(policy.packed(self._format, self._engine))])
+        self._latest = (version, [self._ray.put(policy.packed(self._keys))])
 
     def latest(self) -> tuple[int, list[Any]] | None:
         """The version, and a reference to its message, in a list, since Ray would send what it refers to."""

@@ -121,7 +121,7 @@ class Stage:
         self._quantizer = (
             ray.remote(Quantizer)
             .options(num_cpus=1, max_restarts=-1, max_concurrency=2)
-            .remote(self._keys.format, self._keys.engine)
+            .remote(self._keys.model_dump(mode="json"))
         )
         self._packing: Any = None
         self._actors: list[Any] = [None] * self._keys.count

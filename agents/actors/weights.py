@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from ..acting.engines import message_for
+from ..acting.engines import message_for, open_engine
 from ..acting.packed import PackedPolicy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from ..acting.engines import Engine
+    from ..config.actor_keys import ActorKeys
     from ..models.policy_layers import Layer, PolicyLayers
 
 _NOTHING = torch.empty(0)
@@ -33,12 +35,21 @@ class FullPolicy(NamedTuple):
         numbers = [part.numpy() for layer in policy for part in (layer.weight, layer.bias)]
         return cls(_with(policy, [_NOTHING] * len(numbers)), numbers)
 
-    def packed(self, format: str, engine: str) -> NDArray[np.uint8]:
-        """What actors pull: the message for their engine; empty if a number is not finite, and nobody can act so."""
+    def packed(self, keys: ActorKeys) -> NDArray[np.uint8]:
+        """What actors pull, to be opened by :func:`opened`; empty if a number is not finite, and nobody can act so."""
         if not all(np.isfinite(part).all() for part in self.numbers):
             return np.zeros(0, dtype=np.uint8)
         policy = _with(self.layout, [torch.from_numpy(part.copy()) for part in self.numbers])
-        return np.frombuffer(message_for(engine, PackedPolicy.of(policy, format)), dtype=np.uint8)
+        if keys.communicate:
+            return np.frombuffer(PackedPolicy.of(policy, keys.communicate).to_bytes(), dtype=np.uint8)
+        return np.frombuffer(message_for(keys.engine, PackedPolicy.of(policy, keys.format)), dtype=np.uint8)
+
+
+def opened(message: bytes, keys: ActorKeys) -> Engine:
+    """What acts as a message says that :meth:`FullPolicy.packed` made, in the format that actors compute in."""
+    if keys.communicate:
+        message = message_for(keys.engine, PackedPolicy.of(PackedPolicy.from_bytes(message).policy, keys.format))
+    return open_engine(keys.engine, message)
 
 
 def _with(policy: PolicyLayers, numbers: list[torch.Tensor]) -> PolicyLayers:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, final
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from .fields import KeyRole, Positive, PositiveFloat, key
 from .learning_keys import OffPolicyKeys, format_with_codes
@@ -22,7 +31,11 @@ class ActorKeys(BaseModel):
 
     count: Positive = key(4, "Processes that act, each in its share of `environments`.")
     format: Annotated[str, AfterValidator(format_with_codes)] = key(
-        "int8", "The format in which the weights travel, and in which actors compute; any that has codes."
+        "int8", "The format in which actors compute, and their weights travel; any that has codes."
+    )
+    communicate: Annotated[str, AfterValidator(format_with_codes)] | None = key(
+        None,
+        "A format in which the weights travel in place of `format`: actors decode them, and round them to `format`.",
     )
     engine: Literal["simulated", "onnxruntime"] = key(
         "simulated",
@@ -52,6 +65,12 @@ class ActorKeys(BaseModel):
         check(self)
         return self
 
+    @model_serializer(mode="wrap")
+    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The keys; one that came later is no part of the identity of runs without it."""
+        values: dict[str, Any] = dump(self)
+        return {name: value for name, value in values.items() if name != "communicate" or value is not None}
+
 
 def parse_actors(value: Any) -> Any:
     """A mapping as keys of actors; raises ValueError with all that is wrong in it."""
@@ -71,9 +90,9 @@ class WithActors(OffPolicyKeys):
     actors: Annotated[ActorKeys | None, BeforeValidator(parse_actors)] = key(
         None,
         "Processes that act with a quantized copy of the policy while this one learns: a mapping with `count` (4),"
-        " `format` (int8), `engine` (`simulated` or `onnxruntime`), `pull_every` (1000), `samples_per_insert`,"
-        " `lockstep`, `importance_weights` and `noise_of`; `environments` is then as many, unless it is given. Such"
-        " runs do not repeat, unless they are in lockstep; see docs/actorq.md.",
+        " `format` (int8), `communicate`, `engine` (`simulated` or `onnxruntime`), `pull_every` (1000),"
+        " `samples_per_insert`, `lockstep`, `importance_weights` and `noise_of`; `environments` is then as many, unless"
+        " it is given. Such runs do not repeat, unless they are in lockstep; see docs/actorq.md.",
         KeyRole.OUTSIDE_UPDATES | KeyRole.LATER,
     )
     initial_weights: Literal["orthogonal", "uniform"] = key(
@@ -111,7 +130,8 @@ def has_actors(config: TrainConfig) -> bool:
 
 def _told(error: Any) -> str:
     if error["type"] == "value_error":
-        return str(error["ctx"]["error"])
+        message = str(error["ctx"]["error"])
+        return f"actors.{error['loc'][0]}: {message}" if error["loc"] else message
     if error["type"] == "extra_forbidden":
         return f"actors has no key {error['loc'][0]}; allowed are {', '.join(ActorKeys.model_fields)}"
     message = error["msg"].replace("Input should", "must")

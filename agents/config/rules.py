@@ -287,6 +287,9 @@ RULES = (
     KeyRule(lambda c: c.noise_of is not None and (c.format, c.engine) != ("fp32", "simulated"), "noise_of",
          "noise_of is added to actors in fp32: set format: fp32 and engine: simulated, got format: {c.format} and"
          " engine: {c.engine}"),
+    KeyRule(lambda c: c.noise_of and c.communicate, "noise_of",
+         "noise_of is added to actors in fp32, whose weights travel so, got communicate: {found}; leave one of them"
+         " out"),
     KeyRule(lambda c: c.format not in (found := ENGINE_FORMATS.get(c.engine, (c.format,))) and " or ".join(found),
          "engine",
          "engine: {c.engine} computes in {found}, got format: {c.format}; use one of them, or engine: simulated"),

@@ -9,10 +9,13 @@ import pytest
 import torch
 
 from roundoff.agents import RunError, TrainConfig
+from roundoff.agents.acting.engines import message_for, open_engine
+from roundoff.agents.acting.packed import PackedPolicy
 from roundoff.agents.actors import actor as actor_module
 from roundoff.agents.actors.actor import Actor
 from roundoff.agents.actors.weights import FullPolicy
 from roundoff.agents.algorithms.d4pg import agent as d4pg_agent
+from roundoff.agents.config.actor_keys import ActorKeys
 from roundoff.agents.config.own_algorithms import for_others
 from roundoff.agents.environments.parallel import VectorEnvironment
 from roundoff.agents.streams import Stream, torch_generator
@@ -43,8 +46,9 @@ class Published:
             raise FakeRay.exceptions.RayError
         return self.found
 
-    def publish(self, version, policy, format="fp32", engine="simulated"):
-        self.found = (version, [FullPolicy.of(policy).packed(format, engine)])
+    def publish(self, version, policy, format="fp32", engine="simulated", communicate=None):
+        keys = ActorKeys(format=format, engine=engine, communicate=communicate)
+        self.found = (version, [FullPolicy.of(policy).packed(keys)])
 
 
 @pytest.fixture
@@ -91,6 +95,41 @@ def test_an_actor_of_d4pg_acts_as_the_network_and_its_noise_say(published, engin
     assert (pull.at, pull.version, pull.before) == (0, 0, None)
     np.testing.assert_allclose(pull.states, before[:, 0], atol=1e-6)
     np.testing.assert_allclose(pull.basis, best, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("format", "engine"), [("fp32", "simulated"), ("int8_ax0", "simulated"), ("int8", "onnxruntime")]
+)
+def test_weights_travel_in_one_format_and_act_in_another(published, format, engine):
+    if engine == "onnxruntime":
+        pytest.importorskip("onnxruntime")
+    keys = {"count": 4, "format": format, "engine": engine, "pull_every": 10, "communicate": "e4m3"}
+    config = TrainConfig(actors=keys, **D4PG | {"exploration_noise": 0.0, "exploration_noise_min": None})
+    policy = learner_of(config).policy_layers()
+    published.publish(0, policy, format, engine, "e4m3")
+    assert published.found[1][0].nbytes == len(PackedPolicy.of(policy, "e4m3").to_bytes())
+    actor = actor_of(config, published, rank=3)
+    first = actor.begin()
+    chunk = actor.collect(6)
+    seen = np.concatenate([first[None], chunk.steps.observations[:-1]])[2:, 0].astype(np.float32)
+    rounded = PackedPolicy.of(PackedPolicy.of(policy, "e4m3").policy, format)
+    by_rounded, by_plain = (
+        open_engine(engine, message_for(engine, one)) for one in (rounded, PackedPolicy.of(policy, format))
+    )
+    expected, plain = (np.concatenate([one.act(x[None]) for x in seen]) for one in (by_rounded, by_plain))
+    np.testing.assert_array_equal(chunk.actions[2:, 0], expected)
+    assert np.abs(expected - plain).max() > 1e-4
+
+
+def test_in_what_weights_travel_is_part_of_a_run_where_it_is_said():
+    assert "communicate" not in TrainConfig(actors={"count": 2}, **D4PG).as_json()["actors"]
+    config = TrainConfig(actors={"count": 2, "communicate": "fp16", "format": "fp32"}, **D4PG)
+    assert config.as_json()["actors"]["communicate"] == "e5m10"
+    assert TrainConfig(**config.as_json()) == config
+    with pytest.raises(ValueError, match="whose weights travel so, got communicate"):
+        TrainConfig(actors={"format": "fp32", "noise_of": "int8", "communicate": "fp16"}, **D4PG)
+    with pytest.raises(ValueError, match=r"actors\.communicate"):
+        TrainConfig(actors={"communicate": "no such"}, **D4PG)
 
 
 def test_an_actor_goes_on_with_its_weights_while_there_are_no_others(published):
