@@ -42,8 +42,10 @@ sweep: $(INSTALLED)
 test: $(INSTALLED)
 	@+$(MAKE) --no-print-directory --jobs 2 lint tests-alone
 
+# As many processes as WORKERS; 2 suit two cores.
+WORKERS ?= 2
 tests-alone: $(INSTALLED)
-	@cd $(ROOT) && $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@cd $(ROOT) && $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # The learning runs that are too long for every day, and more random examples of all properties.
 test-slow: $(INSTALLED)
