@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 
 from .. import gpu
@@ -100,13 +102,20 @@ class NVFP4Format(ScaledByData):
         return torch.cat([-positive[1:].flip(0), positive])
 
     def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
-        if self.square:
+        if self.square and how.random is not None:
             words = words_for(how.rounding, how.random, source)
             target.copy_(self._round_tensor(source, how._replace(words=words)))
             return
-        length, inner = along(source, check_axis(self, self.axis, source))
+        axis = check_axis(self, self.axis, source)
         low, high = torch.aminmax(in_order_of_memory(source))
-        tensor_scale = float(_tensor_scale(torch.maximum(-low, high)))
+        tensor_scale = _scale_in_memory(float(torch.maximum(-low, high)), source.dtype)
+        if self.square:
+            squares = self._cut(source, axis).contiguous()
+            size = squares.shape[-1]
+            round_blocks_in_mode(squares, squares, (size, 1, size), 0, _ELEMENT, tensor_scale, how)
+            target.copy_(self._joined(squares, source, axis))
+            return
+        length, inner = along(source, axis)
         round_blocks_in_mode(source, target, (length, inner, self.block), 0, _ELEMENT, tensor_scale, how)
 
     def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
@@ -182,6 +191,15 @@ def _tensor_scale(top: torch.Tensor) -> torch.Tensor:
     """The scale of a tensor whose largest magnitude is ``top``; NaN if that is NaN or infinite."""
     scale = (top / (_SCALE.max * _ELEMENT.max)).clamp(min=2.0**-126)
     return where(top == 0, 1.0, where(top.isfinite(), scale, torch.nan))
+
+
+def _scale_in_memory(top: float, dtype: torch.dtype) -> float:
+    """:func:`_tensor_scale` of one number of ``dtype``, without tensors."""
+    if top == 0:
+        return 1.0
+    carrier = np.float32 if dtype == torch.float32 else np.float64
+    scale = float(carrier(top) / carrier(_SCALE.max * _ELEMENT.max))
+    return max(scale, 2.0**-126) if math.isfinite(top) else math.nan
 
 
 def _element_codes(x: torch.Tensor, element: Element, rounding: Rounding, words: torch.Tensor | None) -> torch.Tensor:

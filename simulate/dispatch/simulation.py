@@ -126,7 +126,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Makes what a policy needs."""
         assert isinstance(policy.format, Format)
         self.policy, self.format = policy, policy.format
-        follows = policy.depends_on_place or bool(self._watching) or names_steps(policy)
+        self._names_steps = names_steps(policy)
+        follows = policy.depends_on_place or bool(self._watching) or self._names_steps
         stores = bool(self._made_with["stored"])
         self._does_anything = bool(self._watching) or stores or policy != Policy.of("fp32")
         self._narrows = self._made_with["products"] == "fast" and self._does_anything
@@ -418,7 +419,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _stepped(self, optimizer: torch.optim.Optimizer, after: bool) -> None:
         """Called around each step of an optimizer, of which a rule may ask to round what is stored."""
-        if at_work() is not self or this_thread.rounding or not names_steps(self.policy):
+        if not self._names_steps or at_work() is not self or this_thread.rounding:
             return
         role = Role.OPTIMIZER.value
         key = (OPTIMIZER_STEP, role, "")
