@@ -107,8 +107,8 @@ FIGURES = {
         for name, across in (("significand", "significand_bits"), ("exponent", "exponent_bits"), ("bits", "bits"))
     },
     **{
-        f"curves-{across}": Drawable(partial(_curves_across, across=across), draw_curves)
-        for across in ("environments", "batch_size")
+        f"curves-{across.rpartition('.')[2]}": Drawable(partial(_curves_across, across=across), draw_curves)
+        for across in ("environments", "batch_size", "actors.pull_every")
     },
     "relative": Drawable(_relative, draw_relative),
     "plane": Drawable(_plane, draw_plane),

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 TIME_TO_REWARD = "time to 95 % of fp32's return"
 _SHARE = 0.95
-_KEYS = ["actors.format", "actors.engine", "actors.pull_every"]
+_SENT = "actors.communicate"
+_SAID = ["actors.format", "actors.engine", "actors.pull_every"]
+_KEYS = [*_SAID, _SENT]
 _REFERENCE = "fp32"
 
 
@@ -38,23 +40,23 @@ def times_to_reward(experiment: Experiment, _summary: pd.DataFrame) -> list[Meas
     for task, runs in _with_actors(experiment).groupby("task", sort=True):
         groups = {_condition(own): own for _, own in runs.groupby(_KEYS, sort=False)}
         conditions = {key: _curve(experiment, own) for key, own in groups.items()}
-        references = [key for key in conditions if key[0] == _REFERENCE and len(conditions[key])]
+        references = [key for key in conditions if {key[0], key[3]} == {_REFERENCE} and len(conditions[key])]
         if not references:
             continue
         best = conditions[max(references, key=lambda key: key[2])]["return"].max()
         level = best - (1 - _SHARE) * abs(best)
         reached = {key: _first(curve, level) for key, curve in conditions.items()}
         for key, curve in conditions.items():
-            (name, engine, every), own = key, reached[key]
-            same = [reached[other].clock for other in references if other[1:] == key[1:]]
+            (name, engine, every, sent), own = key, reached[key]
+            same = [reached[other].clock for other in references if other[1:3] == key[1:3]]
             speedup = same[0] / own.clock if same and own.clock > 0 else math.nan
             cells = {
-                "task": str(task), "actors": name, "engine": engine, "pull every": f"{every:g}",
+                "task": str(task), "actors": _actors(name, sent), "engine": engine, "pull every": f"{every:g}",
                 "level": f"{level:.0f}", "steps to it": _text(own.step, ".0f"),
                 "actor's seconds": _text(own.clock, ".3g"), "speedup": _text(speedup, ".2f"),
                 "best": _text(curve["return"].max(), ".0f"), "runs": str(len(groups[key])),
             }  # fmt: skip
-            where = {"task": task, **dict(zip(_KEYS, key, strict=True))}
+            where = {"task": task, **dict(zip(_SAID, key, strict=False))}
             rows.append(Measured(cells, where, over_tasks=True))
     return rows
 
@@ -64,27 +66,35 @@ def breakdown(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
     runs = _with_actors(experiment)[["id", "task", *_KEYS]].merge(actor_times(experiment), on="id")
     rows = []
     for (task, *_), own in runs.groupby(["task", *_KEYS], sort=True):
-        name, engine, every = key = _condition(own)
+        name, engine, every, sent = key = _condition(own)
         means = own[list(ACTIVITIES)].mean()
-        cells = {"task": str(task), "actors": name, "engine": engine, "pull every": f"{every:g}"}
+        cells = {"task": str(task), "actors": _actors(name, sent), "engine": engine, "pull every": f"{every:g}"}
         cells |= {f"{activity} (ms)": f"{means[activity]:.3g}" for activity in ACTIVITIES}  # s of 1000 steps
         weights = means["pull"] + means["deserialize"] + means["load"]
         cells["for weights"] = f"{100 * weights / (weights + means['step']):.0f} %" if means["step"] > 0 else ""
-        where = {"task": task, **dict(zip(_KEYS, key, strict=True))}
+        where = {"task": task, **dict(zip(_SAID, key, strict=False))}
         rows.append(Measured(cells | {"runs": str(len(own))}, where, over_tasks=True))
     return rows
 
 
-def _condition(runs: pd.DataFrame) -> tuple[str, str, float]:
-    """Format and engine of the actors, and how often they pull, of runs that have the same."""
-    name, engine, every = (runs[key].iloc[0] for key in _KEYS)
-    return str(name), str(engine), float(every)
+def _condition(runs: pd.DataFrame) -> tuple[str, str, float, str]:
+    """Format and engine of the actors, how often they pull, and in what weights travel, of runs that have the same."""
+    name, engine, every, sent = (runs[key].iloc[0] for key in _KEYS)
+    return str(name), str(engine), float(every), str(sent)
+
+
+def _actors(name: str, sent: str) -> str:
+    return name if sent == name else f"{name}, sent in {sent}"
 
 
 def _with_actors(experiment: Experiment) -> pd.DataFrame:
     """The runs with actors that have ended."""
     runs = ended(experiment.runs)
-    return runs.dropna(subset=_KEYS) if set(_KEYS) <= set(runs) else runs.assign(**dict.fromkeys(_KEYS)).iloc[:0]
+    if not set(_SAID) <= set(runs):
+        return runs.assign(**dict.fromkeys(_KEYS)).iloc[:0]
+    if _SENT not in runs:
+        runs = runs.assign(**{_SENT: None})
+    return runs.assign(**{_SENT: runs[_SENT].where(runs[_SENT].notna(), runs["actors.format"])}).dropna(subset=_SAID)
 
 
 def _curve(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:

@@ -185,6 +185,17 @@ REPRODUCIBLE = {
         " smaller messages do, too. Loading quantized weights takes longer.",
         breakdown, quantity="time of a step",
     ),
+    f"{ACTORQ}fig3": Shown(
+        "curves-pull_every", "Learning curves by how often actors pull weights",
+        "How often actors pull affects convergence: it decides how stale the policies are that fill the replay buffer.",
+        returns,
+    ),
+    f"{ACTORQ}fig4ab": Shown(
+        "actor-time", "Few bits in what is sent, and in what is computed",
+        "Where actors pull often, sending 8 bits saves up to 30 %; where they do rarely, little, since computation"
+        " takes the time.",
+        breakdown, quantity="time of a step",
+    ),
     "bits": Shown("plane", "Return over exponent and significand bits", NOT_OF_THE_PAPER),
     "exponent-bits": Shown("degradation-exponent", "Return against exponent bits", NOT_OF_THE_PAPER),
 }  # fmt: skip

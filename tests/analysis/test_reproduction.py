@@ -54,7 +54,7 @@ def test_every_figure_of_every_preset_can_be_drawn_and_every_printed_number_has_
     named = {figure for preset in presets().values() for figure in preset.reproduces}
     assert named == {f"fig{i}" for i in range(1, 13)} | {"table7", "quarl-fig5"} | {
         f"accelerated-{name}" for name in ("fig2", "fig3", "fig8", "table2")
-    } | {"quarl-table4", "quarl-fig7", "actorq-table2", "actorq-fig4"}
+    } | {"quarl-table4", "quarl-fig7", "actorq-table2", "actorq-fig3", "actorq-fig4", "actorq-fig4ab"}
     assert named <= set(REPRODUCIBLE)
     for name in [*REPRODUCIBLE, *PERFORMANCE]:
         for number in published(name):
@@ -428,6 +428,36 @@ def test_actors_are_timed_until_the_learner_has_95_percent_of_what_fp32_reaches(
     bars = pd.read_csv(tmp_path / "out/actorq-fig4.csv")
     assert len(bars) == 7
     assert set(bars["n"]) == {1}
+
+
+def test_what_is_sent_is_told_apart_from_what_is_computed(tmp_path):
+    plan, _ = find_reproduction("actorq-fig4ab", "quick")
+    finish(plan, tmp_path / "out")
+    store = SweepDirectory(tmp_path / "out")
+    for run in plan.runs:
+        keys = run.config.actors
+        sent = {"fp32": 4.0, "e5m10": 2.0, "int8": 1.0}[keys.communicate or keys.format]
+        spent = {"step": 8.0, "environment": 1.0, "pull": sent, "deserialize": 0.5, "load": 0.5}
+        timing = {"actors": [{"steps": 1000, "spent": spent}], "actor_clock": [[1000, 5.0]]}
+        (store.run_path(run) / "timing.json").write_text(json.dumps(timing))
+    page = reproduce(tmp_path / "out", "actorq-fig4ab", ["svg"])[0][-1].read_text()
+    rows = {(row[1], row[3]): row[6] for row in cells(page) if row[0] == "cartpole_balance"}
+    for every in ("1000", "30"):
+        own = {name: pull for (name, often), pull in rows.items() if often == every}
+        assert own == {"fp32": "4", "fp32, sent in e5m10": "2", "fp32, sent in int8": "1", "int8": "1"}
+
+
+def test_how_often_actors_pull_has_a_curve_each(tmp_path):
+    plan, _ = find_reproduction("actorq-fig3", "quick")
+    finish(plan, tmp_path / "out")
+    for run in plan.runs:
+        points = [{"kind": "eval", "step": step, "return_mean": 100.0} for step in (11000, 22000)]
+        path = SweepDirectory(tmp_path / "out").run_path(run) / "metrics.jsonl"
+        path.write_text("".join(json.dumps(point) + "\n" for point in points))
+    reproduce(tmp_path / "out", "actorq-fig3", ["svg"])
+    curves = pd.read_csv(tmp_path / "out/actorq-fig3.csv")
+    assert sorted(set(curves["actors.pull_every"])) == [1, 30, 300, 1000]
+    assert set(curves["n"]) == {5}
 
 
 def test_runs_whose_actors_left_no_times_are_left_out(tmp_path):
