@@ -108,7 +108,7 @@ FIGURES = {
     },
     **{
         f"curves-{across.rpartition('.')[2]}": Drawable(partial(_curves_across, across=across), draw_curves)
-        for across in ("environments", "batch_size", "actors.pull_every")
+        for across in ("environments", "batch_size", "learners", "communicate_every", "actors.pull_every")
     },
     "relative": Drawable(_relative, draw_relative),
     "plane": Drawable(_plane, draw_plane),

@@ -141,6 +141,18 @@ REPRODUCIBLE = {
         "Scores of A2C are largely unchanged from 16 to 512 simulators, with learning rates that grow as the root of"
         " their number; sample efficiency decays gradually.",
     ),
+    f"{ACCELERATED}fig2-a3c": Shown(
+        "curves-learners", "Learning with many asynchronous learners",
+        "Learning curves of A3C are nearly indistinguishable in most cases; some degrade at the largest scales.",
+    ),
+    f"{ACCELERATED}fig2-ppo": Shown(
+        "curves-environments", "Rollouts of many simulators for few steps",
+        "PPO learns up to the largest scale, 512 simulators for 4 steps each.",
+    ),
+    f"{ACCELERATED}fig2-appo": Shown(
+        "curves-communicate_every", "Asynchronous learners by how often they communicate",
+        "In most cases the adapted versions match the performance of the baseline.",
+    ),
     f"{ACCELERATED}fig3": Shown(
         "curves-batch_size", "Q-learning with large batches",
         "DQN learns well with batches up to 512, categorical DQN up to 2048.",

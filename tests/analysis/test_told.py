@@ -61,7 +61,7 @@ def table_of(name, experiment):
             {"return": [0.0, 500.0, 1000.0], "fraction": [1.0, 0.5, 0.0], "ci_low": 0.0, "ci_high": 1.0}
         )
         return line.assign(task="t", series="e5m5", n=10)
-    if name in ("curves-batch_size", "curves-pull_every"):
+    if name.startswith("curves-"):
         name = "curves-environments"
     return FIGURES[name].table(experiment, summarize(experiment), [])
 
