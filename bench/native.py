@@ -25,6 +25,7 @@ OTHERS = {
     "mixed precision": Policy.mixed_precision(FORMAT),
     "recipe fp8, rowwise": Policy.fp8("rowwise"),
     "recipe mx": Policy.mx(),
+    "recipe nvfp4": Policy.nvfp4(),
 }
 
 

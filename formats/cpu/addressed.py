@@ -33,6 +33,10 @@ class Calling(IntEnum):
     BLOCKS = 7
     BLOCKS_IN_MODE = 8
     SCALED = 9
+    TABLE = 10
+    TABLE_IN_BLOCKS = 11
+    LOGARITHM = 12
+    LOGARITHM_IN_MODE = 13
 
 
 class Numbers(ctypes.Structure):

@@ -21,10 +21,18 @@ from ..base.memory import apart
 from ..base.modes import Rounding
 from ..base.names import Beginning, register
 from ..base.on_device import table_on, where
-from ..cpu.numbers.logarithms import PowerCells, cells, round_in_mode, round_to_nearest
+from ..cpu.numbers.logarithms import (
+    PowerCells,
+    addressed_in_mode,
+    addressed_to_nearest,
+    cells,
+    round_in_mode,
+    round_to_nearest,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from ..base.modes import How
+    from ..cpu.addressed import Addressed
 
 WIDTHS = range(3, 23)
 FRACTION_BITS = range(13)
@@ -134,6 +142,17 @@ class LogarithmicFormat(Family):
         else:
             smallest = float(self._powers_of(torch.tensor(self._zero + 1, device="cpu"), source.dtype))
             round_in_mode(source, target, *logarithms, steps, powers, smallest, how)
+
+    @apart
+    def addressed(self, dtype: torch.dtype, rounding: Rounding, *, strided: bool = False) -> Addressed | None:  # noqa: ARG002
+        """See :meth:`.Family.addressed`."""
+        if not self.fits_in(dtype):
+            return None
+        steps, borders, powers = _tables(self.fraction_bits, dtype)
+        if rounding in _NEAREST:
+            return addressed_to_nearest(dtype, self.fraction_bits, self._zero, borders, powers)
+        smallest = float(self._powers_of(torch.tensor(self._zero + 1, device="cpu"), dtype))
+        return addressed_in_mode(dtype, self.fraction_bits, self._zero, steps, powers, smallest, rounding)
 
     def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         steps, borders, powers = _tables(self.fraction_bits, source.dtype)

@@ -18,10 +18,11 @@ from ..arithmetic.patterns import float64_bits
 from ..base.errors import FormatError
 from ..base.family import Family, check_encodable, check_integer, words_for
 from ..base.layouts import along
+from ..base.memory import apart
 from ..base.modes import Rounding
 from ..base.names import AXIS_SUFFIX, Beginning, Suffix, register
 from ..base.on_device import table_on, where
-from ..cpu.numbers.tables import Table, round_scaled, round_to_table
+from ..cpu.numbers.tables import Table, addressed_table, addressed_table_in_blocks, round_scaled, round_to_table
 from ..scales.shared_scale import AXES, BLOCKS
 from .named_tables import NAMED, between, table_of
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import re
 
     from ..base.modes import How
+    from ..cpu.addressed import Addressed
 
 COUNTS = range(2, (1 << 16) + 1)
 SCALED_COUNTS = range(2, (1 << 8) + 1)
@@ -196,6 +198,16 @@ class TableFormat(Family):
         else:  # random bits go by the places of elements, which moving them would change
             words = words_for(how.rounding, how.random, source)
             target.copy_(self._round_tensor(source, how._replace(words=words)))
+
+    @apart
+    def addressed(self, dtype: torch.dtype, rounding: Rounding, *, strided: bool = False) -> Addressed | None:
+        """See :meth:`.Family.addressed`."""
+        table = self._tables.get(dtype)
+        if table is None or self.axis != -1 or (strided and self.block is not None):
+            return None
+        if self.block is None:
+            return addressed_table(dtype, table, rounding)
+        return addressed_table_in_blocks(dtype, table, self.block, self._scales(dtype), rounding)
 
     def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         table = self._tables[source.dtype]

@@ -201,8 +201,6 @@ class Results:
             fmt, rounding = plan.arithmetic.format, plan.arithmetic.rounding
             if self.writer:
                 self.writer.round_(x, fmt, rounding, self.draw(rounding))
-            elif rounding is Rounding.NEAREST_EVEN:
-                fmt.round_into(x, x)
             else:
                 fmt.round_into(x, x, rounding, None, self.draw(rounding))
         if exact is not None and call is not None:

@@ -191,17 +191,11 @@ class Runner:
             this_thread.rounding = False
 
     def detached(self, plan: OperationPlan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What autograd saves: views, of which there is nothing to say but to those that are told of all operations."""
+        """What autograd saves, of which simulations around are not to take what C++ does for an operation of theirs."""
         hold_thread(1)
         try:
-            if self.watchers or self.operands.follows or computed.waits:
-                return self.run(plan, args, kwargs)
-            plan.outcome.calls += 1
-            this_thread.rounding = True
-            assert plan.kernel is not None
-            return plan.kernel(*args, **kwargs)
+            return self.run(plan, args, kwargs)
         finally:
-            this_thread.rounding = False
             hold_thread(-1)
 
     def run_widened(self, plan: OperationPlan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

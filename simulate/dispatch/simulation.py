@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import torch
-from torch._C import _get_dispatch_stack_at, _len_torch_dispatch_stack
+from torch._C import _len_torch_dispatch_stack
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     _get_current_dispatch_mode_stack,
@@ -393,10 +393,10 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Runs one ATen operation and rounds what it computed."""
         # The innermost simulation is asked first, and what it calls comes to the outer ones: those pass it on.
         if this_thread.rounding or (Presence.suspendable and self.presence.is_passed_over()):
-            return func(*args, **kwargs) if kwargs else func(*args)
+            return func(*args, **(kwargs or {}))
         if types and not are_plain(types):
             if are_shapes(args, kwargs):
-                return func(*args, **kwargs) if kwargs else func(*args)
+                return func(*args, **(kwargs or {}))
             if go_first(types, args, kwargs):
                 return NotImplemented  # its own operations come here, on the tensors that it stands for
         if self.places is None:
@@ -457,10 +457,6 @@ def at_work() -> Simulation | None:
 
 
 def _is_inside() -> bool:
-    # PyTorch asks at every operation, when the mode that sees it is off the stack: which is empty then, nearly always.
-    count = _len_torch_dispatch_stack()
-    if not count or isinstance(_get_dispatch_stack_at(count - 1), Simulation):
-        return bool(count)
     return any(isinstance(mode, Simulation) for mode in _get_current_dispatch_mode_stack())
 
 

@@ -126,12 +126,6 @@ class WholeNumbers:
         making = counts and counts.making
         if making is None:
             return False
-        if making.of_first:  # nearly always data, which is told at once
-            first: Any = args[0] if args else None
-            if type(first) is list and first:
-                first = first[0]
-            if isinstance(first, torch.Tensor) and first.dtype in _CARRIERS and first not in self:
-                return False
         if (
             (this_thread.carrying and not making.of_units)
             or _asks_for_another_dtype(kwargs)

@@ -12,7 +12,7 @@ namespace loops {
 
 enum Calling : int64_t {  // see formats/cpu/addressed.py
   kByAddress, kDrawn, kPosit, kPositInMode, kGrid, kGridInMode, kWrapping, kBlocks, kBlocksInMode,
-  kScaled,
+  kScaled, kTable, kTableInBlocks, kLogarithm, kLogarithmInMode,
 };
 
 struct Loop {
@@ -51,8 +51,11 @@ struct Shape {
 
 // Whether a loop wants to know of axes.
 inline bool has_blocks(const Loop& loop) {
-  return loop.calling == kBlocks || loop.calling == kBlocksInMode || loop.calling == kScaled;
+  return loop.calling == kBlocks || loop.calling == kBlocksInMode || loop.calling == kScaled ||
+         loop.calling == kTableInBlocks;
 }
+
+inline const void* at(int64_t address) { return reinterpret_cast<const void*>(address); }
 
 inline int64_t upwards(int64_t count, int64_t each) { return count / each + (count % each != 0); }
 
@@ -104,6 +107,29 @@ void run_with_numbers(const Loop& loop, const void* source, void* target, const 
       return reinterpret_cast<Run>(loop.run)(source, target, 0, pieces, shape.length, shape.inner, w[0], w[1], w[2], w[3],
                                              w[4], given.real[0], Real(0), w[5], settings, words);
     }
+    case kTable: {
+      using Run = void (*)(const void*, void*, const void*, const void*, int64_t, int64_t, int64_t, const int64_t*,
+                           const void*);
+      return reinterpret_cast<Run>(loop.run)(source, target, at(w[0]), at(w[1]), 0, n, w[2], settings, words);
+    }
+    case kTableInBlocks: {
+      using Run = void (*)(const void*, void*, const void*, const void*, const void*, int64_t, int64_t, int64_t, int64_t,
+                           int64_t, Real, Real, Real, int64_t, const int64_t*, const void*);
+      int64_t blocks = n / shape.length * upwards(shape.length, w[4]);
+      return reinterpret_cast<Run>(loop.run)(source, target, at(w[0]), at(w[1]), at(w[2]), 0, blocks, w[3], shape.length,
+                                             w[4], static_cast<Real>(given.real[0]), static_cast<Real>(given.real[1]),
+                                             static_cast<Real>(given.real[2]), w[5], settings, words);
+    }
+    case kLogarithm: {
+      using Run = void (*)(const void*, void*, int64_t, int64_t, int64_t, int64_t, const void*, const void*, const void*);
+      return reinterpret_cast<Run>(loop.run)(source, target, 0, n, w[0], w[1], at(w[2]), at(w[3]), at(w[4]));
+    }
+    case kLogarithmInMode: {
+      using Run = void (*)(const void*, void*, const void*, const void*, const void*, int64_t, int64_t, int64_t, int64_t,
+                           double, const int64_t*, const void*);
+      return reinterpret_cast<Run>(loop.run)(source, target, at(w[2]), at(w[3]), at(w[4]), 0, n, w[0], w[1],
+                                             given.real[0], settings, words);
+    }
     default:
       return;
   }
@@ -126,7 +152,7 @@ void run_scaled(const Loop& loop, const void* source, void* target, const Shape&
   scales.resize(shape.count / length * blocks);
   reinterpret_cast<Up>(loop.run)(source, target, scales.data(), 0, pieces, length, inner, block,
                                  static_cast<Real>(given.real[0]), w[1]);
-  const Loop elements{reinterpret_cast<const void*>(w[2]), reinterpret_cast<const void*>(w[3]), w[4], loop.draws};
+  const Loop elements{at(w[2]), at(w[3]), w[4], loop.draws};
   run(elements, sizeof(Real) == sizeof(float), target, target, shape, random);
   reinterpret_cast<Down>(w[5])(target, scales.data(), 0, pieces, length, inner, block);
 }

@@ -13,12 +13,13 @@ from numba import njit
 from numpy import float64, int64, uint64
 
 from ..addends import fill, mode64, run_in_mode
+from ..addressed import Addressed, Calling, numbers
 from ..bits import SCRATCH, bits_of64, float_of64, scratch32, scratch64
 from ..tail import addend_of64, round_shifted64
 from ..threads import compiled, in_pieces
 
 if TYPE_CHECKING:
-    from ...base.modes import How
+    from ...base.modes import How, Rounding
     from ..arguments import Double, Doubles, Int, Integers, Mode, Numbers, Words
 
 
@@ -138,6 +139,25 @@ def round_to_nearest(
     data = (source.data_ptr(), target.data_ptr())
     rest = (fraction_bits, zero, borders.below.data_ptr(), borders.inside.data_ptr(), powers.data_ptr())
     in_pieces(lambda first, last: kernel(*data, first, last, *rest), source.numel(), source.numel())
+
+
+def addressed_to_nearest(
+    dtype: torch.dtype, fraction_bits: int, zero: int, borders: PowerCells, powers: torch.Tensor
+) -> Addressed:
+    """The loop of :func:`round_to_nearest`, for callers without Python."""
+    parts = (borders.below, borders.inside, powers)
+    given = (fraction_bits, zero, *(part.data_ptr() for part in parts))
+    return Addressed(Calling.LOGARITHM, _nearest, dtype, numbers(given))
+
+
+def addressed_in_mode(
+    dtype: torch.dtype, fraction_bits: int, zero: int, steps: PowerCells, powers: torch.Tensor, smallest: float,
+    rounding: Rounding,
+) -> Addressed:  # fmt: skip
+    """The loop of :func:`round_in_mode`, for callers without Python."""
+    parts = (steps.below, steps.inside, powers)
+    given = (fraction_bits, zero, *(part.data_ptr() for part in parts))
+    return Addressed(Calling.LOGARITHM_IN_MODE, _in_mode, dtype, numbers(given, (smallest,), rounding))
 
 
 def round_in_mode(

@@ -13,6 +13,8 @@ from numpy import float64, int64, uint32
 
 from ...base.modes import Rounding
 from ..addends import FIXED, KIND, fill, run_in_mode
+from ..addressed import Addressed, Calling
+from ..addressed import numbers as given_numbers
 from ..bits import SCRATCH, bits_of64, float_of64, scratch32, scratch64
 
 if TYPE_CHECKING:
@@ -176,6 +178,24 @@ def round_to_table(source: torch.Tensor, target: torch.Tensor, table: Table, how
     thresholds = table.thresholds[Rounding.DOWN if how.random is not None else how.rounding]
     data = (source, target, table.values, thresholds)
     run_in_mode(_table, how, data, (table.values.numel(),), source.numel())
+
+
+def addressed_table(dtype: torch.dtype, table: Table, rounding: Rounding) -> Addressed:
+    """The loop of :func:`round_to_table`, for callers without Python."""
+    thresholds = table.thresholds[Rounding.DOWN if rounding is Rounding.STOCHASTIC else rounding]
+    given = (table.values.data_ptr(), thresholds.data_ptr(), table.values.numel())
+    return Addressed(Calling.TABLE, _table, dtype, given_numbers(given, (), rounding))
+
+
+def addressed_table_in_blocks(
+    dtype: torch.dtype, table: Table, block: int, scales: tuple[float, float], rounding: Rounding
+) -> Addressed:
+    """The loop of :func:`round_scaled`, for callers without Python."""
+    mode = Rounding.NEAREST_EVEN if rounding is Rounding.STOCHASTIC else rounding
+    parts = (table.values, table.thresholds[mode], table.choices[mode])
+    nearest = int(rounding is Rounding.NEAREST_EVEN)
+    given = (*(part.data_ptr() for part in parts), table.values.numel(), block, nearest)
+    return Addressed(Calling.TABLE_IN_BLOCKS, _blocks, dtype, given_numbers(given, (table.largest, *scales), rounding))
 
 
 def round_scaled(

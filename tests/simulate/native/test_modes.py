@@ -222,3 +222,28 @@ def test_counts_of_steps_draw_for_their_exact_sums(monkeypatch):
         return [parameter.detach(), optimizer.state[parameter]["step"]]
 
     assert_same(both_ways(monkeypatch, program, "e5m6", rounding="stochastic"))
+
+
+FAMILIES = ["ternary", "binary", "nf4", "nf4_b5", "fp4_bnb", "lns8_3", "lns5_2", "fp8_e4m3_row", "fp8_e5m2_tensor_pow2"]
+
+
+@pytest.mark.parametrize("rounding", ["nearest-even", "nearest-away", "stochastic", "up", "toward-zero", "to-odd"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_formats_of_every_family_have_loops_in_cpp(name, rounding, monkeypatch, through_python):
+    x = torch.linspace(-2, 3, 210).view(3, 7, 10)
+    x[0, 0, 0], x[1, 2, 3], x[2, 2, :5] = 0.0, float("nan"), 1e-30
+    wide = x.double()
+
+    def program():
+        for _ in range(2):
+            parts = [y for z in (x, wide) for y in (torch.relu(z), z.tanh(), z[0].t().exp())]
+        return parts
+
+    policy = roundoff.Policy(name, rounding=rounding)
+    assert_same(both_ways(monkeypatch, program, policy))
+    monkeypatch.setenv(library.VARIABLE, "1")
+    with roundoff.simulate(policy):
+        torch.relu(x)
+        through_python.clear()
+        torch.relu(x)
+    assert not through_python
