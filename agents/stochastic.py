@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..formats import Rounding
-from ..formats.base.memory import apart
-from ..simulate import store
-from ..simulate.dispatch.storing import result_format
+from ..formats import Rounding, apart
+from ..simulate import result_format, store
 
 _OF_DTYPES = {torch.float16: "e5m10", torch.bfloat16: "e8m7"}
 

@@ -25,6 +25,19 @@ from .gradients import fake_round
 from .packing import pack, unpack
 from .rounding import round
 
+# isort: split
+# For the other folders, which import nothing from behind this face; no part of the public interface.
+from .base.memory import apart as apart
+from .base.memory import is_traced as is_traced
+from .base.on_device import where as where
+from .families.integer import Quantized as Quantized
+from .packing import packed_size as packed_size
+from .scales.calibration import scales_of as scales_of
+from .scales.shared_scale import ROW as ROW
+from .tools.recursions import bits_needed as bits_needed
+from .tools.recursions import least_change as least_change
+from .tools.recursions import reach as reach
+
 __all__ = [
     "Beginning",
     "BlockFloatFormat",

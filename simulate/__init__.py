@@ -14,6 +14,34 @@ from .policy.rules import Rule
 from .presence.entering import SimulationWarning
 from .watching.watcher import Call, Place, Watcher
 
+# isort: split
+# For the other folders, which import nothing from behind this face; no part of the public interface.
+from .aten.contracted_axes import LAST as LAST
+from .aten.contracted_axes import Contraction as Contraction
+from .aten.contracted_axes import of_convolution as of_convolution
+from .aten.contracted_axes import round_along as round_along
+from .aten.tables import CONTRACTIONS as CONTRACTIONS
+from .aten.tables import MOVES as MOVES
+from .aten.tables import is_contraction as is_contraction
+from .aten.tables import plain_name as plain_name
+from .blame import HIGH as HIGH
+from .blame import Trial as Trial
+from .blame import Trials as Trials
+from .blame import search as search
+from .compiling.population import PopulationStep as PopulationStep
+from .compiling.population import reason_against_sharing as reason_against_sharing
+from .compiling.program import reason_against_compiling as reason_against_compiling
+from .dispatch.graph_writer import FormatsAsData as FormatsAsData
+from .dispatch.storing import is_exact as is_exact
+from .dispatch.storing import result_format as result_format
+from .policy.carriers import carriers_of_operands as carriers_of_operands
+from .policy.rules import Role as Role
+from .watching.lost_numbers import OTHER_REASONS as OTHER_REASONS
+from .watching.lost_numbers import OutOfMemory as OutOfMemory
+from .watching.lost_numbers import SteppedOptimizers as SteppedOptimizers
+from .watching.lost_numbers import damaged_weight as damaged_weight
+from .watching.lost_numbers import lost_numbers as lost_numbers
+
 __all__ = [
     "Accumulation",
     "Blame",

@@ -11,11 +11,8 @@ from roundoff.files import write_json
 from roundoff.searches import FEW, ask, halving
 
 from ..agents.training.blame import LEFT_MOVES, UNROUNDED, check_over, units_of_run, with_rules
-from ..analysis.statistics.comparisons import difference, holm
-from ..analysis.statistics.equivalence import MARGIN, equivalence, in_words
-from ..analysis.tables import markdown
-from ..simulate import BlameError
-from ..simulate.blame import HIGH
+from ..analysis import MARGIN, difference, equivalence, holm, in_words, markdown
+from ..simulate import HIGH, BlameError
 from .folder.directory import SweepDirectory
 from .language.plan import Plan
 from .language.run import Run, run_id
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..agents import TrainConfig
-    from ..analysis.statistics.intervals import Interval
+    from ..analysis import Interval
     from .sweep import SweepWatcher
     from .workers.pool import Executor
 

@@ -15,7 +15,7 @@ from roundoff.files import write_json
 from roundoff.runs.result import Result
 from roundoff.searches import ask, bisection, halving
 
-from ..analysis.tables import markdown
+from ..analysis import markdown
 from .folder.directory import SweepDirectory
 from .language.candidates import candidates
 from .language.plan import branches

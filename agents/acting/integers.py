@@ -11,7 +11,7 @@ from ...formats import Format, IntegerFormat
 from ..models.policy_layers import ConvolutionLayer
 
 if TYPE_CHECKING:
-    from ...formats.families.integer import Quantized
+    from ...formats import Quantized
     from ..models.policy_layers import Layer
 
 _WIDEST = 8

@@ -13,8 +13,7 @@ import torch
 from roundoff.runs.log import MetricsLog
 from roundoff.runs.result import Crash
 
-from ...simulate import exact
-from ...simulate.watching.lost_numbers import OTHER_REASONS, damaged_weight, lost_numbers
+from ...simulate import OTHER_REASONS, damaged_weight, exact, lost_numbers
 from ..algorithms.arithmetic import change_to, simulation_of
 from ..environments.parallel import VectorEnvironment
 from ..errors import RunError

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...formats import Format
-from ...simulate import Policy, Rule, Simulation
-from ...simulate.aten.tables import CONTRACTIONS
+from ...simulate import CONTRACTIONS, Policy, Rule, Simulation
 from ..config.fixes import draws_random_bits
 from ..config.learning_keys import OptimizerKeys
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from ...simulate.policy.places import in_role
-from ...simulate.policy.rules import Role
+from ...simulate import Role, in_role
 from ..config.fixes import STOCHASTIC_TARGETS
 from ..experience.replay import batch_of
 from ..optimizers.decisions import add_product

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from ...formats import round
-from ...simulate.policy.places import in_role
-from ...simulate.policy.rules import Role
+from ...simulate import Role, in_role
 from ..errors import RunError
 from ..experience.normalization import ObservationNormalizer
 from ..experience.on_policy import JUDGEMENTS, minibatch_of

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from ...formats import Format, round
-from ...simulate.policy.places import in_role
-from ...simulate.policy.rules import Role
+from ...simulate import Role, in_role
 from ..coercion import coerce_
 from ..config.baselines import BASELINES
 from ..config.fixes import is_stochastic

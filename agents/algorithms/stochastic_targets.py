@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ...formats.base.memory import apart
+from ...formats import apart
 from ..stochastic import exactly, rounded_stochastically
 from .categorical import projected
 

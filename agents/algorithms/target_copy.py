@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 import torch
 
-from ...simulate.policy.places import in_role
-from ...simulate.policy.rules import Role
+from ...simulate import Role, in_role
 from ..optimizers.kahan_momentum import TraceableAverage
 
 if TYPE_CHECKING:

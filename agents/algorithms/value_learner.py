@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...formats import round
-from ...simulate.policy.places import in_role
-from ...simulate.policy.rules import Role
+from ...simulate import Role, in_role
 from ..config.baselines import BASELINES
 from .categorical import projected
 from .learner import Learner

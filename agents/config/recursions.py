@@ -176,7 +176,7 @@ def _kept(config: OptimizerKeys, name: str, place: tuple[FloatFormat, bool] | No
 
 def _values(config: OptimizerKeys, places: _Places) -> Iterator[Recursion]:
     """Targets, of n steps; of rollouts those that lambda reaches."""
-    from ...formats.tools.recursions import bits_needed, reach  # noqa: PLC0415  imports torch, which costs seconds
+    from ...formats import bits_needed, reach  # noqa: PLC0415  imports torch, which costs seconds
 
     place = places.at("addcmul", "targets")
     steps = getattr(config, "n_steps", 1)
@@ -204,7 +204,7 @@ def _values(config: OptimizerKeys, places: _Places) -> Iterator[Recursion]:
 
 def _averages(config: OffPolicyKeys, places: _Places) -> Iterator[Recursion]:
     """Target networks that are moved by tau: compensated or not, or kept in a format of their own."""
-    from ...formats.tools.recursions import bits_needed, least_change  # noqa: PLC0415  imports torch
+    from ...formats import bits_needed, least_change  # noqa: PLC0415  imports torch
 
     storage = config.storage
     place = places.at("add", "averages")
@@ -238,7 +238,7 @@ def _averages(config: OffPolicyKeys, places: _Places) -> Iterator[Recursion]:
 
 def _moments(config: OptimizerKeys, places: _Places) -> Iterator[Recursion]:
     """Yields both moments, or the second one of RMSProp; its root decays by half as much."""
-    from ...formats.tools.recursions import bits_needed  # noqa: PLC0415  imports torch, which costs seconds
+    from ...formats import bits_needed  # noqa: PLC0415  imports torch, which costs seconds
 
     roots = ROOTS_OF_MOMENTS in config.fixes
     second = 1 - math.sqrt(config.adam_beta2) if roots else 1 - config.adam_beta2
@@ -270,7 +270,7 @@ def _moments(config: OptimizerKeys, places: _Places) -> Iterator[Recursion]:
 
 def _weights(config: OptimizerKeys, places: _Places) -> Iterator[Recursion]:
     """Steps of the learning rate, which is about what Adam makes, beside weights of a usual size."""
-    from ...formats.tools.recursions import least_change  # noqa: PLC0415  imports torch, which costs seconds
+    from ...formats import least_change  # noqa: PLC0415  imports torch, which costs seconds
 
     place = _kept(config, "weights", places.at("add", "optimizer"))
     if place is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 
 import torch
 
-from ...formats.base.memory import apart
+from ...formats import apart
 from .central import CentralStore
 from .multi_step import MultiStepAdam
 

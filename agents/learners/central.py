@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 import torch
 
-from ...formats.base.memory import apart
+from ...formats import apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,8 +10,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
-from ...formats import Format
-from ...formats.base.memory import apart
+from ...formats import Format, apart
 from .parcels import Parcel
 from .single import LearnerLost
 

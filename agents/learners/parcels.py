@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 import torch
 
-from ...formats import round
-from ...formats.packing import pack, packed_size, unpack
+from ...formats import pack, packed_size, round, unpack
 
 if TYPE_CHECKING:
     from torch import Tensor

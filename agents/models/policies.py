@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias, final
 
 import torch
 
-from ...formats.base.memory import apart
+from ...formats import apart
 from .normal_fix import normal_log_prob, normal_log_prob_naive
 
 if TYPE_CHECKING:

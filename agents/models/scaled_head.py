@@ -6,7 +6,7 @@ from typing import Any, final
 
 import torch
 
-from ...formats.base.memory import apart
+from ...formats import apart
 
 
 @final

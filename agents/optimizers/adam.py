@@ -13,9 +13,8 @@ import torch
 # The list versions of the in-place operations, one kernel launch for all parameters.
 from torch import _foreach_add_, _foreach_addcmul_, _foreach_mul_
 
-from ...formats.base.memory import apart
-from ...simulate.policy.places import in_role
-from ...simulate.policy.rules import Role
+from ...formats import apart
+from ...simulate import Role, in_role
 from ..errors import RunError
 from .decisions import (
     add_number_,

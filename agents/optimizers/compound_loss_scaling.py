@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, final
 
-from ...formats.base.memory import apart
+from ...formats import apart
 from .dynamic_loss_scale import DynamicLossScale
 
 if TYPE_CHECKING:

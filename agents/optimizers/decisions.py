@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import _foreach_add_, _foreach_addcdiv_
 
-from ...formats.base.memory import apart, is_traced
-from ...simulate.dispatch.storing import is_exact
+from ...formats import apart, is_traced
+from ...simulate import is_exact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...formats.base.memory import apart
-from ...formats.base.on_device import where
+from ...formats import apart, where
 from ..errors import RunError
 from .adam import AdamBase
 from .decisions import kept, magnitude, surely, surely_not

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 import torch
 
-from ...formats.base.memory import apart
-from ...simulate.policy.places import in_role
-from ...simulate.policy.rules import Role
+from ...formats import apart
+from ...simulate import Role, in_role
 from ..errors import RunError
 from .decisions import at_hand, copy_, kept, magnitude, multiply_, subtract_product, with_number
 from .kahan_gradients import add_compensated_, kahan_add_

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 
 import torch
 
-from ...formats import round
-from ...formats.base.memory import apart
+from ...formats import apart, round
 from ..coercion import coerce_
 from ..config.baselines import BASELINES
 from ..config.fixes import STOCHASTIC_MOMENTS, is_stochastic

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from ...formats.base.memory import apart
+from ...formats import apart
 from .hadam import KeepingRoots
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...formats.base.memory import apart
+from ...formats import apart
 from ..stochastic import exactly, rounded_stochastically
 from .kahan_gradients import add_compensated_
 

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from ...formats.base.memory import apart
+from ...formats import apart
 from ..stochastic import rounded_stochastically
 
 

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from ...formats import FloatFormat, Format, Rounding
-from ...simulate import CompiledStep
-from ...simulate.dispatch.graph_writer import FormatsAsData
-from ...simulate.policy.carriers import carriers_of_operands
+from ...simulate import CompiledStep, FormatsAsData, carriers_of_operands
 from ..config.fields import KeyRole
 from ..config.fixes import draws_random_bits
 from ..config.learning_keys import OptimizerKeys

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ...simulate.compiling.population import PopulationStep, reason_against_sharing
+from ...simulate import PopulationStep, reason_against_sharing
 from ..algorithms.arithmetic import simulation_of
 from ..config.learning_keys import OffPolicyKeys, OptimizerKeys
 from .compiled import compile_acting, kind, programs_of, reason_against, reason_not_to

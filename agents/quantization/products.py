@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, final
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...formats.base.memory import apart
-from ...simulate.aten.tables import is_contraction
+from ...formats import apart
+from ...simulate import is_contraction
 from ..errors import RunError
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 import torch
 
 from ...formats import (
+    ROW,
     FloatFormat,
     Format,
     FormatError,
@@ -18,11 +19,9 @@ from ...formats import (
     QuarlFormat,
     ScaledFloatFormat,
     round,
+    scales_of,
 )
-from ...formats.scales.calibration import scales_of
-from ...formats.scales.shared_scale import ROW
-from ...simulate import Policy, Simulation
-from ...simulate.aten.contracted_axes import LAST, Contraction, of_convolution, round_along
+from ...simulate import LAST, Contraction, Policy, Simulation, of_convolution, round_along
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from roundoff.runs.folder import RunDirectory, check_same_config
 from roundoff.runs.log import MetricsLog, NoLog
 from roundoff.runs.result import Crash
 
-from ...simulate.watching.lost_numbers import lost_numbers
+from ...simulate import lost_numbers
 from ..errors import FileError
 from ..experience.replay import Replay
 from ..experience.sampling import NotFinite

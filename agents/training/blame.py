@@ -13,8 +13,7 @@ from roundoff.files import read_bytes
 from roundoff.runs.folder import RunDirectory
 
 from ...formats import Format
-from ...simulate.aten.tables import MOVES, plain_name
-from ...simulate.blame import HIGH, Blame, BlameError, Trial, Trials, search
+from ...simulate import HIGH, MOVES, Blame, BlameError, Trial, Trials, plain_name, search
 from ..config.train_config import TrainConfig
 from ..errors import FileError
 from .alone import train

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from roundoff.runs.result import Result
 
-from ...simulate.compiling.program import reason_against_compiling
+from ...simulate import reason_against_compiling
 from ..adapters.run import AdaptedRun
 from ..programs.allocator import keep_freed_memory
 from ..programs.population import Population, shared_kind, worth_sharing

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 import torch
 
+from ...formats import Overflow
 from ...formats.arithmetic.carriers import INFINITY, LARGEST_EXPONENT, STORED_BITS
 from ...formats.arithmetic.tail import rule
 from ...formats.base.memory import in_memory
-from ...formats.base.modes import Overflow
 from ...formats.base.random_words import random_words
 from ...formats.cpu.threads import compiled, in_pieces
 from ...formats.families.floats import FP32, FP64
@@ -20,7 +20,7 @@ from .exact_sum_loops import LIMBS, dot_products
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ...formats.base.modes import RandomBits
+    from ...formats import RandomBits
     from ..rounded_once.carrier_rounding import CarrierRounding
 
 _WORK = 64  # a summand takes as long as so many elements of other loops

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...formats import FormatError, Rounding
-from ...formats.families.floats import FloatFormat
+from ...formats import FloatFormat, FormatError, Rounding
 from ..rounded_once.carrier_rounding import CarrierRounding
 from .arithmetic import RoundedSums, ShapesUnfitError
 from .contractions import handler
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
-    from ...formats.base.modes import RandomBits
+    from ...formats import RandomBits
     from .description import Accumulation
 
 _CARRIERS = (torch.float32, torch.float64)

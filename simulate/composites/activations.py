@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...formats.base.on_device import where
+from ...formats import where
 
 if TYPE_CHECKING:
     from collections.abc import Callable

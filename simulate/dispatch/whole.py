@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
 
+from ...formats import QtorchFormat
 from ...formats.families.floats import FP32
-from ...formats.families.qtorch import QtorchFormat
 from ..aten.outputs import outputs, writes_of
 from ..aten.storages import Storages
 from ..aten.tables import plain_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from ...formats.base.modes import Rounding
+    from ...formats import Rounding
 
 
 class CarrierRounding(NamedTuple):

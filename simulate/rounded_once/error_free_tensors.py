@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ...formats.base.on_device import where
+from ...formats import where
 
 _MAGNITUDE = (1 << 63) - 1
 _LARGEST = 0x7FEF_FFFF_FFFF_FFFF  # the bits of the largest number

@@ -13,8 +13,8 @@ from numba import njit, types
 from numba.extending import intrinsic
 from numpy import int64, uint32, uint64
 
+from ...formats import Overflow, Rounding
 from ...formats.arithmetic.tail import rule
-from ...formats.base.modes import Overflow, Rounding
 from ...formats.base.random_words import CHUNK, hash32
 from ...formats.cpu.addends import mix64
 from ...formats.cpu.bits import bits_of64, float_of32, float_of64, left64, right64
@@ -28,7 +28,7 @@ from .formulas import Dialect, double, single
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ...formats.base.modes import RandomBits
+    from ...formats import RandomBits
     from ...formats.cpu.arguments import Double, Int, Mode, Numbers
     from .carrier_rounding import CarrierRounding
 

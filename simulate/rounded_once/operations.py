@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
-    from ...formats import Format
-    from ...formats.base.modes import RandomBits
+    from ...formats import Format, RandomBits
     from .operators import DrawAt
     from .results import Ways
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ...formats.base.modes import Rounding
+from ...formats import Rounding
 from ...formats.base.operator import unwritten_like
 from ..numbers.host_numbers import TracedNumber
 from ..numbers.number_tensors import tensor_of
@@ -19,7 +19,7 @@ from .results import CARRIERS, FormulaCall, ResultRounding, result
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ...formats.base.modes import RandomBits
+    from ...formats import RandomBits
     from .results import Ways
 
     Maybe = torch.Tensor | None

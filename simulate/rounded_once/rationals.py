@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...formats.base.modes import Overflow, Rounding
+from ...formats import Overflow, Rounding
 from ...formats.base.random_words import random_words
 from ...formats.families.floats import FP64
 from ...formats.tools.reference import round_exactly
@@ -17,7 +17,7 @@ from .loops import UNSAFE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...formats.base.modes import RandomBits
+    from ...formats import RandomBits
     from .carrier_rounding import CarrierRounding
 
 _ROOT_BITS = 128  # of a square root, before it is rounded to 53 bits by a word of 32

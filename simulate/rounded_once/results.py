@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
 
-from ...formats.base.modes import Rounding
+from ...formats import Rounding
 from ...formats.base.on_device import number_on
 from ...formats.rounding import is_dense
 from . import loops as exact_loops
@@ -19,7 +19,7 @@ from .rationals import fill_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ...formats.base.modes import RandomBits
+    from ...formats import RandomBits
     from ..native.stand_ins import Way as NativeWay
     from .carrier_rounding import CarrierRounding
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...formats import Overflow, Rounding, where
 from ...formats.arithmetic.float_tensors import round_by_mode
 from ...formats.arithmetic.tail import rule
-from ...formats.base.modes import Overflow, Rounding
-from ...formats.base.on_device import number_on, table_on, where
+from ...formats.base.on_device import number_on, table_on
 from ...formats.base.random_words import random_words
 from ...formats.families.floats import FP32
 from .error_free_tensors import odd, two_product, two_sum
@@ -19,7 +19,7 @@ from .loops import UNSAFE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...formats.base.modes import RandomBits
+    from ...formats import RandomBits
     from .carrier_rounding import CarrierRounding
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from ...formats import where
 from ...formats.arithmetic.carriers import INFINITY, INTEGER, STORED_BITS
-from ...formats.base.on_device import where
 from ..presence.user_code import Line, text_of
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from ...agents.run.observed import Numerics
 from ...agents.run.reporter import Reporter
 from ...agents.run.stopping import Stopped, StopRequest
 from ...agents.run.stopwatch import Stopwatch
-from ...simulate import Simulation
-from ...simulate.watching.lost_numbers import OutOfMemory, SteppedOptimizers, lost_numbers
+from ...simulate import OutOfMemory, Simulation, SteppedOptimizers, lost_numbers
 from ..errors import SweepError
 from ..subjects.program_keys import ARITHMETIC, ProgramConfig, ProgramKeys
 from ..user_code import described, traceback_of

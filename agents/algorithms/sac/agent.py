@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import torch
 
-from ....simulate.policy.places import in_role
-from ....simulate.policy.rules import Role
+from ....simulate import Role, in_role
 from ...experience.off_policy import record_states
 from ...models.networks import MLP, forward
 from ...models.policy_layers import Activation, Decision, PolicyLayers, perceptron
