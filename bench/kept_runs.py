@@ -63,15 +63,17 @@ def lay(file: Path, folder: Path) -> int:
 def scores(folder: Path, file: Path) -> int:
     """Writes a line for each run that has ended, and returns how many there are.
 
-    Columns: ``task``, ``format``, the settings that vary, ``seed``, ``status``, ``return``, ``untrained`` (empty where
-    not known) and ``area``.
+    Columns: ``task``, ``format``, the settings that vary (of a sweep with cases, ``case`` in their place), ``seed``,
+    ``status``, ``return``, ``untrained`` (empty where not known) and ``area``.
     """
     experiment = read_experiment(folder)
     runs = ended(experiment.runs)
     if runs.empty:
         sys.exit(f"{folder}: no run in it has ended")
     runs = runs.assign(area=runs["id"].map(areas({name: experiment.folders[name] for name in runs["id"]})))
-    keys = experiment.conditions.keys
+    order = pd.CategoricalDtype(list(dict.fromkeys(experiment.cases.values())), ordered=True)  # that of the sweep
+    runs = runs.assign(case=runs["id"].map(experiment.cases).astype(order))
+    keys = ["case"] if experiment.cases else experiment.conditions.keys
     table = runs.sort_values(["task", "format", *keys, "seed"])
     columns = ["task", "format", *keys, "seed", "status", "return", "untrained", "area"]
     table[columns].to_csv(file, index=False, float_format="%.10g")

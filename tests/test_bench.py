@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench import peers
+from bench import kept_runs, peers
 
 
 @pytest.mark.slow
@@ -40,8 +40,11 @@ def test_peers_are_told_apart_by_algorithm_or_case_and_compared(tmp_path, capsys
     (tmp_path / "sweep.json").write_text(json.dumps(marker))
     peers.main([str(tmp_path), "--figure", str(tmp_path / "peers.png")])
     told = capsys.readouterr().out
-    assert "| `uniform` | 4 | -91.5 (" in told
-    assert "| `sb3:TD3` | 4 | -81.5 (" in told
-    assert "`uniform` less `orthogonal` | | -40 (" in told
-    assert "`uniform` less `sb3:TD3` | | -10 (" in told
+    assert "| uniform | 4 | -91.5 (" in told
+    assert "| sb3:TD3 | 4 | -81.5 (" in told
+    assert "uniform less orthogonal | | -40 (" in told
+    assert "uniform less sb3:TD3 | | -10 (" in told
+    assert kept_runs.scores(tmp_path, tmp_path / "scores.csv") == 12
+    peers.main([str(tmp_path / "scores.csv")])
+    assert next(one for one in told.splitlines() if "orthogonal | 4" in one) in capsys.readouterr().out
     assert (tmp_path / "peers.png").stat().st_size > 3000

@@ -3,9 +3,13 @@
 import json
 from pathlib import Path
 
-from bench import folders, kept_runs
+import pandas as pd
+import pytest
+from bench import folders, kept_runs, peers
 
 from roundoff.analysis.runs.experiment import read_experiment
+from roundoff.analysis.statistics.comparisons import difference
+from roundoff.analysis.statistics.equivalence import equivalence
 from roundoff.analysis.tables.against_fp32 import against_reference
 from roundoff.analysis.tables.summary import summarize
 
@@ -84,6 +88,34 @@ def test_the_table_of_significand_bits_is_that_of_sixteen_seeds(tmp_path):
     for name, said in (("fp32", "to float32 at {} within"), ("e5m3", "get stuck at {},"), ("e5m2", "they end at {} (")):
         assert said.format(f"{summary.loc[name, 'mean']:.0f}") in front
     assert f"ten to four bits end at {min(wide)} to {max(wide)}." in front
+
+
+def test_fp32_without_fixes_is_compared_as_its_runs_say():
+    found = []
+    for name in ("fp32-without-fixes", "significand-quick"):
+        table = pd.read_csv(DATA.with_name(f"{name}.csv"))
+        table = table[table["format"] == "fp32"].set_index("seed")
+        assert len(table) == 16
+        found.append(table)
+    by_return, by_area = (difference(*([dict(table[kind])] for table in found)) for kind in ("return", "area"))
+    equal = equivalence(*([dict(table["return"])] for table in found))
+    page = " ".join((DATA.parents[1] / "results.md").read_text(encoding="utf-8").split())
+    assert f"fp32 without any fix returns {found[0]['return'].mean():.0f} and is equivalent" in page
+    spans = [f"{one.value:+.0f} ({one.interval.low:.0f} to {one.interval.high:+.0f}" for one in (by_return, by_area)]
+    assert f"the difference is {spans[0]}; p of equivalence {equal.p:.2g})" in page
+    assert f"over the curve {spans[1]}, p {by_area.p:.2g})" in page
+
+
+PEERS = ("td3-peers-quick", "a2c-peers-quick", "initial-weights-quick")
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_the_tables_of_peers_are_those_of_the_kept_runs(name, capsys):
+    peers.main([str(DATA.with_name(f"{name}.csv"))])
+    _, _, *rows = capsys.readouterr().out.splitlines()
+    assert len(rows) >= 3
+    page = (DATA.parents[1] / "results-algorithms.md").read_text(encoding="utf-8")
+    assert "\n".join(rows) in page, "\n".join(rows)
 
 
 def test_scores_are_those_of_the_runs(tmp_path):
