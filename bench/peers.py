@@ -60,7 +60,7 @@ def pairs_of(table: pd.DataFrame) -> list[tuple[str, str]]:
     """Which to compare: what others have made with the first, and cases with the first one of their algorithm."""
     algorithms = dict(zip(table["name"], table["algorithm"], strict=True))
     names = list(algorithms)
-    if "roundoff" in names or any(":" in algorithm for algorithm in algorithms.values()):
+    if "roundoff" in names[0] or any(":" in algorithm for algorithm in algorithms.values()):
         return [(names[0], name) for name in names[1:]]
     firsts = {name: next(one for one in names if algorithms[one] == algorithms[name]) for name in names}
     return [(first, name) for name, first in firsts.items() if first != name]

@@ -106,7 +106,7 @@ def test_fp32_without_fixes_is_compared_as_its_runs_say():
     assert f"over the curve {spans[1]}, p {by_area.p:.2g})" in page
 
 
-PEERS = ("td3-peers-quick", "a2c-peers-quick", "initial-weights-quick")
+PEERS = ("sac-peers-quick", "td3-peers-quick", "a2c-peers-quick", "initial-weights-quick")
 
 
 @pytest.mark.parametrize("name", PEERS)

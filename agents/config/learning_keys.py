@@ -261,13 +261,15 @@ class OnPolicyKeys(OptimizerKeys):
     normalize_observations: bool | None = key(
         None,
         "Observations have their running mean subtracted, are divided by their running standard deviation and clipped"
-        " to [-10, 10], before they are rounded; null: as OpenAI's Baselines do, with ppo where actions are numbers.",
+        " to [-10, 10], before they are rounded; null: as OpenAI's Baselines do, with ppo where the task is known to"
+        " take numbers.",
         _OF_EXPERIENCE,
     )
     normalize_rewards: bool | None = key(
         None,
         "Rewards are divided by the running standard deviation of discounted returns and clipped to [-10, 10], before"
-        " they are rounded; what is logged are rewards as they are. null: with ppo where actions are numbers.",
+        " they are rounded; what is logged are rewards as they are. null: with ppo where the task is known"
+        " to take numbers.",
         _OF_EXPERIENCE,
     )
     lr_schedule: Literal["constant", "linear"] = key(
