@@ -57,7 +57,7 @@ def names_of(experiment: Experiment) -> pd.Series:
 
 
 def pairs_of(table: pd.DataFrame) -> list[tuple[str, str]]:
-    """Which to compare: what others have made with the first, and cases with the first one of their algorithm."""
+    """Names to compare: what others have made with the first, and cases with the first one of their algorithm."""
     algorithms = dict(zip(table["name"], table["algorithm"], strict=True))
     names = list(algorithms)
     if "roundoff" in names[0] or any(":" in algorithm for algorithm in algorithms.values()):

@@ -18,6 +18,7 @@ from ..models.policies import Categorical, DiagonalNormal, gumbel
 from ..models.policy_layers import Decision, PolicyLayers
 from ..optimizers.decisions import filled_like
 from ..optimizers.scaled_norms import standardized, standardized_naive
+from ..optimizers.step_norms import half_batch_cosine
 from ..streams import Stream, torch_generator
 from .learner import Learner
 from .part import Metrics, Part
@@ -269,6 +270,8 @@ class PolicyGradient(Learner):
             computed.append(entropy)
             weights.append(filled_like(entropy, optimizer.mean_weight(-config.entropy_weight, count)))
             metrics["entropy"] = entropy.detach()
+        if optimizer.norms:
+            metrics["half_batch_cosine"] = half_batch_cosine(computed, weights, network.trainable)
         network.compute_gradients(computed, weights)
         self.step("actor", config.max_grad_norm)
         return {"td_error": error, "log_prob": log_prob.detach(), **metrics}

@@ -10,6 +10,8 @@ from ...formats import apart
 from .hadam import KeepingRoots
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .adam import AdamBase
     from .dynamic_loss_scale import DynamicLossScale
 
@@ -67,3 +69,36 @@ class StepNorms:
     def _norms(self, name: str, values: torch.Tensor) -> dict[str, Any]:
         norm = torch.linalg.vector_norm
         return {f"{name}_norm": norm(values), f"first_layer_{name}_norm": norm(values[: self._first])}
+
+
+@apart
+def half_batch_cosine(
+    outputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]
+) -> torch.Tensor:
+    """The cosine of the angle between the gradient of a batch and that of every other row of it.
+
+    Near 1 / sqrt(2) the two halves are orthogonal, as noise is; near 1 they agree, and a larger batch says little more.
+    The forward pass is as it was rounded; the gradients are of plain arithmetic, beside the simulation, which neither
+    rounds nor counts them. The graph is kept. NaN where a gradient is 0 or not finite.
+
+    Args:
+        outputs: what the loss is computed from, (n, ...) each, with their graph.
+        weights: the derivatives of the loss by them.
+        parameters: by what gradients are taken.
+
+    Returns:
+        float64, a tensor of no dimensions.
+
+    Source:
+        Stooke & Abbeel, "Accelerated Methods for Deep Reinforcement Learning", Section 5.5.
+    """
+    halves = []
+    for first in (0, 1):
+        own = [torch.zeros_like(weight) for weight in weights]
+        for mine, weight in zip(own, weights, strict=True):
+            mine[first::2] = weight[first::2]
+        found = torch.autograd.grad(outputs, parameters, own, retain_graph=True)
+        halves.append(torch.cat([gradient.reshape(-1) for gradient in found]).double())
+    whole = halves[0] + halves[1]
+    cosine: torch.Tensor = whole @ halves[0] / (whole.norm() * halves[0].norm())
+    return cosine

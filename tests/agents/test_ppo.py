@@ -23,6 +23,7 @@ from roundoff.agents.experience.on_policy import minibatch_of, record_rollouts
 from roundoff.agents.experience.replay import batch_of
 from roundoff.agents.experience.sampling import Sample
 from roundoff.agents.models.policies import Categorical, DiagonalNormal
+from roundoff.agents.optimizers.step_norms import half_batch_cosine
 from roundoff.agents.programs.compiled import CompiledUpdates, compile_acting
 from roundoff.agents.programs.population import shared_kind
 from roundoff.agents.run.stopping import Stopped, StopRequest
@@ -173,6 +174,42 @@ def test_gradients_are_those_of_the_formed_loss(algorithm, discrete, most):
         expected.append((book.networks.log_sigma.grad, layers[-1]))
     for theirs, mine in expected:
         assert torch.allclose(theirs, mine, rtol=1e-9, atol=1e-12)
+
+
+@kinds
+@algorithms
+def test_the_cosine_of_half_a_batch_is_that_of_the_formed_losses(algorithm, discrete):
+    agent = make(algorithm, discrete=discrete, fixes="none", normalize_advantages=False, max_grad_norm=None)
+    agent.watch_norms()
+    (batch,) = make_batches(agent, 1)
+    gradients = []
+    for rows in (batch.rows, batch.rows[::2]):
+        book = ByTheBook(agent)
+        book.loss(minibatch_of(rows, OBSERVATION)).backward()
+        gradients.append(torch.cat([p.grad.reshape(-1) for p in book.networks.parameters()]))
+    expected = torch.nn.functional.cosine_similarity(*gradients, dim=0)
+    metrics = agent.update(batch)
+    assert float(metrics["half_batch_cosine"]) == pytest.approx(float(expected), rel=1e-9)
+    assert 0.3 < float(expected) < 0.999
+
+
+def test_looking_at_half_a_batch_changes_no_bit():
+    keys = {"format": "e5m4", "policy": {"rules": [{"rounding": "stochastic", "format": "e5m4"}]}}
+    agents = [make("a2c", discrete=True, entropy_weight=0.02, **keys) for _ in range(2)]
+    agents[1].watch_norms()
+    for batch in make_batches(agents[0], 4, count=32):
+        for agent in agents:
+            agent.update(batch)
+    assert torch.equal(*(agent.network.flat for agent in agents))
+
+
+def test_halves_that_agree_have_a_cosine_of_one_and_random_ones_of_the_root_of_a_half():
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.zeros(4000, requires_grad=True)
+    rows = torch.randn(2, 4000, generator=generator)
+    for x, expected in ((rows, 0.5**0.5), (rows[:1].expand(2, -1), 1.0)):
+        outputs = (x @ weight)[:, None]
+        assert float(half_batch_cosine([outputs], [torch.ones(2, 1)], [weight])) == pytest.approx(expected, abs=0.02)
 
 
 def test_where_the_ratio_is_clipped_the_surrogate_has_no_slope():

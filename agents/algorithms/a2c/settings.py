@@ -27,6 +27,7 @@ class A2CConfig(OnPolicyKeys):
         "entropy": Panel("entropy of the policy"),
         "critic_loss": Panel("squared error of the values", log=True),
         "actor_loss_scale": Panel("loss scale", log=True),
+        "half_batch_cosine": Panel("cosine of the gradient and half of the batch's"),
     }
 
     rules: ClassVar[tuple[KeyRule, ...]] = (

@@ -28,6 +28,7 @@ class PPOConfig(OnPolicyKeys):
         "critic_loss": Panel("squared error of the values", log=True),
         "clipped": Panel("part of the samples that is clipped"),
         "actor_loss_scale": Panel("loss scale", log=True),
+        "half_batch_cosine": Panel("cosine of the gradient and half of the batch's"),
     }
 
     algorithm: str = key("ppo", "What learns; each has keys of its own.")
