@@ -374,6 +374,7 @@ def test_every_path_on_a_page_exists():
     roots = [ROOT / name for name in (*FOLDERS, "bench", "docs", "examples", "src", "src/roundoff/cli", "tests")]
     files = [f"/{path.relative_to(ROOT)}" for root in roots for path in (root, root.parent, *root.rglob("*"))]
     files += [f"/src/roundoff/{path.name}" for path in ROOT.glob("src/roundoff/*.py")]
+    files += [f"/{path.name}" for path in ROOT.glob("*.py")]
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES.rglob("*.md")]
     named = [(page.name, path) for page in pages for path in paths_in(page.read_text(encoding="utf-8"))]
     assert len(named) > 50

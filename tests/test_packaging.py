@@ -1,14 +1,23 @@
 """What is installed: one package, complete."""
 
+import re
+import runpy
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
+
+import setuptools
 
 import roundoff
 
 ROOT = Path(__file__).parents[1]
+FOLDERS = ("formats", "simulate", "agents", "sweeps", "analysis")
+SDIST = {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg", "setup.py", "src"}
+SDIST |= {"CHANGELOG.md", "CITATION.cff", "MANIFEST.in"}
+LINKS = re.compile(r"\]\(([^)]*)\)")
 
 
 def copied(target):
@@ -18,19 +27,25 @@ def copied(target):
 
 
 def test_the_wheel_holds_one_package(tmp_path):
-    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet"]
     source = copied(tmp_path / "source")
-    subprocess.run([*build, "--wheel-dir", tmp_path, source], check=True, capture_output=True)
+    build = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, tmp_path], check=True, capture_output=True, cwd=source)
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    unpacked = tmp_path / sdist.name.removesuffix(".tar.gz")
+    assert {path.name for path in unpacked.iterdir()} == SDIST
+    # the wheel is made of the sdist, as `python -m build` makes it
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet"]
+    subprocess.run([*build, "--wheel-dir", tmp_path, unpacked], check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"roundoff", wheel.name.split("-py3")[0] + ".dist-info"}
-    for wanted in (
-        "formats/families/floats.py",
-        "simulate/dispatch/simulation.py",
-        "analysis/paper/published.csv",
-        "py.typed",
-    ):
-        assert f"roundoff/{wanted}" in names
+    folders = {name: source / name for name in FOLDERS} | {"": source / "src/roundoff"}
+    files = {Path("roundoff", name, path.relative_to(folder)) for name, folder in folders.items()
+             for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"}  # fmt: skip
+    assert len(files) > 600
+    assert {Path(name) for name in names if name.startswith("roundoff/")} == files
     # the wheel works with the sources out of reach
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     program = "import roundoff, torch; print(roundoff.__file__, roundoff.round(torch.tensor([0.1]), 'e5m2').item())"
@@ -56,3 +71,40 @@ def test_an_editable_install_is_a_path_which_no_folder_of_the_same_name_hides(tm
         [sys.executable, "-E", "-S", "-c", program], check=True, capture_output=True, text=True, cwd=tmp_path
     )
     assert run.stdout.split() == [str(source / "src" / "roundoff" / "__init__.py"), roundoff.__version__]
+
+
+def test_on_an_index_the_readme_has_no_relative_link(monkeypatch):
+    given = {}
+    monkeypatch.setattr(setuptools, "setup", lambda **words: given.update(words))
+    long_description = runpy.run_path(str(ROOT / "setup.py"))["long_description"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    targets = [target for target in LINKS.findall(readme) if "://" not in target]
+    assert len(targets) > 30
+    public = long_description(readme, "https://example.org/us/roundoff/", "1.2.3")
+    assert LINKS.findall(public) == [
+        target if "://" in target else
+        f"https://example.org/us/roundoff/{'raw' if target.endswith('.png') else 'blob'}/v1.2.3/{target}"
+        for target in LINKS.findall(readme)
+    ]  # fmt: skip
+    alone = long_description(readme, None, "1.2.3")  # before there is a public repository: no dead link, no lost word
+    assert all("://" in target for target in LINKS.findall(alone))
+    without = re.sub(r"!\[[^\]]*\]\([^)]*\)", "", readme)
+    assert re.findall(r"\w+", LINKS.sub("]", alone)) == re.findall(r"\w+", LINKS.sub("]", without))
+    assert given["long_description"] == alone  # until pyproject.toml has an address
+
+
+def test_the_version_is_the_same_wherever_it_stands():
+    assert f"\nversion: {roundoff.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\n## {roundoff.__version__} " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_base_imports_nothing_that_takes_long():
+    """Modules are counted in place of seconds: what formats and simulate need late is imported where it is needed."""
+    late = "matplotlib pandas pyarrow pydantic ray rich sympy torch._dynamo torch._inductor triton"
+    program = "import sys, torch; before = set(sys.modules); import roundoff; print(*set(sys.modules) - before)"
+    program += "; roundoff.round, roundoff.simulate; print(*set(sys.modules) - before)"
+    run = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    alone, used = (set(line.split()) for line in run.stdout.splitlines())
+    assert alone == {"roundoff"}
+    assert {"roundoff.formats", "roundoff.simulate"} < used
+    assert not used & set(late.split())
