@@ -291,7 +291,8 @@ def test_what_there_is(capsys, monkeypatch):
     assert "significand-quick" in presets
     assert re.search(r"`significand` +\| paper +\| fig4 ", presets)
     chosen = printed("presets", "FIG4", "--size", "quick").splitlines()[2:]
-    assert [line.split()[1] for line in chosen] == ["`actorq-quick`", "`significand-quick`"]
+    names = [line.split()[1] for line in chosen]
+    assert names == ["`actor-communication-quick`", "`actorq-quick`", "`significand-quick`"]
     assert '"$schema"' in printed("schema")
 
 
