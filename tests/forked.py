@@ -125,8 +125,10 @@ def fork(program):
         except BaseException:  # noqa: BLE001
             traceback.print_exc()
         finally:
-            sys.stderr.flush()
-            os._exit(status)
+            try:  # whatever has become of its standard error, it must not go on as the test
+                sys.stderr.flush()
+            finally:
+                os._exit(status)
     return pid
 
 
