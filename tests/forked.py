@@ -10,12 +10,14 @@ import time
 import traceback
 import warnings
 from contextlib import suppress
+from importlib import import_module
 
 from processes import PATIENCE
 
 import roundoff.agents.training.together  # so that no fork has to
 from roundoff.cli import main
 from roundoff.sweeps import run_sweep
+from roundoff.sweeps.workers import local
 from roundoff.sweeps.workers import process as worker
 
 
@@ -138,6 +140,12 @@ def ended(pid):
     return os.waitstatus_to_exitcode(status) if done else None
 
 
+def import_suite():
+    """Imports the tasks of the control suite here, so that no fork has to: seconds for each."""
+    with suppress(ImportError):
+        import_module("dm_control.suite")
+
+
 def fork_sweep(plan, directory, limit=2, train=None, watcher=None):
     """A sweep as a process of its own, which has workers of its own; returns its process id."""
     return fork(lambda: run_sweep(plan, directory, executor=ForkedWorkers(limit, train), watcher=watcher or Silent()))
@@ -154,24 +162,36 @@ def wait_for(pid, seconds=PATIENCE):
     return status
 
 
-def fork_command(*arguments, cwd, printed=None):
+def begin_command(*arguments, printed, cwd=None, workers=None):
+    """The command ``roundoff`` in a fork, whose process id is returned; what it prints goes to files in ``printed``.
+
+    ``workers`` is an ``Executor`` like :class:`ForkedWorkers`, for its sweeps.
+    """
+
+    def command():
+        os.chdir(cwd or ".")
+        for name, number in (("stdout", 1), ("stderr", 2)):
+            os.dup2(os.open(printed / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+            setattr(sys, name, os.fdopen(number, "w", buffering=1, closefd=False))  # forked workers put others there
+        sys.argv = ["roundoff", *map(str, arguments)]
+        sys.excepthook = sys.__excepthook__
+        warnings.resetwarnings()
+        if workers:
+            local.LocalProcesses = workers
+        os._exit(status_of(main))
+
+    if workers:
+        import_suite()
+    return fork(command)
+
+
+def fork_command(*arguments, cwd, printed=None, workers=None):
     """What the command ``roundoff`` does in the folder ``cwd``, and ends with, as a ``CompletedProcess``.
 
     What it prints goes to files in the folder ``printed``, or else in ``cwd``.
     """
     folder = printed or cwd
-
-    def command():
-        os.chdir(cwd or ".")
-        for name, number in (("stdout", 1), ("stderr", 2)):
-            os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-            setattr(sys, name, os.fdopen(number, "w"))
-        sys.argv = ["roundoff", *map(str, arguments)]
-        sys.excepthook = sys.__excepthook__
-        warnings.resetwarnings()
-        os._exit(status_of(main))
-
-    status = wait_for(fork(command))
+    status = wait_for(begin_command(*arguments, printed=folder, cwd=cwd, workers=workers))
     texts = (folder / "stdout").read_text(), (folder / "stderr").read_text()
     return subprocess.CompletedProcess(arguments, status, *texts)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from forked import fork_command, status_of, wait_for
+from forked import ForkedWorkers, begin_command, ended, fork_command, status_of, wait_for
 from processes import PATIENCE, wait_until
 
 from roundoff import __version__ as roundoff_version
@@ -44,10 +44,10 @@ grid:
 """
 
 
-def roundoff(*arguments, cwd=None):
+def roundoff(*arguments, cwd=None, workers=None):
     """The command in a fork, without the seconds that importing PyTorch costs."""
     with tempfile.TemporaryDirectory() as folder:
-        run = fork_command(*arguments, cwd=cwd, printed=Path(folder))
+        run = fork_command(*arguments, cwd=cwd, printed=Path(folder), workers=workers)
     assert "Traceback" not in run.stderr, run.stderr
     return run
 
@@ -74,44 +74,66 @@ def checkpoints(directory):
 def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
     (folder / "tiny.yaml").write_text(TINY)
-    run = roundoff("sweep", folder / "tiny.yaml", "--out", folder / "out", "--workers", 2)
+    run = roundoff("sweep", folder / "tiny.yaml", "--out", folder / "out", "--workers", 2, workers=ForkedWorkers)
     assert run.returncode == 0, run.stderr
     assert "[4/4]" in run.stdout
     assert "4 done, 0 crashed, 0 failed of 4 runs" in run.stdout
     return folder / "out"
 
 
+class Begun:
+    """A sweep: a process of its own with workers of its own, or forks of this one."""
+
+    def __init__(self, command, folder, own):
+        self.printed, self.errors = folder / "stdout", folder / "stderr"
+        if own:
+            with self.printed.open("w") as printed, self.errors.open("w") as errors:
+                self.process = subprocess.Popen([*ROUNDOFF, *command], stdout=printed, stderr=errors)
+            self.pid, self.ended = self.process.pid, self.process.poll
+        else:
+            self.pid = begin_command(*command, printed=folder, workers=ForkedWorkers)
+            self.ended = self.poll
+        self.status = None
+
+    def poll(self):
+        if self.status is None:
+            self.status = ended(self.pid)
+        return self.status
+
+
 def test_a_sweep_killed_again_and_again_ends_with_the_same_results(undisturbed, tmp_path):
+    """The one that Ctrl-C ends has processes of its own, as a user's has; those of the others are forks."""
     (tmp_path / "tiny.yaml").write_text(TINY)
     out = tmp_path / "out"
     source = random.Random(0)
-    command = [*ROUNDOFF, "sweep", str(tmp_path / "tiny.yaml"), "--out", str(out), "--workers", "2"]
+    command = ["sweep", str(tmp_path / "tiny.yaml"), "--out", str(out), "--workers", "2"]
     checkpoints_survived = 0
     for deadly in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM):
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        assert "starting" in process.stdout.readline()
+        sweep = Begun(command, tmp_path, own=deadly == signal.SIGINT)
         # wait until a run goes beyond what there was, then strike at a random moment
         before = checkpoints(out)
-        wait_until(lambda before=before: checkpoints(out) != before or process.poll() is not None)  # noqa: B023
+        wait_until(lambda: checkpoints(out) != before or sweep.ended() is not None)  # noqa: B023
+        assert "starting" in sweep.printed.read_text().splitlines()[0]
         time.sleep(source.uniform(0, 0.5))
-        if process.poll() is not None:
+        if sweep.ended() is not None:
             break  # a fast machine: there is nothing left to interrupt
-        process.send_signal(deadly)
-        _, errors = process.communicate(timeout=PATIENCE)
-        if process.returncode == 0:
+        os.kill(sweep.pid, deadly)
+        status = wait_until(lambda: (sweep.ended(),) if sweep.ended() is not None else None)[0]  # noqa: B023
+        if status == 0:
             break  # a faster one: it ended before the signal came
         checkpoints_survived += len(list(out.glob("runs/*/checkpoint.pt")))
         if deadly != signal.SIGKILL:
-            assert process.returncode == 128 + deadly
+            errors = sweep.errors.read_text()
+            assert status == 128 + deadly
             assert "the same command continues" in errors
             assert "Traceback" not in errors
             logs = [log.read_text() for log in out.glob("logs/*")]
             assert any("roundoff: stopped as asked" in log for log in logs)
             assert not any("Traceback" in log for log in logs)
     assert checkpoints_survived > 0
-    run = roundoff(*command[3:])
+    run = roundoff(*command, workers=ForkedWorkers)
     assert run.returncode == 0, run.stderr
-    again = roundoff(*command[3:])
+    again = roundoff(*command)
     assert "nothing to do, 4 finished before" in again.stdout
     assert results(out) == results(undisturbed)
     assert not list(out.glob("runs/*/checkpoint.pt"))
@@ -180,6 +202,7 @@ def test_train_one_run(tmp_path):
     assert "seed is 0 there and 1 here" in other.stderr
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_profiles(undisturbed, tmp_path):
     (tmp_path / "tiny.yaml").write_text(TINY)
     sweep = roundoff("sweep", tmp_path / "tiny.yaml", "--out", undisturbed, "--profile")
@@ -291,8 +314,11 @@ def test_what_there_is(capsys, monkeypatch):
     assert "significand-quick" in presets
     assert re.search(r"`significand` +\| paper +\| fig4 ", presets)
     chosen = printed("presets", "FIG4", "--size", "quick").splitlines()[2:]
-    names = [line.split()[1] for line in chosen]
-    assert names == ["`actor-communication-quick`", "`actorq-quick`", "`significand-quick`"]
+    assert [line.split()[1] for line in chosen] == [
+        "`actor-communication-quick`",
+        "`actorq-quick`",
+        "`significand-quick`",
+    ]
     assert '"$schema"' in printed("schema")
 
 
