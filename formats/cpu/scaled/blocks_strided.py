@@ -40,6 +40,18 @@ def strip(item: Any, length: Any, inner: Any, block: Any) -> Any:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
+def largest_of_columns(source: Any, tops: Any, start: Any, rows: Any, columns: Any, inner: Any) -> None:
+    """Writes the pattern of the largest magnitude of each column of a strip into ``tops``."""
+    for j in range(columns):
+        tops[j] = unsigned(0)
+    for row in range(rows):
+        at = start + row * inner
+        for j in range(columns):
+            magnitude = unsigned(bits_of(source[at + j]) & MAGNITUDE)
+            tops[j] = magnitude if magnitude > tops[j] else tops[j]  # noqa: FURB136
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
 def _scale(bits: Any, columns: Any, before: Any, tensor_scale: Any) -> None:
     """Divides or multiplies numbers by the first parts of the scales of their columns."""
     if tensor_scale != real(0.0):
@@ -60,13 +72,7 @@ def strips_of_blocks(
     mode, places, sign = mode_of(settings), unsigned(m), left(unsigned(zero_sign), unsigned(WIDTH - unsigned(1)))
     for item in range(first, last):
         start, rows, columns = strip(item, length, inner, block)
-        for j in range(columns):
-            tops[j] = unsigned(0)
-        for row in range(rows):
-            at = start + row * inner
-            for j in range(columns):
-                magnitude = unsigned(bits_of(source[at + j]) & MAGNITUDE)
-                tops[j] = magnitude if magnitude > tops[j] else tops[j]  # noqa: FURB136
+        largest_of_columns(source, tops, start, rows, columns, inner)
         for j in range(columns):
             scale = block_scale(tops[j], addend, emax, emin, largest, tensor_scale)
             before[j], after[j] = bits_of(scale[0]), bits_of(scale[1])

@@ -15,7 +15,7 @@ from numba import njit
 from ..addressed import Addressed, Calling, address_of, numbers
 from ..threads import compiled, in_pieces
 from ..widths import INFINITE, MAGNITUDE, ByWidth, bits_of, float_of, real, scratch, unsigned
-from .blocks_strided import STRIP, pieces, strip
+from .blocks_strided import STRIP, largest_of_columns, pieces, strip
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,13 +44,7 @@ def _up_strips(
     tops, factors = scratch(), scratch()
     for item in range(first, last):
         start, rows, columns = strip(item, length, inner, block)
-        for j in range(columns):
-            tops[j] = unsigned(0)
-        for row in range(rows):
-            at = start + row * inner
-            for j in range(columns):
-                magnitude = unsigned(bits_of(source[at + j]) & MAGNITUDE)
-                tops[j] = magnitude if magnitude > tops[j] else tops[j]  # noqa: FURB136
+        largest_of_columns(source, tops, start, rows, columns, inner)
         strips = (inner + STRIP - 1) // STRIP
         place = (item // strips) * inner + (item % strips) * STRIP
         for j in range(columns):
