@@ -196,9 +196,7 @@ class Actor:
         with self._measure("deserialize"):
             message = weights.blob.tobytes()
         with self._measure("load"):
-            if not message:
-                self._engine = None
-            elif self._keys.noise_of:
+            if message and self._keys.noise_of:
                 self._engine = NoisyPolicy(message, self._keys.noise_of, self._noise)
             else:
                 self._engine = opened(message, self._keys)

@@ -45,10 +45,18 @@ class FullPolicy(NamedTuple):
         return np.frombuffer(message_for(keys.engine, PackedPolicy.of(policy, keys.format)), dtype=np.uint8)
 
 
-def opened(message: bytes, keys: ActorKeys) -> Engine:
-    """What acts as a message says that :meth:`FullPolicy.packed` made, in the format that actors compute in."""
+def opened(message: bytes, keys: ActorKeys) -> Engine | None:
+    """What acts as a message says that :meth:`FullPolicy.packed` made, in the format that actors compute in.
+
+    None if nobody can act so: the message is empty, or the format in which weights travel has made infinities of some.
+    """
+    if not message:
+        return None
     if keys.communicate:
-        message = message_for(keys.engine, PackedPolicy.of(PackedPolicy.from_bytes(message).policy, keys.format))
+        policy = PackedPolicy.from_bytes(message).policy
+        if not all(bool(layer.weight.isfinite().all()) for layer in policy):
+            return None
+        message = message_for(keys.engine, PackedPolicy.of(policy, keys.format))
     return open_engine(keys.engine, message)
 
 

@@ -121,6 +121,20 @@ def test_weights_travel_in_one_format_and_act_in_another(published, format, engi
     assert np.abs(expected - plain).max() > 1e-4
 
 
+@pytest.mark.parametrize("engine", ["simulated", "onnxruntime"])
+def test_with_weights_that_have_become_infinite_on_their_way_nobody_acts(published, engine):
+    if engine == "onnxruntime":
+        pytest.importorskip("onnxruntime")
+    keys = {"count": 4, "format": "fp32", "engine": engine, "communicate": "e5m10"}
+    config = TrainConfig(actors=keys, **D4PG)
+    learner = learner_of(config)
+    learner.networks["actor"].layers[0][0, 0, 0] = 1e6
+    published.publish(0, learner.policy_layers(), "fp32", engine, "e5m10")
+    actor = actor_of(config, published, rank=3)
+    actor.begin()
+    assert np.isnan(actor.collect(6).actions[-1]).all()
+
+
 def test_in_what_weights_travel_is_part_of_a_run_where_it_is_said():
     assert "communicate" not in TrainConfig(actors={"count": 2}, **D4PG).as_json()["actors"]
     config = TrainConfig(actors={"count": 2, "communicate": "fp16", "format": "fp32"}, **D4PG)
