@@ -96,6 +96,24 @@ def test_training_gives_the_same_bits_and_audit(name, monkeypatch):
     assert all(x.isfinite().all() for x in found[0][0])
 
 
+def test_a_product_that_a_checkpoint_has_not_come_to_again_is_of_a_weights_gradient(monkeypatch):
+    """The checkpoint computes what the product multiplies, and ends before the forward product itself."""
+    policy = roundoff.Policy("fp32", rules=(rule(("activations", "gradients"), "mxfp4_b3", product="grad-weight"),))
+
+    def program():
+        torch.manual_seed(0)
+        first, last = torch.nn.Linear(5, 8), torch.nn.Linear(8, 6)
+        x = torch.linspace(-1, 1, 60).view(12, 5)
+        for _ in range(3):
+            checkpoint(lambda x: last(first(x).tanh()), x, use_reentrant=False).square().sum().backward()
+        return [p.grad for p in (*first.parameters(), *last.parameters())]
+
+    found = both_ways(monkeypatch, program, policy)
+    assert_same(found)
+    plain = program()
+    assert not torch.equal(found[0][0][2], plain[2])  # the rule is about it
+
+
 @pytest.mark.parametrize("name", ["rowwise", "tensorwise", "mx in bf16", "stochastic", "operands in blocks"])
 def test_products_do_not_come_through_python(name, through_python):
     net = torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
