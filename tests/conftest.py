@@ -81,6 +81,7 @@ LONG = [
     "formats/base/test_kinds_of_tensors.py",
     "formats/test_as_data.py",
     "agents/test_ppo.py",
+    "agents/test_rollouts.py",
     "agents/test_renderer.py",
     "agents/test_baselines.py",
     "agents/test_native.py",

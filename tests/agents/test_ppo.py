@@ -1,7 +1,5 @@
-"""PPO and A2C: by the book in float64, rollouts by brute force, the same bytes however a run is carried out."""
+"""PPO and A2C: by the book in float64, rollouts by brute force, the same bits traced."""
 
-import itertools
-import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,24 +8,19 @@ import odd_goal  # noqa: F401  registers tasks
 import pytest
 import torch
 from pydantic import ValidationError
-from runs import outcome
 from textbook import modules_of
 from torch import nn
 
-from roundoff.agents import FIXES, RunError, TrainConfig, train
+from roundoff.agents import FIXES, RunError, TrainConfig
 from roundoff.agents.algorithms.a2c.agent import A2C
 from roundoff.agents.algorithms.policy_gradient import _summed_backwards
 from roundoff.agents.algorithms.ppo.agent import PPO
-from roundoff.agents.environments.parallel import Steps
-from roundoff.agents.experience.on_policy import minibatch_of, record_rollouts
+from roundoff.agents.experience.on_policy import minibatch_of
 from roundoff.agents.experience.replay import batch_of
-from roundoff.agents.experience.sampling import Sample
-from roundoff.agents.models.policies import Categorical, DiagonalNormal
 from roundoff.agents.optimizers.step_norms import half_batch_cosine
 from roundoff.agents.programs.compiled import CompiledUpdates, compile_acting
 from roundoff.agents.programs.population import shared_kind
-from roundoff.agents.run.stopping import Stopped, StopRequest
-from roundoff.formats import Format, round
+from roundoff.formats import round
 
 OBSERVATION, ACTION, BATCH = 5, 3, 16
 CPU = torch.device("cpu")
@@ -322,47 +315,6 @@ def test_log_probabilities_when_a_rollout_is_full_are_those_of_the_update():
         assert not metrics["clipped"].any()
 
 
-class TestPolicies:
-    logits = torch.tensor([[0.3, -1.2, 2.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
-
-    def test_samples_have_their_probabilities(self):
-        agent = make(discrete=True)
-        n = 60_000
-        noise = agent.action_noise(n)
-        actions = Categorical().sample((self.logits[:1].expand(n, 3),), noise)
-        assert set(actions.sum(1).tolist()) == {1.0}
-        assert torch.allclose(actions.mean(0), self.logits[0].softmax(0), atol=0.01)
-        mean, log_sigma = torch.tensor([[0.5, -2.0]], dtype=torch.float64), torch.tensor([0.3, -1.0]).double()
-        noise = torch.randn(n, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        drawn = DiagonalNormal(normal_fix=True).sample((mean.expand(n, 2), log_sigma), noise)
-        assert torch.allclose(drawn.mean(0), mean[0], atol=0.02)
-        assert torch.allclose(drawn.std(0), log_sigma.exp(), rtol=0.02)
-
-    def test_the_best_action_is_the_likeliest(self):
-        assert Categorical().best((self.logits,)).tolist() == [[0, 0, 1], [1, 0, 0]]
-        mean = torch.randn(2, 3)
-        assert torch.equal(DiagonalNormal(normal_fix=True).best((mean, torch.zeros(3))), mean)
-
-    @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-    def test_a_logit_that_is_no_number_is_no_action(self, bad):
-        logits = self.logits.clone()
-        logits[0, 1] = bad
-        for actions in (Categorical().best((logits,)), Categorical().sample((logits,), torch.zeros(2, 3))):
-            assert actions[0].isnan().all()
-            assert actions[1].tolist() == [1, 0, 0]
-
-    def test_a_probability_that_underflows_has_a_logarithm_and_no_entropy(self):
-        logits = torch.tensor([[0.0, -40.0, -300.0]])
-        assert Categorical().log_prob((logits,), torch.eye(3)[2:]).item() == -300.0
-        assert Categorical().entropy((logits,)).item() == pytest.approx(0.0, abs=1e-6)
-
-    def test_noise_is_of_the_format_and_the_same_in_native_half_precision(self):
-        noises = [make(discrete=True, format="e5m10", native=native).action_noise(1000) for native in (False, True)]
-        assert torch.equal(noises[0], noises[1].float())
-        assert torch.equal(noises[0], round(noises[0], "e5m10"))
-        assert noises[0].isfinite().all()
-
-
 @kinds
 def test_everything_kept_is_of_the_format(discrete):
     agent = make(discrete=discrete, format="e5m7")
@@ -388,118 +340,6 @@ def test_traced_it_has_the_same_bits(algorithm, discrete, uncompiled):
     assert mine.compiled.reason is None
     for name, values in eager.weights().items():
         assert torch.equal(values, mine.weights()[name]), name
-
-
-SMALL = {
-    "hidden_units": 16, "steps": 240, "eval_every": 120, "eval_episodes": 1, "checkpoint_every": 7,
-}  # fmt: skip
-RUNS = {
-    "ppo": {"algorithm": "ppo", "horizon": 20, "batch_size": 10, "epochs": 2, "task": "gym:Walk-v0"},
-    "ppo, three environments": {
-        "algorithm": "ppo", "environments": 3, "horizon": 8, "batch_size": 12, "epochs": 2, "task": "gym:CartPole-v1",
-    },
-    "a2c": {
-        "algorithm": "a2c", "environments": 4, "horizon": 3, "task": "gym:Walk-v0", "normalize_observations": True,
-        "normalize_rewards": True,
-    },
-    "ppo, near": {
-        "algorithm": "ppo", "horizon": 20, "batch_size": 10, "epochs": 5, "task": "gym:Walk-v0", "target_kl": 1e-4,
-    },
-}  # fmt: skip
-
-
-class Kill(Exception):
-    pass
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_interrupted_anywhere_it_leaves_the_same_bytes(tmp_path, name):
-    config = TrainConfig(**SMALL | RUNS[name], format="e5m10")
-    assert train(config, tmp_path / "alone", compiled=False).status == "done"
-    train(config, tmp_path / "again", compiled=False)
-    assert outcome(tmp_path / "again") == outcome(tmp_path / "alone")
-    stops = 0
-    while not (tmp_path / "stopped" / "result.json").exists():
-        stop = StopRequest()
-        begun = []
-
-        def stop_soon(progress, stop=stop, begun=begun):
-            begun.append(progress.step)
-            if progress.step >= begun[0] + 17:
-                stop.make()
-
-        try:
-            train(config, tmp_path / "stopped", stop_soon, stop, compiled=False)
-        except Stopped:
-            stops += 1
-    assert stops > 2
-    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "alone")
-
-
-def test_killed_between_a_checkpoint_and_an_update_it_leaves_the_same_bytes(tmp_path, monkeypatch):
-    config = TrainConfig(**SMALL | RUNS["ppo, three environments"])
-    train(config, tmp_path / "alone", compiled=False)
-    update, left = PPO.update, itertools.count()
-
-    def killed(self, batch):
-        if next(left) in (5, 11, 23):  # within an epoch
-            raise Kill
-        return update(self, batch)
-
-    monkeypatch.setattr(PPO, "update", killed)
-    kills = 0
-    while not (tmp_path / "killed" / "result.json").exists():
-        try:
-            train(config, tmp_path / "killed", compiled=False)
-        except Kill:
-            kills += 1
-    assert kills == 3
-    assert outcome(tmp_path / "killed") == outcome(tmp_path / "alone")
-
-
-@pytest.mark.parametrize("environments", [1, 2, 3])
-def test_every_action_of_a_rollout_is_chosen_by_the_policy_it_is_learned_from_with(tmp_path, monkeypatch, environments):
-    acted, learned = [], []
-    act, judge = PPO.act, PPO.judge
-
-    def noted(self, observations, *, deterministic, **where):
-        actions = act(self, observations, deterministic=deterministic, **where)
-        if not deterministic:
-            acted.extend([(self.updates, action) for action in actions])
-        return actions
-
-    def judged(self, rollout, last):
-        drawn = acted[: len(last)]
-        del acted[: len(last)]
-        learned.append(len(last))
-        assert {updates for updates, _ in drawn} == {self.updates}
-        actions = rollout.observations_and_actions[:, self.observation_size :]
-        assert torch.equal(torch.stack([action for _, action in drawn]), actions)
-        return judge(self, rollout, last)
-
-    monkeypatch.setattr(PPO, "act", noted)
-    monkeypatch.setattr(PPO, "judge", judged)
-    keys = {**SMALL, **RUNS["ppo, three environments"], "environments": environments, "batch_size": 4}
-    train(TrainConfig(**keys), tmp_path, compiled=False)
-    assert learned == [8 * environments] * (240 // (8 * environments))
-
-
-def test_all_of_a_rollout_is_learned_from_in_every_epoch():
-    config = TrainConfig(algorithm="ppo", horizon=12, batch_size=4, epochs=3)
-    sizes = SimpleNamespace(observation_size=1, observation_dtype=np.float64, action_size=1, discrete=False)
-    judge = lambda rollout, last: rollout.rewards.expand(-1, 4)  # noqa: E731
-    recorder = record_rollouts(config, sizes, torch.float32, CPU, judge)
-    sample = SimpleNamespace(steps=SimpleNamespace(last=np.array([False])))
-    for i in range(12):
-        assert list(recorder.due()) == [] or i == 0
-        assert recorder.waits(12 - i)
-        assert not recorder.waits(11 - i)
-        recorder.add(torch.full((5,), float(i)), sample, 0)
-    batches = [batch.returns[:, 0].tolist() for batch in recorder.due()]
-    assert len(batches) == 9
-    for epoch in range(3):
-        assert sorted(itertools.chain(*batches[3 * epoch : 3 * epoch + 3])) == list(range(12))
-    assert batches[:3] != batches[3:6]
 
 
 @pytest.mark.parametrize(
@@ -531,21 +371,6 @@ def test_what_cannot_be_is_refused_in_one_message(keys, words):
         TrainConfig(**keys)
     assert caught.value.error_count() == 1
     assert all(word in str(caught.value) for word in words), caught.value
-
-
-@pytest.mark.parametrize("name", ["ppo", "ppo, three environments"])
-def test_what_is_no_number_is_a_crash(tmp_path, monkeypatch, name):
-    update = PPO.update
-
-    def spoiled(self, batch):
-        metrics = update(self, batch)
-        self.network.flat[-40:] = torch.nan
-        return metrics
-
-    monkeypatch.setattr(PPO, "update", spoiled)
-    result = train(TrainConfig(**SMALL | RUNS[name]), tmp_path, compiled=False)
-    assert result.status == "crashed"
-    assert "non-finite action" in result.crash.reason
 
 
 def planes_agent(algorithm="ppo", *, discrete=True, **keys):
@@ -588,44 +413,6 @@ def test_from_planes_it_is_the_textbooks(algorithm):
         assert torch.allclose(head[0].weight.T, agent.network.layers[i][0], rtol=0, atol=1e-9)
 
 
-def test_rollouts_of_planes_are_kept_as_bytes_and_given_as_numbers():
-    config = TrainConfig(algorithm="ppo", horizon=4, batch_size=4, epochs=1)
-    sizes = SimpleNamespace(observation_size=8, observation_dtype=np.bool_, action_size=2, discrete=True)
-    seen = []
-
-    def judge(rollout, last):
-        seen.append((rollout.observations, rollout.next_observations, last.flatten().tolist()))
-        return rollout.rewards.expand(-1, 4)
-
-    recorder = record_rollouts(config, sizes, torch.float32, CPU, judge)
-    rows = (torch.rand(4, 8 + 2 + 8 + 2, generator=torch.Generator().manual_seed(0)) > 0.5).float()
-    for i, row in enumerate(rows):
-        recorder.add(row, SimpleNamespace(steps=SimpleNamespace(last=np.array([i == 2]))), 0)
-    assert recorder.state_dict()["rollout"]["planes"].dtype == torch.uint8
-    (batch,) = recorder.due()
-    assert torch.equal(batch.observations, rows[:, :8])
-    assert torch.equal(batch.actions, rows[:, 8:10])
-    assert torch.equal(seen[0][1], rows[:, 10:18])
-    assert seen[0][2] == [False, False, True, False]
-
-
-@pytest.mark.parametrize("format", ["fp32", "e5m2"])
-def test_rollouts_of_images_hold_bytes_divided_by_255(format):
-    config = TrainConfig(algorithm="ppo", horizon=3, batch_size=3, epochs=1, format=format)
-    sizes = SimpleNamespace(observation_size=6, observation_dtype=np.uint8, action_size=2, discrete=True)
-    recorder = record_rollouts(config, sizes, torch.float32, CPU, lambda rollout, last: rollout.rewards.expand(-1, 4))
-    images = np.random.default_rng(0).integers(0, 256, (4, 1, 6), dtype=np.uint8)
-    for before, after in itertools.pairwise(images):
-        steps = Steps(after, np.array([0.3]), np.array([1.0]), np.array([False]), after)
-        sample = Sample(0, np.array([[0.0, 1.0]]), steps, steps.rewards)
-        recorder.add(recorder.rows(recorder.intake.perceive(before), sample)[0], sample, 0)
-    (batch,) = recorder.due()
-    want = round(torch.from_numpy(images[:3, 0]).double() / 255, Format.parse(format)).float()
-    assert torch.equal(batch.observations, want)
-    assert torch.equal(batch.actions, torch.tensor([[0.0, 1.0]] * 3))
-    assert torch.equal(batch.returns, round(torch.tensor([[0.3]] * 3), Format.parse(format)))
-
-
 def test_what_cannot_be_learned_from_is_refused_in_words():
     with pytest.raises(RunError, match="learns one of several actions from planes"):
         planes_agent(discrete=False)
@@ -638,68 +425,3 @@ def test_no_population_is_made_of_them():
 def test_each_of_several_learners_of_a2c_learns_from_its_own_rollout():
     config = TrainConfig(algorithm="a2c", learners=2)
     assert (config.batch_size, config.share().batch_size, config.share().rollout) == (80, 40, 40)
-
-
-def test_an_estimate_needs_no_whole_rollout():
-    config = TrainConfig(algorithm="ppo", environments=8, horizon=2048, batch_size=64)
-    short = config.model_copy(update=config.soon_learning())
-    assert short.rollout == 64
-    assert short.updates_in(16384) == config.updates_in(16384) == 2560
-
-
-@pytest.mark.parametrize(("algorithm", "format"), [("ppo", "e5m10"), ("a2c", "fp32")])
-def test_numbers_are_learned(tmp_path, algorithm, format):
-    """Always doing the best is worth 20; doing nothing about 15.7."""
-    keys = {
-        "ppo": {"horizon": 32, "environments": 4, "epochs": 5, "lr": 1e-2, "steps": 2560},
-        "a2c": {"environments": 8, "lr": 5e-3, "steps": 12_800},
-    }[algorithm]  # fmt: skip
-    keys |= {"eval_every": keys["steps"], "eval_episodes": 5, "discount": 0.0, "hidden_units": 32}
-    result = train(TrainConfig(algorithm=algorithm, task="gym:Goal-v0", format=format, **keys), tmp_path)
-    assert result.return_mean > 19.0
-    logged = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert {"entropy", "critic_loss", "actor_loss_scale"} <= {name for line in logged for name in line}
-
-
-CARTPOLE = {
-    "algorithm": "ppo", "task": "gym:CartPole-v1", "environments": 8, "horizon": 32, "batch_size": 256, "epochs": 20,
-    "gae_lambda": 0.8, "discount": 0.98, "lr": 1e-3, "lr_schedule": "linear", "steps": 50_000, "eval_every": 50_000,
-}  # fmt: skip
-PENDULUM = {
-    "algorithm": "ppo", "task": "gym:Pendulum-v1", "environments": 4, "horizon": 256, "batch_size": 128,
-    "discount": 0.9, "lr": 1e-3, "steps": 50_000, "eval_every": 50_000,
-}  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("keys", "least"),
-    [
-        (CARTPOLE, 450),
-        ({**CARTPOLE, "format": "e5m10"}, 450),
-        (
-            {
-                "algorithm": "a2c",
-                "task": "gym:CartPole-v1",
-                "environments": 8,
-                "lr_schedule": "linear",
-                "steps": 100_000,
-            },
-            400,
-        ),
-        (PENDULUM, -500),  # an untrained policy has -1200
-    ],
-    ids=["ppo", "ppo in half", "a2c", "ppo, numbers"],
-)
-def test_it_learns_in_a_minute(tmp_path, keys, least):
-    assert train(TrainConfig(**keys), tmp_path).return_mean > least
-
-
-@pytest.mark.slow
-def test_without_scaled_norms_half_precision_learns_nothing(tmp_path):
-    """The norm of gradients is infinite at the first loss scale, and the gradients become 0."""
-    keys = {**CARTPOLE, "format": "e5m10", "steps": 10_240, "eval_every": 10_240, "seed": 1}
-    returns = [
-        train(TrainConfig(**keys, fixes=fixes), tmp_path / str(len(fixes))).return_mean for fixes in (ALL, FIXES)
-    ]
-    assert returns[0] > 2 * returns[1]
