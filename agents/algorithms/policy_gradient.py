@@ -259,11 +259,11 @@ class PolicyGradient(Learner):
         with torch.no_grad():
             slope, metrics = self.surrogate(log_prob, batch.log_probs, advantages)
             error = values - batch.returns
-            moved_by = self.value_slope(values, error, batch)
+            slope_of_values = self.value_slope(values, error, batch)
         computed = [log_prob, values]
         weights = [
             slope * optimizer.mean_weight(-1 / of_advantages, count),
-            moved_by * optimizer.mean_weight(2 * config.value_weight / scale, count),
+            slope_of_values * optimizer.mean_weight(2 * config.value_weight / scale, count),
         ]
         if config.entropy_weight:
             entropy = self.policy.entropy(outputs)

@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from .fields import KeyRole, Positive, PositiveFloat, key
+from .fields import KeyRole, Positive, PositiveFloat, key, later_keys
 from .learning_keys import OffPolicyKeys, format_with_codes
 from .rules import check
 
@@ -36,6 +36,7 @@ class ActorKeys(BaseModel):
     communicate: Annotated[str, AfterValidator(format_with_codes)] | None = key(
         None,
         "A format in which the weights travel in place of `format`: actors decode them, and round them to `format`.",
+        KeyRole.LATER,
     )
     engine: Literal["simulated", "onnxruntime"] = key(
         "simulated",
@@ -66,10 +67,12 @@ class ActorKeys(BaseModel):
         return self
 
     @model_serializer(mode="wrap")
-    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """The keys; one that came later is no part of the identity of runs without it."""
-        values: dict[str, Any] = dump(self)
-        return {name: value for name, value in values.items() if name != "communicate" or value is not None}
+    def _without_later_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The keys but later ones at their defaults, as ``TrainConfig.as_json`` has them."""
+        later, values = later_keys(type(self)), dump(self)
+        return {
+            name: value for name, value in values.items() if name not in later or getattr(self, name) != later[name]
+        }
 
 
 def parse_actors(value: Any) -> Any:

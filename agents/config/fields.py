@@ -74,6 +74,11 @@ def with_default(owner: type[BaseModel], name: str, default: Any, role: KeyRole 
     return Field(default=default, description=field.description, json_schema_extra=extra)
 
 
+def later_keys(model: type[BaseModel]) -> dict[str, Any]:
+    """The keys of ``KeyRole.LATER`` and their defaults, at which they are left out of what a run is known by."""
+    return {name: field.default for name, field in model.model_fields.items() if KeyRole.LATER in role_of(field)}
+
+
 def role_of(field: FieldInfo) -> KeyRole:
     """The role that :func:`key` was given."""
     extra: Any = field.json_schema_extra

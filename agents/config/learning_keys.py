@@ -15,7 +15,7 @@ from .reward_scale import automatic_reward_scale, read_reward_scale
 from .storage import Storage, read_storage
 from .train_config import TrainConfig
 
-LIMIT = 10.0
+NORMALIZED_LIMIT = 10.0
 """Normalized observations and rewards are clipped to this magnitude."""
 _FREE = KeyRole.TIMELESS
 _DATA = KeyRole.TIMELESS | KeyRole.DATA
@@ -279,7 +279,7 @@ class OnPolicyKeys(OptimizerKeys):
     @property
     def largest_reward(self) -> float:
         """The largest reward there is to be expected, as it is learned from."""
-        return LIMIT if self.normalize_rewards else super().largest_reward
+        return NORMALIZED_LIMIT if self.normalize_rewards else super().largest_reward
 
     @property
     def passes(self) -> int:

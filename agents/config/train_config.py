@@ -15,7 +15,7 @@ from roundoff.errors import check_name
 
 from ..environments.task_check import check_task
 from . import own_algorithms
-from .fields import Count, KeyRole, Panel, Positive, key, role_of
+from .fields import Count, KeyRole, Panel, Positive, key, later_keys
 from .quantization_aware import QuantizationAware, read_qat
 from .rules import KeyRule, check
 
@@ -280,7 +280,7 @@ class TrainConfig(BaseModel):
     @cache
     def unsaid(cls) -> dict[str, Any]:
         """The keys that :meth:`as_json` leaves out at their defaults, and these."""
-        return {name: field.default for name, field in cls.model_fields.items() if KeyRole.LATER in role_of(field)}
+        return later_keys(cls)
 
     @model_validator(mode="before")
     @classmethod

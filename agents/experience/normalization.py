@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 import torch
 
-from ..config.learning_keys import LIMIT
+from ..config.learning_keys import NORMALIZED_LIMIT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -65,7 +65,7 @@ class RunningMoments:
 
 @final
 class ObservationNormalizer:
-    """Observations less their running mean, over their running deviation, clipped to +-``LIMIT``.
+    """Observations less their running mean, over their running deviation, clipped to +-``NORMALIZED_LIMIT``.
 
     It computes in float64, before observations are rounded to the format of a run.
 
@@ -82,12 +82,12 @@ class ObservationNormalizer:
     def __call__(self, observations: NDArray[Any]) -> NDArray[np.float64]:
         """Observations (n, size), normalized; none is counted."""
         numbers = (observations.astype(np.float64) - self.moments.mean) / self.moments.deviation
-        return numbers.clip(-LIMIT, LIMIT)
+        return numbers.clip(-NORMALIZED_LIMIT, NORMALIZED_LIMIT)
 
 
 @final
 class RewardNormalizer:
-    """Rewards over the running deviation of discounted returns, clipped to +-``LIMIT``; their mean stays.
+    """Rewards over the running deviation of discounted returns, clipped to +-``NORMALIZED_LIMIT``; their mean stays.
 
     Args:
         discount: of a step.
@@ -110,7 +110,7 @@ class RewardNormalizer:
         self._returns[group] = self._returns[group] * self._discount + rewards
         self._moments.see(self._returns[group][:, None])
         self._returns[group][last] = 0.0
-        return (rewards.astype(np.float64) / self._moments.deviation).clip(-LIMIT, LIMIT)
+        return (rewards.astype(np.float64) / self._moments.deviation).clip(-NORMALIZED_LIMIT, NORMALIZED_LIMIT)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue identically."""
