@@ -118,12 +118,17 @@ def forked_interpreters(monkeypatch):
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection():
-    """Collecting makes a million objects, which stay: what looks for garbage among them never finds any."""
+    """Collecting makes a million objects, which stay: what looks for garbage among them never finds any.
+
+    Behind it all that lives is looked at after some five million new objects, and not after each 70,000: tracing a
+    program makes as many, and the modules that tests import stay, too.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(50_000, 10, 10)
         gc.enable()
 
 
