@@ -3,6 +3,7 @@
 from .accumulation.description import Accumulation
 from .blame import Blame, BlameError, blame
 from .compiling.step import CompiledStep, CompileWarning, compile  # noqa: A004  torch.compile's name
+from .cost.models import CostModel
 from .dispatch.complaints import PolicyWarning
 from .dispatch.entry import simulate
 from .dispatch.pausing import exact
@@ -49,6 +50,7 @@ __all__ = [
     "Call",
     "CompileWarning",
     "CompiledStep",
+    "CostModel",
     "Place",
     "Policy",
     "PolicyWarning",

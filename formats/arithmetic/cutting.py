@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,6 +10,8 @@ import torch
 from ..base.errors import FormatError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..base.format import Format
 
 
@@ -37,6 +40,29 @@ def cut(x: torch.Tensor, axis: int, block: int) -> torch.Tensor:
     if missing:
         rows = torch.nn.functional.pad(rows, (0, missing))
     return rows.reshape(*rows.shape[:-1], rows.shape[-1] // block, block)
+
+
+def blocks_in(shape: Sequence[int], axis: int, block: int, *, square: bool = False) -> tuple[int, int]:
+    """How many blocks a tensor of this shape is cut into, and how many numbers they have, those that fill the last.
+
+    Args:
+        shape: of the tensor; one without axes is a block.
+        axis: along which blocks lie; one that the tensor lacks is its last.
+        block: the length of a block, which is cut to that of the axis if it is longer.
+        square: whether blocks are squares, which lie along the axis :func:`beside` it, too, if there is one.
+    """
+    sizes = list(shape) or [1]
+    if math.prod(sizes) == 0:
+        return 0, 0
+    along = axis % len(sizes) if -len(sizes) <= axis < len(sizes) else len(sizes) - 1
+    square = square and len(sizes) > 1
+    axes = [along, beside(along, len(sizes))] if square else [along]
+    blocks = numbers = 1
+    for number, size in enumerate(sizes):
+        length = (block if square else min(block, size)) if number in axes else 1
+        blocks *= -(-size // length)
+        numbers *= length
+    return blocks, blocks * numbers
 
 
 def beside(axis: int, dimensions: int) -> int:

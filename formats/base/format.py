@@ -19,7 +19,7 @@ from .names import parse_format
 
 if TYPE_CHECKING:
     from builtins import property as fact
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from .modes import Overflow, RandomBits
 else:
@@ -117,6 +117,10 @@ class Format(ABC):
     def bits_per_number(self) -> float:
         """Storage size of one number, in bits, with its share of a block's scale."""
         return float(self.bits)
+
+    def stored_bits(self, shape: Sequence[int]) -> int:
+        """Storage size of a tensor of this shape, in bits: with scales, and what fills the last blocks."""
+        return math.prod(shape) * self.bits
 
     @fact
     def max(self) -> float | None:

@@ -12,7 +12,7 @@ import torch
 
 from .. import gpu
 from ..arithmetic.codes import integer_codes
-from ..arithmetic.cutting import check_axis, cut, joined
+from ..arithmetic.cutting import blocks_in, check_axis, cut, joined
 from ..arithmetic.tail import round_shifted, rule
 from ..base.errors import FormatError
 from ..base.family import Family, check_integer
@@ -29,6 +29,7 @@ from ..scales.shared_scale import AXES, ROW, check_block
 
 if TYPE_CHECKING:
     import re
+    from collections.abc import Sequence
 
     from ..base.modes import How, RandomBits
 
@@ -134,6 +135,21 @@ class IntegerFormat(Family):
     def bits(self) -> int:
         """Storage size of one code, in bits."""
         return self.width
+
+    def stored_bits(self, shape: Sequence[int]) -> int:
+        """Storage size of a tensor of this shape, in bits: codes, and a 32-bit scale for whatever shares one.
+
+        Asymmetric formats have a zero point beside each scale, with as many bits as a code. A group that is not full
+        is filled. A scale that is given is part of the format, and takes none.
+        """
+        if self.group is not None:
+            scales, numbers = blocks_in(shape, -1 if self.axis is None else self.axis, self.group)
+        else:
+            numbers = math.prod(shape)
+            per_channel = self.axis is not None and len(shape) > 0
+            scales = shape[self.axis % len(shape)] if per_channel and self.axis is not None else 1
+        scale_bits = 0 if self.scale is not None else 32 + (0 if self.symmetric else self.bits)
+        return numbers * self.bits + scales * scale_bits
 
     @property
     def code_min(self) -> int:

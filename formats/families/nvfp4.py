@@ -11,7 +11,7 @@ import torch
 
 from .. import gpu
 from ..arithmetic.codes import integer_codes
-from ..arithmetic.cutting import beside, check_axis, cut, cut_squares, joined, joined_squares
+from ..arithmetic.cutting import beside, blocks_in, check_axis, cut, cut_squares, joined, joined_squares
 from ..arithmetic.patterns import significand_and_exponent
 from ..arithmetic.tail import round_shifted, rule
 from ..base.errors import FormatError
@@ -25,6 +25,8 @@ from ..scales.shared_scale import AXES, BLOCK_SUFFIX, BLOCKS, ScaledByData
 from .mx import ELEMENTS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..arithmetic.elements import Element
     from ..base.modes import How
 
@@ -82,6 +84,11 @@ class NVFP4Format(ScaledByData):
         return f"nvfp4{block}" + (f"_ax{self.axis}" if self.axis != -1 else "") + ("_square" if self.square else "")
 
     @property
+    def element(self) -> Element:
+        """What the scaled numbers are rounded to."""
+        return _ELEMENT
+
+    @property
     def bits(self) -> int:
         """Storage size of one element, in bits, without its share of the scales."""
         return _ELEMENT.bits
@@ -90,6 +97,11 @@ class NVFP4Format(ScaledByData):
     def bits_per_number(self) -> float:
         """Storage size of one number in a full block: an element and its share of the block's 8-bit scale."""
         return self.bits + 8 / (self.block**2 if self.square else self.block)
+
+    def stored_bits(self, shape: Sequence[int]) -> int:
+        """Storage size of a tensor of this shape, in bits: full blocks, 8 bits of scale for each, and 32 for all."""
+        blocks, numbers = blocks_in(shape, self.axis, self.block, square=self.square)
+        return numbers * self.bits + blocks * 8 + (32 if blocks else 0)
 
     @property
     def eps(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,7 +11,7 @@ import torch
 
 from .. import gpu
 from ..arithmetic.carriers import INTEGER
-from ..arithmetic.cutting import check_axis
+from ..arithmetic.cutting import blocks_in, check_axis
 from ..base.errors import FormatError
 from ..base.family import check_integer
 from ..base.layouts import along
@@ -23,6 +24,7 @@ from .floats import FloatFormat
 
 if TYPE_CHECKING:
     import re
+    from collections.abc import Sequence
 
     from ..base.modes import How, Random, Rounding
     from ..cpu.addressed import Addressed
@@ -102,6 +104,13 @@ class ScaledFloatFormat(ScaledByData):
     def bits_per_number(self) -> float:
         """Storage size of one number in a full block, with its share of the 32-bit scale; a row's is not counted."""
         return self.bits + (32 / self.block if self.block not in (None, ROW) else 0.0)
+
+    def stored_bits(self, shape: Sequence[int]) -> int:
+        """Storage size of a tensor of this shape, in bits: full blocks, and a 32-bit scale for each, or for all."""
+        if self.block is None:
+            return math.prod(shape) * self.bits + 32
+        blocks, numbers = blocks_in(shape, self.axis, self.block)
+        return numbers * self.bits + blocks * 32
 
     @property
     def eps(self) -> float:

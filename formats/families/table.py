@@ -13,7 +13,7 @@ from torch import finfo
 
 from .. import gpu
 from ..arithmetic.codes import code_dtype, integer_codes
-from ..arithmetic.cutting import check_axis, cut, joined
+from ..arithmetic.cutting import blocks_in, check_axis, cut, joined
 from ..arithmetic.patterns import float64_bits
 from ..base.errors import FormatError
 from ..base.family import Family, check_encodable, check_integer, words_for
@@ -28,6 +28,7 @@ from .named_tables import NAMED, between, table_of
 
 if TYPE_CHECKING:
     import re
+    from collections.abc import Sequence
 
     from ..base.modes import How
     from ..cpu.addressed import Addressed
@@ -122,6 +123,13 @@ class TableFormat(Family):
     def bits_per_number(self) -> float:
         """Storage size of one number in a full block, with its share of the float32 scale."""
         return self.bits + (0.0 if self.block is None else 32 / self.block)
+
+    def stored_bits(self, shape: Sequence[int]) -> int:
+        """Storage size of a tensor of this shape, in bits: full blocks, and a 32-bit scale for each, if any."""
+        if self.block is None:
+            return math.prod(shape) * self.bits
+        blocks, numbers = blocks_in(shape, self.axis, self.block)
+        return numbers * self.bits + blocks * 32
 
     @property
     def max(self) -> float | None:

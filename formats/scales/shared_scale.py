@@ -11,7 +11,7 @@ import torch
 
 from .. import gpu
 from ..arithmetic.codes import code_dtype, integer_codes
-from ..arithmetic.cutting import check_axis, cut, joined
+from ..arithmetic.cutting import blocks_in, check_axis, cut, joined
 from ..arithmetic.elements import Element, ScaleRule
 from ..arithmetic.patterns import float64_bits, narrowed, power_of_two, significand_and_exponent
 from ..arithmetic.tail import round_shifted, rule
@@ -25,6 +25,8 @@ from ..cpu.scaled.blocks import addressed_blocks_in_mode, round_blocks_in_mode
 from ..cpu.scaled.blocks_nearest import BlockSettings, addressed_blocks, block_settings, round_blocks
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..base.modes import How
     from ..cpu.addressed import Addressed
 
@@ -121,6 +123,11 @@ class SharedScaleFormat(ScaledByData):
     def bits_per_number(self) -> float:
         """Storage size of one number in a full block: an element and its share of the 8-bit scale."""
         return self.bits + 8 / self.block
+
+    def stored_bits(self, shape: Sequence[int]) -> int:
+        """Storage size of a tensor of this shape, in bits: full blocks of elements, and an 8-bit scale for each."""
+        blocks, numbers = blocks_in(shape, self.axis, self.block)
+        return numbers * self.bits + blocks * 8
 
     @property
     def max(self) -> float:

@@ -36,6 +36,7 @@ def simulate(
     seed: int = 0,
     observe: bool = False,
     shadow: Literal["fp64"] | None = None,
+    cost: bool = False,
     products: Literal["fast", "plain"] = "fast",
     root: torch.nn.Module | Sequence[torch.nn.Module] = (),
     watchers: Sequence[Watcher] = (),
@@ -82,6 +83,8 @@ def simulate(
             doubles the time.
         shadow: ``"fp64"``: carry a float64 twin of every value; see :meth:`Simulation.shadow_report`. Ten to
             fifty times slower than the plain program.
+        cost: count, per operation, module and role, what the program costs in these formats: products, bytes moved,
+            memory; see :meth:`Simulation.cost`.
         products: ``"fast"``: large float32 matrix products are computed by the faster library of this machine
             (:mod:`.products`), which sums them in its own order; on an NVIDIA GPU, those of operands that a rule rounds
             to a format within float16 or bfloat16, by its tensor cores (:mod:`.tensor_cores`), with float32 sums.
@@ -118,6 +121,6 @@ def simulate(
         text = "the policy rounds nothing, since it names fp32 alone; PyTorch's mixed precision is in bf16 or fp16"
         warnings.warn(text, SimulationWarning, stacklevel=2)
     return Simulation(
-        policy, seed=seed, observe=observe, shadow=shadow, products=products, root=root,
+        policy, seed=seed, observe=observe, shadow=shadow, cost=cost, products=products, root=root,
         watchers=watchers,
     )  # fmt: skip

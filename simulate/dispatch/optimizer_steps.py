@@ -14,7 +14,10 @@ from ..watching.watcher import Call
 from .narrow_tensors import NARROW
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..policy.policy import Policy
+    from ..watching.watcher import Watcher
     from .plan import OperationPlan
     from .results import Results
 
@@ -24,7 +27,9 @@ def names_steps(policy: Policy) -> bool:
     return any(rule.matches(OPTIMIZER_STEP, "", Role.OPTIMIZER) for rule in policy.rules)
 
 
-def round_stored(optimizer: torch.optim.Optimizer, plan: OperationPlan, results: Results, *, after: bool) -> None:
+def round_stored(
+    optimizer: torch.optim.Optimizer, plan: OperationPlan, results: Results, watchers: Sequence[Watcher], *, after: bool
+) -> None:
     """Rounds the gradients of an optimizer, or ``after`` its step its parameters and buffers, where they stand."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if after:
@@ -36,4 +41,8 @@ def round_stored(optimizer: torch.optim.Optimizer, plan: OperationPlan, results:
     call = Call(plan.place, plan.arithmetic.format, None, (), {}, ((), {}))
     with unsimulated(), torch.no_grad():
         tensors = [x for x in stored if isinstance(x, torch.Tensor) and not (plan.spares and x.dtype not in NARROW)]
-        results.round_all([part for tensor in tensors for part in parts(tensor.detach())], plan, call)
+        rounded = [part for tensor in tensors for part in parts(tensor.detach())]
+        results.round_all(rounded, plan, call)
+    for watcher in watchers if plan.rounds else ():
+        for x in rounded:
+            watcher.stored(x, plan.arithmetic.format)

@@ -26,7 +26,7 @@ from ..policy.policy import Policy
 from ..presence.entering import this_thread
 from ..watching.integers import ALWAYS_NOTED, NOTED_OF_COUNTS, Integers, counted, say_if_absorbed
 from ..watching.metrics import ChangedMeasures
-from ..watching.watcher import Call, Watcher
+from ..watching.watcher import NO_OPERANDS, Call, Watcher
 from .narrow_tensors import NARROW, NarrowCall
 from .plan import OperationPlan
 from .results import Results
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
+    from ...formats import Format
     from ..policy.places import Places
     from ..presence.draws import Draws
     from ..watching.last_read import LastRead
@@ -247,14 +248,14 @@ class Runner:
     ) -> Any:
         assert plan.operation is not None
         given, separate = (args, kwargs), None
+        seen: dict[tuple[str, str], Format] | None = {} if self.watchers and plan.prepares else None
         if plan.prepares:
-            args, kwargs, separate = self.operands.ready(plan, args, kwargs, self.results.rounder(plan))
+            args, kwargs, separate = self.operands.ready(plan, args, kwargs, self.results.rounder(plan), seen)
+        whole = self.whole is not None and self.whole.are_made(plan.counts, args, kwargs)
         call, tokens = None, []
         if self.watchers:
-            how = plan.arithmetic
-            call = Call(plan.place, how.format, plan.operation, args, kwargs, given, how.rounding)
+            call = self._call(plan, args, kwargs, given, seen, whole=whole)
             tokens = [watcher.before(call) for watcher in self.watchers]
-        whole = self.whole is not None and self.whole.are_made(plan.counts, args, kwargs)
         counted_before = self._counted(plan, args, whole=whole)
         result = self._computed(plan, args, kwargs, separate, whole=whole)
         moved = plan.moves is not None and plan.moves.these(args, kwargs)
@@ -272,6 +273,26 @@ class Runner:
             for watcher, token in zip(self.watchers, tokens, strict=True):
                 watcher.after(call, token, result)
         return result
+
+    @staticmethod
+    def _call(
+        plan: OperationPlan,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        given: tuple[Sequence[Any], Mapping[str, Any]],
+        seen: Mapping[tuple[str, str], Format] | None,
+        *,
+        whole: bool,
+    ) -> Call:
+        """What watchers are told of a call of an operation."""
+        how = plan.arithmetic
+        return Call(
+            plan.place, how.format, plan.operation, args, kwargs, given, how.rounding,
+            how.accumulate if plan.accumulate and not whole else None,
+            NO_OPERANDS if seen is None else seen,
+            whole,
+            plan.moves is not None and plan.moves.these(args, kwargs),
+        )  # fmt: skip
 
     def _counted(self, plan: OperationPlan, args: Sequence[Any], *, whole: bool) -> torch.Tensor | None:
         """What may be a count, before the operation adds to it."""

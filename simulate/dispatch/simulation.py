@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
+    from ..cost.counter import CostCounter
+    from ..cost.report import Cost
     from ..shadow.shadow import Shadow, ShadowReport
     from ..watching.observer import Observer
     from ..watching.report import Report
@@ -67,12 +69,13 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         seed: of stochastic rounding.
         observe: whether to count what rounding does.
         shadow: ``"fp64"`` to carry a float64 twin of every value.
+        cost: whether to count products, bytes and memory.
         products: ``"plain"`` leaves all matrix products to PyTorch, in float32; see :func:`simulate`.
         warn_unused: whether leaving the block, for the first time, warns of rules that matched nothing, and of matrix
             products and convolutions that no rule or accumulator reached.
         root: the module, or the modules, from which rules name modules; see :func:`simulate`.
         leave_moves: whether exact moves pass on what they get, in whatever precision that was computed.
-        watchers: further ones than ``observe`` and ``shadow`` ask for.
+        watchers: further ones than ``observe``, ``shadow`` and ``cost`` ask for.
         stored: formats that :func:`store` is called with; compiled programs have floats among them as data, too.
 
     Attributes:
@@ -93,6 +96,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         seed: int = 0,
         observe: bool = False,
         shadow: Literal["fp64"] | None = None,
+        cost: bool = False,
         products: Literal["fast", "plain"] = "fast",
         warn_unused: bool = True,
         root: torch.nn.Module | Sequence[torch.nn.Module] = (),
@@ -102,7 +106,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._made_with: dict[str, Any] = {
-            "policy": policy, "seed": seed, "observe": observe, "shadow": shadow, "products": products,
+            "policy": policy, "seed": seed, "observe": observe, "shadow": shadow, "cost": cost, "products": products,
             "warn_unused": warn_unused, "leave_moves": leave_moves, "stored": tuple(stored),
         }  # fmt: skip
         self._further: dict[str, Any] = {"root": root, "watchers": watchers}
@@ -114,7 +118,9 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         assert isinstance(policy.format, Format)
         self._shadow = _shadow(shadow)
         self._observer = _observer(policy.format) if observe else None
-        self._watching = [*_checked(watchers), *(x for x in (self._shadow, self._observer) if x is not None)]
+        self._counter = _cost_counter() if cost else None
+        own = (self._shadow, self._observer, self._counter)
+        self._watching = [*_checked(watchers), *(x for x in own if x is not None)]
         self._roots = _modules(root)
         self._follow(policy)
         spares = Islands.EXACT in policy.settings("islands")
@@ -138,7 +144,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             fast_products=fast, narrow_products=self._narrows, leave_moves=self._made_with["leave_moves"],
         )  # fmt: skip
         operands = self._runner.operands
-        on_module = operands.note_module if operands.follows else None
+        on_module = self._module_begins if operands.follows or self._watching else None
         self.places = Places(self._stepped, self._roots, on_module) if follows else None
         self._plans, self.whole = self._runner.plans, self._runner.whole
         self.watchers = self._runner.watchers
@@ -249,7 +255,8 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             FormatError: it is a class, or an asynchronous generator; or this simulation counts or carries twins, of
                 which nothing could be asked for.
         """
-        asked = [name for name, given in (("observe", self._observer), ("shadow", self._shadow)) if given]
+        own = (("observe", self._observer), ("shadow", self._shadow), ("cost", self._counter))
+        asked = [name for name, given in own if given]
         if asked:
             raise FormatError(
                 f"a decorated function makes a simulation for each call, so that nobody could ask for the report of"
@@ -369,6 +376,16 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise FormatError('this simulation has no shadow; make it with simulate(format, shadow="fp64")')
         return self._shadow
 
+    def cost(self) -> Cost:
+        """What the program has cost so far: products by format, bytes moved, memory.
+
+        Raises:
+            FormatError: the simulation does not count it.
+        """
+        if self._counter is None:
+            raise FormatError("this simulation does not count its cost; make it with simulate(format, cost=True)")
+        return self._counter.report()
+
     def audit(self) -> Audit:
         """Every operation that ran, and what became of its results: nothing escapes silently."""
         from .audit import Audit  # noqa: PLC0415  pandas costs half a second
@@ -419,13 +436,26 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _stepped(self, optimizer: torch.optim.Optimizer, after: bool) -> None:
         """Called around each step of an optimizer, of which a rule may ask to round what is stored."""
-        if not self._names_steps or at_work() is not self or this_thread.rounding:
+        if at_work() is not self or this_thread.rounding:
+            return
+        if after:
+            for watcher in self.watchers:
+                watcher.optimizer_stepped(optimizer)
+        if not self._names_steps:
             return
         role = Role.OPTIMIZER.value
         key = (OPTIMIZER_STEP, role, "")
         plan = self._runner.resolve(key, None, role, "")
         plan.outcome.calls += after
-        round_stored(optimizer, plan, self._runner.results, after=after)
+        round_stored(optimizer, plan, self._runner.results, self.watchers, after=after)
+
+    def _module_begins(self, module: torch.nn.Module) -> None:
+        """Called with each module that begins its forward pass."""
+        operands = self._runner.operands
+        if operands.follows:
+            operands.note_module(module)
+        for watcher in self.watchers:
+            watcher.module_begins(module)
 
     def _warn_of_unused_rules(self) -> None:
         names = self.places.known if self.places else ()
@@ -514,6 +544,12 @@ def _observer(format: Format) -> Observer:
     from ..watching.observer import Observer  # noqa: PLC0415  pandas costs half a second
 
     return Observer(format)
+
+
+def _cost_counter() -> CostCounter:
+    from ..cost.counter import CostCounter  # noqa: PLC0415  pandas costs half a second
+
+    return CostCounter()
 
 
 def _shadow(shadow: str | None) -> Shadow | None:

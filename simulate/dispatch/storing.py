@@ -47,7 +47,10 @@ def store(x: torch.Tensor, format: Format | str, rounding: Rounding | str = Roun
     with unsimulated(), torch.no_grad():
         if not isinstance(simulation, Simulation):
             return round(x, format, rounding=rounding)
-        return simulation._runner.results.stored(x, format, rounding)  # noqa: SLF001  of this folder
+        kept = simulation._runner.results.stored(x, format, rounding)  # noqa: SLF001  of this folder
+        for watcher in simulation.watchers:
+            watcher.stored(kept, format)
+        return kept
 
 
 def result_format(operation: str) -> Format | None:

@@ -115,7 +115,12 @@ class Operands:
             self._inside.add(target)
 
     def ready(
-        self, plan: PlannedOperation, args: Sequence[Any], kwargs: Mapping[str, Any], rounded: Rounder
+        self,
+        plan: PlannedOperation,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        rounded: Rounder,
+        told_of: dict[tuple[str, str], Format] | None = None,
     ) -> tuple[Sequence[Any], Mapping[str, Any], Callable[[Compute], Any] | None]:
         """Sees to the operands of an operation before it runs.
 
@@ -124,6 +129,7 @@ class Operands:
             args: its arguments.
             kwargs: its arguments by name.
             rounded: gives a tensor rounded to a format, and in a mode if it is not the plan's.
+            told_of: takes the format that each operand is rounded to, by argument and product; None: nobody asks.
 
         Returns:
             The arguments with operands rounded as the policy says, but for what it writes to, and None. For an
@@ -137,16 +143,18 @@ class Operands:
         plan.outcome.missed += plan.multiplies and self._misses(plan, named, told)
         products = separate_products(plan.operation) if _tells_products(plan) else None
         if products is None:
-            prepared = self._prepared(plan, args, kwargs, told, rounded)
+            prepared = self._prepared(plan, args, kwargs, told, rounded, told_of)
             return *prepared, self._by_tensor_cores(plan, named, told, *prepared) if plan.narrows else None
 
         def see(name: str, x: torch.Tensor, how: Contraction) -> torch.Tensor:
             product = Product.GRAD_WEIGHT if told.product and how.over_all_others else told.product
-            return self._seen(plan, name, named | {name: x}, how, told._replace(product=product), rounded)
+            return self._seen(plan, name, named | {name: x}, how, told._replace(product=product), rounded, told_of)
 
         def separate(compute: Compute) -> Any:
             result = products(compute, see, *args, **kwargs)
-            return compute(*self._prepared(plan, args, kwargs, told, rounded)) if result is NotImplemented else result
+            if result is not NotImplemented:
+                return result
+            return compute(*self._prepared(plan, args, kwargs, told, rounded, told_of))
 
         return args, kwargs, separate
 
@@ -174,6 +182,7 @@ class Operands:
         kwargs: Mapping[str, Any],
         told: KnownOperands,
         rounded: Rounder,
+        told_of: dict[tuple[str, str], Format] | None,
     ) -> tuple[list[Any], dict[str, Any]]:
         assert plan.operation is not None
         written = {name for _, name in plan.outputs.written}
@@ -190,7 +199,7 @@ class Operands:
             if isinstance(value, torch.Tensor):
                 if not is_operand(plan.name, name):
                     return value
-                return self._seen(plan, name, named | {name: value}, how.get(name, LAST), told, rounded)
+                return self._seen(plan, name, named | {name: value}, how.get(name, LAST), told, rounded, told_of)
             if isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
                 return [prepare(name, item) for item in value]
             if isinstance(value, float) and name in numbers:
@@ -210,6 +219,7 @@ class Operands:
         how: Contraction,
         told: KnownOperands,
         rounded: Rounder,
+        told_of: dict[tuple[str, str], Format] | None,
     ) -> torch.Tensor:
         """An operand as an operation sees it.
 
@@ -220,6 +230,7 @@ class Operands:
             how: it is contracted.
             told: what is known of the operands, and of the product it is seen by.
             rounded: as for :meth:`ready`.
+            told_of: as for :meth:`ready`.
         """
         x: torch.Tensor = named[name]
         if not is_number(x):
@@ -229,6 +240,8 @@ class Operands:
             return x
         for fmt, mode, as_forward, hadamard in self._roundings(plan, x, told.roles.get(name), told.product):
             plan.outcome.seen[told.product or "", told.roles.get(name) or name, str(fmt)] += 1
+            if told_of is not None:
+                told_of[name, told.product or ""] = fmt
             along = of_forward(plan.name, name, how, named) if as_forward else how
             if hadamard and told.rotates:
                 x = rotated(x, how.axis, hadamard)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...formats import Rounding
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
     from ...formats import Format
+    from ..accumulation.description import Accumulation
+
+
+NO_OPERANDS: Mapping[tuple[str, str], Format] = MappingProxyType({})
 
 
 class Place(NamedTuple):
@@ -41,6 +46,14 @@ class Call(NamedTuple):
     """The operation's arguments as the program gave them."""
     rounding: Rounding = Rounding.NEAREST_EVEN
     """How its results are rounded."""
+    accumulate: Accumulation | None = None
+    """The accumulator of its sums; None for the carrier's."""
+    operands: Mapping[tuple[str, str], Format] = NO_OPERANDS
+    """The formats that its operands were rounded to, by argument and product, once it has run."""
+    whole: bool = False
+    """Whether its results are whole numbers, which are left as they are."""
+    moves: bool = False
+    """Whether it only passes on numbers that it was given."""
 
 
 class Watcher:
@@ -69,6 +82,15 @@ class Watcher:
 
     def carried(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Called when the numbers of a tensor were copied to one of another dtype, for an operation or behind it."""
+
+    def stored(self, x: torch.Tensor, format: Format) -> None:
+        """Called when a tensor was rounded to a format beside any operation: by ``store``, or by a rule about steps."""
+
+    def module_begins(self, module: torch.nn.Module) -> None:
+        """Called when a module begins its forward pass."""
+
+    def optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """Called when an optimizer has made a step."""
 
     def after(self, call: Call, token: Any, result: Any) -> None:
         """Called when the operation has run, with its results, and the arguments that it writes to, rounded."""

@@ -13,7 +13,7 @@ from roundoff.cli.options import AllowImport, import_allowed, say, stoppable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from roundoff.simulate import Policy
+    from roundoff.simulate import CostModel, Policy, Simulation
     from roundoff.simulate.scripts.running import Script
 
 AS_PYTHON = {"allow_interspersed_args": False}
@@ -44,6 +44,24 @@ def run(
     ] = False,
     report: Annotated[
         Path | None, typer.Option(metavar="FILE.csv", help="Write that as a table, too.", dir_okay=False)
+    ] = None,
+    cost: Annotated[
+        bool,
+        typer.Option(
+            "--cost", help="Print at the end, to standard error, what it costs in the format: products, bytes, memory."
+        ),
+    ] = False,
+    cost_table: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.csv", help="Write the costs of operations as a table, too.", dir_okay=False),
+    ] = None,
+    cost_model: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME|FILE.yaml",
+            help="Add what a model says of the products: horowitz-45nm (energy), array-multiplier (area), or a file of"
+            " one's own; any number of these.",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of stochastic rounding.")] = 0,
     threads: Annotated[int | None, typer.Option(min=1, help="That PyTorch computes with.")] = None,
@@ -82,23 +100,24 @@ def run(
     from roundoff.simulate.scripts.running import Script, end_as_python, run_as_main, show_as_python
     from roundoff.simulate.watching.lost_numbers import SteppedOptimizers, left_behind
 
-    if report is not None and not report.absolute().parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {report.absolute().parent}", param_hint="--report")
+    _check_folder("--report", report)
+    _check_folder("--cost-table", cost_table)
+    counts = cost or cost_table is not None or bool(cost_model)
+    models = [_model(name) for name in cost_model or []]
     import_allowed(allow_import)
     program = Script(script, tuple(arguments or ()), module)
     given = {"rounding": rounding, "accumulate": accumulate, "granularity": granularity, "scalars": scalars}
     chosen = _policy(format_name, policy, {name: value for name, value in given.items() if value is not None})
     chosen = _with_exact(chosen, exact or [], only or [])
     if blame is not None:
-        if observe or report is not None:
-            raise typer.BadParameter("leave out --observe and --report", param_hint="--blame")
+        _check_alone(observes=observe or report is not None, counts=counts)
         _blame(program, chosen, blame, over=over, seed=seed, threads=threads, imports=allow_import or ())
         return
     if threads is not None:
         import torch
 
         torch.set_num_threads(threads)
-    simulation = Simulation(chosen, seed=seed, observe=observe or report is not None)
+    simulation = Simulation(chosen, seed=seed, observe=observe or report is not None, cost=counts)
     with SteppedOptimizers() as stepped, PythonChildren() as children:
         error = run_as_main(program, simulation)
     show_as_python(error)
@@ -121,7 +140,45 @@ def run(
             from roundoff.files import write_text
 
             write_text(report, seen.table.to_csv(index=False))
+    if counts:
+        _tell_cost(simulation, models, cost_table)
     end_as_python(error)
+
+
+def _check_folder(hint: str, file: Path | None) -> None:
+    if file is not None and not file.absolute().parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {file.absolute().parent}", param_hint=hint)
+
+
+def _check_alone(*, observes: bool, counts: bool) -> None:
+    """Refuses what trials of blame do not tell."""
+    if observes:
+        raise typer.BadParameter("leave out --observe and --report", param_hint="--blame")
+    if counts:
+        raise typer.BadParameter("leave out --cost, --cost-table and --cost-model", param_hint="--blame")
+
+
+def _tell_cost(simulation: Simulation, models: Sequence[CostModel], table: Path | None) -> None:
+    """Prints what a simulated script has cost, with what models say of it, and writes the table of its operations."""
+    from roundoff.files import write_text
+
+    sys.stdout.flush()
+    counted = simulation.cost()
+    say("\n".join([str(counted), *map(counted.told, models)]), error=True)
+    if table is not None:
+        write_text(table, counted.table.to_csv(index=False))
+
+
+def _model(name: str) -> CostModel:
+    """A cost model by its name, or from a YAML file."""
+    from roundoff.simulate import CostModel
+
+    if not Path(name).is_file():
+        return CostModel.parse(name)
+    from roundoff.files import read_bytes
+    from roundoff.sweeps.language.located_yaml import parse  # which needs an extra
+
+    return CostModel.parse(parse(read_bytes(name).decode(errors="replace"), name).plain())
 
 
 def _blame(

@@ -257,6 +257,28 @@ def test_what_rounding_did_is_told_at_the_end(folder):
     assert found["add"]["absorbed"] == "3"
 
 
+MULTIPLIES = """
+import torch
+a = torch.ones(4, 8) * 0.5
+print((a @ a.T).sum().item())
+"""
+
+
+def test_what_it_costs_is_told_at_the_end(folder):
+    (folder / "multiplies.py").write_text(MULTIPLIES)
+    (folder / "own.yaml").write_text("{name: mine, source: my bench, unit: pJ, multiply: {fp16: 2}, add: {fp32: 1}}\n")
+    options = ["--format", "e5m10", "--threads", "1", "--cost-table", "cost.csv"]
+    options += ["--cost-model", "horowitz-45nm", "--cost-model", "own.yaml"]
+    run = roundoff("multiplies.py", cwd=folder, options=options)
+    assert (run.returncode, run.stdout) == (0, "32.0\n")
+    assert "128 multiply-accumulates of products, 32,768 bit operations" in run.stderr
+    assert "model horowitz-45nm: 256 pJ (source: M. Horowitz" in run.stderr
+    assert "model mine: 384 pJ (source: my bench)" in run.stderr
+    header, *rows = (folder / "cost.csv").read_text().splitlines()
+    found = [dict(zip(header.split(","), row.split(","), strict=True)) for row in rows]
+    assert [row["macs"] for row in found if row["operation"] == "mm"] == ["128"]
+
+
 LOSES = {
     "reads it": "import torch\nloss = torch.full((2,), 300.0).square().sum()\nprint(loss.item())\n",
     "keeps it": "import torch\nw = torch.nn.Parameter(torch.ones(2))\n"
@@ -308,6 +330,9 @@ def test_mistakes_end_with_one_message_and_status_2(folder, monkeypatch, capsys)
         (["--format", "e5m3", "--policy", "some", "fine.py"], "policy.preset must be"),
         (["--format", "fp32", "--policy", "mixed-precision", "fine.py"], "is --format bf16 or fp16"),
         (["--format", "e5m3", "--report", "no/where.csv", "fine.py"], "there is no folder"),
+        (["--format", "e5m3", "--cost-table", "no/where.csv", "fine.py"], "there is no folder"),
+        (["--format", "e5m3", "--cost-model", "moore", "fine.py"], "there is no cost model 'moore'"),
+        (["--format", "e5m3", "--cost", "--blame", "loss<1", "fine.py"], "leave out --cost"),
         (["--format", "e5m3", "--observed", "fine.py"], "No such option"),
         (["--format", "e5m3"], "SCRIPT"),
     ]:

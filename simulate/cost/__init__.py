@@ -1,0 +1,1 @@
+"""Counting what a simulated program costs: products, bytes moved, memory."""

@@ -1,0 +1,224 @@
+"""The watcher that counts what a simulated program costs."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+from weakref import WeakSet
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from ..aten.schemas import argument_names
+from ..aten.tables import WITHOUT_NUMBERS
+from ..presence.entering import unsimulated
+from ..watching.watcher import Place, Watcher
+from .memory import Memory, is_counted
+from .products import products_in
+from .report import Cost, KeptMemory, MultipliedFormats, OperationCost
+from .traffic import traffic_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch._ops import OpOverload
+
+    from ...formats import Format
+    from ..watching.watcher import Call
+    from .memory import StoredNumbers
+    from .products import CountedProduct
+
+_OF_DTYPES = {
+    torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.float64: "fp64",
+    torch.float8_e4m3fn: "fp8_e4m3fn", torch.float8_e5m2: "fp8_e5m2",
+}  # fmt: skip
+
+
+@dataclass
+class _Moved:
+    """Sums over all calls at one place; bits may be parts of a block's."""
+
+    calls: int = 0
+    read: int = 0
+    read_bits: float = 0
+    written: int = 0
+    written_bits: float = 0
+    without_formula: int = 0
+    not_followed: int = 0
+
+
+@final
+class CostCounter(Watcher):
+    """Counts products, bytes and memory of a simulation; made by ``simulate(..., cost=True)``.
+
+    It looks at shapes and at the formats in which numbers lie, and at no number.
+    """
+
+    # A compiled program would run without it.
+    sees_numbers = True
+
+    def __init__(self) -> None:
+        self._memory = Memory()
+        self._moved: defaultdict[Place, _Moved] = defaultdict(_Moved)
+        self._macs: Counter[tuple[Place, str, MultipliedFormats]] = Counter()
+        self._modules: WeakSet[torch.nn.Module] = WeakSet()
+        self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
+        self._steps = 0
+        self._lock = threading.RLock()
+
+    def carried(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Takes a copy in another dtype for what it stands for."""
+        if is_counted(source) and is_counted(target):
+            with self._lock:
+                self._memory.settle()
+                self._memory.stand_in(target, source)
+
+    def stored(self, x: torch.Tensor, format: Format) -> None:
+        """Notes the format in which a tensor is kept from now on."""
+        if is_counted(x):
+            with self._lock:
+                self._memory.settle()
+                self._memory.put(x, None if format.native else format)
+
+    def module_begins(self, module: torch.nn.Module) -> None:
+        """Remembers a module, whose parameters and buffers are kept between steps."""
+        self._modules.add(module)
+
+    def optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """Counts a step, and remembers the optimizer, whose state is kept between steps."""
+        with self._lock:
+            self._steps += 1
+            self._optimizers.add(optimizer)
+
+    def after(self, call: Call, token: Any, result: Any) -> None:  # noqa: ARG002  there is none
+        """Counts a call: what it read and wrote, what it multiplied, and the memory of its results."""
+        if call.operation is None:
+            return
+        with self._lock:
+            self._memory.settle()
+            self._count(call, call.operation, result)
+
+    def _count(self, call: Call, operation: OpOverload, result: Any) -> None:
+        memory = self._memory
+        args, kwargs = call.given
+        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        traffic = traffic_of(operation, args, kwargs, result)
+        products = products_in(operation, args, kwargs, result)
+        if not (traffic.read or traffic.written) and products == ():  # a view, or memory alone
+            moved = _Moved()
+        else:
+            moved = self._moved[call.place]
+            moved.calls += 1
+            moved.not_followed += not all(map(is_counted, given))
+        made = {id(x) for x in traffic.results}
+        for x in given:
+            if id(x) not in made and is_counted(x):
+                memory.see(x)
+        for x, elements in traffic.read:
+            moved.read += elements
+            moved.read_bits += memory.see(x).of_part(elements)
+        if products is None:
+            moved.without_formula += 1
+        multiplied = self._multiplied(call, operation, products or (), traffic.results)  # before it is written over
+        for x in traffic.results:
+            if traffic.written or memory.find(x) is None:  # empty memory that is handed on was not written to
+                memory.put(x, self._format_of(call, operation, x, given))
+        for x, elements in traffic.written:
+            moved.written += elements
+            moved.written_bits += memory.see(x).of_part(elements)
+        for product, formats, macs in multiplied:
+            self._macs[call.place, product, formats] += macs
+
+    def report(self) -> Cost:
+        """What was counted so far."""
+        with self._lock, unsimulated():
+            operations = {
+                place: OperationCost(
+                    m.calls, m.read, m.read_bits / 8, m.written, m.written_bits / 8, m.without_formula, m.not_followed
+                )
+                for place, m in self._moved.items()
+            }
+            kept = self._kept()
+            return Cost.of(operations, self._macs, kept, self._memory.peak_bits / 8, self._steps)
+
+    def _multiplied(
+        self, call: Call, operation: OpOverload, products: Iterable[CountedProduct], results: list[torch.Tensor]
+    ) -> list[tuple[str, MultipliedFormats, int]]:
+        """Each product with the formats of its operands and of its accumulator: by default the carrier's."""
+        found = []
+        for one in products:
+            named = dict(zip(argument_names(operation), call.given[0], strict=False)) | dict(call.given[1])
+            a, b = (self._seen(call, name, one.product, named.get(name)) for name in one.operands)
+            carrier = _named(results[0].dtype) if results else "fp32"
+            formats = MultipliedFormats(*a, *b, str(call.accumulate) if call.accumulate else carrier)
+            found.append((one.product, formats, one.macs))
+        return found
+
+    def _seen(self, call: Call, name: str, product: str, x: Any) -> tuple[str, int]:
+        """The format, and its bits, in which an operation sees an operand: rounded for it, or as it lies in memory."""
+        rounded = {key[1]: fmt for key, fmt in call.operands.items() if key[0] == name}
+        fmt = rounded.get(product) or next(iter(rounded.values()), None)
+        if fmt is None and is_counted(x):
+            fmt = self._memory.see(x).format
+        if fmt is not None and not fmt.native:
+            return str(fmt), fmt.bits
+        if not isinstance(x, torch.Tensor):
+            return "fp32", 32
+        return _named(x.dtype), 8 * x.element_size()
+
+    def _format_of(
+        self, call: Call, operation: OpOverload, x: torch.Tensor, tensors: Iterable[torch.Tensor]
+    ) -> Format | None:
+        """The format in which a result lies; None for its dtype's own.
+
+        It is the one that results are rounded to. What is only moved stays in the format in which it lies, if that has
+        fewer bits.
+        """
+        if not (x.dtype.is_floating_point or x.dtype.is_complex):
+            return None
+        zeros = operation.overloadpacket in WITHOUT_NUMBERS
+        fmt = None if call.format.native or (call.whole and not (zeros and x.dim())) else call.format
+        if call.moves and not zeros:
+            sources = {
+                known.format
+                for source in tensors
+                if source.dtype.is_floating_point and source is not x and is_counted(source)
+                for known in (self._memory.see(source),)
+            }
+            source = next(iter(sources)) if len(sources) == 1 else None
+            widest = 8 * x.element_size() if fmt is None else fmt.bits_per_number
+            if source is not None and source.bits_per_number < widest:
+                return source
+        return fmt
+
+    def _kept(self) -> list[KeptMemory]:
+        """What is kept between steps: each storage once, under the first name that it has."""
+        optimizers = list(self._optimizers)
+        stated = [optimizer.state for optimizer in optimizers]
+        groups = [group["params"] for optimizer in optimizers for group in optimizer.param_groups]
+        modules = list(self._modules)
+        memory = self._memory
+        living = memory.living()
+        parameters = [*(p for module in modules for p in module.parameters()), *(p for group in groups for p in group)]
+        named: list[tuple[str, list[StoredNumbers]]] = [
+            ("parameters", [*memory.storages(parameters), *(x for x in living if x.is_parameter)]),
+            ("buffers", memory.storages([b for module in modules for b in module.buffers()])),
+            ("optimizer state", memory.storages(x for x in tree_leaves([dict(s) for s in stated]) if is_counted(x))),
+            ("data from outside", [x for x in living if x.from_outside]),
+        ]
+        told: set[int] = set()
+        kept = []
+        for name, storages in named:
+            new = {id(x): x for x in storages if id(x) not in told}
+            told |= set(new)
+            if new:
+                kept.append(
+                    KeptMemory(name, sum(x.elements for x in new.values()), sum(x.bits for x in new.values()) / 8)
+                )
+        return kept
+
+
+def _named(dtype: torch.dtype) -> str:
+    return _OF_DTYPES.get(dtype, str(dtype).removeprefix("torch."))

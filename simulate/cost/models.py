@@ -1,0 +1,201 @@
+"""Models of what products cost in energy or area: tables that name their source, and a formula of width."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...formats import FixedFormat, FloatFormat, Format, FormatError, IntegerFormat
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_KEYS = {"name", "source", "unit", "multiply", "add", "read", "write"}
+
+
+class ModelledCost(NamedTuple):
+    """What a model says of a program's products and traffic."""
+
+    value: float
+    """In the model's unit, of all that it has numbers for."""
+    unit: str
+    text: str
+    """The value in words, with the model's name and source, and what it has no number for."""
+    missing: Mapping[str, int]
+    """Multiply-accumulates that the model has no number for, by formats."""
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """What a multiplication and an addition cost, by format, according to a source.
+
+    Args:
+        name: of the model.
+        source: where the numbers are from.
+        unit: of the numbers, such as pJ.
+        multiply: for one multiplication by format, or by both formats as ``a*b``.
+        add: for one addition, by the accumulator's format.
+        read: for one bit read from memory; 0 leaves traffic out.
+        write: for one bit written.
+        by_width: whether multiplications that ``multiply`` does not name are an array multiplier's cells.
+    """
+
+    name: str
+    source: str
+    unit: str
+    multiply: Mapping[str, float] = field(default_factory=dict)
+    add: Mapping[str, float] = field(default_factory=dict)
+    read: float = 0.0
+    write: float = 0.0
+    by_width: bool = False
+
+    @staticmethod
+    def parse(description: str | Mapping[str, Any]) -> CostModel:
+        """A model by its name, or from plain data as a YAML file has it: the arguments of this class by name.
+
+        Raises:
+            FormatError: there is no such model; or a key is missing, or wrong.
+        """
+        if isinstance(description, str):
+            if description not in MODELS:
+                raise FormatError(
+                    f"there is no cost model {description!r}: name {', '.join(MODELS)}, or a YAML file with name,"
+                    " source, unit, multiply and add"
+                )
+            return MODELS[description]
+        if not isinstance(description, Mapping):
+            raise FormatError(f"a cost model is a mapping with {', '.join(sorted(_KEYS))}, got {description!r}")
+        unknown = [str(key) for key in description if key not in _KEYS]
+        if unknown:
+            raise FormatError(f"a cost model has no {', '.join(unknown)}: allowed are {', '.join(sorted(_KEYS))}")
+        for key in ("name", "source", "unit"):
+            if not isinstance(description.get(key), str) or not description[key].strip():
+                raise FormatError(f"a cost model needs {key}, a text: figures are never shown without it")
+        return CostModel(
+            str(description["name"]),
+            str(description["source"]),
+            str(description["unit"]),
+            _numbers("multiply", description.get("multiply", {})),
+            _numbers("add", description.get("add", {})),
+            _number("read", description.get("read", 0.0)),
+            _number("write", description.get("write", 0.0)),
+        )
+
+    def of(self, products: pd.DataFrame, totals: Mapping[str, float]) -> ModelledCost:
+        """What the products and the traffic of a program cost, by this model.
+
+        Args:
+            products: the table of a ``Cost``.
+            totals: its totals.
+        """
+        value, missing = 0.0, Counter[str]()
+        columns = (products[name] for name in ("a", "b", "accumulator", "macs"))
+        for a, b, accumulator, macs in zip(*columns, strict=True):
+            price = self.price(a, b, accumulator)
+            if price is None:
+                missing[f"{a} x {b}, added in {accumulator}"] += int(macs)
+            else:
+                value += float(macs) * price
+        value += 8 * (self.read * totals["bytes_read"] + self.write * totals["bytes_written"])
+        counted = products["macs"].sum() > sum(missing.values()) or self.read or self.write
+        figure = f"{value:.4g} {self.unit}" if counted else "nothing"
+        text = f"model {self.name}: {figure} (source: {self.source})"
+        if missing:
+            listed = "; ".join(f"{count:,} of {formats}" for formats, count in missing.items())
+            text += f"\n  the model has no number for {listed}"
+        return ModelledCost(value, self.unit, text, missing)
+
+    def price(self, a: str, b: str, accumulator: str) -> float | None:
+        """What one multiply-accumulate costs; None if the model has no number for it."""
+        product = self._multiplication(a, b)
+        if self.by_width:
+            return product
+        addition = _looked_up(self.add, accumulator.partition("/")[0].partition("*")[0].partition("+")[0])
+        return None if product is None or addition is None else product + addition
+
+    def _multiplication(self, a: str, b: str) -> float | None:
+        for pair in (f"{a}*{b}", f"{b}*{a}"):
+            if pair in self.multiply:
+                return self.multiply[pair]
+        found = [_looked_up(self.multiply, name) for name in (a, b)]
+        if found[0] is not None and found[0] == found[1] and _canonical(a) == _canonical(b):
+            return found[0]
+        return _cells(a, b) if self.by_width else None
+
+
+def _looked_up(table: Mapping[str, float], name: str) -> float | None:
+    if name in table:
+        return table[name]
+    canonical = _canonical(name)
+    return next((value for key, value in table.items() if _canonical(key) == canonical), None)
+
+
+def _canonical(name: str) -> str:
+    """The canonical name of a format; of integers alone their width, wherever their scales lie."""
+    try:
+        fmt = Format.parse(name)
+    except FormatError:
+        return name
+    return f"int{fmt.bits}" if isinstance(fmt, IntegerFormat) else str(fmt)
+
+
+def _cells(a: str, b: str) -> float | None:
+    """The cells of an array multiplier of two significands, and of the adder of both exponents."""
+    widths = [_significand_and_exponent(name) for name in (a, b)]
+    if None in widths:
+        return None
+    (p, e), (q, f) = (width for width in widths if width is not None)
+    return float(p * q + max(e, f))
+
+
+def _significand_and_exponent(name: str) -> tuple[int, int] | None:
+    """The bits that a multiplier multiplies, and those of the exponent that it adds."""
+    try:
+        fmt = Format.parse(name)
+    except FormatError:
+        return None
+    element: Any = getattr(fmt, "element", fmt)
+    if isinstance(element, FloatFormat):
+        return element.significand_bits + 1, element.exponent_bits
+    if isinstance(fmt, (IntegerFormat, FixedFormat)) or getattr(element, "integer", False):
+        return fmt.bits, 0
+    if element is not fmt:  # of a block
+        return element.significand_bits + 1, element.bits - 1 - element.significand_bits
+    return None
+
+
+def _numbers(key: str, table: Any) -> dict[str, float]:
+    if not isinstance(table, Mapping):
+        raise FormatError(f"{key} of a cost model is a mapping from formats to numbers, got {table!r}")
+    for name in table:
+        for part in str(name).split("*"):
+            Format.parse(part)  # says which there are
+    return {str(name): _number(f"{key}.{name}", value) for name, value in table.items()}
+
+
+def _number(key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        raise FormatError(f"{key} of a cost model must be a number of at least 0, got {value!r}")
+    return float(value)
+
+
+MODELS = {
+    "horowitz-45nm": CostModel(
+        "horowitz-45nm",
+        "M. Horowitz, Computing's energy problem (and what we can do about it), ISSCC 2014: arithmetic in 45 nm at"
+        " 0.9 V, without memory",
+        "pJ",
+        {"int8": 0.2, "int32": 3.1, "fp16": 1.1, "fp32": 3.7},
+        {"int8": 0.03, "int32": 0.1, "fp16": 0.4, "fp32": 0.9},
+    ),
+    "array-multiplier": CostModel(
+        "array-multiplier",
+        "a formula, no measurement: p q cells of an AND gate and a full adder for significands of p and q bits, the"
+        " implicit one included, and max(e, f) full adders for exponents of e and f bits; no adder of the sum",
+        "cells",
+        by_width=True,
+    ),
+}
+"""The models that come with the package."""

@@ -1,0 +1,159 @@
+"""What a simulation that counts its cost tells: tables of operations, of products by format, and of memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import pandas as pd
+
+from roundoff.notebook import as_html
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ..watching.watcher import Place
+    from .models import CostModel
+
+_PLACE = ["role", "module", "operation"]
+NO_FORMULA = "products without a formula: not counted"
+"""The note of an operation whose products cannot be counted."""
+NOT_FOLLOWED = "not all of its tensors lie in plain memory: their bytes are not counted"
+_MOST_ROWS = 12
+
+
+class MultipliedFormats(NamedTuple):
+    """The formats of a product."""
+
+    a: str
+    a_bits: int
+    b: str
+    b_bits: int
+    accumulator: str
+
+
+class OperationCost(NamedTuple):
+    """What an operation at one place moved."""
+
+    calls: int
+    elements_read: int
+    bytes_read: float
+    elements_written: int
+    bytes_written: float
+    without_formula: int
+    not_followed: int
+
+
+class KeptMemory(NamedTuple):
+    """One kind of memory that is kept between steps."""
+
+    kind: str
+    elements: int
+    bytes: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A snapshot of what a simulated program has cost so far; ``print`` it, or take its tables.
+
+    Attributes:
+        table: one row per role, module and operation: ``calls``, ``macs`` (multiply-accumulates of products), ``bops``
+            (bit operations: multiply-accumulates times the bits of either operand), elements and bytes read and
+            written, and a ``note`` on what could not be counted.
+        products: one row per role, module, operation, product, formats ``a`` and ``b`` of the operands and
+            ``accumulator``, with ``macs`` and ``bops``.
+        memory: one row per kind of what is kept between steps, and one for the peak: ``elements`` and ``bytes``.
+        steps: how many steps of optimizers there were.
+        uncounted: the operations of which products could not be counted, by name.
+    """
+
+    table: pd.DataFrame
+    products: pd.DataFrame
+    memory: pd.DataFrame
+    steps: int
+    uncounted: tuple[str, ...]
+
+    @staticmethod
+    def of(
+        operations: Mapping[Place, OperationCost],
+        macs: Mapping[tuple[Place, str, MultipliedFormats], int],
+        kept: Sequence[KeptMemory],
+        peak_bytes: float,
+        steps: int,
+    ) -> Cost:
+        """Collects what was counted."""
+        rows = [
+            (*place, product, f.a, f.b, f.accumulator, count, count * f.a_bits * f.b_bits)
+            for (place, product, f), count in macs.items()
+        ]
+        products = pd.DataFrame(rows, columns=[*_PLACE, "product", "a", "b", "accumulator", "macs", "bops"])
+        products = products.sort_values([*_PLACE, "product", "a", "b", "accumulator"], ignore_index=True)
+        counted: Counter[tuple[str, ...]] = Counter()
+        bit_operations: Counter[tuple[str, ...]] = Counter()
+        for row in rows:
+            counted[row[:3]] += row[-2]
+            bit_operations[row[:3]] += row[-1]
+        moved = []
+        for place, o in operations.items():
+            notes = [NO_FORMULA] * bool(o.without_formula) + [NOT_FOLLOWED] * bool(o.not_followed)
+            moved.append((*place, o.calls, counted[place], bit_operations[place], *o[1:5], "; ".join(notes)))
+        names = ["calls", "macs", "bops", *OperationCost._fields[1:5], "note"]
+        table = pd.DataFrame(moved, columns=[*_PLACE, *names]).sort_values(_PLACE, ignore_index=True)
+        total = (sum(one.elements for one in kept), sum(one.bytes for one in kept))
+        memory = pd.DataFrame(
+            [*kept, ("kept between steps", *total), ("peak", None, peak_bytes)], columns=KeptMemory._fields
+        )
+        memory["elements"] = memory["elements"].astype("Int64")
+        uncounted = sorted({place.operation for place, o in operations.items() if o.without_formula})
+        return Cost(table, products, memory, steps, tuple(uncounted))
+
+    def totals(self) -> dict[str, float]:
+        """The sums: ``macs``, ``bops``, ``bytes_read``, ``bytes_written``, and bytes ``kept`` and at the ``peak``."""
+        sums = {name: float(self.table[name].sum()) for name in ("macs", "bops", "bytes_read", "bytes_written")}
+        kept, peak = self.memory["bytes"].iloc[-2:]
+        return {**sums, "kept": float(kept), "peak": float(peak)}
+
+    def __str__(self) -> str:
+        return "\n".join([*self._lines(), self._largest().to_string(index=False, float_format=number)])
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return as_html("\n".join(self._lines()), self._largest())
+
+    def told(self, model: CostModel) -> str:
+        """What a model says of the products, with the model's name and source."""
+        return model.of(self.products, self.totals()).text
+
+    def _lines(self) -> list[str]:
+        totals = self.totals()
+        moved = totals["bytes_read"] + totals["bytes_written"]
+        calls = int(self.table["calls"].sum())
+        text = (
+            f"cost of {calls} operations, {self.steps} steps of optimizers: {number(totals['macs'])}"
+            f" multiply-accumulates of products, {number(totals['bops'])} bit operations, {number(moved)} bytes moved"
+            f" ({number(totals['bytes_read'])} read, {number(totals['bytes_written'])} written)"
+        )
+        lines = [text]
+        kept = zip(self.memory["kind"], self.memory["bytes"], strict=True)
+        listed = ", ".join(f"{kind} {number(size)}" for kind, size in kept if kind != "peak")
+        lines.append(f"memory in bytes: {listed}; {number(totals['peak'])} at the peak")
+        by_format: Counter[str] = Counter()
+        columns = (self.products[name] for name in ("a", "b", "accumulator", "macs"))
+        for a, b, accumulator, count in zip(*columns, strict=True):
+            by_format[f"{a} x {b}, added in {accumulator}"] += count
+        lines += [f"  {number(count)} of {formats}" for formats, count in by_format.most_common()]
+        if self.uncounted:
+            lines.append(f"not counted, for want of a formula of their products: {', '.join(self.uncounted)}")
+        return lines
+
+    def _largest(self) -> pd.DataFrame:
+        """The operations that move most, or multiply most."""
+        moved = self.table["bytes_read"] + self.table["bytes_written"]
+        order = self.table.assign(moved=moved).sort_values(["macs", "moved"], ascending=False, kind="stable")
+        return order.drop(columns="moved").head(_MOST_ROWS)
+
+
+def number(value: float) -> str:
+    """A number as people read it: whole ones with thousands apart, others with four digits."""
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}" if value < 1000 else f"{value:,.1f}"

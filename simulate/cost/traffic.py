@@ -1,0 +1,144 @@
+"""What an operation reads from memory, and what it writes there: tensors, and how many elements of each."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from ..aten.outputs import outputs, writes_of
+from ..aten.schemas import argument_names, out_names
+from ..aten.tables import EMPTY, WITHOUT_NUMBERS, plain_name
+from .memory import is_counted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch._ops import OpOverload
+
+_CHOOSING = {"embedding": "weight", "index": "self", "index_select": "self", "gather": "self", "take": "self",
+             "masked_select": "self"}  # fmt: skip
+"""Operations that read of one argument as many elements as they give."""
+
+_PLACING = {"index_put": "values", "_index_put_impl": "values", "index_copy": "source", "scatter": "src",
+            "scatter_add": "src", "index_add": "source"}  # fmt: skip
+"""Operations in place that write as many elements as they are given in one argument, if it is a tensor."""
+
+_OVERWRITING = frozenset(
+    [
+        "copy", "fill", "zero", "normal", "uniform", "random", "bernoulli", "exponential", "log_normal", "cauchy",
+        "geometric", "set", "resize", "resize_as", "index_put", "_index_put_impl", "index_copy", "scatter",
+        "index_fill", "fill_diagonal",
+    ]
+)  # fmt: skip
+"""Operations in place that do not read what they write over."""
+
+
+class Part(NamedTuple):
+    """Some elements of a tensor."""
+
+    tensor: torch.Tensor
+    elements: int
+
+
+class Traffic(NamedTuple):
+    """What one call of an operation moves."""
+
+    read: list[Part]
+    written: list[Part]
+    results: list[torch.Tensor]
+    """The tensors that hold what it computed, or memory that is new: those that it returns and those it writes to."""
+
+
+class _Manner(NamedTuple):
+    """What is known of an operation, whatever it is given."""
+
+    name: str
+    moves_data: bool
+    """Whether it reads or writes numbers: views and new memory without numbers do not."""
+    returns_new: bool
+    viewing: tuple[bool, ...]
+    written: frozenset[str]
+    unread: frozenset[str]
+
+
+@cache
+def _manner(operation: OpOverload) -> _Manner:
+    how = outputs(operation)
+    packet = operation.overloadpacket
+    name = plain_name(packet.__name__)
+    written = frozenset(argument for _, argument in writes_of(operation))
+    returns = operation._schema.returns  # noqa: SLF001  the only access there is
+    viewing = tuple(value.alias_info is not None for value in returns)
+    returns_new = how.lifts or (bool(returns) and not all(viewing))
+    moves_data = (returns_new and packet not in EMPTY) or bool(written) or not returns_any_tensor(operation)
+    unread = frozenset(out_names(operation)) | (written if name in _OVERWRITING else frozenset())
+    if packet in WITHOUT_NUMBERS or name.endswith("_like") or name.startswith("new_"):  # shapes alone are looked at
+        unread |= frozenset(argument_names(operation))
+    if how.lifts:  # the memory is there already: what it returns is what it was given
+        moves_data = False
+    if torch.Tag.inplace_view in operation.tags:
+        moves_data = False
+    return _Manner(name, moves_data, returns_new, viewing, written, unread)
+
+
+def returns_any_tensor(operation: OpOverload) -> bool:
+    """Whether a result is a tensor: what has none, as a comparison of two tensors, reads nevertheless."""
+    return any("Tensor" in str(value.type) for value in operation._schema.returns)  # noqa: SLF001  as above
+
+
+def traffic_of(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Traffic:
+    """What a call reads and writes, each element of memory once.
+
+    Args:
+        operation: an ATen operation.
+        args: its arguments as the program gave them.
+        kwargs: its arguments by name.
+        result: what it returned.
+    """
+    how = _manner(operation)
+    given = dict(zip(argument_names(operation), args, strict=False)) | dict(kwargs)
+    returned = list(result) if isinstance(result, (list, tuple)) else [result]
+    viewing = how.viewing if len(how.viewing) == len(returned) else (not how.returns_new,) * len(returned)
+    fresh = [x for value, views in zip(returned, viewing, strict=True) if not views for x in _tensors(value)]
+    if how.returns_new and not fresh:  # what is handed over from outside
+        fresh = _tensors(returned)
+    targets = [x for name in how.written for x in _tensors(given.get(name))]
+    if not how.moves_data:
+        return Traffic([], [], [*fresh, *targets])
+    produced = sum(x.numel() for x in fresh)
+    read = []
+    for name, value in given.items():
+        if name not in how.unread:
+            chosen = _CHOOSING.get(how.name) == name
+            read += [Part(x, min(elements_of(x), produced) if chosen else elements_of(x)) for x in _tensors(value)]
+    placed = given.get(_PLACING.get(how.name, ""))
+    written = [Part(x, x.numel()) for x in fresh]
+    for x in targets:
+        count = placed.numel() if isinstance(placed, torch.Tensor) else None
+        if how.name in ("index_put", "_index_put_impl"):
+            count = _put(x, given["indices"])
+        written.append(Part(x, elements_of(x) if count is None else min(count, elements_of(x))))
+    return Traffic(read, written, [*fresh, *targets])
+
+
+def elements_of(x: torch.Tensor) -> int:
+    """How many elements of memory a tensor shows, each once: an expanded axis shows the same again."""
+    return math.prod(size for size, step in zip(x.shape, x.stride(), strict=True) if step != 0 or size == 0)
+
+
+def _put(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> int | None:
+    """How many elements of ``x`` are written at these indices; None if a mask says where."""
+    given = [index for index in indices if index is not None]
+    if not given or any(index.dtype in (torch.bool, torch.uint8) for index in given):
+        return None
+    places = math.prod(torch.broadcast_shapes(*(index.shape for index in given)))  # type: ignore[no-untyped-call]
+    left = [size for axis, size in enumerate(x.shape) if axis >= len(indices) or indices[axis] is None]
+    return places * math.prod(left)
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [x for x in tree_leaves(value) if is_counted(x)]

@@ -1,0 +1,97 @@
+"""Models of cost: prices by format, what they have no number for, and files of one's own."""
+
+import pandas as pd
+import pytest
+import torch
+
+from roundoff import simulate
+from roundoff.formats import FormatError
+from roundoff.simulate import CostModel
+
+OWN = {
+    "name": "my chip", "source": "measured by me", "unit": "pJ", "multiply": {"fp16": 1.0, "fp16*fp32": 2.0},
+    "add": {"fp32": 0.5}, "read": 0.25,
+}  # fmt: skip
+
+
+def products(*rows):
+    return pd.DataFrame(rows, columns=["a", "b", "accumulator", "macs"])
+
+
+NOTHING_MOVED = {"bytes_read": 0.0, "bytes_written": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("formats", "price"),
+    [
+        (("e5m10", "fp16", "fp32"), 1.1 + 0.9),
+        (("fp32", "fp32", "fp32"), 3.7 + 0.9),
+        (("int8", "int8_row", "int32"), 0.2 + 0.1),
+        (("fp16", "fp16", "e5m10/32"), 1.1 + 0.4),
+        (("bf16", "bf16", "fp32"), None),  # the source has none
+        (("fp16", "fp32", "fp32"), None),
+    ],
+)
+def test_horowitz_prices_what_the_source_has(formats, price):
+    assert CostModel.parse("horowitz-45nm").price(*formats) == (None if price is None else pytest.approx(price))
+
+
+@pytest.mark.parametrize(
+    ("formats", "cells"),
+    [
+        (("fp32", "fp32"), 24 * 24 + 8),
+        (("e5m10", "e5m10"), 11 * 11 + 5),
+        (("e5m10", "e4m3"), 11 * 4 + 5),
+        (("int8", "int8"), 64),
+        (("mxfp8_e4m3", "mxfp4"), 4 * 2 + 4),
+        (("posit16", "posit16"), None),
+    ],
+)
+def test_cells_of_an_array_multiplier(formats, cells):
+    assert CostModel.parse("array-multiplier").price(*formats, "fp32") == cells
+
+
+def test_a_model_of_ones_own_and_what_it_lacks():
+    model = CostModel.parse(OWN)
+    table = products(("e5m10", "e5m10", "fp32", 100), ("fp32", "fp16", "fp32", 10), ("bf16", "bf16", "fp32", 7))
+    told = model.of(table, {"bytes_read": 8.0, "bytes_written": 100.0})
+    assert told.value == 100 * 1.5 + 10 * 2.5 + 8 * 8 * 0.25
+    assert told.missing == {"bf16 x bf16, added in fp32": 7}
+    assert "model my chip: 191 pJ (source: measured by me)" in told.text
+    assert "no number for 7 of bf16 x bf16" in told.text
+
+
+def test_a_model_that_has_no_number_says_nothing_of_energy():
+    told = CostModel.parse("horowitz-45nm").of(products(("bf16", "bf16", "fp32", 7)), NOTHING_MOVED)
+    assert "model horowitz-45nm: nothing (source: M. Horowitz" in told.text
+
+
+def test_the_cost_of_a_simulation_by_a_model():
+    with simulate("e5m10", cost=True) as simulation:
+        x = torch.randn(4, 5) + 0
+        x @ x.T
+    text = simulation.cost().told(CostModel.parse("horowitz-45nm"))
+    assert text.startswith(f"model horowitz-45nm: {80 * 2.0:.4g} pJ (source: M. Horowitz")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"source": None}, "needs source"),
+        ({"source": " "}, "needs source"),
+        ({"divide": {}}, "has no divide"),
+        ({"multiply": [1]}, "is a mapping"),
+        ({"multiply": {"fp16": "1"}}, "must be a number"),
+        ({"multiply": {"fp16": -1}}, "must be a number"),
+        ({"add": {"fp61": 1}}, "fp61"),
+    ],
+)
+def test_a_file_with_a_mistake_is_refused(change, said):
+    with pytest.raises(FormatError, match=said):
+        CostModel.parse({**OWN, **change})
+
+
+@pytest.mark.parametrize("description", ["moore", 3])
+def test_there_is_no_such_model(description):
+    with pytest.raises(FormatError, match="cost model"):
+        CostModel.parse(description)
