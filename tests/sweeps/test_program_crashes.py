@@ -3,10 +3,10 @@
 import json
 
 import pytest
+from forked import ForkedWorkers
 
 from roundoff.sweeps import plan_file, run_sweep
 from roundoff.sweeps.programs.run import ProgramError, run_program
-from roundoff.sweeps.workers.local import LocalProcesses
 
 PROGRAM = """
 import math
@@ -154,7 +154,7 @@ def test_any_exception_is_a_crash_if_the_metric_says_so(folder):
     class Watcher:
         begin = notice = event = lambda *_: None
 
-    summary = run_sweep(made, folder / "out", executor=LocalProcesses(1), watcher=Watcher())
+    summary = run_sweep(made, folder / "out", executor=ForkedWorkers(1), watcher=Watcher())
     assert (summary.done, summary.crashed, summary.failed) == (1, 1, 0)
     crashed = json.loads((folder / "out" / "runs" / made.runs[1].id / "result.json").read_text())
     assert crashed["return"] == 0.0

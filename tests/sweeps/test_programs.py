@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from forked import ForkedWorkers
 from processes import wait_until
 
 import roundoff
@@ -51,7 +52,7 @@ def train(lr: float = 0.5, steps: int = 12, kind: Kind = Kind.PLAIN, where: Path
         noise = torch.rand(3) + float(np.random.rand()) + random.random()
         w = w + lr * (noise - w)
         roundoff.log(step + 1, loss=(noise - w).square().sum(), mean=w.mean())
-        if pause and step == steps // 2:
+        if pause and step == steps // 2 and not (where / "half").exists():
             (where / "half").touch()
             __import__("time").sleep(60)
     return {"mean": w.mean(), "first": w[0].item()}
@@ -216,7 +217,7 @@ class Watcher:
 def test_a_sweep_of_a_program(folder):
     made = plan(folder, "metric: mean\nbase: {lr: 1, steps: 5}\ngrid: {format: [fp32, e5m2, mxfp8_e4m3], seed: [0, 1]}")
     watcher = Watcher()
-    summary = run_sweep(made, folder / "out", executor=LocalProcesses(2), watcher=watcher)
+    summary = run_sweep(made, folder / "out", executor=ForkedWorkers(2), watcher=watcher)
     assert (summary.done, summary.crashed, summary.failed) == (6, 0, 0)
     status = read_status(folder / "out")
     assert [run.state for run in status.runs] == ["done"] * 6
@@ -234,10 +235,11 @@ def test_a_sweep_of_a_program(folder):
     marker = json.loads((folder / "out" / "sweep.json").read_text())
     assert marker["program"].endswith(":train")
     assert marker["metric"]["goal"] == "maximize"
-    again = run_sweep(made, folder / "out", executor=LocalProcesses(2), watcher=Watcher())
+    again = run_sweep(made, folder / "out", executor=ForkedWorkers(2), watcher=Watcher())
     assert again == summary
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_a_run_is_known_by_what_is_given_and_its_arithmetic(folder):
     ids = [run.id for run in plan(folder, "base: {lr: 1}\ngrid: {seed: [3]}").runs]
     (program,) = folder.glob("p*.py")
@@ -310,6 +312,7 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(folder):
     assert not (folder / "cut" / "checkpoint.pt").exists()
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_a_killed_run_goes_on_to_the_same_bytes(folder):
     text = f"metric: mean\nbase: {{where: {folder}, steps: 8, format: e5m4}}"
     config, metric = only(folder, text + "\ngrid: {pause: [true]}")
@@ -322,8 +325,6 @@ def test_a_killed_run_goes_on_to_the_same_bytes(folder):
     wait_until((folder / "half").exists)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    (program,) = folder.glob("p*.py")
-    program.write_text(PROGRAM.replace("sleep(60)", "sleep(0)"))
     subprocess.run([sys.executable, "-c", code], check=True)
     subprocess.run([sys.executable, "-c", code.replace(str(folder / "cut"), str(folder / "whole"))], check=True)
     assert len(lines(folder / "whole" / "metrics.jsonl")) == 8
@@ -416,7 +417,7 @@ def test_failures_are_told_with_the_users_own_traceback(folder, how, message):
 def test_a_failed_run_does_not_stop_the_sweep(folder):
     made = plan(folder, "grid: {how: [raises, logged, exits]}", "ends")
     watcher = Watcher()
-    summary = run_sweep(made, folder / "out", executor=LocalProcesses(1), watcher=watcher)
+    summary = run_sweep(made, folder / "out", executor=ForkedWorkers(1), watcher=watcher)
     assert (summary.done, summary.crashed, summary.failed) == (0, 1, 2)
     failed = [reason for kind, *_, reason in watcher.events if kind == "failed"]
     assert "[][0]" in failed[0]
@@ -520,27 +521,27 @@ def test_a_format_of_ones_own(folder):
 def test_a_changed_program_is_told(folder):
     made = plan(folder, "base: {steps: 1}\nmetric: mean")
     watcher = Watcher()
-    run_sweep(made, folder / "out", executor=LocalProcesses(1), watcher=watcher)
+    run_sweep(made, folder / "out", executor=ForkedWorkers(1), watcher=watcher)
     assert watcher.notices == []
     marker = json.loads((folder / "out" / "sweep.json").read_text())
     (folder / "out" / "sweep.json").write_text(json.dumps(marker | {"source": "of before"}))
-    run_sweep(made, folder / "out", executor=LocalProcesses(1), watcher=watcher)
+    run_sweep(made, folder / "out", executor=ForkedWorkers(1), watcher=watcher)
     assert len(watcher.notices) == 1
     assert "has changed since" in watcher.notices[0]
 
 
 def test_another_metric_scores_the_runs_that_have_ended(folder):
     text = "base: {steps: 1}\nmetric: "
-    run_sweep(plan(folder, text + "mean"), folder / "out", executor=LocalProcesses(1), watcher=Watcher())
+    run_sweep(plan(folder, text + "mean"), folder / "out", executor=ForkedWorkers(1), watcher=Watcher())
     made, watcher = plan(folder, text + "{name: first, goal: minimize, crash: 5}"), Watcher()
-    summary = run_sweep(made, folder / "out", executor=LocalProcesses(1), watcher=watcher)
+    summary = run_sweep(made, folder / "out", executor=ForkedWorkers(1), watcher=watcher)
     assert (summary.done, watcher.events) == (1, [])
     assert watcher.notices == ["1 runs that had ended are scored by first now"]
     result = json.loads((folder / "out" / "runs" / made.runs[0].id / "result.json").read_text())
     assert result["return"] == result["values"]["first"]
     assert result["metric"]["name"] == "first"
     with pytest.raises(SweepError, match=r"has returned .*, and no finite nothing, which"):
-        run_sweep(plan(folder, text + "nothing"), folder / "out", executor=LocalProcesses(1), watcher=watcher)
+        run_sweep(plan(folder, text + "nothing"), folder / "out", executor=ForkedWorkers(1), watcher=watcher)
 
 
 def test_a_process_that_a_program_forks_logs_nothing(folder):
