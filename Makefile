@@ -2,12 +2,16 @@
 # Needs Python >= 3.11 (with venv), make and g++ (qtorch compiles itself with it).
 
 ROOT := $(patsubst %/,%,$(dir $(abspath $(lastword $(MAKEFILE_LIST)))))
-VENV := $(ROOT)/.venv
+# Another version of PyTorch has an environment of its own: `make test TORCH=2.15.0`.
+CONSTRAINED := $(shell sed -n 's/^torch==//p' $(ROOT)/constraints.txt)
+TORCH ?= $(CONSTRAINED)
+VENV := $(ROOT)/.venv$(if $(filter-out $(CONSTRAINED),$(TORCH)),-torch-$(TORCH))
 BIN := $(VENV)/bin
 PYTHON ?= python3
 INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-TORCH := 2.13.0
+# Of another version there may be no build without CUDA; it brings a Triton of its own.
+CONSTRAINTS := $(if $(filter-out $(CONSTRAINED),$(TORCH)),$(VENV)/constraints.txt,$(ROOT)/constraints.txt)
 # Where PyTorch publishes builds without CUDA, for machines whose package index has none.
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 
@@ -26,9 +30,11 @@ $(INSTALLED): $(ROOT)/pyproject.toml $(ROOT)/constraints.txt
 		$(PIP) install "torch==$(TORCH)"; \
 	else \
 		$(PIP) install "torch==$(TORCH)+cpu" 2>/dev/null \
-		|| $(PIP) install "torch==$(TORCH)" --index-url $(TORCH_CPU_INDEX); \
+		|| $(PIP) install "torch==$(TORCH)" --index-url $(TORCH_CPU_INDEX) \
+		$(if $(filter-out $(CONSTRAINED),$(TORCH)),|| $(PIP) install "torch==$(TORCH)"); \
 	fi
-	@PYTHONWARNINGS=ignore $(PIP) install --constraint $(ROOT)/constraints.txt --editable "$(ROOT)[dev]"
+	@$(if $(filter-out $(CONSTRAINED),$(TORCH)),sed -e '/^torch==/d' -e '/^triton==/d' $(ROOT)/constraints.txt >$(CONSTRAINTS))
+	@PYTHONWARNINGS=ignore $(PIP) install --constraint $(CONSTRAINTS) --editable "$(ROOT)[dev]"
 	@touch $(INSTALLED)
 
 # The main job: a bit-width sweep of SAC on cartpole_swingup, ending in results/significand-quick/degradation.png, and in

@@ -14,8 +14,10 @@ from roundoff.cli import main
 from roundoff.formats import Format
 from roundoff.formats.base import family, first_use
 from roundoff.formats.tools.verify import Check, Verification
+from roundoff.pytorch import private_names
 from roundoff.simulate.compiling import program
 from roundoff.simulate.native.library import reason_against
+from roundoff.simulate.testing import self_check
 
 doctoring = import_module("roundoff.cli.doctor")
 
@@ -133,3 +135,45 @@ def test_kernels_are_tried_on_the_device(monkeypatch):
     monkeypatch.setattr(type(Format.parse("nf4")), "_round_on_device", lambda *_: None)
     tried, replaced = doctoring._tried_kernels("cuda")
     assert [text.split(" on ")[0] for text in replaced] == ["nf4"] * 4
+
+
+def test_bits_are_compared_where_asked(doctor):
+    status, printed = doctor("--bits")
+    assert status == 0
+    lines = [line for line in printed.splitlines() if line.startswith("bits of ")]
+    assert [line[8:].split("  ")[0] for line in lines] == [
+        "operators", "operations in C++", "a compiled step", "a population",
+    ]  # fmt: skip
+    assert all("the bits they should have (" in line for line in lines)
+    assert "simulations were checked with it" in printed
+
+
+def test_other_bits_are_broken(doctor, monkeypatch):
+    runs = self_check._operators()
+    wrong = {"tanh": lambda x, y: runs["tanh"](x, y) if watching() else runs["tanh"](x, y) + 1}
+    monkeypatch.setattr(self_check, "_operators", lambda: runs | wrong)
+    monkeypatch.setattr(self_check, "_step", lambda w, moment, x, y: (w.mul_(next(numbers)), x))
+    numbers = iter(range(2, 99))
+    status, printed = doctor("--bits")
+    assert status == 1
+    assert (
+        "BROKEN: operators: other bits with this PyTorch in tanh in e5m7, tanh in posit8; please report it" in printed
+    )
+    assert "BROKEN: a compiled step: other bits" in printed
+    assert "BROKEN: a population: other bits" in printed
+
+
+def watching():
+    return torch._C._len_torch_dispatch_stack() > 0
+
+
+def test_a_name_that_is_missing_and_a_version_that_was_not_checked_are_told(doctor, monkeypatch):
+    monkeypatch.setattr(torch, "__version__", "2.99.0")
+    monkeypatch.setattr(
+        private_names, "missing_names", lambda part: [f"torch._C._of_{part}"] if part == "agents" else []
+    )
+    monkeypatch.setattr(program, "reason_against_compiling", lambda: "it was not checked")
+    status, printed = doctor()
+    assert status == 0
+    said = "NOT CHECKED with simulations; compiled steps were not, and run eagerly; it has no torch._C._of_agents"
+    assert said in printed

@@ -1,8 +1,10 @@
 """Files are complete or absent and never somebody else's, and whatever is wrong with them is one message."""
 
 import errno
+import fcntl
 import multiprocessing
 import os
+import sys
 
 import pytest
 
@@ -95,7 +97,7 @@ def test_a_file_system_without_locks_is_told_from_a_folder_in_use_at_once(tmp_pa
     def flock(*_):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(files.fcntl, "flock", flock)
+    monkeypatch.setattr(fcntl, "flock", flock)
     monkeypatch.setattr(files.time, "sleep", lambda _: pytest.fail("it waits for nothing"))
     with (
         pytest.raises(FileError, match=r"\.lock: cannot be locked \(No locks available\)") as raised,
@@ -202,3 +204,9 @@ def test_folders_that_lead_out_of_a_folder_are_refused(tmp_path):
         assert files.make_directory_inside(root, name).is_dir()
     (tmp_path / "link").symlink_to(root)  # what the user calls the folder may be a link
     assert files.make_directory_inside(tmp_path / "link", "real").is_dir()
+
+
+def test_a_system_without_locks_says_so(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with pytest.raises(FileError, match=r"cannot be locked \(this system has no locks"), files.directory_lock(tmp_path):
+        pass

@@ -46,7 +46,8 @@ def float_by_mode(x: Any, index: Any, data: Any, word: Any) -> Any:
 
 def unsigned_float(x: Any, index: Any, data: Any, word: Any) -> Any:
     """A format without a sign, in any mode: negative numbers and -0 become 0, NaN stays."""
-    return float_of(by_mode(bits_of(max(real(0.0), x)), read(data[0]), word))
+    positive = real(0.0) if x <= real(0.0) else x  # noqa: FURB136  Triton's maximum of 0 and NaN is 0
+    return float_of(by_mode(bits_of(positive), read(data[0]), word))
 
 
 def scaled_float(x: Any, index: Any, data: Any, word: Any) -> Any:

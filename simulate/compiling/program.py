@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
+from roundoff.pytorch.versions import reason_against_compiled_bits
+
 from ..aten.tables import is_contraction
 from ..aten.tf32 import in_float32, is_on_gpu
 from ..dispatch.graph_writer import FormatsAsData
@@ -130,12 +132,14 @@ def device_of(tensors: Sequence[torch.Tensor]) -> torch.device:
     return next((x.device for x in tensors if x.is_cuda), tensors[0].device)
 
 
-@cache
 def reason_against_compiling(device: str = "cpu") -> str | None:
-    """Why nothing can be compiled for a type of device on this machine.
+    """Why nothing is compiled for a type of device with this PyTorch on this machine."""
+    return reason_against_compiled_bits() or _reason_of_this_machine(device)
 
-    It is found out by compiling something, which is on disk the next time.
-    """
+
+@cache
+def _reason_of_this_machine(device: str) -> str | None:
+    """Why nothing can be compiled; found out by compiling something, which is on disk the next time."""
     from .graphs.tracing import compile_graph, trace  # noqa: PLC0415  the compiler takes seconds to import
 
     try:

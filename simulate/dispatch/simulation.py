@@ -14,6 +14,8 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode_stack,
 )
 
+from roundoff.pytorch.versions import warn_where_unchecked
+
 from ...formats import Format, FormatError
 from ..aten.products import reason_against
 from ..aten.wrappers import are_plain, are_shapes, go_first
@@ -105,6 +107,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         stored: Sequence[Format] = (),
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        warn_where_unchecked()
         self._made_with: dict[str, Any] = {
             "policy": policy, "seed": seed, "observe": observe, "shadow": shadow, "cost": cost, "products": products,
             "warn_unused": warn_unused, "leave_moves": leave_moves, "stored": tuple(stored),

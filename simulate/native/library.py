@@ -231,7 +231,8 @@ def _load() -> None:
         )
         return
     _loaded = loaded
-    os.register_at_fork(after_in_child=loaded.forked)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=loaded.forked)
 
 
 def _begin(loaded: Any) -> None:

@@ -85,9 +85,14 @@ def _parents() -> Iterator[Path]:
     if os.path.isabs(home):  # noqa: PTH117
         yield Path(home) / "roundoff"
     try:
-        yield Path(tempfile.gettempdir()) / f"roundoff-{os.geteuid()}"
+        yield Path(tempfile.gettempdir()) / f"roundoff-{_user()}"
     except FileNotFoundError:  # not even a temporary directory
         return
+
+
+def _user() -> int:
+    """The number of this user; 0 on a system whose files belong to users without a number."""
+    return os.geteuid() if hasattr(os, "geteuid") else 0
 
 
 def _is_ours(folder: Path) -> bool:
@@ -99,5 +104,5 @@ def _is_ours(folder: Path) -> bool:
     except OSError:
         return False
     stays = not above.st_mode & stat.S_IWOTH or above.st_mode & stat.S_ISVTX  # else others could put one in its place
-    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == _user() and not found.st_mode & 0o022
     return bool(stays and ours and os.access(folder, os.W_OK | os.X_OK))

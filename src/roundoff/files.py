@@ -8,7 +8,6 @@ of ours may have.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import re
@@ -29,6 +28,8 @@ LARGEST = 1 << 30
 """Bytes of a file that is read as a whole, at most."""
 
 _BETWEEN_TRIES = 0.1  # seconds
+# What open() is told on every system: Windows has none of the others, and would change ends of lines.
+_FLAGS = sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
 _TEMPORARY = re.compile(r"\.roundoff-[0-9a-f]{16}\.tmp")
 
 
@@ -194,7 +195,7 @@ def open_to_append(path: str | Path) -> IO[bytes]:
     Raises:
         OSError: it cannot be written, or is a link or anything else but a regular file.
     """
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | _FLAGS
     try:
         descriptor = os.open(path, flags, 0o666)
     except OSError as error:
@@ -227,7 +228,7 @@ def open_to_read(path: str | Path) -> IO[bytes]:
         OSError: it cannot be read, or is a pipe, a device or anything else but a regular file.
     """
     # Without the flag, a pipe would be waited for until somebody writes into it.
-    return _regular(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), path, "rb")
+    return _regular(os.open(path, os.O_RDONLY | _FLAGS), path, "rb")
 
 
 def _regular(descriptor: int, path: str | Path, mode: str) -> IO[bytes]:
@@ -365,6 +366,10 @@ def directory_lock(path: str | Path, *, wait: bool | float = False) -> Iterator[
 
 def _lock(file: IO[Any], wait: bool | float) -> None:
     """Locks a file, after waiting or not; raises BlockingIOError where another process holds it."""
+    try:
+        import fcntl  # noqa: PLC0415  Windows has none
+    except ModuleNotFoundError as error:
+        raise OSError(errno.ENOTSUP, "this system has no locks of whole files") from error
     last = time.monotonic() + (0 if wait is True else wait)
     while True:
         try:

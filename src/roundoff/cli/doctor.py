@@ -7,7 +7,7 @@ import shutil
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -34,9 +34,16 @@ _OF_KERNELS = (
 _GIB = 1 << 30
 
 
-def doctor(*, as_json: AsJson = False) -> None:
+def doctor(
+    *,
+    bits: Annotated[
+        bool,
+        typer.Option("--bits", help="Also compare samples of operators and compiled steps with eager bits: seconds."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Look at this installation: versions, extras, devices, kernels, caches; exit with 1 if something is broken."""
-    found = _examine()
+    found = _examine(bits=bits)
     if as_json:
         say_json(found)
     else:
@@ -45,7 +52,7 @@ def doctor(*, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-def _examine() -> dict[str, Any]:
+def _examine(*, bits: bool) -> dict[str, Any]:
     """Everything, as values of JSON; ``broken`` says in words what does not work and should."""
     import torch
 
@@ -59,6 +66,8 @@ def _examine() -> dict[str, Any]:
     made_with = origin()
     broken: list[str] = []
     devices = [_device(name) for name in ("cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count())))]
+    pytorch = _pytorch()
+    checks = _bits(broken) if bits else None
     return {
         "roundoff": {
             "version": __version__,
@@ -66,11 +75,12 @@ def _examine() -> dict[str, Any]:
             "commit": made_with.get("commit"),
         },
         "versions": {name: made_with[name] for name in ("python", "torch", "numpy")} | _versions("numba", "pandas"),
+        "pytorch": pytorch,
         "missing": {
             extra: [name for name in packages if find_spec(name) is None] for extra, packages in EXTRAS.items()
         },
         "processor": made_with["processor"],
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": _cores(),
         "threads": torch.get_num_threads(),
         "devices": devices,
         "kernels": [_kernels(device["device"], broken) for device in devices],
@@ -81,6 +91,7 @@ def _examine() -> dict[str, Any]:
             _cache("programs", folder_of_programs),
             _cache("native", folder_of_natives),
         ],
+        "bits": checks,
         "broken": broken,
     }
 
@@ -89,6 +100,38 @@ def _versions(*packages: str) -> dict[str, str]:
     from importlib.metadata import version
 
     return {package: version(package) for package in packages}
+
+
+def _pytorch() -> dict[str, Any]:
+    """Whether this version of PyTorch was checked, and which of the names that are not public it has not."""
+    from roundoff.pytorch.private_names import AGENTS, COMPILED, FORMATS, SIMULATIONS, missing_names
+    from roundoff.pytorch.versions import COMPILING, SIMULATING, installed, release
+
+    here = release(installed())
+    parts = (FORMATS, SIMULATIONS, COMPILED, AGENTS)
+    return {
+        "simulations_checked": here in SIMULATING,
+        "compiled_checked": here in COMPILING,
+        "missing_names": [name for part in parts for name in missing_names(part)],
+    }
+
+
+def _bits(broken: list[str]) -> list[dict[str, Any]]:
+    """Samples of what simulations compute, compared with what they should be."""
+    from roundoff.simulate.testing.self_check import check_bits
+
+    checks = check_bits()
+    broken += [
+        f"{check.what}: other bits with this PyTorch in {', '.join(check.differing)}; please report it"
+        for check in checks
+        if check.differing
+    ]
+    return [check._asdict() for check in checks]
+
+
+def _cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _device(name: str) -> dict[str, Any]:
@@ -173,6 +216,7 @@ def _described(found: dict[str, Any]) -> str:
     own = found["roundoff"]
     rows = [("roundoff", f"{own['version']} in {own['folder']}{_in_brackets(own['commit'])}")]
     rows += found["versions"].items()
+    rows.append(("this PyTorch", _checked(found["pytorch"])))
     for extra, missing in found["missing"].items():
         advice = f'no {", ".join(missing)}: pip install "roundoff[{extra}]"'
         rows.append((f"extra {extra}", advice if missing else "installed"))
@@ -189,8 +233,21 @@ def _described(found: dict[str, Any]) -> str:
     for cache in found["caches"]:
         kept = f"{cache['folder']}, {cache['files']} files, {cache['bytes'] / (1 << 20):,.1f} MiB"
         rows.append((f"cache of {cache['kind']}", kept if cache["folder"] else "none: every process compiles anew"))
+    for check in found["bits"] or ():
+        same = f"{len(check['differing'])} samples differ" if check["differing"] else "the bits they should have"
+        result = f"not compared: {check['reason']}" if check["reason"] else f"{same} ({check['compared']:,} numbers)"
+        rows.append((f"bits of {check['what']}", result))
     verdict = [f"BROKEN: {what}" for what in found["broken"]] or ["nothing is broken"]
     return "\n".join([aligned(rows, (0, 1)), *verdict])
+
+
+def _checked(pytorch: dict[str, Any]) -> str:
+    simulations = (
+        "simulations were checked with it" if pytorch["simulations_checked"] else "NOT CHECKED with simulations"
+    )
+    compiled = "compiled steps, too" if pytorch["compiled_checked"] else "compiled steps were not, and run eagerly"
+    missing = f"; it has no {', '.join(pytorch['missing_names'])}" if pytorch["missing_names"] else ""
+    return f"{simulations}; {compiled}{missing}"
 
 
 def _python_or_native(reason: str | None) -> str:

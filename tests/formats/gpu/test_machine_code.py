@@ -9,9 +9,9 @@ import torch
 from roundoff.formats import Format, RandomBits, Rounding
 from roundoff.formats.base.modes import How
 
-pytest.importorskip("triton")
+triton = pytest.importorskip("triton")
 
-from stub_driver import compiled_for, resources
+from stub_driver import compiled_for, resources  # noqa: E402
 
 FORMATS = [
     *("e5m10", "bf16", "fp8_e4m3", "binary8p3ue", "q4.6", "q4.6_wrap", "int8", "int8_g16", "uint8_row", "posit8_1"),
@@ -19,6 +19,7 @@ FORMATS = [
     *("fp8_e4m3_tensor", "fp8_e4m3_row"),
 ]
 SHORT = ["e5m10", "bf16", "fp8_e4m3", "mxfp8_e4m3"]
+STACK = 0 if triton.__version__ < "3.8" else 8  # bytes, which the assembler of Triton 3.9 reserves for some kernels
 ELEMENTWISE = {"e5m10", "bf16", "fp8_e4m3", "binary8p3ue", "q4.6"}
 
 
@@ -48,8 +49,11 @@ def test_the_arithmetic_is_ieee_and_stays_in_registers(capability, name, mode, t
         assert f".target sm_{capability}" in code
         for inexact in (r"\bfma\.", r"\bmad\.\w+\.f", r"\.ftz", r"\.approx", r"\bdiv\.full", r"(ld|st)\.local"):
             assert not re.search(inexact, code), inexact
+        if name == "binary8p3ue":  # the maximum of 0 and NaN is 0, and NaN is to stay
+            assert not re.search(r"\bmax\.f", code)
         found = resources(kernel, tmp_path)
-        assert found["STACK"] == found["LOCAL"] == 0
+        assert found["LOCAL"] == 0
+        assert found["STACK"] <= STACK
         if name in ELEMENTWISE:
             assert re.search(r"ld\.global\.v4\.b32|ld\.global\.v2\.b64", code)
             assert re.search(r"st\.global\.v4\.b32|st\.global\.v2\.b64", code)

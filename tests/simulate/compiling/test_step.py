@@ -13,7 +13,7 @@ from torch._inductor.codegen.cpp import CppVecOverrides
 import roundoff
 from roundoff import CompileWarning, FormatError, Policy, Rule, simulate
 from roundoff.simulate import CompiledStep
-from roundoff.simulate.compiling import step as compiled_module
+from roundoff.simulate.compiling import program as program_module
 from roundoff.simulate.dispatch.graph_writer import FormatsAsData
 
 N = 1003  # no multiple of a vector
@@ -370,9 +370,9 @@ def test_simulations_that_are_not_traced_run_eagerly(simulation, reason):
 @pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
 def test_without_a_compiler(compiler, monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    compiled_module.reason_against_compiling.cache_clear()
+    program_module._reason_of_this_machine.cache_clear()
     warned = pytest.warns(CompileWarning, match=r"compiler does not work here.*needs g\+\+")
     with config.patch({"cpp.cxx": (compiler,)}), warned:
         program = roundoff.compile(step, simulate("e5m6"))
-    compiled_module.reason_against_compiling.cache_clear()
+    program_module._reason_of_this_machine.cache_clear()
     assert_same_training(program, simulate("e5m6"), updates=1)

@@ -1,0 +1,90 @@
+"""The versions of PyTorch that roundoff was checked with, and what it does on others.
+
+``docs/versions.md`` says what was run on each. A new version is checked by ``roundoff doctor --bits`` and ``make test
+TORCH=...``, and added here, in ``pyproject.toml`` (the extra ``checked``) and on that page; a test compares the three.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+OLDEST = (2, 8)
+"""Formats, ``round`` and ``testing`` work from here on."""
+SIMULATING = ((2, 13), (2, 15))
+"""Simulations, observers, blame and sweeps of programs were checked with these."""
+COMPILING = ((2, 13), (2, 15))
+"""The bits of compiled steps and populations were checked with these."""
+VARIABLE = "ROUNDOFF_UNCHECKED"
+"""Compiles on every version where this environment variable is ``1``: to check one."""
+
+_told = False
+
+
+class VersionWarning(UserWarning):
+    """The installed version of PyTorch was not checked."""
+
+
+def installed() -> str:
+    """Returns the version of PyTorch, such as ``"2.13.0+cpu"``."""
+    from torch import __version__  # noqa: PLC0415  torch takes seconds to import
+
+    return str(__version__)
+
+
+def release(version: str) -> tuple[int, int]:
+    """Returns the two numbers of a version that roundoff goes by: its major and its minor one."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def written(releases: tuple[tuple[int, int], ...]) -> str:
+    """Returns releases as a text, such as ``"2.12, 2.13, 2.15"``."""
+    return ", ".join(f"{major}.{minor}" for major, minor in releases)
+
+
+def warn_where_unchecked() -> None:
+    """Warns, once in a process, that simulations were not checked on the installed version."""
+    global _told  # noqa: PLW0603  once in a process
+    if _told:
+        return
+    _told = True
+    version = installed()
+    if release(version) not in SIMULATING:
+        warnings.warn(
+            f"simulations were checked with PyTorch {written(SIMULATING)}, and not with {version}, which is installed:"
+            " operations may have changed; `roundoff doctor --bits` compares samples of them",
+            VersionWarning,
+            stacklevel=2,
+        )
+
+
+def reason_against_compiled_bits() -> str | None:
+    """Returns why steps are not compiled on the installed version, in words; None if they are."""
+    version = installed()
+    if release(version) in COMPILING or os.environ.get(VARIABLE) == "1":
+        return None
+    return (
+        f"the bits of compiled programs were checked with PyTorch {written(COMPILING)}, and not with {version}, which"
+        f" is installed ({VARIABLE}=1 compiles all the same)"
+    )
+
+
+@contextmanager
+def compiling_on_any_version() -> Iterator[None]:
+    """For the block, steps are compiled on versions that were not checked, too."""
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before
