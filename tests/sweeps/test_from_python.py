@@ -84,7 +84,7 @@ def test_two_processes_share_the_runs_of_one_folder(tmp_path):
     assert ran == [f"runs {seed}" for seed in range(6)]
 
 
-def test_a_script_with_workers_and_its_guard(tmp_path):
+def test_a_script_with_workers_and_its_guard(tmp_path, request):
     lines = (
         "import roundoff", "def train(y: float = 2):", "    return y", "GUARD",
         f"    table = roundoff.sweep(train, {{'y': [1, 2]}}, out={str(tmp_path / 'out')!r}, workers=2)",
@@ -94,6 +94,7 @@ def test_a_script_with_workers_and_its_guard(tmp_path):
     script.write_text("\n".join(lines).replace("GUARD", "if __name__ == '__main__':"))
     told = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
     assert told.stdout.splitlines()[-1] == "[1.0, 2.0]"
+    request.getfixturevalue("forked_interpreters")  # this one starts no workers
     script.write_text("\n".join(lines).replace("GUARD", "if True:"))
     told = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     assert told.returncode == 1
