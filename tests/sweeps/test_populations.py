@@ -1,11 +1,13 @@
 """Sweeps whose workers train several runs at once: which, and that nothing else changes."""
 
 import json
-import subprocess
+import os
+import signal
 import sys
 from pathlib import Path
 
 import pytest
+from forked import ForkedWorkers, begin_command, ended, fork_command, wait_for
 from processes import wait_until
 
 from roundoff.agents import train
@@ -118,11 +120,12 @@ def test_a_sweep_killed_and_continued_has_the_bytes_of_runs_alone(tmp_path):
     (tmp_path / "file.yaml").write_text(shorter)
     folder = tmp_path / "together"
     options = ["--out", str(folder), "--workers", "1", "--population", "3", "--compile"]
-    command = [str(Path(sys.executable).with_name("roundoff")), "sweep", str(tmp_path / "file.yaml"), *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        wait_until(lambda: len(list(folder.glob("runs/*/checkpoint.pt"))) == 3 or process.poll() is not None)
-        process.kill()
-    again = subprocess.run(command, check=False, capture_output=True, text=True)
+    command = ["sweep", str(tmp_path / "file.yaml"), *options]
+    sweep = begin_command(*command, printed=tmp_path, workers=ForkedWorkers)
+    wait_until(lambda: len(list(folder.glob("runs/*/checkpoint.pt"))) == 3 or ended(sweep) is not None)
+    os.kill(sweep, signal.SIGKILL)
+    wait_for(sweep)
+    again = fork_command(*command, cwd=tmp_path, workers=ForkedWorkers)
     assert again.returncode == 0, again.stderr
     notices = "".join(Path(log).read_text() for log in folder.glob("logs/*.log"))
     assert notices.count("of 3 runs together") >= 3
