@@ -319,7 +319,13 @@ def test_traced_it_has_the_same_bits(options, uncompiled):
         assert torch.equal(values, mine.weights()[name]), name
 
 
-@pytest.mark.parametrize("more", [{"atoms": 1, "v_min": None, "v_max": None}, SPREAD], ids=["ddpg", "d4pg"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param({"atoms": 1, "v_min": None, "v_max": None}, id="ddpg", marks=pytest.mark.slow),
+        pytest.param(SPREAD, id="d4pg"),
+    ],
+)
 def test_interrupted_or_in_a_population_it_leaves_the_same_bytes(tmp_path, uncompiled, more):
     configs = [TrainConfig(**{**TINY, **more}, format=name) for name in ("e5m7", "e5m10")]
     check_together(configs, tmp_path)

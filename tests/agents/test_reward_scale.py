@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paired_agents import AGENTS, THE_SIX, problems, states
-from runs import check_together
 
 from roundoff.agents import RunError, TrainConfig, train
 from roundoff.agents.models.scaled_head import head
@@ -153,8 +152,3 @@ def test_a_support_that_fits_scaled_is_allowed():
 def test_rewards_of_which_nothing_is_left_end_the_run(tmp_path, name):
     with pytest.raises(RunError, match=r"makes 0 of every reward so far in e4m3.* give a larger reward_scale"):
         train(config(name, format="e4m3", reward_scale=2.0**-30), tmp_path)
-
-
-def test_in_a_population(tmp_path, uncompiled):
-    keys = {"fixes": ["all", "stochastic_targets"], "reward_scale": 0.125}
-    check_together([config("td3", format="e4m3", seed=seed, **keys) for seed in range(2)], tmp_path)
