@@ -138,7 +138,12 @@ def _glu_backward(gradient: Tensor, x: Tensor, dim: int) -> Tensor:
 
 
 def _logit(x: Tensor, eps: float | None = None) -> Tensor:
-    z = x if eps is None else x.clamp(eps, 1 - eps)
+    if eps is None:
+        z = x
+    elif eps <= 1 - eps:
+        z = x.clamp(eps, 1 - eps)
+    else:  # the kernel looks at the lower bound first, and clamp at the upper one
+        z = where(x < eps, eps, where(x > 1 - eps, 1 - eps, x))
     return torch.log(z / (1 - z))
 
 

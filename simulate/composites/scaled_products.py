@@ -51,7 +51,8 @@ def _addmm_activation(
 
 def _merged(a: Tensor, b: Tensor) -> Tensor:
     """The sum of a batch of products, as one contraction, over the batch as well."""
-    return torch.mm(a.transpose(0, 1).reshape(a.shape[1], -1), b.reshape(-1, b.shape[2]))
+    length = b.shape[0] * b.shape[1]
+    return torch.mm(a.transpose(0, 1).reshape(a.shape[1], length), b.reshape(length, b.shape[2]))
 
 
 def _addr(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:

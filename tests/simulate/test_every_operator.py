@@ -226,6 +226,7 @@ HALF_INSIDE = {
     "nn_functional_interpolate_linear", "nn_functional_interpolate_trilinear", "nn_functional_mse_loss",
     "nn_functional_rms_norm",
     "nn_functional_scaled_dot_product_attention", "nn_functional_soft_margin_loss",
+    "torch_ops_aten__scaled_dot_product_flash_attention_for_cpu",
 }  # fmt: skip
 
 # Half draws other random numbers than float32; or half is refused.

@@ -27,7 +27,7 @@ _LOOP = re.compile(rf'\s*{re.escape(_HEADER)}\s*(extern "C"\s+void\s+){_NAME}(?=
 _BINDING = re.compile(
     rf"(?P<before>.*)(?P<function>static PyObject\* {_NAME}_py\(.*)"
     r"(?P<table>static PyMethodDef py_methods\[\] = \{\s*)"
-    rf'(?P<row>\{{"{_NAME}", {_NAME}_py, METH_VARARGS, ""\}},)(?P<after>.*)',
+    rf'(?P<row>\{{\s*"{_NAME}",[^}}]*\b{_NAME}_py\b[^}}]*\}},)(?P<after>.*)',
     re.DOTALL,
 )
 
