@@ -17,6 +17,7 @@ from .errors import AnalysisError
 from .figures.catalogue import ALWAYS, FIGURES
 from .figures.drawing.style import INLINE, SIZES, Size, drawable
 from .figures.drawing.told import with_texts
+from .runs.costs import read_costs, with_costs
 from .runs.experiment import read_experiment
 from .runs.files import make_folder, replace_file
 from .tables import printed
@@ -54,8 +55,9 @@ def plot(
 ) -> tuple[list[Path], tuple[str, ...]]:
     """Writes figures, each with the table (``.csv``) that it is drawn from, and two tables more, into the folder.
 
-    Tables: ``summary.csv`` (:func:`~.tables.summary.summarize`) and ``runs.csv`` (every run); ``failures.csv``, if
-    observed runs crashed (:func:`~.tables.first_failures.first_failures`). Figures:
+    Tables: ``summary.csv`` (:func:`~.tables.summary.summarize`, with the costs that ``roundoff cost`` has counted) and
+    ``runs.csv`` (every run); ``failures.csv``, if observed runs crashed
+    (:func:`~.tables.first_failures.first_failures`). Figures:
     ``degradation``, ``curves``, ``profiles`` and ``training``; ``degradation-exponent`` and ``plane``, if the exponent
     varies too; ``degradation-significand`` and ``degradation-bits`` (per number), if formats of several families vary;
     ``curves-environments`` and ``curves-batch_size``, if that varies; ``comparison`` and ``heatmap``, if something
@@ -92,7 +94,7 @@ def plot(
     warnings = about_open_runs(path, experiment)
     summary = summarize(experiment)
     written = [
-        replace_file(folder / "summary.csv", _csv(summary)),
+        replace_file(folder / "summary.csv", _csv(with_costs(summary, experiment, read_costs(path, warnings)))),
         replace_file(folder / "runs.csv", _csv(experiment.runs)),
     ]
     failures = first_failures(experiment)

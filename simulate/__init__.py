@@ -1,5 +1,7 @@
 """Running any PyTorch computation in simulated arithmetic."""
 
+from typing import TYPE_CHECKING
+
 from .accumulation.description import Accumulation
 from .blame import Blame, BlameError, blame
 from .compiling.step import CompiledStep, CompileWarning, compile  # noqa: A004  torch.compile's name
@@ -32,6 +34,7 @@ from .blame import search as search
 from .compiling.population import PopulationStep as PopulationStep
 from .compiling.population import reason_against_sharing as reason_against_sharing
 from .compiling.program import reason_against_compiling as reason_against_compiling
+from .cost.models import MODELS as MODELS
 from .dispatch.graph_writer import FormatsAsData as FormatsAsData
 from .dispatch.storing import is_exact as is_exact
 from .dispatch.storing import result_format as result_format
@@ -42,6 +45,10 @@ from .watching.lost_numbers import OutOfMemory as OutOfMemory
 from .watching.lost_numbers import SteppedOptimizers as SteppedOptimizers
 from .watching.lost_numbers import damaged_weight as damaged_weight
 from .watching.lost_numbers import lost_numbers as lost_numbers
+
+if TYPE_CHECKING:
+    from .cost.counter import CostCounter as CostCounter  # which imports pandas
+    from .cost.report import Cost as Cost
 
 __all__ = [
     "Accumulation",

@@ -393,6 +393,7 @@ def test_every_command_that_writes_files_takes_out():
         "blame",
         "collect",
         "compare",
+        "cost",
         "export",
         "formats",
         "plot",

@@ -21,7 +21,7 @@ from .report import Cost, KeptMemory, MultipliedFormats, OperationCost
 from .traffic import traffic_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from torch._ops import OpOverload
 
@@ -131,8 +131,21 @@ class CostCounter(Watcher):
         for product, formats, macs in multiplied:
             self._macs[call.place, product, formats] += macs
 
-    def report(self) -> Cost:
-        """What was counted so far."""
+    def restart(self) -> None:
+        """Counts anew: of what was seen it remembers what lives, and in which formats it lies."""
+        with self._lock:
+            self._memory.settle()
+            self._memory.peak_bits = self._memory.live_bits
+            self._moved.clear()
+            self._macs.clear()
+            self._steps = 0
+
+    def report(self, kept: Mapping[str, Iterable[torch.Tensor]] | None = None) -> Cost:
+        """What was counted so far.
+
+        Args:
+            kept: what is kept between steps, by kind; None: what modules and optimizers say.
+        """
         with self._lock, unsimulated():
             operations = {
                 place: OperationCost(
@@ -140,8 +153,7 @@ class CostCounter(Watcher):
                 )
                 for place, m in self._moved.items()
             }
-            kept = self._kept()
-            return Cost.of(operations, self._macs, kept, self._memory.peak_bits / 8, self._steps)
+            return Cost.of(operations, self._macs, self._kept(kept), self._memory.peak_bits / 8, self._steps)
 
     def _multiplied(
         self, call: Call, operation: OpOverload, products: Iterable[CountedProduct], results: list[torch.Tensor]
@@ -193,31 +205,35 @@ class CostCounter(Watcher):
                 return source
         return fmt
 
-    def _kept(self) -> list[KeptMemory]:
+    def _kept(self, kept: Mapping[str, Iterable[torch.Tensor]] | None) -> list[KeptMemory]:
         """What is kept between steps: each storage once, under the first name that it has."""
-        optimizers = list(self._optimizers)
-        stated = [optimizer.state for optimizer in optimizers]
-        groups = [group["params"] for optimizer in optimizers for group in optimizer.param_groups]
-        modules = list(self._modules)
-        memory = self._memory
-        living = memory.living()
-        parameters = [*(p for module in modules for p in module.parameters()), *(p for group in groups for p in group)]
-        named: list[tuple[str, list[StoredNumbers]]] = [
-            ("parameters", [*memory.storages(parameters), *(x for x in living if x.is_parameter)]),
-            ("buffers", memory.storages([b for module in modules for b in module.buffers()])),
-            ("optimizer state", memory.storages(x for x in tree_leaves([dict(s) for s in stated]) if is_counted(x))),
-            ("data from outside", [x for x in living if x.from_outside]),
-        ]
+        if kept is None:
+            named = self._found()
+        else:
+            named = {name: self._memory.storages(tensors) for name, tensors in kept.items()}
         told: set[int] = set()
-        kept = []
-        for name, storages in named:
+        rows = []
+        for name, storages in named.items():
             new = {id(x): x for x in storages if id(x) not in told}
             told |= set(new)
             if new:
-                kept.append(
-                    KeptMemory(name, sum(x.elements for x in new.values()), sum(x.bits for x in new.values()) / 8)
-                )
-        return kept
+                bits = sum(x.bits for x in new.values())
+                rows.append(KeptMemory(name, sum(x.elements for x in new.values()), bits / 8))
+        return rows
+
+    def _found(self) -> dict[str, list[StoredNumbers]]:
+        """What modules and optimizers keep, and what was there before."""
+        modules, optimizers, memory = list(self._modules), list(self._optimizers), self._memory
+        groups = [group["params"] for optimizer in optimizers for group in optimizer.param_groups]
+        state = tree_leaves([dict(optimizer.state) for optimizer in optimizers])
+        parameters = [*(p for module in modules for p in module.parameters()), *(p for group in groups for p in group)]
+        living = memory.living()
+        return {
+            "parameters": [*memory.storages(parameters), *(x for x in living if x.is_parameter)],
+            "buffers": memory.storages([b for module in modules for b in module.buffers()]),
+            "optimizer state": memory.storages([x for x in state if is_counted(x)]),
+            "data from outside": [x for x in living if x.from_outside],
+        }
 
 
 def _named(dtype: torch.dtype) -> str:

@@ -18,8 +18,8 @@ _KEYS = {"name", "source", "unit", "multiply", "add", "read", "write"}
 class ModelledCost(NamedTuple):
     """What a model says of a program's products and traffic."""
 
-    value: float
-    """In the model's unit, of all that it has numbers for."""
+    value: float | None
+    """In the model's unit, of all that it has numbers for; None if it has none."""
     unit: str
     text: str
     """The value in words, with the model's name and source, and what it has no number for."""
@@ -105,7 +105,7 @@ class CostModel:
         if missing:
             listed = "; ".join(f"{count:,} of {formats}" for formats, count in missing.items())
             text += f"\n  the model has no number for {listed}"
-        return ModelledCost(value, self.unit, text, missing)
+        return ModelledCost(value if counted else None, self.unit, text, missing)
 
     def price(self, a: str, b: str, accumulator: str) -> float | None:
         """What one multiply-accumulate costs; None if the model has no number for it."""

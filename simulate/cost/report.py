@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
@@ -113,6 +113,42 @@ class Cost:
         sums = {name: float(self.table[name].sum()) for name in ("macs", "bops", "bytes_read", "bytes_written")}
         kept, peak = self.memory["bytes"].iloc[-2:]
         return {**sums, "kept": float(kept), "peak": float(peak)}
+
+    def as_json(self, steps: int = 1, models: Sequence[CostModel] = ()) -> dict[str, Any]:
+        """The cost of a step, as plain data: products by format, sums, and what is kept.
+
+        Args:
+            steps: how many were counted.
+            models: to say what each makes of the products.
+        """
+        totals = self.totals()
+        by_format: Counter[tuple[str, str, str]] = Counter()
+        columns = (self.products[name] for name in ("a", "b", "accumulator", "macs"))
+        for a, b, accumulator, macs in zip(*columns, strict=True):
+            by_format[a, b, accumulator] += int(macs)
+        named = ("a", "b", "accumulator")
+        products = [dict(zip(named, key, strict=True)) | {"macs": n / steps} for key, n in by_format.most_common()]
+        told = {model.name: (model, model.of(self.products, totals)) for model in models}
+        return {
+            "macs": totals["macs"] / steps,
+            "bops": totals["bops"] / steps,
+            "bytes_read": totals["bytes_read"] / steps,
+            "bytes_written": totals["bytes_written"] / steps,
+            "bytes_kept": totals["kept"],
+            "bytes_peak": totals["peak"],
+            "kept": dict(zip(self.memory["kind"].iloc[:-2], map(float, self.memory["bytes"].iloc[:-2]), strict=True)),
+            "products": products,
+            "uncounted": list(self.uncounted),
+            "models": {
+                name: {
+                    "value": None if cost.value is None else cost.value / steps,
+                    "unit": model.unit,
+                    "source": model.source,
+                    "without": sorted(cost.missing),
+                }
+                for name, (model, cost) in told.items()
+            },
+        }
 
     def __str__(self) -> str:
         return "\n".join([*self._lines(), self._largest().to_string(index=False, float_format=number)])

@@ -42,7 +42,7 @@ from .optimizer_steps import names_steps, round_stored
 from .running import Runner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import FrameType, TracebackType
 
     from torch._ops import OpOverload
@@ -379,15 +379,35 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise FormatError('this simulation has no shadow; make it with simulate(format, shadow="fp64")')
         return self._shadow
 
-    def cost(self) -> Cost:
+    def cost(self, kept: Mapping[str, Iterable[torch.Tensor]] | None = None) -> Cost:
         """What the program has cost so far: products by format, bytes moved, memory.
+
+        Args:
+            kept: what is kept between steps, by kind; None: what modules and optimizers of PyTorch say.
 
         Raises:
             FormatError: the simulation does not count it.
         """
         if self._counter is None:
             raise FormatError("this simulation does not count its cost; make it with simulate(format, cost=True)")
-        return self._counter.report()
+        return self._counter.report(kept)
+
+    def count_cost(self) -> CostCounter:
+        """Counts from when it is entered next, as ``cost=True`` does from the beginning.
+
+        Returns:
+            What counts, which can be told more, and begin anew.
+
+        Raises:
+            FormatError: a thread is inside of its block.
+        """
+        if self.presence.is_inside():
+            raise FormatError("a simulation cannot begin to count inside of its block: say so before")
+        if self._counter is None:
+            self._counter = _cost_counter()
+            self._watching = [*self._watching, self._counter]
+            self._follow(self.policy)
+        return self._counter
 
     def audit(self) -> Audit:
         """Every operation that ran, and what became of its results: nothing escapes silently."""

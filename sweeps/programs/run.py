@@ -49,7 +49,7 @@ def config_of(program: Program, values: Mapping[str, Any]) -> ProgramConfig:
     Raises:
         SweepError: it is none of this program's, which has changed since.
     """
-    keys = _keys(program)
+    keys = keys_of(program)
     given = {key: value for key, value in values.items() if key != "program"}
     unknown = [key for key in given if key not in keys.keys]
     config: Any = [f"{program.text} has no parameter {unknown[0]}"] if unknown else keys.config(given)
@@ -60,7 +60,8 @@ def config_of(program: Program, values: Mapping[str, Any]) -> ProgramConfig:
 
 
 @cache
-def _keys(program: Program) -> ProgramKeys:
+def keys_of(program: Program) -> ProgramKeys:
+    """The keys of a program's runs."""
     return ProgramKeys(program)
 
 
@@ -135,12 +136,12 @@ def _outcome(
     config: ProgramConfig, metric: Metric, simulation: Simulation, recorder: ProgramRecorder
 ) -> tuple[dict[str, float], str]:
     """Calls the program: the finite numbers that it returns, and why it has crashed, or nothing."""
-    keys = _keys(config.program)
+    keys = keys_of(config.program)
     function, arguments = config.program.load(), keys.arguments(config)
     seed_generators(config.seed)
     with SteppedOptimizers() as stepped:
         try:
-            with part_of(recorder), _surroundings(config.own.threads):
+            with part_of(recorder), surroundings(config.own.threads):
                 if ARITHMETIC in keys.takes:
                     returned = function(**arguments, arithmetic=simulation)
                 else:
@@ -176,7 +177,7 @@ def _lost_numbers(
 
 
 @contextmanager
-def _surroundings(threads: int) -> Iterator[None]:
+def surroundings(threads: int) -> Iterator[None]:
     """What a run changes of its process, and what is still to be done there needs, is put back.
 
     A process that the program forks ends where the program does.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from roundoff.cli.costs import CostModels, cost_model
 from roundoff.cli.options import AllowImport, import_allowed, say, stoppable
 
 if TYPE_CHECKING:
@@ -55,14 +56,7 @@ def run(
         Path | None,
         typer.Option(metavar="FILE.csv", help="Write the costs of operations as a table, too.", dir_okay=False),
     ] = None,
-    cost_model: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME|FILE.yaml",
-            help="Add what a model says of the products: horowitz-45nm (energy), array-multiplier (area), or a file of"
-            " one's own; any number of these.",
-        ),
-    ] = None,
+    cost_models: CostModels = None,
     seed: Annotated[int, typer.Option(min=0, help="Of stochastic rounding.")] = 0,
     threads: Annotated[int | None, typer.Option(min=1, help="That PyTorch computes with.")] = None,
     blame: Annotated[
@@ -102,8 +96,8 @@ def run(
 
     _check_folder("--report", report)
     _check_folder("--cost-table", cost_table)
-    counts = cost or cost_table is not None or bool(cost_model)
-    models = [_model(name) for name in cost_model or []]
+    counts = cost or cost_table is not None or bool(cost_models)
+    models = [cost_model(name) for name in cost_models or []]
     import_allowed(allow_import)
     program = Script(script, tuple(arguments or ()), module)
     given = {"rounding": rounding, "accumulate": accumulate, "granularity": granularity, "scalars": scalars}
@@ -167,18 +161,6 @@ def _tell_cost(simulation: Simulation, models: Sequence[CostModel], table: Path 
     say("\n".join([str(counted), *map(counted.told, models)]), error=True)
     if table is not None:
         write_text(table, counted.table.to_csv(index=False))
-
-
-def _model(name: str) -> CostModel:
-    """A cost model by its name, or from a YAML file."""
-    from roundoff.simulate import CostModel
-
-    if not Path(name).is_file():
-        return CostModel.parse(name)
-    from roundoff.files import read_bytes
-    from roundoff.sweeps.language.located_yaml import parse  # which needs an extra
-
-    return CostModel.parse(parse(read_bytes(name).decode(errors="replace"), name).plain())
 
 
 def _blame(

@@ -1,0 +1,172 @@
+"""What an update of an agent costs in its arithmetic: a few updates of a run, counted, and what is kept and sent."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, is_dataclass
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from roundoff.runs.result import Result
+
+from ...formats import Format
+from ...simulate import MODELS, CostModel, Simulation
+from ..actors.weights import FullPolicy
+from ..config.actor_keys import WithActors, has_actors
+from ..errors import RunError
+from ..learners.parcels import Parcel
+from ..run.loop import Run
+from .alone import open_run
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from ...simulate import CostCounter
+    from ..algorithms.learner import Learner
+    from ..config.train_config import TrainConfig
+    from ..optimizers.network_optimizer import NetworkOptimizer
+
+_FEW_TRANSITIONS = 64
+_STORED = {"moment": "first_moments", "second": "second_moments", "compensation": "compensations"}
+_KINDS = {"moment": "moments", "second": "moments", "compensation": "compensations"}
+
+
+def cost_of_update(
+    config: TrainConfig, allow_imports: Collection[str] = (), models: Sequence[CostModel] = tuple(MODELS.values())
+) -> dict[str, Any]:
+    """Counts what an update of an agent costs, in the arithmetic of its run.
+
+    A run of its own in a temporary folder makes as many updates as it takes until every part has had its turn, after
+    one that is not counted, in which initial weights become numbers of their formats. What is outside of updates
+    (acting, environments, evaluation) is not counted.
+
+    Args:
+        config: of the run.
+        allow_imports: modules that may be imported to make the task.
+        models: which say what products cost, by their own numbers.
+
+    Returns:
+        What ``Cost.as_json`` has, for one update: ``bytes_kept`` with the replay buffer at its full size, by kind under
+        ``kept``; and ``sent``, the bytes of a message of weights to actors, or of a learner's gradients, where some
+        are sent.
+
+    Raises:
+        RunError: the run cannot be made, ended before it learned, or is of another library.
+    """
+    alone = {"learners": 1, "asynchronous": False, "communicate": None, "communicate_every": 1, "actors": None}
+    given = {"seed_steps": min(getattr(config, "seed_steps", 0), _FEW_TRANSITIONS), "observe": False, **alone}
+    known = type(config).model_fields
+    changed = config.model_copy(update={name: value for name, value in given.items() if name in known})
+    with (
+        TemporaryDirectory() as folder,
+        open_run(changed, f"{folder}/run", None, None, allow_imports) as run,
+    ):
+        if not isinstance(run, Run):
+            raise RunError(f"{config.algorithm}: the cost of an update is counted of agents of roundoff's own alone")
+        learner = run.learner
+        if learner.simulation is None:
+            learner.simulation = Simulation("fp32", seed=config.seed)
+        counter = learner.simulation.count_cost()
+        count = math.lcm(*(part.every for part in learner.parts))
+        replay = list(_tensors_of(getattr(run.intake, "replay", None)))
+        numbers = None if config.native else Format.parse(config.format)  # of what environments give
+        _say_formats(learner, counter, begins=True)
+        training = run.training()
+        try:
+            batch = next(training)  # which is learned from again and again: numbers do not matter, and may be lost
+        except StopIteration as end:
+            result = end.value
+            why = result.crash.reason if isinstance(result, Result) and result.crash else "it has no steps to learn in"
+            raise RunError(f"the run ended before its cost was counted: {why}") from None
+        finally:
+            training.close()
+        for number in range(1 + count):
+            if number == 1:
+                counter.restart()
+            _say_format(counter, _tensors_of(batch), numbers)
+            learner.update(batch)
+            _say_formats(learner, counter, begins=False)
+        _say_format(counter, replay, numbers)
+        counted = counter.report(_kept(learner, replay)).as_json(count, models)
+        sent = _sent(config, learner)
+        return {**counted, **({"sent": sent} if sent else {})}
+
+
+def _say_formats(learner: Learner, counter: CostCounter, *, begins: bool) -> None:
+    """Says in which formats lies what an agent begins with, and what is rounded beside its simulation."""
+    assert learner.simulation is not None
+    storage = getattr(learner.config, "storage", None)
+    stored = {} if storage is None else storage.formats
+    results = None if learner.config.native or not begins else learner.simulation.format
+
+    def kept_in(key: str, *, is_stored: bool = True) -> Format | None:
+        return Format.parse(stored[key].format) if is_stored and key in stored else results
+
+    for average in learner.averages.values():
+        _say_format(counter, [average.average], kept_in("targets"))
+    for name, optimizer in learner.optimizers.items():
+        is_stored = name in learner.networks  # and no single number, such as a temperature
+        _say_format(counter, [optimizer.flat], kept_in("weights", is_stored=is_stored))
+        adam = optimizer.optimizer
+        state = adam.state_of(optimizer.parameters, kahan=adam.param_groups[0]["kahan"])
+        for what in state.keys() & _STORED.keys():
+            _say_format(counter, [state[what]], kept_in(_STORED[what], is_stored=is_stored))
+
+
+def _say_format(counter: CostCounter, tensors: Iterable[torch.Tensor], format: Format | None) -> None:
+    for x in tensors:
+        if format is not None and x.is_floating_point():
+            counter.stored(x, format)
+
+
+def _kept(learner: Learner, replay: Sequence[torch.Tensor]) -> dict[str, list[torch.Tensor]]:
+    """What an agent keeps from one update to the next, by kind."""
+    kept: dict[str, list[torch.Tensor]] = {"weights": [network.flat for network in learner.networks.values()]}
+    for optimizer in learner.optimizers.values():
+        kept["weights"].append(optimizer.flat)
+        if optimizer.parameters is not optimizer.flat:
+            kept.setdefault("master weights", []).append(optimizer.parameters)
+    for average in learner.averages.values():
+        kept.setdefault("targets", []).append(average.average)
+        others = [x for x in vars(average).values() if isinstance(x, torch.Tensor) and x.dim()]
+        if others := [x for x in others if x is not average.average]:
+            kept.setdefault("sums behind targets", []).extend(others)
+    for optimizer in learner.optimizers.values():
+        for name, x in _state_of(optimizer):
+            kept.setdefault(_KINDS.get(name, "scales and steps"), []).append(x)
+    return kept | ({"replay": list(replay)} if replay else {})
+
+
+def _state_of(optimizer: NetworkOptimizer) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of an optimizer by name, those of its loss scale among them."""
+    state = optimizer.optimizer.state[optimizer.parameters]
+    scale = optimizer.scaler.tensors if optimizer.scaler else {}
+    yield from ((name, x) for name, x in {**state, **scale}.items() if isinstance(x, torch.Tensor))
+
+
+def _tensors_of(kept: Any, depth: int = 2) -> Iterator[torch.Tensor]:
+    """The tensors that a replay buffer holds, those of buffers inside of it, too."""
+    if kept is None or depth == 0:
+        return
+    held = [getattr(kept, field.name) for field in fields(kept)] if is_dataclass(kept) else list(vars(kept).values())
+    for value in held:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif type(value).__module__.startswith("roundoff.agents.experience"):
+            yield from _tensors_of(value, depth - 1)
+
+
+def _sent(config: TrainConfig, learner: Learner) -> dict[str, float]:
+    """The bytes of what is sent: a policy to an actor, each time that it pulls; a learner's gradients, each update."""
+    if isinstance(config, WithActors) and has_actors(config) and config.actors:
+        message = FullPolicy.of(learner.policy_layers()).packed(config.actors)
+        return {"a pull of weights by an actor": float(message.nbytes)}
+    if getattr(config, "learners", 1) == 1 or getattr(config, "asynchronous", False):
+        return {}
+    communicate = getattr(config, "communicate", None)
+    fmt = Format.parse(communicate) if communicate else None
+    gradients = (optimizer.flat.detach() for optimizer in learner.optimizers.values())
+    parcels = [Parcel.of(torch.zeros_like(flat).contiguous(), fmt) for flat in gradients]
+    return {"gradients of a learner, an update": float(sum(parcel.content.numel() for parcel in parcels))}

@@ -1,0 +1,145 @@
+"""What a step costs in each arithmetic of a sweep, counted once for each, and kept in the folder of its results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roundoff.errors import RoundoffError
+from roundoff.files import make_directory, read_json, write_json
+
+from ..agents import TrainConfig
+from ..simulate import MODELS, CostModel
+from .errors import SweepError
+from .folder.directory import MARKER, SweepDirectory
+from .subjects.program_keys import ProgramConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from .language.plan import Plan
+    from .subjects.subject import RunConfig
+
+COSTS = "costs.json"
+LAYOUT = 1
+
+
+def count_costs(
+    runs: Iterable[tuple[str, RunConfig]],
+    directory: str | Path,
+    *,
+    source: str = "",
+    allow_imports: Collection[str] = (),
+    models: Sequence[CostModel] = (),
+    again: bool = False,
+    on_counted: Callable[[str], None] | None = None,
+) -> Path:
+    """Counts what a step costs in each arithmetic of some runs, and leaves it in ``costs.json`` in a folder.
+
+    Runs that differ in their seeds alone are counted once. What the folder has counted before stays, but for a program
+    that has changed since, and models that were not asked then.
+
+    Args:
+        runs: name and config of each.
+        directory: the folder of the sweep; made if it is missing.
+        source: of the program, by which a change is seen; empty for agents.
+        allow_imports: modules that may be imported to make a task.
+        models: that say what products cost, beside those that come with the package.
+        again: counts all of it anew.
+        on_counted: called with a line on each that was counted.
+
+    Returns:
+        The file.
+
+    Raises:
+        SweepError: there is no run, or none could be counted.
+        FileError: the file cannot be written.
+    """
+    path = Path(directory) / COSTS
+    asked = [*MODELS.values(), *models]
+    alike: dict[str, list[tuple[str, RunConfig]]] = {}
+    for identity, config in runs:
+        alike.setdefault(_arithmetic(config.as_json()), []).append((identity, config))
+    if not alike:
+        raise SweepError(f"{directory}: there is no run of which a cost could be counted")
+    before = {} if again else _before(path, source, [model.name for model in asked])
+    entries, reasons = [], []
+    for key, same in alike.items():
+        identity, config = same[0]
+        entry = before.get(key)
+        if entry is None:
+            try:
+                entry = _counted(config, allow_imports, asked)
+            except RoundoffError as error:
+                entry = {"reason": str(error)}
+                reasons.append(str(error))
+            if on_counted:
+                on_counted(_told(config, entry))
+        entries.append({**entry, "config": json.loads(key), "runs": [name for name, _ in same]})
+    if len(reasons) == len(alike):
+        raise SweepError(f"no cost could be counted: {reasons[0]}")
+    make_directory(path.parent)
+    write_json(path, {"layout": LAYOUT, "source": source, "costs": entries})
+    return path
+
+
+def runs_of_plan(plan: Plan) -> list[tuple[str, RunConfig]]:
+    """The runs of a plan, as :func:`count_costs` takes them."""
+    return [(run.id, run.config) for run in plan.runs]
+
+
+def runs_in(directory: str | Path) -> list[tuple[str, RunConfig]]:
+    """The runs of agents that a folder has, as :func:`count_costs` takes them.
+
+    Raises:
+        SweepError: it is no folder of a sweep, or one of a program's, which its sweep file names.
+    """
+    files = SweepDirectory(directory)
+    if not files.marker.exists():
+        raise SweepError(f"{directory}: is no folder of a sweep (there is no {MARKER})")
+    content = files.read()
+    if content.get("program"):
+        raise SweepError(
+            f"{directory}: its runs are of {content['program']}, which is run to count its cost: name the sweep file,"
+            " with --out if the folder is another than results/NAME"
+        )
+    return [(str(entry["id"]), TrainConfig(**entry["config"])) for entry in content["runs"]]
+
+
+def _arithmetic(config: dict[str, Any]) -> str:
+    return json.dumps({key: value for key, value in config.items() if key != "seed"}, sort_keys=True)
+
+
+def _before(path: Path, source: str, models: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """What was counted before, by arithmetic."""
+    if not path.exists():
+        return {}
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("layout") != LAYOUT or content.get("source") != source:
+        return {}
+    found = {}
+    for entry in content["costs"]:
+        if "reason" not in entry and set(models) <= set(entry.get("models", ())):
+            found[json.dumps(entry["config"], sort_keys=True)] = entry
+    return found
+
+
+def _counted(config: RunConfig, allow_imports: Collection[str], models: Sequence[CostModel]) -> dict[str, Any]:
+    if isinstance(config, ProgramConfig):
+        from .programs.cost import cost_of_step  # noqa: PLC0415  imports torch
+
+        return cost_of_step(config, models)
+    from ..agents.training.cost import cost_of_update  # noqa: PLC0415  imports torch, and environments
+
+    assert isinstance(config, TrainConfig)
+    return cost_of_update(config, allow_imports, models)
+
+
+def _told(config: RunConfig, entry: dict[str, Any]) -> str:
+    where = f"{config.task} {config.format}"
+    if "reason" in entry:
+        return f"{where}: not counted: {entry['reason']}"
+    moved = entry["bytes_read"] + entry["bytes_written"]
+    told = f"{where}: {entry['bops']:,.0f} bit operations, {moved:,.0f} bytes moved, {entry['bytes_kept']:,.0f} kept"
+    return told + (f"; not counted: {', '.join(entry['uncounted'])}" if entry["uncounted"] else "")

@@ -1,0 +1,101 @@
+"""What a step of a program costs in the arithmetic of its run: a few steps of its optimizer, counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+from roundoff.current_run import part_of
+
+from ...simulate import MODELS, CostModel, Simulation, Watcher
+from ..errors import SweepError
+from ..subjects.program_keys import ARITHMETIC, ProgramConfig
+from ..user_code import described
+from .recorder import seed_generators
+from .run import keys_of, surroundings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import torch
+
+    from ...simulate import Cost, CostCounter
+
+_STEPS = 2
+
+
+def cost_of_step(config: ProgramConfig, models: Sequence[CostModel] = tuple(MODELS.values())) -> dict[str, Any]:
+    """Counts what a step of a program costs, in the arithmetic of its run.
+
+    The program is called here as a run calls it, and ended after a few steps of the optimizer that makes the first one:
+    that first one is not counted, in which initial weights become numbers of their formats. A program that makes no
+    second step is counted as a whole.
+
+    Args:
+        config: the program, and what it is given.
+        models: which say what products cost, by their own numbers.
+
+    Returns:
+        What ``Cost.as_json`` has, for one step, and ``steps``, how many were counted: 0 for a whole program.
+
+    Raises:
+        SweepError: the program raised something.
+    """
+    own = config.own
+    stop = _StopAfterSteps(_STEPS)
+    simulation = Simulation(own.policy_of_run(), seed=own.seed, watchers=[stop], warn_unused=False)
+    stop.counter = simulation.count_cost()
+    keys = keys_of(config.program)
+    function, arguments = config.program.load(), keys.arguments(config)
+    seed_generators(config.seed)
+    try:
+        with part_of(_Nobody()), surroundings(own.threads):
+            if ARITHMETIC in keys.takes:
+                function(**arguments, arithmetic=simulation)
+            else:
+                with simulation:
+                    function(**arguments)
+    except _EnoughError:
+        return stop.counter.report().as_json(_STEPS, models) | {"steps": _STEPS}
+    except (Exception, SystemExit) as error:
+        raise SweepError(f"{config.program.text}: {described(error)}") from error
+    whole = stop.first or stop.counter.report()
+    return whole.as_json(1, models) | {"steps": 0}
+
+
+class _EnoughError(BaseException):
+    """A program has made as many steps as are counted; it is no error that the program would handle."""
+
+
+@final
+class _StopAfterSteps(Watcher):
+    """Begins to count after the first step of an optimizer, and ends the program after some more of its steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.counter: CostCounter
+        self.first: Cost | None = None
+        self._steps = steps
+        self._optimizer: torch.optim.Optimizer | None = None
+
+    def optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """Called after each step of any optimizer."""
+        if self._optimizer is None:
+            self._optimizer = optimizer
+            self.first = self.counter.report()
+            self.counter.restart()
+        elif optimizer is self._optimizer:
+            self._steps -= 1
+            if self._steps == 0:
+                raise _EnoughError
+
+
+class _Nobody:
+    """Listens to what a program says of its run, and does nothing."""
+
+    def log(self, step: int, values: Mapping[str, Any]) -> None:
+        """Nothing is kept."""
+
+    def checkpoint(self, state: Any, every: float) -> None:
+        """Nothing is kept."""
+
+    def restore(self) -> None:
+        """The program begins anew."""

@@ -1,0 +1,127 @@
+"""What an update of an agent costs: products as PyTorch counts them, memory by hand, what is sent."""
+
+import json
+
+import pytest
+import torch
+from sac_pairs import pair
+from torch.utils.flop_counter import FlopCounterMode
+
+from roundoff.agents import RunError, TrainConfig
+from roundoff.agents.training.cost import cost_of_update
+from roundoff.formats import Format
+from roundoff.simulate import Simulation
+
+SMALL = {
+    "task": "cartpole_swingup", "hidden_units": 8, "batch_size": 8, "steps": 6000, "action_repeat": 20,
+    "seed_steps": 20, "replay_capacity": 300,
+}  # fmt: skip
+
+
+def cost(**keys):
+    return cost_of_update(TrainConfig(**SMALL | keys))
+
+
+def test_products_are_those_that_pytorch_counts_in_a_plain_update():
+    agent, other, replay, generator = pair(format="fp32", fixes=[])
+    batch = replay.sample(8, generator)
+    with FlopCounterMode(display=False) as plain:
+        agent.update(batch)
+    other.simulation = Simulation("fp32", cost=True)
+    other.update(batch)
+    table = other.simulation.cost().table
+    # which PyTorch's counter leaves out: a matrix times a vector
+    seldom = table[table.operation.isin(["mv", "dot", "addmv"])].macs.sum()
+    assert 0 <= seldom < table.macs.sum() / 50
+    assert table.macs.sum() - seldom == plain.get_total_flops() / 2
+    counted = cost(format="fp32", fixes=[])
+    assert counted["macs"] == table.macs.sum()
+    assert counted["bops"] == counted["macs"] * 32 * 32
+    assert counted["uncounted"] == []
+    assert counted["products"] == [{"a": "fp32", "b": "fp32", "accumulator": "fp32", "macs": counted["macs"]}]
+
+
+def sizes():
+    agent, *_ = pair(format="fp32")
+    weights = sum(one.flat.numel() for one in agent.optimizers.values())
+    return weights, agent.networks["critic"].flat.numel()
+
+
+@pytest.mark.parametrize("fmt", ["fp32", "e5m10", "e4m3"])
+def test_all_that_is_kept_is_in_the_format(fmt):
+    weights, critic = sizes()
+    kept = cost(format=fmt, fixes=[] if fmt == "fp32" else ["hadam", "kahan_gradients"])["kept"]
+    size = Format.parse(fmt).bits // 8
+    assert kept["weights"] == weights * size
+    assert kept["moments"] == 2 * weights * size
+    assert kept["targets"] == critic * size
+    assert kept["replay"] == 300 * (2 * 5 + 1 + 2) * size
+    # the two steps of an optimizer's count each take four bytes, whatever the format
+    assert kept["scales and steps"] <= 100
+
+
+def test_storage_is_what_it_says_also_where_no_step_has_been_made():
+    weights, critic = sizes()
+    storage = {"weights": "mxint8", "first_moments": "e5m2", "second_moments": "e4m3", "targets": "e4m3"}
+    kept = cost(format="e5m10", storage=storage)["kept"]
+    networks = weights - 1  # and the temperature, which is not stored
+    assert kept["moments"] == 2 * networks + 2 * 2
+    assert kept["targets"] == critic
+    full, rest = divmod(critic, 32)
+    assert rest
+    assert kept["weights"] < networks * (33 / 32) + 2 * 32 + 2
+    assert kept["weights"] >= networks + full
+
+
+def test_mixed_precision_keeps_float32_and_multiplies_in_the_format():
+    counted = cost(format="e5m10", policy={"preset": "mixed-precision"}, fixes=[])
+    assert counted["kept"]["weights"] == sizes()[0] * 4
+    assert {(row["a"], row["b"]) for row in counted["products"]} == {("e5m10", "e5m10")}
+
+
+def test_native_half_precision_takes_what_its_tensors_take():
+    counted = cost(format="fp16", native=True)
+    assert counted["kept"]["weights"] == sizes()[0] * 2
+    assert {row["a"] for row in counted["products"]} == {"fp16"}
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn", "td3"])
+def test_other_algorithms(algorithm):
+    keys = {"seed_steps": 20, "replay_capacity": 300} if algorithm != "ppo" else {}
+    keys |= {"task": "cartpole_swingup" if algorithm == "td3" else "gym:CartPole-v1", "hidden_units": 8}
+    counted = cost_of_update(TrainConfig(algorithm=algorithm, batch_size=8, steps=6000, format="e5m10", **keys))
+    assert counted["macs"] > 0
+    assert {row["a"] for row in counted["products"]} >= {"e5m10"}
+    assert json.loads(json.dumps(counted)) == counted
+
+
+def test_what_learners_send_each_other():
+    weights, _ = sizes()
+    plain = cost(format="fp32", fixes=[], learners=2, environments=2)["sent"]
+    packed = cost(format="fp32", fixes=[], learners=2, environments=2, communicate="e5m2")["sent"]
+    assert list(plain.values()) == [weights * 4]
+    assert list(packed.values()) == [weights + 3]  # a byte for each parcel says whether all is finite
+
+
+def test_what_actors_pull():
+    pytest.importorskip("ray")
+    sent = {
+        fmt: cost(algorithm="td3", format="fp32", fixes=[], environments=2, actors={"count": 1, "format": fmt})["sent"]
+        for fmt in ("fp32", "int8")
+    }
+    (full,), (packed,) = (one.values() for one in sent.values())
+    assert 0 < packed < full
+
+
+def test_agents_of_other_libraries_are_not_counted():
+    pytest.importorskip("stable_baselines3")
+    with pytest.raises(RunError, match="own alone"):
+        cost_of_update(TrainConfig(algorithm="sb3:PPO", task="gym:CartPole-v1", steps=600))
+
+
+def test_counting_leaves_the_number_of_threads_and_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = torch.get_num_threads()
+    cost(format="e5m10")
+    assert torch.get_num_threads() == before
+    assert not list(tmp_path.iterdir())
