@@ -17,6 +17,8 @@ from roundoff.testing import formats
 
 tl = pytest.importorskip("triton.language")
 
+import quick_interpreter  # noqa: E402, F401
+
 from roundoff.formats.gpu import launch  # noqa: E402
 from roundoff.formats.gpu.places import word_of  # noqa: E402
 from roundoff.formats.gpu.translation import in_triton  # noqa: E402
