@@ -165,12 +165,16 @@ def _measure(config: TrainConfig, allow_imports: Collection[str]) -> _Speed:
     if steps.crashed or evaluation.crashed:
         return _Speed(0.0, 0.0, crashed=True)
     step = steps.seconds_per_step() * config.action_repeat
-    rest = evaluation.marks[-1][0] - evaluation.marks[0][0] - 4 * step
+    rest = evaluation.marks[-1][0] - evaluation.marks[1][0] - 3 * step
     return _Speed(step, max(0.0, rest) * config.eval_episodes / episodes, crashed=False)
 
 
 class _Watch:
-    """Watches a run for about a second after it has warmed up."""
+    """Watches a run for about a second after it has warmed up.
+
+    The first mark is of the beginning. The second one comes after the first step and, in fp32, the evaluation of the
+    untrained policy; the third one after the first update, whose kernels may have to be compiled, in a minute.
+    """
 
     def __init__(self, allow_imports: Collection[str]) -> None:
         self._allow_imports = allow_imports
@@ -192,10 +196,10 @@ class _Watch:
 
     def _progress(self, progress: Progress) -> None:
         self.marks.append((time.perf_counter(), progress.step))
-        if len(self.marks) > 2 and self.marks[-1][0] - self.marks[1][0] > 1:
+        if len(self.marks) > 3 and self.marks[-1][0] - self.marks[2][0] > 1:
             self._stop.make()
 
     def seconds_per_step(self) -> float:
-        """Returns the time of an environment step; the marks before the second one are of the warming up."""
-        first, last = self.marks[1 if len(self.marks) > 3 else 0], self.marks[-2]
+        """Returns the time of an environment step; the marks before the third one are of the warming up."""
+        first, last = self.marks[2 if len(self.marks) > 4 else 0], self.marks[-2]
         return (last[0] - first[0]) / max(1, last[1] - first[1])

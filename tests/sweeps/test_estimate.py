@@ -2,7 +2,7 @@
 
 from roundoff.files import make_directory, write_json
 from roundoff.sweeps import plan_text
-from roundoff.sweeps.estimate import TimeEstimate, estimate
+from roundoff.sweeps.estimate import TimeEstimate, _Watch, estimate
 
 BASE = "base: {action_repeat: 50, steps: 100000, seed_steps: 10, hidden_units: 8, batch_size: 8, eval_every: 50000}\n"
 
@@ -39,3 +39,9 @@ def test_what_is_unknown_is_measured_and_what_is_impossible_is_said(tmp_path):
 def test_workers_take_runs_in_turn():
     guess = TimeEstimate({"a": 3.0, "b": 1.0, "c": 1.0, "d": 5.0}, ())
     assert [guess.total(workers) for workers in (1, 2, 9)] == [10.0, 7.0, 5.0]
+
+
+def test_a_first_update_whose_kernels_are_compiled_tells_nothing_of_a_step():
+    watch = _Watch(())
+    watch.marks = [(0.0, 0), (4.0, 8), (44.0, 16), (45.0, 216), (45.5, 216)]
+    assert watch.seconds_per_step() == 1 / 200
