@@ -6,6 +6,7 @@ with from_extras():
     from .against import against
     from .compare import compare
     from .errors import AnalysisError
+    from .pareto import pareto
     from .plot import plot
     from .reports.writing import report
     from .runs.experiment import Experiment, read_experiment
@@ -21,4 +22,4 @@ with from_extras():
     from .statistics.intervals import Interval as Interval
     from .tables import markdown as markdown
 
-__all__ = ["AnalysisError", "Experiment", "against", "compare", "plot", "read_experiment", "report", "table"]
+__all__ = ["AnalysisError", "Experiment", "against", "compare", "pareto", "plot", "read_experiment", "report", "table"]

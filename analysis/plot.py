@@ -17,11 +17,11 @@ from .errors import AnalysisError
 from .figures.catalogue import ALWAYS, FIGURES
 from .figures.drawing.style import INLINE, SIZES, Size, drawable
 from .figures.drawing.told import with_texts
-from .runs.costs import read_costs, with_costs
 from .runs.experiment import read_experiment
 from .runs.files import make_folder, replace_file
 from .tables import printed
 from .tables.first_failures import first_failures
+from .tables.pareto import with_costs
 from .tables.summary import ended, summarize
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ def plot(
     varies too; ``degradation-significand`` and ``degradation-bits`` (per number), if formats of several families vary;
     ``curves-environments`` and ``curves-batch_size``, if that varies; ``comparison`` and ``heatmap``, if something
     besides task, format and seed varies; ``hyperparameters``, if several numbers do; ``exponents``, ``gradients`` and
-    ``norms``, if runs were observed; ``differences``, if runs kept their networks.
+    ``norms``, if runs were observed; ``differences``, if runs kept their networks; ``pareto-bits``, ``pareto-bytes``,
+    ``pareto-bops``, ``pareto-memory`` and ``pareto-energy``, if ``roundoff cost`` has counted what a step costs.
     The same runs give the same bytes. Each file is replaced as a whole.
 
     Args:
@@ -94,7 +95,7 @@ def plot(
     warnings = about_open_runs(path, experiment)
     summary = summarize(experiment)
     written = [
-        replace_file(folder / "summary.csv", _csv(with_costs(summary, experiment, read_costs(path, warnings)))),
+        replace_file(folder / "summary.csv", _csv(with_costs(summary, experiment))),
         replace_file(folder / "runs.csv", _csv(experiment.runs)),
     ]
     failures = first_failures(experiment)

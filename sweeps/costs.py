@@ -12,7 +12,7 @@ from roundoff.files import make_directory, read_json, write_json
 from ..agents import TrainConfig
 from ..simulate import MODELS, CostModel
 from .errors import SweepError
-from .folder.directory import MARKER, SweepDirectory
+from .folder.directory import COSTS, MARKER, SweepDirectory
 from .subjects.program_keys import ProgramConfig
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from .language.plan import Plan
     from .subjects.subject import RunConfig
 
-COSTS = "costs.json"
 LAYOUT = 1
 
 

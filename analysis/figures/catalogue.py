@@ -9,6 +9,7 @@ import pandas as pd
 
 from roundoff.runs.metric import RETURN, Metric
 
+from ..tables.pareto import KINDS
 from ..tables.summary import REFERENCE
 from .actor_time import actor_time_table, draw_actor_time
 from .comparison import comparison_table, draw_comparison
@@ -20,6 +21,7 @@ from .heatmap import draw_heatmap, heatmap_table
 from .hyperparameters import draw_hyperparameters, hyperparameters_table
 from .logged_values import draw_training, norms_table, training_table
 from .magnitudes import draw_exponents, draw_gradients, exponents_table, magnitudes_table
+from .pareto import draw_pareto, pareto_figure_table
 from .plane import draw_plane, plane_table
 from .profiles import draw_profiles, profiles_table
 from .relative import draw_relative, relative_table
@@ -89,6 +91,10 @@ def _any_metric(draw: Callable[..., Any]) -> Callable[..., Any]:
     return plain
 
 
+def _pareto(experiment: Experiment, _summary: pd.DataFrame, _warnings: list[str], kind: str) -> pd.DataFrame | None:
+    return pareto_figure_table(experiment, kind)
+
+
 def _comparison(experiment: Experiment, summary: pd.DataFrame, _warnings: list[str]) -> pd.DataFrame | None:
     return comparison_table(experiment, summary) if experiment.conditions.keys else None
 
@@ -123,6 +129,7 @@ FIGURES = {
     "actor-time": Drawable(lambda experiment, _summary, _: actor_time_table(experiment), draw_actor_time),
     "exponents": Drawable(lambda experiment, _summary, _: exponents_table(experiment), draw_exponents),
     "gradients": Drawable(_gradients, _any_metric(draw_gradients)),
+    **{f"pareto-{kind}": Drawable(partial(_pareto, kind=kind), draw_pareto) for kind in KINDS},
     "differences": Drawable(
         lambda experiment, _summary, warnings: differences_table(experiment, warnings), _any_metric(draw_differences)
     ),

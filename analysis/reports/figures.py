@@ -31,6 +31,17 @@ def comparison_figure(points: pd.DataFrame, metric: Metric) -> Safe:
     return _figure("comparison", points, f"{metric.title} by condition", caption, metric)
 
 
+def pareto_figure(kind: str, front: pd.DataFrame, metric: Metric) -> Safe:
+    """Score against cost; from :func:`~.figures.pareto.pareto_figure_table`."""
+    label = str(front["label"].iloc[0])
+    caption = (
+        f"Mean {metric.name} over seeds with its 95\u2009% interval against {label}. The line is the front: no point"
+        " costs less and scores more than those on it. Filled points were shown to be equivalent to fp32 within the"
+        " margin, which is the band."
+    )
+    return _figure(f"pareto-{kind}", front, f"{metric.title} against {label}", caption, metric)
+
+
 def curves_figure(points: pd.DataFrame, metric: Metric) -> Safe:
     """Learning curves; from :func:`roundoff.analysis.figures.curves.curves_table`."""
     counts = "has no score" if metric.crash is None else f"counts as {metric.crash:g}"

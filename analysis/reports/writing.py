@@ -10,6 +10,7 @@ from ..figures.comparison import comparison_table
 from ..figures.curves import curves_table
 from ..figures.degradation import are_floats, degradation_table
 from ..figures.magnitudes import magnitudes_table
+from ..figures.pareto import pareto_figure_table
 from ..figures.profiles import profiles_table
 from ..runs.experiment import read_experiment
 from ..runs.files import make_folder, replace_file
@@ -197,6 +198,9 @@ def _scores(experiment: Experiment) -> list[Safe]:
         parts.append(figures.degradation_figure(marks, experiment.metric))
     if experiment.conditions.keys or not floats:
         parts.append(figures.comparison_figure(comparison_table(experiment, scored), experiment.metric))
+    for kind in ("bytes", "bops"):
+        front = pareto_figure_table(experiment, kind)
+        parts += [] if front is None else [figures.pareto_figure(kind, front, experiment.metric)]
     return [*parts, tables.summary_table(summary, experiment)]
 
 

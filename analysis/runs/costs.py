@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .files import read_json
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from .experiment import Experiment
 
 COLUMNS = ("macs", "bops", "bytes_moved", "bytes_kept", "bytes_peak")
 """The costs of a step: multiply-accumulates, bit operations, bytes moved, and bytes of memory."""
@@ -42,28 +36,3 @@ def read_costs(directory: str | Path, warnings: list[str]) -> dict[str, dict[str
         warnings.append(f"{path}: is not what `roundoff cost` writes; it is left out, and the command writes it anew")
         return {}
     return costs
-
-
-def with_costs(summary: pd.DataFrame, experiment: Experiment, costs: dict[str, dict[str, Any]]) -> pd.DataFrame:
-    """A summary with the columns of :data:`COLUMNS`, of a run of each row; as it is where nothing was counted."""
-    if not costs or summary.empty:
-        return summary
-    found = [first_run(row, experiment, costs) for row in summary.to_dict("records")]
-    return summary.assign(
-        **{name: [math.nan if run is None else costs[run][name] for run in found] for name in COLUMNS}
-    )
-
-
-def first_run(row: dict[Any, Any], experiment: Experiment, costs: dict[str, dict[str, Any]]) -> str | None:
-    """A run of a row of the summary of which the cost was counted; None if there is none."""
-    runs = experiment.runs
-    here = runs["id"].isin(list(costs)) & (runs["task"] == row["task"]) & (runs["format"] == row["format"])
-    for key in experiment.conditions.keys:
-        value = row[key]
-        here &= runs[key].isna() if _is_nothing(value) else runs[key] == value
-    found = runs.loc[here, "id"]
-    return None if found.empty else str(found.iloc[0])
-
-
-def _is_nothing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))

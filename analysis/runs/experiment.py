@@ -17,6 +17,7 @@ from roundoff.runs.result import MALFORMED
 from ...agents.config.train_config import config_class
 from ..errors import AnalysisError
 from .conditions import Conditions
+from .costs import read_costs
 from .files import planned_runs, read_json
 from .fp32_runs import fp32_once, fp32_twice
 from .logged import Logged
@@ -50,6 +51,7 @@ class Experiment:
         configs: of the runs, by id, as they were given.
         folders: of the runs, by id.
         cases: names of the runs' cases in the sweep's file, by id, where they have one.
+        costs: what a step costs, by id, of runs of which ``roundoff cost`` has counted it (:func:`.costs.read_costs`).
         said: the warnings so far: about records only once they were read.
     """
 
@@ -64,6 +66,7 @@ class Experiment:
     configs: dict[str, dict[str, Any]]
     folders: dict[str, Path]
     cases: dict[str, str]
+    costs: dict[str, dict[str, Any]]
     said: list[str]
 
     @property
@@ -153,6 +156,7 @@ def read_experiment(directory: str | Path) -> Experiment:
         configs,
         plan.folders,
         plan.cases,
+        read_costs(path, warnings),
         warnings,
     )
 

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 LAYOUT = 1
 MARKER = "sweep.json"
-_OURS = {"runs", MARKER, ".lock"}
+COSTS = "costs.json"
+_OURS = {"runs", MARKER, ".lock", COSTS}
 
 State = Literal["running", "waiting", "done", "crashed", "failed"]
 """The state of a run: ``waiting`` for somebody to work on it; ``done`` and ``crashed`` are results; ``failed`` is tried

@@ -11,6 +11,7 @@ from roundoff.cli import main
 from roundoff.sweeps import plan_text
 from roundoff.sweeps.costs import count_costs, runs_in, runs_of_plan
 from roundoff.sweeps.errors import SweepError
+from roundoff.sweeps.folder.directory import SweepDirectory
 
 PROGRAM = """
 import torch
@@ -86,6 +87,13 @@ def test_each_arithmetic_is_counted_once_in_a_few_steps(folder):
     assert small["fp32"]["bytes_kept"] == 36 * 4
     assert small["e5m10"]["bytes_kept"] == 36 * 2
     assert small["mxfp8_e4m3"]["bytes_kept"] == 4 * (8 + 1) + (4 + 1)  # blocks are no longer than an axis
+
+
+def test_costs_may_be_counted_before_the_sweep_runs(folder):
+    plan = planned(folder)
+    path = count_costs(runs_of_plan(plan)[:1], folder / "out")
+    SweepDirectory(folder / "out").check(plan)
+    assert path.exists()
 
 
 def test_what_was_counted_stays_until_the_program_changes(folder):

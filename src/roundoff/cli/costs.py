@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from roundoff.cli.options import AllowImport, Overrides, allowed_imports, import_allowed, say, stoppable
+from roundoff.cli.options import (
+    AllowImport,
+    AsJson,
+    Margin,
+    Overrides,
+    allowed_imports,
+    import_allowed,
+    print_warnings,
+    say,
+    say_json,
+    stoppable,
+)
 
 if TYPE_CHECKING:
     from roundoff.simulate import CostModel
@@ -56,6 +67,31 @@ def cost(
             runs, directory, source=source, allow_imports=imports, models=models, again=again, on_counted=say
         )
     say(path)
+
+
+def pareto(
+    directory: Annotated[Path, typer.Argument(help="Folder of a sweep, in which `roundoff cost` has counted.")],
+    *,
+    cost: Annotated[
+        Literal["bits", "bytes", "bops", "memory", "energy"],
+        typer.Option(
+            help="Bits of a number; or of a step: bytes moved, bit operations, bytes kept, energy by a model."
+        ),
+    ] = "bytes",
+    model: Annotated[str | None, typer.Option(help="Of energy, by its name [default: horowitz-45nm].")] = None,
+    margin: Margin = 0.05,
+    as_json: AsJson = False,
+) -> None:
+    """Print what each format scores for what it costs, which are on the front, and which are equivalent to fp32."""
+    from roundoff.analysis import pareto as pareto_front
+
+    table, text, warnings = pareto_front(directory, cost, margin, model)
+    print_warnings(warnings)
+    if as_json:
+        rows = table.astype(object).where(table.notna(), None)
+        say_json(rows.to_dict("records"))
+    else:
+        say(text)
 
 
 def cost_model(name: str) -> CostModel:

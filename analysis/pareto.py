@@ -1,0 +1,74 @@
+"""``roundoff pareto``: what each format scores for what it costs, and the front."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import AnalysisError
+from .plot import about_open_runs, check_known
+from .runs.experiment import read_experiment
+from .statistics.equivalence import MARGIN
+from .tables import markdown
+from .tables.pareto import KINDS, models_of, pareto_table
+from .tables.summary import records
+from .tables.wording import interval, number
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .runs.experiment import Experiment
+
+
+def pareto(
+    directory: str | Path, cost: str = "bytes", margin: float = MARGIN, model: str | None = None
+) -> tuple[pd.DataFrame, str, tuple[str, ...]]:
+    """Compares every format and condition in a folder by score and cost.
+
+    Args:
+        directory: the folder of a sweep, in which ``roundoff cost`` has counted; ``bits`` needs no costs.
+        cost: ``bits``, ``bytes``, ``bops``, ``memory`` or ``energy``.
+        margin: what difference is too small to matter, as a fraction of fp32's mean score.
+        model: whose figures ``energy`` takes.
+
+    Returns:
+        The numbers (:func:`~.tables.pareto.pareto_table`), the same for people as a table in Markdown, and warnings
+        about what was left out.
+
+    Raises:
+        AnalysisError: there is no run in the folder that has ended, no such cost, or it was not counted.
+    """
+    check_known("cost", [cost], KINDS)
+    path = Path(directory)
+    experiment = read_experiment(path)
+    warnings = [*experiment.said, *about_open_runs(path, experiment, "the comparison")]
+    if cost != "bits" and not experiment.costs:
+        raise AnalysisError(
+            f"{path}: no cost was counted here; `roundoff cost` does that, for programs with their sweep file"
+        )
+    if model is not None and model not in (there := models_of(experiment)):
+        raise AnalysisError(f"{path}: the model {model} was not asked; there are {', '.join(there)}: --cost-model asks")
+    table = pareto_table(experiment, cost, margin, model)
+    if table["cost"].isna().all():
+        raise AnalysisError(
+            f"{path}: no format has a {KINDS[cost].label}"
+            + (" by this model, which has no number for their products" if cost == "energy" else "")
+        )
+    uncounted = sorted({name for one in experiment.costs.values() for name in one["uncounted"]})
+    if uncounted and cost in ("bops", "energy"):
+        warnings.append(f"{path}: not counted, for want of a formula of their products: {', '.join(uncounted)}")
+    without = [str(row["series"]) for row in records(table) if math.isnan(row["cost"])]
+    if without:
+        warnings.append(f"{path}: without a cost, and on no front: {', '.join(dict.fromkeys(without))}")
+    text = markdown.table([_shown(row, experiment) for row in records(table)])
+    return table, f"Cost: {table['label'].iloc[0]}.\n\n{text}", tuple(warnings)
+
+
+def _shown(row: dict[str, Any], experiment: Experiment) -> dict[str, str]:
+    cells = {"task": str(row["task"]), "format": str(row["format"])}
+    if experiment.conditions.keys:
+        cells["condition"] = experiment.conditions.label(row)
+    cells |= {"cost": number(row["cost"]), "mean": number(row["mean"])}
+    cells |= {"95 % interval": interval(row["ci_low"], row["ci_high"])}
+    return cells | {"front": "on it" if row["front"] else "", "against fp32": str(row["answer"])}

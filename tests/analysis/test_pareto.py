@@ -1,0 +1,182 @@
+"""Score against cost: fronts by hand, answers, what has no cost, the figures and the command."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from program_runs import LOSS, write_run, write_sweep
+
+from roundoff.analysis import AnalysisError, pareto, plot, report
+from roundoff.cli import main
+from roundoff.sweeps import plan_file
+from roundoff.sweeps.programs.cost import cost_of_step
+
+SCORES = {"fp32": 0.90, "e5m10": 0.902, "e5m7": 0.89, "e5m3": 0.60, "e5m2": 0.55}
+MOVED = {"fp32": 400.0, "e5m10": 200.0, "e5m7": 160.0, "e5m3": 110.0, "e5m2": 120.0}
+
+
+def write(root, scores=SCORES, moved=MOVED, **how):
+    runs = [
+        write_run(root, fmt, seed, score + 0.001 * seed, **how) for fmt, score in scores.items() for seed in range(5)
+    ]
+    write_sweep(root, runs, **({"metric": how["metric"]} if "metric" in how else {}))
+    entries = []
+    for fmt, size in moved.items():
+        models = {
+            "horowitz-45nm": {
+                "value": size / 2 if fmt in ("fp32", "e5m10") else None, "unit": "pJ", "source": "Horowitz",
+                "without": [] if fmt in ("fp32", "e5m10") else ["e5m7 x e5m7, added in fp32"],
+            },
+            "chip": {"value": size * 3, "unit": "nJ", "source": "a bench", "without": []},
+        }  # fmt: skip
+        names = [run["id"] for run in runs if run["config"]["format"] == fmt]
+        entries.append(
+            {
+                "config": {"format": fmt}, "runs": names, "macs": 5.0, "bops": size**2, "bytes_read": size / 2,
+                "bytes_written": size / 2, "bytes_kept": size / 10, "bytes_peak": size, "uncounted": [],
+                "models": models,
+                "kept": {}, "products": [],
+            }
+        )  # fmt: skip
+    (root / "costs.json").write_text(json.dumps({"layout": 1, "source": "", "costs": entries}))
+    return root
+
+
+def by_format(table, column):
+    return dict(zip(table["format"], table[column], strict=True))
+
+
+def test_the_front_and_the_answers(tmp_path):
+    table, text, warnings = pareto(write(tmp_path), "bytes")
+    assert by_format(table, "cost") == MOVED
+    # e5m2 costs more than e5m3 and scores less; fp32 costs twice what e5m10 does, which scores more
+    assert by_format(table, "front") == {"fp32": False, "e5m10": True, "e5m7": True, "e5m3": True, "e5m2": False}
+    answers = by_format(table, "answer")
+    assert answers["fp32"] == "reference"
+    assert "equivalent within 5 %" in answers["e5m10"]
+    assert "equivalent" not in answers["e5m3"]
+    assert list(table["cost"]) == sorted(table["cost"])
+    assert text.startswith("Cost: bytes moved in a step.\n\n| task ")
+    assert not warnings
+
+
+@pytest.mark.parametrize(
+    ("kind", "cost"),
+    [
+        ("bits", {"fp32": 32, "e5m10": 16, "e5m7": 13, "e5m3": 9, "e5m2": 8}),
+        ("bops", {fmt: size**2 for fmt, size in MOVED.items()}),
+        ("memory", {fmt: size / 10 for fmt, size in MOVED.items()}),
+    ],
+)
+def test_costs_of_every_kind(tmp_path, kind, cost):
+    assert by_format(pareto(write(tmp_path), kind)[0], "cost") == cost
+
+
+def test_energy_is_a_model_s_with_its_source_and_only_where_it_has_numbers(tmp_path):
+    root = write(tmp_path)
+    table, text, warnings = pareto(root, "energy")  # the one model of the user's own
+    assert "by the model chip (a bench)" in text
+    assert by_format(table, "cost")["e5m3"] == 330
+    table, text, warnings = pareto(root, "energy", model="horowitz-45nm")
+    assert "in pJ, by the model horowitz-45nm (Horowitz)" in text
+    known = table[table["cost"].notna()]
+    assert set(known["format"]) == {"fp32", "e5m10"}
+    assert not table.loc[table["cost"].isna(), "front"].any()
+    assert any("without a cost" in warning and "e5m7" in warning for warning in warnings)
+    with pytest.raises(AnalysisError, match="was not asked"):
+        pareto(root, "energy", model="moore")
+
+
+def test_less_may_be_better(tmp_path):
+    losses = {"fp32": 0.5, "e5m10": 0.5, "e5m3": 0.9}
+    moved = {fmt: MOVED[fmt] for fmt in losses}
+    table, *_ = pareto(write(tmp_path, losses, moved, metric=LOSS), "bytes")
+    assert by_format(table, "front") == {"fp32": False, "e5m10": True, "e5m3": True}
+
+
+def test_equal_points_are_both_on_the_front(tmp_path):
+    scores = {"fp32": 0.9, "e5m10": 0.9, "e8m7": 0.9}
+    table, *_ = pareto(write(tmp_path, scores, {"fp32": 4.0, "e5m10": 2.0, "e8m7": 2.0}), "bytes")
+    assert by_format(table, "front") == {"fp32": False, "e5m10": True, "e8m7": True}
+
+
+def test_without_costs(tmp_path):
+    root = write(tmp_path)
+    (root / "costs.json").unlink()
+    assert pareto(root, "bits")[0]["front"].any()
+    with pytest.raises(AnalysisError, match="roundoff cost"):
+        pareto(root, "bytes")
+    with pytest.raises(AnalysisError, match="no such cost"):
+        pareto(root, "money")
+    plot(root, formats=["svg"])
+    assert not list(root.glob("pareto*"))
+
+
+def test_the_figures_and_the_report(tmp_path):
+    root = write(tmp_path)
+    written, _ = plot(root, formats=["svg", "png"])
+    names = {path.name for path in written}
+    kinds = ("bits", "bytes", "bops", "memory", "energy")
+    assert {f"pareto-{kind}.{end}" for kind in kinds for end in ("svg", "csv", "png")} <= names
+    svg = (root / "pareto-bytes.svg").read_text()
+    assert "e5m7\ncost 160, mean 0.892" in svg
+    assert "on the front" in svg
+    page = report(root)[0].read_text()
+    assert "The line is the front" in page
+
+
+def test_conditions_and_tasks(tmp_path):
+    runs = [
+        write_run(tmp_path, fmt, seed, 0.9 - 0.1 * (fmt != "fp32") * (eps > 0.1), eps=eps)
+        for fmt in ("fp32", "e5m10")
+        for eps in (0.1, 0.2)
+        for seed in range(3)
+    ]
+    write_sweep(tmp_path, runs)
+    costs = [
+        {
+            "config": {}, "runs": [run["id"]], "macs": 1, "bops": 2, "bytes_read": 3 + run["config"]["eps"],
+            "bytes_written": 4, "bytes_kept": 5, "bytes_peak": 6, "uncounted": ["twice"], "models": {},
+        }
+        for run in runs
+    ]  # fmt: skip
+    (tmp_path / "costs.json").write_text(json.dumps({"layout": 1, "source": "", "costs": costs}))
+    table, text, warnings = pareto(tmp_path, "bops")
+    assert len(table) == 4
+    assert "condition" in text
+    assert any("twice" in warning for warning in warnings)
+    assert set(pareto(tmp_path, "bytes")[0]["cost"]) == {7.1, 7.2}
+
+
+def test_the_command(tmp_path, monkeypatch, capsys):
+    root = write(tmp_path)
+    for arguments in (["--cost", "bops"], ["--cost", "energy", "--model", "chip", "--json"]):
+        monkeypatch.setattr("sys.argv", ["roundoff", "pareto", str(root), *arguments])
+        with pytest.raises(SystemExit, match="0"):
+            main()
+    first, second = capsys.readouterr().out.split("\n[", 1)
+    assert "| on it |" in first
+    assert json.loads("[" + second)[0]["format"] == "e5m3"
+
+
+def test_the_figure_of_the_page_is_of_data_that_is_here():
+    """Means are those of the example's own table; costs are counted again, of two of its arithmetics."""
+    root = Path(__file__).parents[2]
+    shown = {(row["format"], row["policy"]): row for row in rows_of(root / "docs/figures/pareto-digits.csv")}
+    example = {(row["format"], row["policy"]): row for row in rows_of(root / "examples/digits/summary.csv")}
+    assert {key: row["mean"] for key, row in shown.items()} == {key: example[key]["mean"] for key in shown}
+    assert shown.keys() == example.keys()
+    plan = plan_file(root / "examples/digits/sweep.yaml", only=["format=[fp32, e5m10]", "seed=0"])
+    for run in plan.runs:
+        counted = cost_of_step(run.config)
+        fmt = run.config.format
+        key = fmt, "none" if fmt == "fp32" else run.config.as_json().get("policy", {}).get("preset", "every-op")
+        assert float(shown[key]["cost"]) == counted["bytes_read"] + counted["bytes_written"]
+    plain = float(shown["fp32", "none"]["cost"])
+    assert float(shown["e5m10", "every-op"]["cost"]) / plain == pytest.approx(0.54, abs=0.005)
+    assert float(shown["e5m2", "mixed-precision"]["cost"]) / plain == pytest.approx(0.60, abs=0.005)
+
+
+def rows_of(path):
+    return list(csv.DictReader(path.read_text().splitlines()))
