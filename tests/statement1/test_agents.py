@@ -58,7 +58,8 @@ def test_differences_halve_with_each_bit_after_one_and_ten_updates(problem, fixe
         assert slope == pytest.approx(-1, abs=0.2)
 
 
-@settings(max_examples=1)  # another one in every run; and the next test
+@pytest.mark.slow  # every day: all six after a hundred (the next test), and some of them after ten (the one before)
+@settings(max_examples=3)
 @given(problems(largest_rate=1e-4), inexact_subsets)
 def test_differences_halve_with_each_bit_after_a_hundred_updates(problem, fixes):
     for slope in slopes(WIDTHS, table(problem, fixes, (1, 10, 100), seeds=3)):
