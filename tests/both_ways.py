@@ -3,6 +3,7 @@
 import pytest
 import torch
 from comparing import same_bits
+from each import each
 from operator_samples import OPERATORS
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -33,11 +34,22 @@ def assert_same(found):
 
 
 def one_operator_in(count):
-    """PyTorch's operators as parameters of a test, of which one in so many is not slow."""
+    """PyTorch's operators as lists, for a parameter of a test: one in so many, and the others, which are slow."""
+    others = [op for i, op in enumerate(OPERATORS) if i % count]
     return [
-        pytest.param(op, marks=[pytest.mark.slow] if i % count else [], id=op.formatted_name)
-        for i, op in enumerate(OPERATORS)
+        pytest.param(OPERATORS[::count], id=f"one operator in {count}"),
+        pytest.param(others, marks=pytest.mark.slow, id="the others"),
     ]
+
+
+def check_operators(monkeypatch, operators, policy):
+    """Each of some operators: see :func:`check_operator`."""
+
+    @each("op", operators)
+    def check(op):
+        check_operator(monkeypatch, op, policy)
+
+    check()
 
 
 def check_operator(monkeypatch, op, policy):

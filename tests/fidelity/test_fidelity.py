@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from each import each
 from fidelity.programs import PROGRAMS, Side
 
 from roundoff import SimulationWarning, simulate
@@ -48,7 +49,7 @@ def of(program, side, **arithmetic):
 
 
 @HALVES
-@pytest.mark.parametrize("name", PROGRAMS)
+@each("name", PROGRAMS)
 def test_a_half_precision_program_is_simulated_as_it_runs(name, half):
     """The program in its own float16 or bfloat16, and its float32 left alone: every decision is the native one."""
     program, side = PROGRAMS[name], Side(half, simulated=False)
@@ -59,7 +60,7 @@ def test_a_half_precision_program_is_simulated_as_it_runs(name, half):
 
 
 @HALVES
-@pytest.mark.parametrize("name", PROGRAMS)
+@each("name", PROGRAMS)
 def test_a_float32_program_is_simulated_as_the_half_precision_one_runs(name, half):
     """The program in float32, everything rounded: every decision is the native one, but for those of fractions."""
     program = PROGRAMS[name]

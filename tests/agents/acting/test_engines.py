@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from acting_policies import ACTIONS, CASES, learner_of, observations_of, perceptron
+from each import each
 
 from roundoff.agents import RunError
 from roundoff.agents.acting.elementary import exponential, tanh
@@ -66,8 +67,8 @@ def test_integers_are_multiplied_as_numpy_multiplies_them(fmt, count):
     np.testing.assert_array_equal(actions, x.clip(-1, 1))
 
 
-@pytest.mark.parametrize("fmt", ["int8", "int8_ax0"])
-@pytest.mark.parametrize("count", [1, 16])
+@each("fmt", ["int8", "int8_ax0"])
+@each("count", [1, 16])
 @pytest.mark.parametrize("case", CASES)
 def test_onnx_runtime_gives_the_bits_of_the_simulation(case, fmt, count):
     policy = learner_of(case).policy_layers()

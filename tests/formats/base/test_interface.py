@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
+from each import each
 
 import roundoff
 from roundoff.formats import Format, FormatError, IntegerFormat, Rounding, TableFormat, register
@@ -31,7 +32,7 @@ def test_every_family_is_here():
     }
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@each("name", FORMATS)
 def test_every_fact_is_what_it_says(name):
     fmt = Format.parse(name)
     assert isinstance(fmt.bits, int)
@@ -56,7 +57,7 @@ def test_every_fact_is_what_it_says(name):
     assert bounds is None or bounds[0] < bounds[1]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@each("name", FORMATS)
 def test_numbers_facts_and_codes_agree(name):
     fmt = Format.parse(name)
     if fmt.bits > 16:
@@ -93,7 +94,7 @@ def test_numbers_facts_and_codes_agree(name):
         fmt.encode(positive, overflow="sideways")
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@each("name", FORMATS)
 def test_edges_are_numbers_around_one_and_the_ends(name):
     fmt = Format.parse(name)
     edges = fmt.edges()

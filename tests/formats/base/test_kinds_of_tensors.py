@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 from comparing import same_bits
+from each import each
 
 import roundoff
 from roundoff.formats import Format, FormatError, RandomBits, fake_round
@@ -110,7 +111,7 @@ def usable(fmt, x):
     return not (x.dim() == 0 and axis not in (None, 0, -1))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@each("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", KINDS)
 def test_rounds_as_a_plain_tensor(kind, dtype):
     x = KINDS[kind](numbers(dtype))

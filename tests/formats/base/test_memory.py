@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from each import each
 from torch.profiler import ProfilerActivity, profile
 
 from roundoff.formats import Format, RandomBits, Rounding
@@ -41,7 +42,7 @@ def test_the_measure_sees_a_copy(matrices):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@each("dtype", [torch.float32, torch.float64])
 def test_contiguous(name, dtype, matrices):
     x, fmt = matrices[dtype], Format.parse(name)
     y = torch.empty_like(x)
@@ -53,7 +54,7 @@ def test_contiguous(name, dtype, matrices):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("rounding", [Rounding.UP, Rounding.STOCHASTIC])
+@each("rounding", [Rounding.UP, Rounding.STOCHASTIC])
 def test_transposed(name, rounding, matrices):
     x, fmt = matrices[torch.float32].t(), Format.parse(name)
     y = torch.empty_like(x)

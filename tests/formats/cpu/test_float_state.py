@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from comparing import same_bits
+from each import each
 
 import roundoff
 from roundoff.formats import Format, RandomBits, Rounding
@@ -50,7 +51,7 @@ def subnormals(dtype, count=1 << 12):
     return torch.cat([x, -x]).view(-1, 64)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@each("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_flushed_subnormals_change_nothing(name, dtype):
     fmt, x = Format.parse(name), subnormals(dtype)

@@ -5,6 +5,7 @@ from functools import cache
 import pytest
 import torch
 from comparing import same_bits
+from each import each
 from families_exact import DETERMINISTIC, around, on_tensor_path, random_patterns, rounded, special
 from formats_exact import round_to_integer
 from hypothesis import given
@@ -45,9 +46,9 @@ def inputs(fmt, dtype):
     return torch.cat([around(torch.cat([values, near_ends]), dtype), random_patterns(100, dtype), special(dtype)])
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("overflow", [Overflow.SATURATE, Overflow.WRAP])
-@pytest.mark.parametrize("rounding", DETERMINISTIC)
+@each("dtype", DTYPES)
+@each("overflow", [Overflow.SATURATE, Overflow.WRAP])
+@each("rounding", DETERMINISTIC)
 @pytest.mark.parametrize("fmt", FORMATS, ids=str)
 def test_equals_rational_arithmetic(fmt, rounding, overflow, dtype):
     x = inputs(fmt, dtype)

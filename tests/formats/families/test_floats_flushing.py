@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from comparing import same_bits
+from each import each
 from families_exact import DETERMINISTIC, on_tensor_path, rounded
 from formats_exact import exponent, round_float, round_to_integer
 
@@ -48,8 +49,8 @@ def by_definition(x, fmt, rounding, word=None):
     return round_float(x, replace(fmt, flush=None), rounding, None, word)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("flush", Flush)
+@each("dtype", [torch.float32, torch.float64])
+@each("flush", Flush)
 @pytest.mark.parametrize("name", NAMES)
 def test_equal_exact_arithmetic(name, flush, dtype):
     fmt = replace(Format.parse(name), flush=flush)

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from each import each
 from families_exact import on_tensor_path, rounded
 from formats_exact import round_float
 from hypothesis import given
@@ -60,7 +61,7 @@ def test_millions_of_random_patterns_equal_the_native_conversion(name):
         assert torch.equal(roundoff.round(direct.float(), name).double().nan_to_num(7), direct.nan_to_num(7))
 
 
-@pytest.mark.parametrize("fmt", IEEE, ids=str)
+@each("fmt", IEEE)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_any_width_equals_exact_rational_arithmetic(fmt, dtype):
     generator = torch.Generator().manual_seed(fmt.exponent_bits * 100 + fmt.significand_bits)

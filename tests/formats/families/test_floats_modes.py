@@ -3,6 +3,7 @@
 import pytest
 import torch
 from comparing import same_bits
+from each import each
 from families_exact import around, on_tensor_path, random_patterns, rounded, special
 from formats_exact import round_float
 from hypothesis import given
@@ -31,7 +32,7 @@ def trying(fmt, dtype):
     return torch.cat([around(values, dtype), random_patterns(60, dtype), special(dtype)])
 
 
-@pytest.mark.parametrize("rounding", DETERMINISTIC)
+@each("rounding", DETERMINISTIC)
 @pytest.mark.parametrize("name", KINDS)
 def test_every_mode_is_exact(name, rounding):
     fmt = Format.parse(name)
@@ -46,8 +47,8 @@ def test_every_mode_is_exact(name, rounding):
 
 
 @pytest.mark.parametrize("name", ["e5m10", "bf16", "e4m3fn", "e5m2", "binary8p3"])
-@pytest.mark.parametrize("rounding", DETERMINISTIC)
-@pytest.mark.parametrize("overflow", [Overflow.INFINITY, Overflow.SATURATE, Overflow.NAN])
+@each("rounding", DETERMINISTIC)
+@each("overflow", [Overflow.INFINITY, Overflow.SATURATE, Overflow.NAN])
 def test_overflow_can_be_overridden(name, rounding, overflow):
     fmt = Format.parse(name)
     if overflow is Overflow.INFINITY and not fmt.has_infinity:
@@ -60,7 +61,7 @@ def test_overflow_can_be_overridden(name, rounding, overflow):
     assert same_bits(on_tensor_path(fmt, x, rounding=rounding, overflow=overflow), expected)
 
 
-@pytest.mark.parametrize("bits", [32, 5])
+@each("bits", [32, 5])
 @pytest.mark.parametrize("name", KINDS)
 def test_stochastic_rounding_is_exact_given_its_words(name, bits):
     fmt, random = Format.parse(name), RandomBits(seed=11, step=2, bits=bits)
@@ -76,7 +77,7 @@ def test_stochastic_rounding_is_exact_given_its_words(name, bits):
         assert same_bits(in_place, expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@each("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", KINDS)
 def test_kernels_and_tensor_operations_agree_on_random_patterns(name, dtype):
     fmt = Format.parse(name)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from comparing import same_bits
+from each import each
 from families_exact import DETERMINISTIC, on_tensor_path, random_patterns, rounded
 from formats_exact import goes_up, round_to_integer
 from hypothesis import given
@@ -262,7 +263,7 @@ def test_requests_that_cannot_be_met_are_refused():
         rounded(IntegerFormat(8), torch.ones(3), overflow=Overflow.WRAP)
 
 
-@pytest.mark.parametrize("dtype", NUMPY, ids=str)
+@each("dtype", NUMPY)
 @pytest.mark.parametrize("fmt", [*GIVEN, *FROM_DATA], ids=str)
 def test_numbers_of_the_format_stay_what_they_are_in_every_mode(fmt, dtype):
     """IEEE 754, 4.3; with x (1/s) rounded before it is rounded up, they went a whole step."""

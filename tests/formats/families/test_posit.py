@@ -5,6 +5,7 @@ from functools import cache
 import pytest
 import torch
 from comparing import same_bits
+from each import each
 from families_exact import DETERMINISTIC, around, on_tensor_path, random_patterns, rounded, special
 from formats_exact import goes_up
 from hypothesis import given
@@ -130,7 +131,7 @@ def test_wide_posits_equal_the_standard(fmt):
     assert fmt.encode(fmt.decode(codes, torch.float64)).tolist() == codes.tolist()
 
 
-@pytest.mark.parametrize("fmt", [*SMALL, *SIXTEEN], ids=str)
+@each("fmt", [*SMALL, *SIXTEEN])
 def test_codes_and_numbers_are_those_of_the_definition(fmt):
     n = fmt.width
     numbers = [float(v) for v in positive(n, fmt.exponent_bits)]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from comparing import same_bits
+from each import each
 from families_exact import on_tensor_path, rounded
 from formats_exact import round_to_integer
 from hypothesis import given
@@ -28,7 +29,7 @@ def by_numpy(w, width, axis=None):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("width", range(2, 17))
+@each("width", range(2, 17))
 def test_is_the_formula_in_numpy(width, dtype):
     w = torch.randn(32, 8, 3, 3, generator=torch.Generator().manual_seed(width), dtype=dtype)
     w *= torch.logspace(-6, 6, 32, base=2).to(dtype)[:, None, None, None]

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from comparing import numbers, same_bits
+from each import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,7 +48,7 @@ def rounds(fmt, mode):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's numpy tells of overflow
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@each("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", FORMATS)
 def test_all_modes(name, dtype):
     fmt = Format.parse(name)
@@ -100,7 +101,7 @@ def test_strides(name):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (1023,), (1025,), (2, 2049), (5000, 1)])
+@each("shape", [(), (1,), (1, 1), (1023,), (1025,), (2, 2049), (5000, 1)])
 @pytest.mark.parametrize("name", ["e5m10", "bf16", "mxfp4", "int8", "uint4_row", "fp8_e4m3_b128", "bfp6_2500"])
 def test_ragged_sizes(name, shape):
     fmt, x = Format.parse(name), numbers(5, *shape)

@@ -7,6 +7,7 @@ from fractions import Fraction
 import pytest
 import torch
 from accumulation_exact import accumulated, dot
+from each import each
 from exact_arithmetic import operands as exact_operands
 from hypothesis import given
 from hypothesis import strategies as st
@@ -136,8 +137,8 @@ def test_products_that_overflow_before_the_sum_does():
         assert by_tensors(how, a, b).item() == end
 
 
-@pytest.mark.parametrize("dtype", CARRIERS, ids=str)
-@pytest.mark.parametrize("every", [2, 3, 32])
+@each("dtype", CARRIERS)
+@each("every", [2, 3, 32])
 @pytest.mark.parametrize("name", FORMATS)
 def test_blocked_accumulation_is_exact(name, every, dtype):
     # Multiples of 1/8 below 16: the sum of a block is exact in the carrier, in whatever order.
@@ -236,9 +237,9 @@ def test_negative_zero_stays(dtype):
         same(by_tensors(how, x[None], y[:, None]), [expected])
 
 
-@pytest.mark.parametrize("dtype", CARRIERS, ids=str)
-@pytest.mark.parametrize("compensated", [False, True])
-@pytest.mark.parametrize("kind", ["format", "wide", "special"])
+@each("dtype", CARRIERS)
+@each("compensated", [False, True])
+@each("kind", ["format", "wide", "special"])
 @pytest.mark.parametrize("name", FORMATS)
 def test_sums_are_exact(name, kind, compensated, dtype):
     how = Accumulation(name, compensated=compensated)

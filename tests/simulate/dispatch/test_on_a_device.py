@@ -6,6 +6,7 @@ import pytest
 import torch
 from comparing import same_bits
 from devices import is_stand_in, stand_ins
+from each import each
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
@@ -86,7 +87,7 @@ WAITS = {("adam, fused", "primitive")}
 
 
 @pytest.mark.filterwarnings("ignore:the accumulator of the policy does not reach:roundoff.PolicyWarning")
-@pytest.mark.parametrize(("program", "name"), [case for case in product(PROGRAMS, POLICIES) if case not in WAITS])
+@each(("program", "name"), [case for case in product(PROGRAMS, POLICIES) if case not in WAITS])
 def test_an_operation_waits_for_nothing_and_gives_the_bits_of_the_cpu(program, name, monkeypatch):
     expected = run(PROGRAMS[program], name, CPU)
     with stand_ins(monkeypatch) as device:

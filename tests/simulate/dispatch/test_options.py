@@ -5,6 +5,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from each import each
 
 import roundoff
 from roundoff import Policy, Rule, simulate
@@ -39,7 +40,7 @@ def train(steps=4, optimizer=torch.optim.SGD, dtype=torch.float32):
     ["q5.8", "int8", "int4_g32", "mxfp8_e4m3", "mxint8", "bfp8_16", "nvfp4", "posit16", "posit8_1", "lns10_4", "e4m3fn",
      "qtorch_e5m2", "binary8p4", "e5m2_nosub", "fp8_e4m3_tensor", "fp8_e5m2_row", "int8_row"],
 )  # fmt: skip
-@pytest.mark.parametrize("rounding", ["nearest-even", "stochastic", "toward-zero"])
+@each("rounding", ["nearest-even", "stochastic", "toward-zero"])
 def test_every_family_can_stand_for_results_and_for_operands(fmt, rounding):
     if fmt.startswith("qtorch") and rounding != "nearest-even":
         pytest.skip("qtorch's own formats round to nearest only")

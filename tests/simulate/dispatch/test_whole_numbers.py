@@ -6,6 +6,7 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from comparing import same_bits
+from each import each
 from hypothesis import given, settings
 from torch.nn.functional import cross_entropy, one_hot
 from torch.utils.checkpoint import checkpoint
@@ -39,7 +40,7 @@ def train(optimizer, p, steps):
         optimizer.step()
 
 
-@pytest.mark.parametrize("how", [{}, {"foreach": True}, {"foreach": False}, {"fused": True}], ids=str)
+@each("how", [{}, {"foreach": True}, {"foreach": False}, {"fused": True}])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers_count_their_steps(name, how):
     p = torch.nn.Parameter(torch.ones(3))

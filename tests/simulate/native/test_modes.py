@@ -8,7 +8,7 @@ import threading
 
 import pytest
 import torch
-from both_ways import assert_same, both_ways, check_operator, one_operator_in
+from both_ways import assert_same, both_ways, check_operators, one_operator_in
 from comparing import same_bits
 from torch.utils.checkpoint import checkpoint
 
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.usefixtures("asked_for")
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("rounding", ["stochastic", "up"])
-@pytest.mark.parametrize("op", one_operator_in(12))
-def test_operators_give_the_same_bits_and_audit(op, rounding, monkeypatch):
-    check_operator(monkeypatch, op, roundoff.Policy("e5m6", rounding=rounding))
+@pytest.mark.parametrize("operators", one_operator_in(12))
+def test_operators_give_the_same_bits_and_audit(operators, rounding, monkeypatch):
+    check_operators(monkeypatch, operators, roundoff.Policy("e5m6", rounding=rounding))
 
 
 def arithmetic(x, y):

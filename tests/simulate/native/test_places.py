@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import torch
-from both_ways import assert_same, both_ways, check_operator, one_operator_in
+from both_ways import assert_same, both_ways, check_operators, one_operator_in
 from torch.utils.checkpoint import checkpoint
 
 import roundoff
@@ -200,16 +200,18 @@ def test_under_a_recipe_what_is_no_product_does_not_come_through_python(name, mo
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("op", one_operator_in(20))
-def test_operators_under_a_recipe_give_the_same_bits_and_audit(op, monkeypatch):
-    check_operator(monkeypatch, op, POLICIES["recipe mx"].with_rules(roundoff.Rule(role="parameters", format="e5m7")))
+@pytest.mark.parametrize("operators", one_operator_in(20))
+def test_operators_under_a_recipe_give_the_same_bits_and_audit(operators, monkeypatch):
+    check_operators(
+        monkeypatch, operators, POLICIES["recipe mx"].with_rules(roundoff.Rule(role="parameters", format="e5m7"))
+    )
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("op", one_operator_in(12))
-def test_operators_with_rounded_operands_give_the_same_bits_and_audit(op, monkeypatch):
+@pytest.mark.parametrize("operators", one_operator_in(12))
+def test_operators_with_rounded_operands_give_the_same_bits_and_audit(operators, monkeypatch):
     policy = POLICIES["operands"].with_rules(roundoff.Rule(role="backward", operands="e5m2"))
-    check_operator(monkeypatch, op, policy)
+    check_operators(monkeypatch, operators, policy)
 
 
 @pytest.mark.filterwarnings("ignore")

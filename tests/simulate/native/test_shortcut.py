@@ -6,8 +6,9 @@ import threading
 
 import pytest
 import torch
-from both_ways import assert_same, both_ways, check_operator, one_operator_in
+from both_ways import assert_same, both_ways, check_operators, one_operator_in
 from comparing import same_bits
+from each import each
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
@@ -20,9 +21,9 @@ pytestmark = pytest.mark.usefixtures("asked_for")
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("op", one_operator_in(6))
-def test_operators_give_the_same_bits_and_audit(op, monkeypatch):
-    check_operator(monkeypatch, op, "e5m6")
+@pytest.mark.parametrize("operators", one_operator_in(6))
+def test_operators_give_the_same_bits_and_audit(operators, monkeypatch):
+    check_operators(monkeypatch, operators, "e5m6")
 
 
 def network():
@@ -62,7 +63,7 @@ def test_training_gives_the_same_bits_and_audit(fmt, adam, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("fmt", ["posit8", "posit16_1", "q3.8_wrap", "mxfp8_e4m3", "bfp8_16", "fp16", "e11m12", "int8"])
-@pytest.mark.parametrize("rounding", ["nearest-even", "nearest-away", "down", "stochastic"])
+@each("rounding", ["nearest-even", "nearest-away", "down", "stochastic"])
 def test_every_family_gives_the_same_bits_and_audit(fmt, rounding, monkeypatch):
     net = network().to(Format.parse(fmt).carrier)
     assert_same(both_ways(monkeypatch, lambda: trained(copy.deepcopy(net)), fmt, rounding=rounding))

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from each import each
 
 import roundoff
 from roundoff import FormatError, Policy, Rule, simulate
@@ -35,7 +36,7 @@ def drawn(*shapes, seed=0):
     return [torch.randn(shape, generator=generator) for shape in shapes]
 
 
-@pytest.mark.parametrize(
+@each(
     ("formats", "carrier"),
     [
         *(((name,), HALF) for name in ("e5m10", "fp16", "e5m9", "e4m10", "e5m10_saturate", "e5m10_ftz", "e2m1")),
@@ -49,7 +50,6 @@ def drawn(*shapes, seed=0):
         (("e5m10", None), None),  # an operand that may be any number
         ((None, None), None),
     ],
-    ids=str,
 )
 def test_the_format_chooses_the_carrier(formats, carrier):
     parsed = [fmt if fmt is None else Format.parse(fmt) for fmt in formats]

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from comparing import same_bits
+from each import each
 
 import roundoff
 from roundoff import Rounding, simulate
@@ -27,8 +28,8 @@ def numbers(fmt):
     return torch.cat([x, x * (1 + 2.0**-40), x * (1 - 2.0**-40), torch.tensor([3e38, -1e-44], dtype=torch.float64)])
 
 
-@pytest.mark.parametrize("how", CONVERSIONS)
-@pytest.mark.parametrize("mode", DIRECTED)
+@each("how", CONVERSIONS)
+@each("mode", DIRECTED)
 @pytest.mark.parametrize("name", ["e5m7", "fp8_e4m3", "posit8", "q3.4"])
 def test_a_conversion_rounds_once(name, mode, how):
     fmt = Format.parse(name)
