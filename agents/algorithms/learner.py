@@ -139,10 +139,16 @@ class Learner(Acting, ABC):
         assert name in self.draws[: PLACES - 2], f"{type(self).__name__}.draws has no {name}"
         return 1 + self.draws.index(name)
 
-    def watch_norms(self) -> None:
-        """Updates return norms too, ``critic_weights_norm`` and so on; see ``StepNorms``. Not of compiled ones."""
+    def watch_norms(self) -> dict[str, StepNorms]:
+        """Updates return norms too, ``critic_weights_norm`` and so on; see ``StepNorms``. Not of compiled ones.
+
+        Returns:
+            What looks at each network's steps, by name.
+        """
+        watching = {}
         for name in self.networks.keys() & self.optimizers.keys():
-            self.optimizers[name].norms = StepNorms(self.networks[name].layers[0].numel())
+            watching[name] = self.optimizers[name].norms = StepNorms(self.networks[name].layers[0].numel())
+        return watching
 
     @property
     def row_size(self) -> int:

@@ -1,4 +1,4 @@
-"""Euclidean norms of what an optimizer moves and keeps, step by step, for those who watch a run learn."""
+"""Norms of what an optimizer moves and keeps, and magnitudes of its gradients, for those who watch a run learn."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ if TYPE_CHECKING:
     from .adam import AdamBase
     from .dynamic_loss_scale import DynamicLossScale
 
+_LEAST, _MOST = -1074, 1023
+"""Binary exponents of the numbers of float64."""
+
 
 @final
 class StepNorms:
-    """The norms of a step: of weights, gradients, the step itself and moments.
+    """The norms of a step, of weights, gradients, the step itself and moments; and where gradients lie.
 
     Computed in float64 beside the simulation, which neither rounds nor counts them. NaN if one of the numbers is NaN,
     infinite if one is infinite; no number of another format overflows.
@@ -34,20 +37,24 @@ class StepNorms:
             loss scale.
 
     Source:
-        Stooke & Abbeel, "Accelerated Methods for Deep Reinforcement Learning", Figure 8.
+        Stooke & Abbeel, "Accelerated Methods for Deep Reinforcement Learning", Figure 8; of the gradients' magnitudes,
+        Low-precision SAC, Figure 6.
     """
 
     def __init__(self, first: int) -> None:
         self.latest: dict[str, torch.Tensor] = {}
         self._first = first
         self._before: torch.Tensor | None = None
+        self._exponents: torch.Tensor | None = None
 
     @apart
     def before(self, flat: torch.Tensor, scaler: DynamicLossScale | None) -> None:
         """Looks at the gradients that a step is to use, which are multiplied by the scale if there is one."""
         assert flat.grad is not None
         self._before = flat.clone()
-        self.latest = self._norms("gradients", flat.grad.double() / (scaler.scale if scaler else 1.0))
+        gradients = flat.grad.double() / (scaler.scale if scaler else 1.0)
+        self._count(gradients)
+        self.latest = self._norms("gradients", gradients)
 
     @apart
     def after(self, flat: torch.Tensor, adam: AdamBase) -> None:
@@ -65,6 +72,31 @@ class StepNorms:
             kept = state["second"].double()
             roots = kept if isinstance(adam, KeepingRoots) else kept.sqrt()
             self.latest["second_moment_norm"] = torch.linalg.vector_norm(roots) / scale
+
+    def exponents(self) -> dict[str, int]:
+        """How many gradients of all steps since the last call had a magnitude in [2^k, 2^(k+1)), under k.
+
+        They are those that ``gradients_norm`` is of. Zeros, infinities and NaN are in none.
+        """
+        if self._exponents is None:
+            return {}
+        counts, self._exponents = self._exponents[:-1], None
+        return {str(_LEAST + place): int(counts[place]) for place in counts.nonzero().flatten().tolist()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on counting."""
+        return {"exponents": self._exponents}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what :meth:`state_dict` returned."""
+        self._exponents = state["exponents"]
+
+    def _count(self, gradients: torch.Tensor) -> None:
+        if self._exponents is None:
+            self._exponents = torch.zeros(_MOST - _LEAST + 2, dtype=torch.int64, device=gradients.device)
+        places = gradients.frexp().exponent.to(torch.int64) - 1 - _LEAST
+        places[~gradients.isfinite() | (gradients == 0)] = _MOST - _LEAST + 1
+        self._exponents = self._exponents.to(gradients.device).index_add_(0, places, torch.ones_like(places))
 
     def _norms(self, name: str, values: torch.Tensor) -> dict[str, Any]:
         norm = torch.linalg.vector_norm

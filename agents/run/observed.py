@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, final
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from ...simulate import Simulation
+    from ..optimizers.step_norms import StepNorms
 
 _COUNTS = ("results", "overflow", "underflow", "subnormal", "infinite", "nan", "additions", "absorbed")
 
@@ -18,17 +20,19 @@ class Numerics:
 
     Args:
         simulation: of the agent; it observes.
+        watched: what looks at the gradients of each network, by name; None: nothing does.
     """
 
-    def __init__(self, simulation: Simulation) -> None:
-        self._simulation = simulation
+    def __init__(self, simulation: Simulation, watched: Mapping[str, StepNorms] | None = None) -> None:
+        self._simulation, self._watched = simulation, watched or {}
         self._before: dict[str, dict[str, int]] = {}
 
     def record(self) -> dict[str, Any]:
         """What happened since the last record: per role its counts, and results by binary exponent.
 
         ``{"forward": {"results": 512, "overflow": 0, ..., "exponents": {"-3": 100, ...}}, ...}``: ``exponents`` has
-        under k how many results had a magnitude in [2^k, 2^(k+1)); zeros and non-finite ones are in none.
+        under k how many results had a magnitude in [2^k, 2^(k+1)); zeros and non-finite ones are in none. Exponents of
+        the gradients of each network, without the loss scale, stand under ``gradients of critic`` and so on.
         """
         now = self._sums()
         record: dict[str, Any] = {}
@@ -38,7 +42,8 @@ class Numerics:
             record[role] = {name: new[name] for name in _COUNTS}
             record[role]["exponents"] = {name: n for name, n in new.items() if name not in _COUNTS and n}
         self._before = now
-        return record
+        found = {name: norms.exponents() for name, norms in sorted(self._watched.items())}
+        return record | {f"gradients of {name}": {"exponents": counts} for name, counts in found.items() if counts}
 
     def first_nonfinite(self) -> str:
         """Says where the first infinity or NaN was computed."""
@@ -54,12 +59,15 @@ class Numerics:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on counting."""
-        return {"before": self._before, "observer": self._simulation.observer_state()}
+        watched = {name: norms.state_dict() for name, norms in self._watched.items()}
+        return {"before": self._before, "observer": self._simulation.observer_state(), "watched": watched}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over what :meth:`state_dict` returned."""
         self._before = state["before"]
         self._simulation.load_observer_state(state["observer"])
+        for name, norms in self._watched.items():
+            norms.load_state_dict(state["watched"][name])
 
     def _sums(self) -> dict[str, dict[str, int]]:
         report = self._simulation.report()

@@ -76,9 +76,9 @@ class RunState:
                 normalize=normalize,
                 starts=starts,
             )
-        self.numerics = Numerics(self.learner.simulation) if config.observe and self.learner.simulation else None
-        if self.numerics:
-            self.learner.watch_norms()
+        self.numerics: Numerics | None = None
+        if config.observe and self.learner.simulation:
+            self.numerics = Numerics(self.learner.simulation, self.learner.watch_norms())
         self.observations: list[torch.Tensor] = []
         self.metrics: Metrics = {}
         self.step = 0

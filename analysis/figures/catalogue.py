@@ -20,7 +20,7 @@ from .drawing.style import SCREEN, Size
 from .heatmap import draw_heatmap, heatmap_table
 from .hyperparameters import draw_hyperparameters, hyperparameters_table
 from .logged_values import draw_training, norms_table, training_table
-from .magnitudes import draw_exponents, draw_gradients, exponents_table, magnitudes_table
+from .magnitudes import draw_exponents, draw_gradients, exponents_table, gradients_table
 from .pareto import draw_pareto, pareto_figure_table
 from .plane import draw_plane, plane_table
 from .profiles import draw_profiles, profiles_table
@@ -99,11 +99,6 @@ def _comparison(experiment: Experiment, summary: pd.DataFrame, _warnings: list[s
     return comparison_table(experiment, summary) if experiment.conditions.keys else None
 
 
-def _gradients(experiment: Experiment, _summary: pd.DataFrame, _warnings: list[str]) -> pd.DataFrame:
-    table = magnitudes_table(experiment)
-    return table[table["role"] == "backward"]
-
-
 # Those without rows are not drawn, but for the first two, which say so by being empty.
 FIGURES = {
     "degradation": Drawable(_degradation, partial(draw_degradation, x=None)),
@@ -128,7 +123,7 @@ FIGURES = {
     "norms": Drawable(lambda experiment, _summary, _: norms_table(experiment), draw_training),
     "actor-time": Drawable(lambda experiment, _summary, _: actor_time_table(experiment), draw_actor_time),
     "exponents": Drawable(lambda experiment, _summary, _: exponents_table(experiment), draw_exponents),
-    "gradients": Drawable(_gradients, _any_metric(draw_gradients)),
+    "gradients": Drawable(lambda experiment, _summary, _: gradients_table(experiment), _any_metric(draw_gradients)),
     **{f"pareto-{kind}": Drawable(partial(_pareto, kind=kind), draw_pareto) for kind in KINDS},
     "differences": Drawable(
         lambda experiment, _summary, warnings: differences_table(experiment, warnings), _any_metric(draw_differences)

@@ -1,4 +1,4 @@
-"""Magnitudes of the results of observed runs: by role over training, and of the backward pass at its end."""
+"""Magnitudes of the results of observed runs: by role over training, and of gradients at its end."""
 
 from __future__ import annotations
 
@@ -26,25 +26,28 @@ if TYPE_CHECKING:
     from ..runs.experiment import Experiment
 
 ROLES = ("forward", "backward", "optimizer", "averages", "targets")
+OF_NETWORK = "gradients of "
+"""The beginning of the name under which runs count the gradients of a network, without the loss scale."""
 _LEAST = 1e-6  # share of the results of an interval below which a bin stays white
 
 
 def exponents_table(experiment: Experiment) -> pd.DataFrame:
-    """How results are spread over binary exponents during training, the observed runs of a series together.
+    """How results of a role are spread over binary exponents during training, the observed runs of a series together.
 
     Columns: ``format``, ``series`` (the format, and the condition if there are several), ``role``, ``step``,
     ``exponent`` k, ``results`` in [2^k, 2^(k+1)) since the step before.
     """
     table = _with_series(experiment)
+    table = table[table["role"].isin(ROLES)]
     return table.groupby(["format", "series", "role", "step", "exponent"], as_index=False).agg({"results": "sum"})
 
 
 def magnitudes_table(experiment: Experiment) -> pd.DataFrame:
     """How results are spread over binary exponents in the last interval of each observed format and condition.
 
-    Columns: ``role``, ``format``, ``series`` (the format, and the condition if there are several), ``exponent`` k,
-    ``results`` with a magnitude in [2^k, 2^(k+1)), of all runs of the series, ``share`` of all results of the role that
-    are neither zero nor infinite.
+    Columns: ``role`` (also ``gradients of critic`` and so on, of each network), ``format``, ``series`` (the format, and
+    the condition if there are several), ``exponent`` k, ``results`` with a magnitude in [2^k, 2^(k+1)), of all runs of
+    the series, ``share`` of all results of the role that are neither zero nor infinite.
     """
     table = _with_series(experiment)
     last = table[table["step"] == table.groupby("id")["step"].transform("max")]
@@ -58,6 +61,13 @@ def magnitudes_table(experiment: Experiment) -> pd.DataFrame:
         ignore_index=True,
     )
     return sorted_
+
+
+def gradients_table(experiment: Experiment) -> pd.DataFrame:
+    """The rows of :func:`magnitudes_table` for the gradients of each network; of programs, for the backward pass."""
+    table = magnitudes_table(experiment)
+    of_networks = table[table["role"].str.startswith(OF_NETWORK)]
+    return of_networks if len(of_networks) else table[table["role"] == "backward"]
 
 
 def _with_series(experiment: Experiment) -> pd.DataFrame:
@@ -107,14 +117,15 @@ def draw_gradients(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figur
 
     Args:
         name: of the experiment.
-        table: from :func:`magnitudes_table`; ``roundoff plot`` shows the backward pass alone.
+        table: from :func:`magnitudes_table`; ``roundoff plot`` shows :func:`gradients_table`.
         size: of the figure.
 
     Source:
-        Low-precision SAC, Figure 6, which shows the gradients of actor and critic apart; runs record them together.
+        Low-precision SAC, Figure 6.
     """
     series, roles = list(dict.fromkeys(table["series"])), list(dict.fromkeys(table["role"]))
-    what = "gradients" if roles == ["backward"] else "magnitudes of results"
+    only = roles == ["backward"] or all(role.startswith(OF_NETWORK) for role in roles)
+    what = "gradients" if only else "magnitudes of results"
     with figure(len(roles), f"{name}: {what}", size=size) as (canvas, axes):
         for axis, role in zip(axes, roles, strict=False):
             for one, style in zip(series, ordered_looks(len(series)), strict=True):
@@ -131,7 +142,7 @@ def draw_gradients(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figur
             axis.set_xscale("log", base=2)
             axis.set_yscale("log")
             axis.set_title(role if len(roles) > 1 else "")
-            axis.set_xlabel(f"magnitude of a result{' of the backward pass' if what == 'gradients' else ''}")
+            axis.set_xlabel(f"magnitude of a {'gradient' if what == 'gradients' else 'result'}")
             axis.set_ylabel("share of results in [2^k, 2^(k+1))")
         styles = ordered_looks(len(series))
         lines = [axes[0].plot([], [], color=one.color, linestyle=one.line, linewidth=points(1.6))[0] for one in styles]

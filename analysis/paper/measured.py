@@ -11,7 +11,7 @@ from ..figures.differences import differences_table, distances_of
 from ..figures.drawing.axes import titles
 from ..figures.hyperparameters import hyperparameters_table
 from ..figures.logged_values import norms_table
-from ..figures.magnitudes import magnitudes_table
+from ..figures.magnitudes import OF_NETWORK, gradients_table
 from ..tables.summary import ALL_TASKS, records
 
 if TYPE_CHECKING:
@@ -79,16 +79,17 @@ def norms(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
 
 
 def gradients(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
-    """Returns the powers of two between which the results of the backward pass lie."""
-    table = magnitudes_table(experiment)
+    """Returns the powers of two between which the gradients of each network lie."""
+    table = gradients_table(experiment)
     rows = []
-    for (name, series), of_series in table[table["role"] == "backward"].groupby(["format", "series"], sort=False):
+    for (role, name, series), of_series in table.groupby(["role", "format", "series"], sort=False):
         ordered = of_series.sort_values("exponent")
         exponents, above = ordered["exponent"].to_numpy(int), ordered["share"].cumsum().to_numpy(float)
         low, middle, high = (exponents[np.searchsorted(above, share)] for share in (0.01, 0.5, 0.99))
         span = (exponents[-1] - exponents[0]) * math.log10(2)
         powers = {"smallest": exponents[0], "1 %": low, "median": middle, "99 %": high, "largest": exponents[-1]}
-        cells = {"format": str(series), **{key: f"2^{value}" for key, value in powers.items()}}
+        cells = {"gradients": str(role).removeprefix(OF_NETWORK), "format": str(series)}
+        cells |= {key: f"2^{value}" for key, value in powers.items()}
         rows.append(Measured(cells | {"powers of ten": f"{span:.0f}"}, {"format": name}, over_tasks=True))
     return rows
 

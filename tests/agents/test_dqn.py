@@ -495,7 +495,7 @@ def test_it_learns_breakout_from_planes(tmp_path, options):
 def test_norms_of_a_step(format, fixes):
     """Weights, gradients and steps by NumPy; moments after one step, which are the gradient by their decay."""
     agent, unseen = (make_agent(format, fixes=fixes, adam_beta1=0.75, adam_beta2=0.96) for _ in range(2))
-    agent.watch_norms()
+    norms = agent.watch_norms()["critic"]
     (batch,) = make_batches(agent, 1)
     before = agent.networks["critic"].flat.double().numpy().copy()
     scale = agent.optimizers["critic"].scale
@@ -508,6 +508,12 @@ def test_norms_of_a_step(format, fixes):
         "steps": np.linalg.norm(after - before), "first_layer_steps": np.linalg.norm((after - before)[:first]),
         "gradients": norm, "first_layer_gradients": np.linalg.norm(gradient[:first] / scale),
     }  # fmt: skip
+    _, powers = np.frexp(np.abs(gradient[(gradient != 0) & np.isfinite(gradient)]) / scale)
+    kept = norms.state_dict()
+    assert norms.exponents() == {str(power - 1): (powers == power).sum() for power in sorted(set(powers))}
+    assert norms.exponents() == {}
+    norms.load_state_dict(kept)
+    assert sum(norms.exponents().values()) == len(powers)
     found = {name.removeprefix("critic_"): value for name, value in agent.summarize(metrics).items() if "norm" in name}
     for name, value in expected_norms.items():
         assert found.pop(f"{name}_norm") == pytest.approx(value, rel=1e-12)

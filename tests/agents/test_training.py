@@ -177,7 +177,8 @@ def test_observing_changes_nothing_but_adds_records(tmp_path):
     )
     assert [without_norms(r) for r in others] == records(tmp_path / "plain")
     assert [r["step"] for r in extra] == [500, 1000]
-    assert set(extra[0]) == {"kind", "step", "forward", "backward", "optimizer", "averages", "targets"}
+    roles = {"forward", "backward", "optimizer", "averages", "targets"}
+    assert set(extra[0]) == {"kind", "step", *roles, "gradients of actor", "gradients of critic"}
     backward = extra[1]["backward"]
     assert sum(backward["exponents"].values()) <= backward["results"]
     assert -24 <= min(map(int, backward["exponents"])) <= max(map(int, backward["exponents"])) <= 15

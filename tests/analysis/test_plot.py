@@ -12,6 +12,7 @@ from roundoff.analysis import AnalysisError, against, plot, read_experiment
 from roundoff.analysis.figures.catalogue import FIGURES
 from roundoff.analysis.figures.drawing.style import SIZES
 from roundoff.analysis.figures.relative import relative_table
+from roundoff.analysis.paper.measured import gradients
 from roundoff.analysis.plot import read_table
 from roundoff.analysis.tables.summary import summarize
 from roundoff.cli import app
@@ -62,12 +63,30 @@ def test_exponents_are_read_and_drawn(sweep):
     assert [w.partition(": ")[2] for w in experiment.warnings] == ["this line is damaged; left out"] * 2
     written, _ = plot(sweep, only=["exponents", "gradients"], formats=["svg"])
     assert [path.name for path in written[-3:]] == ["exponents.svg", "gradients.csv", "gradients.svg"]
-    gradients = pd.read_csv(sweep / "gradients.csv")
-    assert gradients[["exponent", "results"]].to_numpy().tolist() == [[-20, 20], [3, 40]]  # of the last interval
-    assert gradients["share"].tolist() == pytest.approx([1 / 3, 2 / 3])
+    lying = pd.read_csv(sweep / "gradients.csv")
+    assert lying[["exponent", "results"]].to_numpy().tolist() == [[-20, 20], [3, 40]]  # of the last interval
+    assert lying["share"].tolist() == pytest.approx([1 / 3, 2 / 3])
     svg = written[-3].read_text()
     assert "<!-- e5m10: backward -->" in svg
     assert "forward" not in svg  # of which there are no results
+
+
+def test_gradients_of_networks_are_drawn_apart_where_they_were_counted(sweep):
+    counts = {"actor": {"-9": 3, "-8": 1}, "critic": {"2": 4}}
+    record = {f"gradients of {name}": {"exponents": found} for name, found in counts.items()}
+    for seed in (0, 1):
+        with (sweep / "runs" / f"cartpole_swingup-e5m10-s{seed}-all" / "metrics.jsonl").open("a") as metrics:
+            record |= {"kind": "numerics", "step": 2000, "backward": {"results": 9, "exponents": {"7": 9}}}
+            metrics.write(json.dumps(record) + "\n")
+    experiment = read_experiment(sweep)
+    plot(sweep, only=["gradients"], formats=["svg"])
+    table = pd.read_csv(sweep / "gradients.csv")
+    assert table[["role", "exponent", "results", "share"]].to_numpy().tolist() == [
+        ["gradients of actor", -9, 6, 0.75], ["gradients of actor", -8, 2, 0.25], ["gradients of critic", 2, 8, 1.0],
+    ]  # fmt: skip
+    assert set(FIGURES["exponents"].table(experiment, summarize(experiment), [])["role"]) == {"backward"}
+    measured = gradients(experiment, summarize(experiment))
+    assert [(row.cells["gradients"], row.cells["median"]) for row in measured] == [("actor", "2^-9"), ("critic", "2^2")]
 
 
 @pytest.fixture

@@ -465,3 +465,8 @@ def test_runs_whose_actors_left_no_times_are_left_out(tmp_path):
     finish(plan, tmp_path / "out")
     with pytest.raises(AnalysisError, match="its ended runs do not show actorq-fig4"):
         reproduce(tmp_path / "out", "actorq-fig4", [])
+
+
+def test_the_page_about_reproducing_names_every_figure():
+    page = (Path(__file__).parents[2] / "docs" / "reproducing.md").read_text(encoding="utf-8")
+    assert [name for name in REPRODUCIBLE if f"`{name}`" not in page] == []
