@@ -15,7 +15,7 @@ from roundoff.runs.metric import Metric
 from .errors import AnalysisError
 from .figures.drawing.style import SIZES
 from .figures.relative import relative_table
-from .plot import FORMATS, Named, about_open_runs, check_known, write_figure
+from .plot import TYPES, Named, about_open_runs, check_known, write_figure
 from .runs.experiment import read_experiment
 from .runs.files import replace_file
 from .tables.markdown import table as markdown_table
@@ -33,8 +33,8 @@ def compare(
     out: str | Path,
     *,
     names: Sequence[str] = (),
-    size: str = "screen",
-    formats: Sequence[str] = ("png", "svg"),
+    width: str = "screen",
+    types: Sequence[str] = ("png", "svg"),
 ) -> tuple[list[Path], tuple[str, ...]]:
     """Writes the figure ``relative`` over all sweeps, with its tables, into ``out``.
 
@@ -47,19 +47,19 @@ def compare(
         directories: of sweeps, or of runs; lines have their order.
         out: the folder to write into, made if it is missing.
         names: of the sweeps in the figure, in the order of ``directories``; empty: their own.
-        size: as of :func:`~.plot.plot`; ``single`` is called ``relative-single.png`` and so on.
-        formats: of the figure: ``png``, ``svg``, ``pdf``.
+        width: as of :func:`~.plot.plot`; ``single`` is called ``relative-single.png`` and so on.
+        types: of files with the figure: ``png``, ``svg``, ``pdf``.
 
     Returns:
         The files written, and warnings about what was left out: folders and conditions without runs in fp32 and in
         another float format, or of which fp32's mean is not above 0; metrics of which less is better; damage.
 
     Raises:
-        AnalysisError: no folder has anything to compare, the files cannot be written, there is no such size or format,
+        AnalysisError: no folder has anything to compare, the files cannot be written, there is no such width or type,
             or there are not as many names as folders.
     """
-    check_known("size", [size], SIZES)
-    check_known("format", formats, FORMATS)
+    check_known("width", [width], SIZES)
+    check_known("type", types, TYPES)
     if names and len(names) != len(directories):
         raise AnalysisError(f"{len(names)} names for {len(directories)} folders: give each folder one, in their order")
     warnings: list[str] = []
@@ -74,10 +74,10 @@ def compare(
     lines = pd.concat([_named(sweep.table, name) for sweep, name in zip(sweeps, called, strict=True)])
     metric = sweeps[0].metric if len({sweep.metric.name for sweep in sweeps}) == 1 else Metric()
     folder = make_directory(out)
-    stem = "relative" if size == "screen" else f"relative-{size}"
-    files = Named("relative", folder / "relative.csv", [folder / f"{stem}.{kind}" for kind in formats])
+    stem = "relative" if width == "screen" else f"relative-{width}"
+    files = Named("relative", folder / "relative.csv", [folder / f"{stem}.{kind}" for kind in types])
     title = called[0] if len(sweeps) == 1 else f"{len(sweeps)} sweeps"
-    written = write_figure(files, lines, title, size, metric)
+    written = write_figure(files, lines, title, width, metric)
     return [*written, replace_file(folder / "relative.md", _for_people(lines, metric).encode())], tuple(warnings)
 
 

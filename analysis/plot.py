@@ -40,16 +40,16 @@ _METADATA: dict[str, dict[str, Any]] = {
 
 _TEXTS = "id", "task", "panel", "series", "condition", "format", "status", "role", "seed", "x", "y", "across", "up"
 
-FORMATS = tuple(_METADATA)
-"""The formats of files with figures."""
+TYPES = tuple(_METADATA)
+"""The types of files with figures."""
 
 
 def plot(
     directory: str | Path,
     *,
-    size: str = "screen",
-    formats: Sequence[str] = ("png", "svg"),
-    only: Sequence[str] = (),
+    width: str = "screen",
+    types: Sequence[str] = ("png", "svg"),
+    figures: Sequence[str] = (),
     tables: Sequence[str] = (),
     out: str | Path | None = None,
 ) -> tuple[list[Path], tuple[str, ...]]:
@@ -68,10 +68,10 @@ def plot(
 
     Args:
         directory: the folder of a sweep, or of runs.
-        size: ``screen``; or ``single`` or ``double``, for a column of a journal or two: files are then called
+        width: ``screen``; or ``single`` or ``double``, for a column of a journal or two: files are then called
             ``degradation-single.pdf`` and so on.
-        formats: of figures: ``png``, ``svg``, ``pdf``.
-        only: names of figures to draw; all there are if empty.
+        types: of files with figures: ``png``, ``svg``, ``pdf``.
+        figures: names of those to draw; all there are if empty.
         tables: ``md``, ``tex``: the summary for people, too, as ``summary.md`` (Markdown) and ``summary.tex`` (LaTeX,
             with the package booktabs).
         out: another folder to write into; made if missing.
@@ -80,14 +80,14 @@ def plot(
         The files written, and warnings about what was left out: damaged files, unfinished runs.
 
     Raises:
-        AnalysisError: nothing to plot, the folder cannot be written to, or there is no such size, format, figure or
+        AnalysisError: nothing to plot, the folder cannot be written to, or there is no such width, type, figure or
             kind of table.
     """
     path = Path(directory)
     folder = path if out is None else Path(out)
-    check_known("size", [size], SIZES)
-    check_known("format", formats, FORMATS)
-    check_known("figure", only, FIGURES)
+    check_known("width", [width], SIZES)
+    check_known("type", types, TYPES)
+    check_known("figure", figures, FIGURES)
     check_known("kind of table", tables, printed.FORMATS)
     experiment = read_experiment(path)
     if out is not None:
@@ -104,12 +104,12 @@ def plot(
     for kind in tables:
         text = printed.as_text(printed.printed(experiment, summary), kind)
         written.append(replace_file(folder / f"summary.{kind}", text.encode()))
-    for name in only or FIGURES:
-        stem = name if size == "screen" else f"{name}-{size}"
+    for name in figures or FIGURES:
+        stem = name if width == "screen" else f"{name}-{width}"
         drawn = FIGURES[name].table(experiment, summary, warnings)
         if drawn is not None and (len(drawn) or (name in ALWAYS and experiment.metric.of_agents)):
-            of_figure = Named(name, folder / f"{name}.csv", [folder / f"{stem}.{kind}" for kind in formats])
-            written += write_figure(of_figure, drawn, experiment.name, size, experiment.metric)
+            of_figure = Named(name, folder / f"{name}.csv", [folder / f"{stem}.{kind}" for kind in types])
+            written += write_figure(of_figure, drawn, experiment.name, width, experiment.metric)
     return written, (*experiment.said, *warnings)
 
 
@@ -136,7 +136,7 @@ class Named(NamedTuple):
 
 
 def write_figure(
-    named: Named, table: pd.DataFrame, title: str, size: str = "screen", metric: Metric = RETURN
+    named: Named, table: pd.DataFrame, title: str, width: str = "screen", metric: Metric = RETURN
 ) -> list[Path]:
     """Writes a table, and the figure that is drawn from what was written; returns the paths of both.
 
@@ -145,8 +145,8 @@ def write_figure(
     """
     content = _csv(table)
     written = [replace_file(named.table, content)]
-    drawn = draw(named.figure, content, table, title, SIZES[size], metric)
-    images = [(path, _image(drawn, path.suffix[1:], SIZES[size].dots)) for path in named.images]
+    drawn = draw(named.figure, content, table, title, SIZES[width], metric)
+    images = [(path, _image(drawn, path.suffix[1:], SIZES[width].dots)) for path in named.images]
     return written + [replace_file(path, image) for path, image in images]
 
 

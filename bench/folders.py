@@ -19,7 +19,7 @@ RUNS = 10_000
 FORMATS = ["fp32", *(f"e5m{m}" for m in range(10, 1, -1))]
 RATES = [1e-4, 1e-3]
 RECORDS = 40  # episodes of a run; every tenth is followed by an evaluation
-COMMANDS = ["status", "collect", "against", "plot --only degradation", "plot", "report"]
+COMMANDS = ["status", "collect", "against", "plot --figures degradation", "plot", "report"]
 
 
 def main(runs: int = RUNS) -> None:

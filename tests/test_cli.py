@@ -171,7 +171,7 @@ def test_status_and_collect(undisturbed, tmp_path, monkeypatch, capsys):
     for command in (
         ["status", undisturbed],
         ["collect", undisturbed, "-o", out],
-        ["plot", undisturbed, "--only", "curves"],
+        ["plot", undisturbed, "--figures", "curves"],
     ):
         run = roundoff(*command)
         assert (run.returncode, run.stderr) == (0, "")
@@ -388,7 +388,7 @@ def test_hanging_up_stops_as_sigterm_does_unless_it_is_ignored(monkeypatch, igno
 
 
 def test_every_command_that_writes_files_takes_out():
-    """``run`` writes what its script does, and the table that ``--report`` names."""
+    """``run`` writes what its script does, and the table that ``--observe-table`` names."""
     writing = {
         "blame",
         "collect",

@@ -262,7 +262,7 @@ def test_wrong_links_and_references_are_found(tmp_path):
     text = ".. automodule:: roundoff.testing\n\n:func:`roundoff.no_such_name` :func:`compare` :func:`A.no_such_name`\n"
     (tmp_path / "docs/index.rst").write_text(f"Title\n=====\n\n.. toctree::\n\n   /README\n   page\n\n{text}")
     documented, warnings = built(tmp_path, tmp_path / "out")
-    assert "roundoff.testing.compare" in documented
+    assert "roundoff.testing.equivalence" in documented
     found = [line.removeprefix(f"{tmp_path}/") for line in warnings.splitlines()]
     expected = ["README.md:3: WARNING: ", "README.md:5: WARNING: ", "docs/page.md:3: WARNING: image file not readable",
                 "docs/lost.md: WARNING: document isn't included in any toctree",

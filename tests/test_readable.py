@@ -142,7 +142,7 @@ def test_what_a_program_writes_is_readable(program, wanted, given):
 def test_the_worst_is_readable_and_drawn(program):
     out, made, store = written(program, [WORST], [2**64 - 1, "text", -1.5])
     assert read(out, made, store) == []
-    plot(out, formats=["svg"], only=["degradation", "curves", "training", "heatmap"])
+    plot(out, types=["svg"], figures=["degradation", "curves", "training", "heatmap"])
     report(out)
 
 
@@ -215,5 +215,5 @@ def test_numbers_that_no_table_holds_end_no_command(tmp_path):
     assert sum("this line is damaged; left out" in one for one in said) == 3
     with suppress(AnalysisError):  # conditions have nothing in common
         against(tmp_path)
-    plot(tmp_path, formats=["svg"], only=["training"])
+    plot(tmp_path, types=["svg"], figures=["training"])
     report(tmp_path)

@@ -38,7 +38,7 @@ BASELINES = {
     "naive": Baseline(),
     "coercion": Baseline(coercion=True),
     "loss_scaling": Baseline(loss_scaling=True),
-    "mixed_precision": Baseline(loss_scaling=True, master_weights=True),
+    "master_weights": Baseline(loss_scaling=True, master_weights=True),
     # The defaults of torch.amp.GradScaler.
     "amp": Baseline(loss_scaling=True, initial_scale=2.0**16, growth_interval=2000),
     "eps": Baseline(eps_factor=10.0),

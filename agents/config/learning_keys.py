@@ -48,7 +48,7 @@ class OptimizerKeys(TrainConfig):
     )
     baseline: Annotated[str, AfterValidator(check_baseline)] = key(
         "none",
-        "One of the paper's baselines in place of the fixes: `naive`, `coercion`, `loss_scaling`, `mixed_precision`,"
+        "One of the paper's baselines in place of the fixes: `naive`, `coercion`, `loss_scaling`, `master_weights`,"
         " `amp` or `eps`; `fixes` is then none. `none`: the agent with its fixes. See docs/baselines.md.",
     )
     evaluation: Literal["deterministic", "sampled"] = key(

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    directory: str | Path, name: str, formats: Sequence[str] = ("png", "svg")
+    directory: str | Path, name: str, types: Sequence[str] = ("png", "svg")
 ) -> tuple[list[Path], tuple[str, ...]]:
     """Writes ``NAME.png``, ``NAME.svg``, ``NAME.csv`` (what they are drawn from) and ``NAME.md`` (the numbers).
 
     Args:
         directory: the folder of the sweep.
         name: one of :data:`REPRODUCIBLE`.
-        formats: of the figure.
+        types: of files with the figure.
 
     Returns:
         The files written, and warnings about what was left out.
@@ -55,7 +55,7 @@ def reproduce(
             f"{path}: its ended runs do not show {name}, {shown.title.lower()}; bring more of them to their end"
             f" with `roundoff sweep {shlex.quote(experiment.name)}`"
         )
-    images = [path / f"{name}.{kind}" for kind in formats]
+    images = [path / f"{name}.{kind}" for kind in types]
     named = Named(shown.figure, path / f"{name}.csv", images)
     written = write_figure(named, points, experiment.name, metric=experiment.metric)
     rows = shown.measured(experiment, summary)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +71,15 @@ class TrialOutcome:
     @classmethod
     def read(cls, path: Path) -> TrialOutcome:
         """The one in a file."""
-        return cls(**read_json(path)) if path.exists() else cls()
+        if not path.exists():
+            return cls()
+        found = cls(**read_json(path))
+        return replace(found, logged={name: float(value) for name, value in found.logged.items()})
+
+    def write(self, path: str) -> None:
+        """Writes it to a file; numbers as text, since JSON has no NaN."""
+        logged = {name: repr(value) for name, value in self.logged.items()}
+        write_json(path, {**asdict(self), "logged": logged})
 
 
 class _Logged:
@@ -112,6 +120,6 @@ def main() -> None:
     units = sorted(units_of(simulation, order.over)) if order.learn else []
     lost = left_behind(simulation.last_read, stepped)
     refusal = str(error) if isinstance(error, RoundoffError) else None
-    write_json(order.outcome, asdict(TrialOutcome(units, logged.values, refusal, lost)))
+    TrialOutcome(units, logged.values, refusal, lost).write(order.outcome)
     show_as_python(error)
     end_as_python(error)

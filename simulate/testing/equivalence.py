@@ -86,7 +86,7 @@ class Equivalence:
         return _bits(self.widths, self.first_errors, tolerance), _bits(self.widths, self.second_errors, tolerance)
 
 
-def compare(
+def equivalence(
     first: Callable[..., Any], second: Callable[..., Any], *inputs: Any, widths: Sequence[int] = WIDTHS
 ) -> Equivalence:
     """Runs two programs on the same inputs in float64 and at simulated significand widths.
@@ -142,10 +142,10 @@ def assert_equivalent(
     small but does not vanish.
 
     Args:
-        first: see :func:`compare`.
-        second: see :func:`compare`.
-        inputs: see :func:`compare`.
-        widths: see :func:`compare`.
+        first: see :func:`equivalence`.
+        second: see :func:`equivalence`.
+        inputs: see :func:`equivalence`.
+        widths: see :func:`equivalence`.
         exact_tolerance: allowed relative difference in float64.
         slope: largest slope allowed, above -1; None for no such check.
 
@@ -154,9 +154,9 @@ def assert_equivalent(
 
     Raises:
         NotEquivalentError: they differ by more than rounding errors.
-        FormatError: see :func:`compare`.
+        FormatError: see :func:`equivalence`.
     """
-    result = compare(first, second, *inputs, widths=widths)
+    result = equivalence(first, second, *inputs, widths=widths)
     table = ", ".join(f"m={m}: {d:.3g}" for m, d in zip(result.widths, result.differences, strict=True))
     if not result.exact_difference <= exact_tolerance:
         raise NotEquivalentError(

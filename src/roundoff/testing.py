@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from roundoff.simulate.testing.edge_values import edge_values
-from roundoff.simulate.testing.equivalence import Equivalence, NotEquivalentError, assert_equivalent, compare
+from roundoff.simulate.testing.equivalence import Equivalence, NotEquivalentError, assert_equivalent, equivalence
 
 if TYPE_CHECKING:
     from roundoff.simulate.testing.strategies import formats, tensors
@@ -12,8 +12,8 @@ __all__ = [
     "Equivalence",
     "NotEquivalentError",
     "assert_equivalent",
-    "compare",
     "edge_values",
+    "equivalence",
     "formats",
     "tensors",
 ]

@@ -140,7 +140,7 @@ def test_a_loss_scale_counts_the_largest_number_of_a_saturating_format_as_infini
 
 @natively
 def test_unscaled_gradients_underflow_in_half_and_not_in_master_weights(native):
-    for baseline, moment in (("loss_scaling", 0.0), ("mixed_precision", 1e-10)):
+    for baseline, moment in (("loss_scaling", 0.0), ("master_weights", 1e-10)):
         weights = torch.ones(3, dtype=torch.float16 if native else torch.float32)
         optimizer = optimizer_of(weights, baseline)
         assert optimizer.scale == 1e4
@@ -155,7 +155,7 @@ def test_unscaled_gradients_underflow_in_half_and_not_in_master_weights(native):
 @natively
 def test_master_weights_keep_changes_that_half_loses(native):
     moved = {}
-    for baseline in ("mixed_precision", "loss_scaling"):
+    for baseline in ("master_weights", "loss_scaling"):
         weights = torch.ones(2, dtype=torch.float16 if native else torch.float32)
         optimizer = optimizer_of(weights, baseline, lr=1e-4)
         seen = []
@@ -165,17 +165,17 @@ def test_master_weights_keep_changes_that_half_loses(native):
                 optimizer.step()
                 seen.append(weights[0].item())
         moved[baseline] = seen
-        if baseline == "mixed_precision":
+        if baseline == "master_weights":
             assert optimizer.parameters.dtype == torch.float32
             assert optimizer.parameters.tolist() == pytest.approx([1.002] * 2, abs=1e-6)
     assert set(moved["loss_scaling"]) == {1.0}
-    assert moved["mixed_precision"][3:6] == [1.0, 1 + 2**-10, 1 + 2**-10]  # half an ulp is passed at the fifth step
-    assert moved["mixed_precision"][-1] == 1 + 2 * 2**-10
+    assert moved["master_weights"][3:6] == [1.0, 1 + 2**-10, 1 + 2**-10]  # half an ulp is passed at the fifth step
+    assert moved["master_weights"][-1] == 1 + 2 * 2**-10
 
 
 @pytest.mark.parametrize("policy", [{}, "storage", {"rounding": "stochastic", "granularity": "primitive"}])
 def test_everything_but_the_update_is_of_the_format_with_master_weights(policy):
-    agent = run(make(baseline="mixed_precision", policy=policy), 12)
+    agent = run(make(baseline="master_weights", policy=policy), 12)
     low = agent.weights()
     masters = {
         "actor": agent.optimizers["actor"].parameters,
@@ -195,14 +195,14 @@ def test_everything_but_the_update_is_of_the_format_with_master_weights(policy):
 
 @natively
 def test_the_average_in_full_precision_follows_the_master_weights(native):
-    agent = run(make(native=native, baseline="mixed_precision", tau=1.0), 2)
+    agent = run(make(native=native, baseline="master_weights", tau=1.0), 2)
     master = agent.averages["target"].state_dict()["master"]
     assert torch.equal(master, agent.optimizers["critic"].parameters)
     assert torch.equal(agent.weights()["target"], agent.critic.flat)
 
 
 def test_master_weights_are_as_wide_as_the_carrier():
-    agent = run(make("e5m20", baseline="mixed_precision"), 2)
+    agent = run(make("e5m20", baseline="master_weights"), 2)
     assert agent.optimizers["critic"].parameters.dtype == torch.float64
     assert torch.equal(agent.critic.flat, round(agent.optimizers["critic"].parameters, "e5m20"))
 
@@ -271,7 +271,7 @@ def test_coercion_of_gradients_comes_before_the_optimizer(native):
         ("coercion", {}),
         ("loss_scaling", {"initial_loss_scale": 2.0**13}),
         ("amp", {"initial_loss_scale": 3.0}),  # has its own
-        ("mixed_precision", {"initial_loss_scale": 2.0**13}),
+        ("master_weights", {"initial_loss_scale": 2.0**13}),
     ],
 )
 def test_in_full_precision_a_baseline_is_the_naive_agent(name, keys):
@@ -289,7 +289,7 @@ def test_what_amp_and_loss_scaling_begin_with():
     for name, scale, interval in (
         ("amp", 2.0**16, 2000),
         ("loss_scaling", 1e4, 10_000),
-        ("mixed_precision", 1e4, 10_000),
+        ("master_weights", 1e4, 10_000),
     ):
         scaler = make(baseline=name).optimizers["critic"].scaler
         assert isinstance(scaler, LossScaler)
@@ -311,10 +311,10 @@ def test_runs_show_their_baseline(tmp_path):
     keys = {"steps": 400, "action_repeat": 20, "hidden_units": 8, "batch_size": 8, "seed_steps": 5, "eval_episodes": 1}
     results = {
         name: train(TrainConfig(format="e5m10", baseline=name, eval_every=400, **keys), tmp_path / name)
-        for name in ("naive", "mixed_precision", "coercion")
+        for name in ("naive", "master_weights", "coercion")
     }
     assert results["naive"].status == "crashed"
-    assert results["mixed_precision"].status == results["coercion"].status == "done"
+    assert results["master_weights"].status == results["coercion"].status == "done"
     table = summarize(read_experiment(tmp_path)).set_index("baseline")
     assert set(table.index) == set(results)
     assert np.allclose(table["mean"], [results[name].return_mean for name in table.index])

@@ -50,7 +50,7 @@ MORE = {
     "mx": {"format": "e5m10", "policy": {"operands": "mxfp8_e4m3"}},
     "no fix": {"format": "e5m10", "fixes": "none"},
     "amp": {"format": "e5m10", "baseline": "amp"},
-    "mixed": {"format": "e5m10", "baseline": "mixed_precision"},
+    "mixed": {"format": "e5m10", "baseline": "master_weights"},
     "coercion": {"format": "e5m5", "baseline": "coercion"},
     "native": {"format": "bf16", "native": True},
     "half": {"format": "fp16", "native": True},

@@ -62,7 +62,7 @@ def test_a_run_begins_an_ulp_beside_and_ends_elsewhere(tmp_path):
     [
         ({"format": "e5m10"}, "perturb: 1 moves the first weights of runs in fp32"),
         ({"policy": "mixed-precision"}, "perturb: 1 is for runs that nothing rounds, got policy"),
-        ({"baseline": "mixed_precision"}, "perturb: 1 is for runs without a baseline"),
+        ({"baseline": "master_weights"}, "perturb: 1 is for runs without a baseline"),
         ({"task": "gym:CartPole-v1", "algorithm": "sb3:PPO"}, "perturb is a key of"),
     ],
 )

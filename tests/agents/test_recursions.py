@@ -180,7 +180,7 @@ def test_a_table_of_what_each_needs_and_what_is_left():
         ({"format": "bf16", "policy": {"rules": [{"role": "targets", "format": "fp32"}]}}, ["adam_beta2"]),
         ({"format": "bf16", "policy": {"rounding": "stochastic"}}, []),
         ({"format": "bf16", "policy": {"preset": "mixed-precision"}}, []),
-        ({"format": "bf16", "baseline": "mixed_precision"}, ["discount"]),
+        ({"format": "bf16", "baseline": "master_weights"}, ["discount"]),
         ({"format": "e4m3", "fixes": ["all", "stochastic_targets", "stochastic_compensation"]}, ["adam_beta2"]),
         (
             {"format": "e4m3", "algorithm": "d4pg", "n_steps": 5, "atoms": 1},

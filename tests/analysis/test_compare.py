@@ -70,7 +70,7 @@ def test_a_line_for_each_sweep_with_what_varies_in_it(tmp_path):
 def test_the_table_for_people(tmp_path):
     one = write_sweep(tmp_path / "1", "dqn-quick")
     two = write_sweep(tmp_path / "2", "ppo|quick", shares={"fp32": 1, "e5m6": 0.75}, seeds=1)
-    compare([one, two], tmp_path, formats=["svg"])
+    compare([one, two], tmp_path, types=["svg"])
     said, empty, *table = (tmp_path / "relative.md").read_text().splitlines()
     assert said.startswith("Mean return as a share of fp32's (95 % bootstrap interval) by significand bits m")
     assert said.endswith("Runs of each format: 1 to 2.")
@@ -96,7 +96,7 @@ def test_the_table_for_people(tmp_path):
 )
 def test_names_of_sweeps(tmp_path, own, names, called):
     folders = [write_sweep(tmp_path / str(number), name) for number, name in enumerate(own)]
-    compare(folders, tmp_path / "out", names=names, formats=[])
+    compare(folders, tmp_path / "out", names=names, types=[])
     table = pd.read_csv(tmp_path / "out" / "relative.csv", dtype=str)
     assert list(dict.fromkeys(table["series"])) == list(dict.fromkeys(table["sweep"])) == called
 
@@ -104,11 +104,11 @@ def test_names_of_sweeps(tmp_path, own, names, called):
 def test_the_same_runs_give_the_same_bytes(tmp_path):
     folders = [write_sweep(tmp_path / name, name) for name in ("dqn", "ppo")]
     for out in ("one", "two"):
-        compare(folders, tmp_path / out, formats=["png", "svg", "pdf"])
+        compare(folders, tmp_path / out, types=["png", "svg", "pdf"])
     names = {path.name for path in (tmp_path / "one").iterdir()}
     assert names == {f"relative.{kind}" for kind in ("csv", "png", "svg", "pdf", "md")}
     assert all((tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes() for name in names)
-    written, _ = compare(folders[:1], tmp_path / "three", size="single", formats=["pdf"])
+    written, _ = compare(folders[:1], tmp_path / "three", width="single", types=["pdf"])
     assert [path.name for path in written] == ["relative.csv", "relative-single.pdf", "relative.md"]
 
 
@@ -131,7 +131,7 @@ def test_what_cannot_be_compared_is_left_out_and_said(tmp_path):
     write_program_sweep(loss, runs, metric=LOSS)
     without = "the mean of fp32 is -400, not above 0, and has no shares; left out"
     everything = [good, no_fp32, no_floats, waiting, many, loss, tmp_path / "missing"]
-    _, warnings = compare(everything, tmp_path / "out", formats=["svg"])
+    _, warnings = compare(everything, tmp_path / "out", types=["svg"])
     assert set(lines(tmp_path / "out")["sweep"]) == {"good", "d"}
     assert "<!-- 2 sweeps: return" in (tmp_path / "out" / "relative.svg").read_text()
     assert [warning.partition(str(tmp_path))[2].lstrip("/") for warning in warnings] == [
@@ -152,7 +152,7 @@ def test_what_cannot_be_compared_is_left_out_and_said(tmp_path):
 def test_open_runs_are_not_in_the_figure(tmp_path):
     folder = write_sweep(tmp_path / "1", "dqn")
     (folder / "runs" / "05-e5m2-0" / "result.json").unlink()
-    _, (warning,) = compare([folder], tmp_path, formats=[])
+    _, (warning,) = compare([folder], tmp_path, types=[])
     assert warning.endswith("1 runs have not ended (1 waiting) and have no score in the figure")
     assert lines(tmp_path)["runs"].tolist() == [1, 2]
 
@@ -161,7 +161,7 @@ def test_a_condition_whose_fp32_runs_are_open_is_left_out(tmp_path):
     folder = write_sweep(tmp_path / "1", "dqn", lr=[0.1, 0.2])
     for result in (folder / "runs").glob("*-fp32-1/result.json"):
         result.unlink()
-    _, warnings = compare([folder], tmp_path, formats=[])
+    _, warnings = compare([folder], tmp_path, types=[])
     assert warnings[1] == f"{folder}: gym:CartPole-v1, lr 0.2: no fp32 run has ended, so there are no shares; left out"
     assert set(lines(tmp_path)["condition"]) == {"e5mX, lr 0.1"}
     assert set(lines(tmp_path)["series"]) == {"dqn"}
@@ -170,8 +170,8 @@ def test_a_condition_whose_fp32_runs_are_open_is_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": "poster"}, "size 'poster': there is no such size"),
-        ({"formats": ["gif"]}, "format 'gif': there is no such format"),
+        ({"width": "poster"}, "width 'poster': there is no such width"),
+        ({"types": ["gif"]}, "type 'gif': there is no such type"),
         ({"names": ["a", "b"]}, "2 names for 1 folders: give each folder one"),
     ],
 )

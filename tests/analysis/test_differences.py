@@ -81,7 +81,7 @@ def test_states_are_what_the_run_met(folder):
 
 def test_they_are_drawn_and_damage_is_named(folder):
     (folder / "e5m10" / "snapshots" / "1500.npz").write_bytes(b"PK\x03\x04 torn")
-    written, warnings = plot(folder, only=["training", "differences"])
+    written, warnings = plot(folder, figures=["training", "differences"])
     assert [path.name for path in written[-2:]] == ["differences.png", "differences.svg"]
     assert {"differences.csv", "training.png"} <= {path.name for path in written}
     assert len(warnings) == 1

@@ -51,7 +51,7 @@ def draw(name, experiment, size="screen"):
 
 
 def test_exponents_are_read_and_drawn(sweep):
-    assert [path.name for path in plot(sweep, only=["exponents", "gradients"])[0]] == ["summary.csv", "runs.csv"]
+    assert [path.name for path in plot(sweep, figures=["exponents", "gradients"])[0]] == ["summary.csv", "runs.csv"]
     for seed in (0, 1):
         with (sweep / "runs" / f"cartpole_swingup-e5m10-s{seed}-all" / "metrics.jsonl").open("a") as metrics:
             for step in (1000, 2000):
@@ -61,7 +61,7 @@ def test_exponents_are_read_and_drawn(sweep):
     experiment = read_experiment(sweep)
     assert experiment.exponents["results"].sum() == 2 * 2 * 30
     assert [w.partition(": ")[2] for w in experiment.warnings] == ["this line is damaged; left out"] * 2
-    written, _ = plot(sweep, only=["exponents", "gradients"], formats=["svg"])
+    written, _ = plot(sweep, figures=["exponents", "gradients"], types=["svg"])
     assert [path.name for path in written[-3:]] == ["exponents.svg", "gradients.csv", "gradients.svg"]
     lying = pd.read_csv(sweep / "gradients.csv")
     assert lying[["exponent", "results"]].to_numpy().tolist() == [[-20, 20], [3, 40]]  # of the last interval
@@ -100,7 +100,7 @@ def test_another_folder_may_be_written_into(sweep, tmp_path_factory, capsys):
     """The folder of the runs may be somebody else's, or only for reading."""
     out = tmp_path_factory.mktemp("out") / "new"
     before = sorted(path.name for path in sweep.iterdir())
-    app(["plot", str(sweep), "--only", "degradation", "--out", str(out)], standalone_mode=False)
+    app(["plot", str(sweep), "--figures", "degradation", "--out", str(out)], standalone_mode=False)
     app(["report", str(sweep), "-o", str(out / "pages" / "mine.html")], standalone_mode=False)
     assert {"degradation.png", "degradation.csv", "summary.csv"} <= {path.name for path in out.iterdir()}
     assert "report" in (out / "pages" / "mine.html").read_text()
@@ -108,19 +108,19 @@ def test_another_folder_may_be_written_into(sweep, tmp_path_factory, capsys):
     assert str(out / "degradation.png") in capsys.readouterr().out
     (out / "file").touch()
     with pytest.raises(AnalysisError, match="file: cannot be made a folder"):
-        plot(sweep, only=["degradation"], out=out / "file")
+        plot(sweep, figures=["degradation"], out=out / "file")
 
 
 def test_records_are_read_once_and_only_by_those_who_need_them(sweep, monkeypatch):
     """A folder of thousands of runs is read within seconds where final scores are all that is asked for."""
     read = []
     monkeypatch.setattr("roundoff.runs.log.read_bytes", lambda path: read.append(path) or path.read_bytes())
-    plot(sweep, only=["degradation"], formats=["svg"])
+    plot(sweep, figures=["degradation"], types=["svg"])
     assert read == []
     against(sweep)  # reads evaluations, for the areas under curves
     assert len(read) == len(set(read)) > 0
     read.clear()
-    plot(sweep, formats=["svg"])
+    plot(sweep, types=["svg"])
     assert len(read) == len(set(read)) == 12
 
 
@@ -262,7 +262,7 @@ def test_what_runs_log_is_found_in_their_files(tmp_path):
             log(root / "runs" / write_run(root, "fp32", seed)["id"], **values)
     (run, _) = sorted((unknown / "runs").iterdir())
     log(run, epsilon=1, regret=2)
-    plot(known / "runs", only=["training"], formats=["svg"])
+    plot(known / "runs", figures=["training"], types=["svg"])
     drawn = draw("training", read_experiment(known / "runs"))
     assert [axis.get_ylabel() for axis in drawn.axes] == ["mean Q value", "loss scale of the critics"]
     assert [axis.get_yscale() for axis in drawn.axes] == ["linear", "log"]
@@ -279,7 +279,7 @@ def test_what_runs_log_is_found_in_their_files(tmp_path):
 )
 def test_odd_names_of_logged_values(tmp_path, values, drawn):
     log(tmp_path / "runs" / write_run(tmp_path, "fp32", 0)["id"], **values)
-    written, warnings = plot(tmp_path / "runs", only=["training"], formats=["svg"])
+    written, warnings = plot(tmp_path / "runs", figures=["training"], types=["svg"])
     assert any("log 1000 values" in warning for warning in warnings) == (len(values) == 1000)
     table = FIGURES["training"].table(read_experiment(tmp_path / "runs"), None, [])
     assert (table is None) == (drawn is None) == (len(written) == 2)
@@ -305,7 +305,7 @@ def test_returns_of_other_environments_have_their_own_range(tmp_path):
         low, high = drawn.axes[0].get_ylim()
         assert -1500 < low < -1400
         assert 0 < high < 100
-    plot(tmp_path / "all" / "runs", only=["degradation"], formats=["svg"])  # nor any warning
+    plot(tmp_path / "all" / "runs", figures=["degradation"], types=["svg"])  # nor any warning
 
 
 def test_figures_show_every_run(sweep):
@@ -348,7 +348,7 @@ def files(folder):
 
 
 def test_the_same_runs_give_the_same_bytes_in_any_order(sweep, tmp_path_factory):
-    options = {"formats": ("png", "svg", "pdf"), "only": ("degradation", "curves")}
+    options = {"types": ("png", "svg", "pdf"), "figures": ("degradation", "curves")}
     written, warnings = plot(sweep, **options)
     assert not warnings
     assert {"degradation.pdf", "curves.csv", "curves.svg"} <= {path.name for path in written}
@@ -374,7 +374,7 @@ def test_single_runs_and_plain_folders_are_read_too(sweep):
     assert len(read_experiment(sweep / "runs").runs) == 12
     (one,) = (sweep / "runs").glob("*e5m5-s1*")
     assert read_experiment(one).runs["return"].tolist() == [710.0]
-    plot(one, formats=["svg"], only=["degradation", "curves"])  # one format, no fp32, no interval
+    plot(one, types=["svg"], figures=["degradation", "curves"])  # one format, no fp32, no interval
 
 
 def test_a_torn_last_line_costs_only_itself(sweep):
@@ -396,7 +396,7 @@ def test_unfinished_and_damaged_runs_are_reported_and_left_out(sweep):
     (sweep / "runs" / "cartpole_swingup-fp32-s1-all" / "result.json").write_text("{]")
     shutil.rmtree(sweep / "runs" / "cartpole_swingup-e5m5-s0-all")
     (sweep / "runs" / "cartpole_swingup-e5m5-s1-all" / "result.json").write_text('{"status": "odd"}')
-    _, warnings = plot(sweep, only=["degradation"], formats=["svg"])
+    _, warnings = plot(sweep, figures=["degradation"], types=["svg"])
     text = "\n".join(warnings)
     assert "4 runs have not ended (2 waiting, 2 failed)" in text
     assert "result.json: is not JSON" in text
@@ -423,7 +423,7 @@ def test_folders_without_results_are_refused(tmp_path, prepare, message):
 
 def test_figures_are_drawn_from_their_tables_alone(sweep):
     """The numbers in a figure are those of its table: drawn again from the file, it is the same."""
-    plot(sweep, size="single", formats=["svg"], only=["degradation"])
+    plot(sweep, width="single", types=["svg"], figures=["degradation"])
     table = read_table((sweep / "degradation.csv").read_bytes())
     assert list(table.loc[table["kind"] == "mean", "return"]) == [810, 800, 710, 60]
     (axis,) = FIGURES["degradation"].draw("demo", table, size=SIZES["single"]).axes
@@ -444,9 +444,9 @@ def test_sizes_of_pages(sweep):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": "a4"}, "size 'a4': there is no such size; allowed are screen, single, double"),
-        ({"formats": ["gif"]}, "format 'gif': there is no such format; allowed are png, svg, pdf"),
-        ({"only": ["pie"]}, "figure 'pie': there is no such figure; allowed are degradation, curves"),
+        ({"width": "a4"}, "width 'a4': there is no such width; allowed are screen, single, double"),
+        ({"types": ["gif"]}, "type 'gif': there is no such type; allowed are png, svg, pdf"),
+        ({"figures": ["pie"]}, "figure 'pie': there is no such figure; allowed are degradation, curves"),
     ],
 )
 def test_other_sizes_formats_and_figures_are_refused(sweep, options, message):

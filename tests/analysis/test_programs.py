@@ -120,14 +120,14 @@ def test_no_users_module_is_imported_for_a_name(families, monkeypatch):
 
 
 def test_plots_and_the_page_are_made_of_any_family(families):
-    written, warnings = plot(families, formats=["svg"])
+    written, warnings = plot(families, types=["svg"])
     assert warnings == ()
     assert {"degradation.svg", "curves.svg", "training.svg"} <= {path.name for path in written}
     drawn = (families / "degradation.svg").read_text()
     assert "mymodule:ternary" in drawn
     assert "return" not in drawn
     again = {path: path.read_bytes() for path in written}
-    plot(families, formats=["svg"])
+    plot(families, types=["svg"])
     assert again == {path: path.read_bytes() for path in written}
     page = report(families)[0].read_text()
     for said in ("Accuracy of each run", "mymodule:ternary", "positX: <b>", "intX: <b>", "mxfp8_e4m3: <b>"):
@@ -189,7 +189,7 @@ def test_crashes_without_a_score_stand_at_the_worse_edge(losses):
 def test_all_runs_crash_without_a_score(tmp_path):
     runs = [write_run(tmp_path, f, s, None, metric=LOSS, crash=(5, BIRTH)) for f in ("fp32", "e5m3") for s in (0, 1)]
     write_sweep(tmp_path, runs, LOSS)
-    _, warnings = plot(tmp_path, formats=["svg"])
+    _, warnings = plot(tmp_path, types=["svg"])
     assert warnings == ()
     assert math.isnan(pd.read_csv(tmp_path / "summary.csv")["mean"].iloc[0])
     page = report(tmp_path)[0].read_text()
@@ -208,7 +208,7 @@ def test_a_heat_map_of_two_settings(losses):
     assert [label.get_text() for label in axis.get_xticklabels()] == ["fp32", "e5m10", "e5m7", "e5m3"]
     assert [label.get_text() for label in axis.get_yticklabels()] == ["default", "e8m7/32"]
     assert "2.21\n1 x" in {text.get_text() for text in axis.texts}
-    written, _ = plot(losses, only=["heatmap"], formats=["svg"])  # and from the file
+    written, _ = plot(losses, figures=["heatmap"], types=["svg"])  # and from the file
     assert "e8m7/32" in written[-1].read_text()
 
 
@@ -256,7 +256,7 @@ def test_what_a_program_logs_is_drawn_under_its_name(tmp_path):
 def test_a_logged_name_is_no_formula(tmp_path):
     logs = [{"step": step, r"a $\foo$ b": step / 10} for step in range(1, 9)]
     write_sweep(tmp_path, [write_run(tmp_path, "e5m10", seed, 0.5, logs=logs) for seed in range(2)])
-    plot(tmp_path, formats=["svg"])
+    plot(tmp_path, types=["svg"])
 
 
 def test_keys_of_a_program_may_have_any_name(tmp_path):
@@ -275,7 +275,7 @@ def test_keys_of_a_program_may_have_any_name(tmp_path):
     assert experiment.conditions.told  # and some way to tell the runs apart
     assert set(experiment.runs["steps"]) == {"none", "default"}
     assert summarize(experiment)["mean"].tolist() == pytest.approx([0.55, 0.55, 0.9])
-    plot(tmp_path, formats=["svg"])
+    plot(tmp_path, types=["svg"])
     report(tmp_path)
 
 
@@ -308,7 +308,7 @@ def test_a_metric_that_is_none(tmp_path, damage):
 
 
 def test_what_failed_first(families):
-    written, _ = plot(families, formats=["svg"], only=["curves"], tables=["md", "tex"])
+    written, _ = plot(families, types=["svg"], figures=["curves"], tables=["md", "tex"])
     assert [path.name for path in written[:5]] == [
         "summary.csv", "runs.csv", "failures.csv", "summary.md", "summary.tex",
     ]  # fmt: skip
@@ -323,7 +323,7 @@ def test_what_failed_first(families):
 
 
 def test_tables_for_people(families):
-    plot(families, formats=["svg"], only=["curves"], tables=["md", "tex"])
+    plot(families, types=["svg"], figures=["curves"], tables=["md", "tex"])
     head, rule, *rows = (families / "summary.md").read_text().splitlines()
     assert head.split("|")[1:-1][0].strip() == "format"
     assert "| accuracy" in head

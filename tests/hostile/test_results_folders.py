@@ -30,8 +30,8 @@ OTHER_FILES = [
 WRITTEN = ["report.html", "summary.csv", "runs.csv", "curves.csv", "curves.svg", "differences.csv", "differences.svg"]
 EVERYTHING = {**VALUES, **{name: json.dumps(text) for name, text in TEXTS.items()}}
 VALUE_TEXTS = list(EVERYTHING.values())
-FEW_FIGURES = ("--only", "curves,differences", "--format", "svg")
-DIFFERENCES = ("--only", "differences", "--format", "svg")
+FEW_FIGURES = ("--figures", "curves,differences", "--type", "svg")
+DIFFERENCES = ("--figures", "differences", "--type", "svg")
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_nothing_is_wrong_yet(commands, folder):
     assert commands.run("collect", folder, "-o", "all.parquet")[2] == ""
     assert commands.run("report", folder)[2] == ""
     assert commands.run("plot", folder, *FEW_FIGURES)[2] == ""
-    assert commands.run("compare", folder, "-o", "compared", "--format", "svg")[2] == ""
+    assert commands.run("compare", folder, "-o", "compared", "--type", "svg")[2] == ""
     assert all((folder / name).stat().st_size for name in WRITTEN)
 
 
@@ -268,4 +268,4 @@ def test_any_value_anywhere(commands, data):
             damage = data.draw(st.sampled_from(range(len(with_json))))
             with_json[damage](data.draw(st.sampled_from(sorted(EVERYTHING.values(), key=len)[:-4])))
     commands.look(folder)
-    commands.run("plot", folder, "--format", "svg")
+    commands.run("plot", folder, "--type", "svg")

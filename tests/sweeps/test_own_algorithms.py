@@ -55,7 +55,7 @@ def test_a_sweep_finds_it_beside_its_file_and_its_workers_do(folder):
     assert "out: 2 done, 0 crashed, 0 failed of 2 runs" in done.stdout, done.stderr
     status = fork_command("status", "out", cwd=folder)
     assert (status.returncode, status.stdout.count("done  ")) == (0, 2), status.stderr
-    drawn = fork_command("plot", "out", "--only", "degradation", cwd=folder)
+    drawn = fork_command("plot", "out", "--figures", "degradation", cwd=folder)
     assert drawn.returncode == 0, drawn.stderr
 
 

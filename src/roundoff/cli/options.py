@@ -40,7 +40,7 @@ Margin = Annotated[
     float,
     typer.Option(min=0, max=1, help="The difference that is too small to matter, as a fraction of fp32's mean score."),
 ]
-FigureFormats = Annotated[str, typer.Option("--format", help="Of figures: png, svg, pdf, with commas.")]
+FileTypes = Annotated[str, typer.Option("--type", help="Of files with figures: png, svg, pdf, with commas.")]
 
 
 AllowImport = Annotated[

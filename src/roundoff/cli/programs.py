@@ -43,8 +43,8 @@ def run(
     observe: Annotated[
         bool, typer.Option("--observe", help="Print at the end, to standard error, what rounding did.")
     ] = False,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE.csv", help="Write that as a table, too.", dir_okay=False)
+    observe_table: Annotated[
+        Path | None, typer.Option(metavar="FILE.csv", help="Write what rounding did as a table, too.", dir_okay=False)
     ] = None,
     cost: Annotated[
         bool,
@@ -70,7 +70,7 @@ def run(
     over: Annotated[
         Literal["operation", "module", "role"], typer.Option(help="What to blame: operation, module or role.")
     ] = "operation",
-    exact: Annotated[
+    exact_in: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
@@ -78,7 +78,7 @@ def run(
             " network; any number of these.",
         ),
     ] = None,
-    only: Annotated[
+    only_in: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="A function in which alone something is rounded; any number of these."),
     ] = None,
@@ -94,7 +94,7 @@ def run(
     from roundoff.simulate.scripts.running import Script, end_as_python, run_as_main, show_as_python
     from roundoff.simulate.watching.lost_numbers import SteppedOptimizers, left_behind
 
-    _check_folder("--report", report)
+    _check_folder("--observe-table", observe_table)
     _check_folder("--cost-table", cost_table)
     counts = cost or cost_table is not None or bool(cost_models)
     models = [cost_model(name) for name in cost_models or []]
@@ -102,16 +102,16 @@ def run(
     program = Script(script, tuple(arguments or ()), module)
     given = {"rounding": rounding, "accumulate": accumulate, "granularity": granularity, "scalars": scalars}
     chosen = _policy(format_name, policy, {name: value for name, value in given.items() if value is not None})
-    chosen = _with_exact(chosen, exact or [], only or [])
+    chosen = _with_exact(chosen, exact_in or [], only_in or [])
     if blame is not None:
-        _check_alone(observes=observe or report is not None, counts=counts)
+        _check_alone(observes=observe or observe_table is not None, counts=counts)
         _blame(program, chosen, blame, over=over, seed=seed, threads=threads, imports=allow_import or ())
         return
     if threads is not None:
         import torch
 
         torch.set_num_threads(threads)
-    simulation = Simulation(chosen, seed=seed, observe=observe or report is not None, cost=counts)
+    simulation = Simulation(chosen, seed=seed, observe=observe or observe_table is not None, cost=counts)
     with SteppedOptimizers() as stepped, PythonChildren() as children:
         error = run_as_main(program, simulation)
     show_as_python(error)
@@ -126,14 +126,14 @@ def run(
             " from; --policy mixed-precision rounds products alone; docs/nan.md says more.",
             error=True,
         )
-    if observe or report is not None:
+    if observe or observe_table is not None:
         sys.stdout.flush()
         seen = simulation.report()
         say(seen, error=True)
-        if report is not None:
+        if observe_table is not None:
             from roundoff.files import write_text
 
-            write_text(report, seen.table.to_csv(index=False))
+            write_text(observe_table, seen.table.to_csv(index=False))
     if counts:
         _tell_cost(simulation, models, cost_table)
     end_as_python(error)
@@ -147,7 +147,7 @@ def _check_folder(hint: str, file: Path | None) -> None:
 def _check_alone(*, observes: bool, counts: bool) -> None:
     """Refuses what trials of blame do not tell."""
     if observes:
-        raise typer.BadParameter("leave out --observe and --report", param_hint="--blame")
+        raise typer.BadParameter("leave out --observe and --observe-table", param_hint="--blame")
     if counts:
         raise typer.BadParameter("leave out --cost, --cost-table and --cost-model", param_hint="--blame")
 

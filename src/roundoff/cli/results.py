@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from roundoff.cli.options import AsJson, FigureFormats, Margin, parts, print_warnings, say, say_json
+from roundoff.cli.options import AsJson, FileTypes, Margin, parts, print_warnings, say, say_json
 
 Directories = Annotated[list[Path], typer.Argument(metavar="DIRECTORY...", help="Folders of sweeps, or of runs.")]
-FigureSize = Annotated[
+FigureWidth = Annotated[
     str, typer.Option(help="screen; or single (3.25 in) or double (6.75 in), for columns of a journal.")
 ]
 
@@ -18,9 +18,11 @@ FigureSize = Annotated[
 def plot(
     directory: Annotated[Path, typer.Argument(help="Folder of a sweep, or of one run.")],
     *,
-    size: FigureSize = "screen",
-    formats: FigureFormats = "png,svg",
-    only: Annotated[str, typer.Option(help="Names of the figures to draw, with commas [default: all there are].")] = "",
+    width: FigureWidth = "screen",
+    types: FileTypes = "png,svg",
+    figures: Annotated[
+        str, typer.Option(help="Names of the figures to draw, with commas [default: all there are].")
+    ] = "",
     tables: Annotated[str, typer.Option(help="The summary for people, too: md, tex, with commas.")] = "",
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder to write into; made if missing [default: DIRECTORY].")
@@ -30,7 +32,7 @@ def plot(
     from roundoff.analysis import plot as plot_sweep
 
     written, warnings = plot_sweep(
-        directory, size=size, formats=parts(formats), only=parts(only), tables=parts(tables), out=out
+        directory, width=width, types=parts(types), figures=parts(figures), tables=parts(tables), out=out
     )
     print_warnings(warnings)
     for path in written:
@@ -44,13 +46,13 @@ def compare(
     names: Annotated[
         str, typer.Option(help="Of the lines, with commas, one for each folder [default: the sweeps'].")
     ] = "",
-    size: FigureSize = "screen",
-    formats: FigureFormats = "png,svg",
+    width: FigureWidth = "screen",
+    types: FileTypes = "png,svg",
 ) -> None:
     """Draw several sweeps in one figure: what is left of fp32's score in fewer significand bits."""
     from roundoff.analysis import compare as compare_sweeps
 
-    written, warnings = compare_sweeps(directories, out, names=parts(names), size=size, formats=parts(formats))
+    written, warnings = compare_sweeps(directories, out, names=parts(names), width=width, types=parts(types))
     print_warnings(warnings)
     for path in written:
         say(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -17,14 +17,18 @@ from roundoff.cli.options import (
     Population,
     Workers,
     allowed_imports,
+    import_allowed,
     say,
     say_outcome,
     stoppable,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from roundoff.agents import TrainConfig
     from roundoff.agents.run.profile import Profile
+    from roundoff.simulate import Blame
 
 
 def train(
@@ -100,7 +104,14 @@ def blame(
     at_least: Annotated[
         float | None, typer.Option(help="Return at which a run has succeeded [default: it must not crash].")
     ] = None,
-    over: Annotated[str, typer.Option(help="What to blame: operation or role.")] = "operation",
+    measure: Annotated[
+        str | None,
+        typer.Option(help="What a program (program=FILE.py:FUNCTION) must reach: loss<2.5, accuracy>=0.9, finite."),
+    ] = None,
+    over: Annotated[
+        Literal["operation", "module", "role"],
+        typer.Option(help="What to blame: operation or role; of a program, module, too."),
+    ] = "operation",
     seeds: Annotated[
         int | None,
         typer.Option(
@@ -113,10 +124,25 @@ def blame(
     population: Population = 8,
     allow_import: AllowImport = None,
 ) -> None:
-    """Find what a run cannot do in its format: the fewest operations, by short runs; with --seeds, what each costs."""
+    """Find what a run cannot do in its format: the fewest operations, by short runs; with --seeds, what each costs.
+
+    A run is an agent's, or one of a program: program=train.py:train --measure 'accuracy>=0.9'.
+    """
     from roundoff.agents.training.blame import blame_run
     from roundoff.sweeps.language.plan import plan_run
 
+    if any(override.startswith("program=") for override in overrides or ()):
+        if config or at_least is not None or seeds is not None:
+            raise typer.BadParameter("of a program, leave out --config, --at-least and --seeds", param_hint="program")
+        if measure is None:
+            raise typer.BadParameter("say what it must reach, such as 'accuracy>=0.9'", param_hint="--measure")
+        import_allowed(allow_import)
+        with stoppable("nothing was written"):
+            found_in_program = _blame_program(overrides or [], measure, over, allow_import or ())
+        say(found_in_program)
+        return
+    if measure is not None:
+        raise typer.BadParameter("is about programs; an agent's run has --at-least", param_hint="--measure")
     imports = allowed_imports(allow_import, overrides, config)
     run_config = plan_run(config, overrides or ())
     hint = f"the same command continues; finished trials are kept in {out}"
@@ -143,6 +169,31 @@ def blame(
             allow_imports=imports,
         )
     say(found)
+
+
+def _blame_program(
+    overrides: Sequence[str],
+    measure: str,
+    over: Literal["operation", "module", "role"],
+    imports: Sequence[str],
+) -> Blame:
+    """Looks for the operations, modules or roles that a program needs in high precision."""
+    from roundoff.simulate.scripts.blaming import blame_script
+    from roundoff.simulate.scripts.measures import Measure
+    from roundoff.simulate.scripts.running import Script
+    from roundoff.sweeps.programs.called import MODULE, argument_for, config_from
+
+    config = config_from(overrides)
+    return blame_script(
+        Script(MODULE, (argument_for(config),), is_module=True),
+        config.own.policy_of_run(),
+        Measure.parse(measure),
+        over=over,
+        seed=config.seed,
+        threads=config.own.threads,
+        imports=imports,
+        on_trial=lambda line: say(line, error=True),
+    )
 
 
 def _blame_returns(config: TrainConfig, directory: Path, workers: int | None, **how: Any) -> None:

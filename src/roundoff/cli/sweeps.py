@@ -14,7 +14,7 @@ from roundoff.cli.options import (
     AsJson,
     Compiled,
     DryRun,
-    FigureFormats,
+    FileTypes,
     NoEstimate,
     Overrides,
     Population,
@@ -110,7 +110,7 @@ def reproduce(
         Path, typer.Option("--out", "-o", help="Folder of results; each sweep has a folder of its own in it.")
     ] = Path("results"),
     workers: Workers = None,
-    formats: FigureFormats = "png,svg",
+    types: FileTypes = "png,svg",
     dry_run: DryRun = False,
     no_estimate: NoEstimate = False,
     compiled: Compiled = None,
@@ -134,10 +134,10 @@ def reproduce(
         _print_plan(plan, directory, None if no_estimate else workers or usable_cores())
         return
     from roundoff.analysis.paper.reproduction import reproduce as reproduce_figure
-    from roundoff.analysis.plot import FORMATS, check_known
+    from roundoff.analysis.plot import TYPES, check_known
 
-    kinds = parts(formats)
-    check_known("format", kinds, FORMATS)
+    kinds = parts(types)
+    check_known("type", kinds, TYPES)
     with stoppable(f"the same command continues; finished runs are kept in {directory}"):
         copies = take_over(plan, directory)
         if copies:

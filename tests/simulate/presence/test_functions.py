@@ -190,11 +190,10 @@ def test_on_the_command_line(tmp_path, monkeypatch, capfd, library):
         *(roundoff.round(roundoff.round(x, "e5m3") / n, "e5m3").tolist() for n in (3, 5)),
     )
     third_of_rounded = (roundoff.round(x, "e5m3") / 3).tolist()
-    assert printed("--exact", "a_library:scaled") == f"{third} {third_of_rounded} {fifth}"
-    assert printed("--exact", "Loop") == f"{third} {third} {(roundoff.round(x, 'e5m3') / 5).tolist()}"
-    assert (
-        printed("--only", "a_library:scaled") == f"{exact} {roundoff.round(x / 3, 'e5m3').tolist()} {(x / 5).tolist()}"
-    )
+    assert printed("--exact-in", "a_library:scaled") == f"{third} {third_of_rounded} {fifth}"
+    assert printed("--exact-in", "Loop") == f"{third} {third} {(roundoff.round(x, 'e5m3') / 5).tolist()}"
+    third_alone = f"{exact} {roundoff.round(x / 3, 'e5m3').tolist()} {(x / 5).tolist()}"
+    assert printed("--only-in", "a_library:scaled") == third_alone
 
 
 def test_simulations_of_two_policies_inside_each_other(library):

@@ -184,7 +184,7 @@ def test_the_command_and_ctrl_c(tmp_path):
     [
         (["--blame", "loss", "script.py"], "such as loss<2.5; or finite; got 'loss'"),
         (["--blame", "loss<1", "missing.py"], "missing.py: there is no such file"),
-        (["--blame", "loss<1", "--observe", "script.py"], "leave out --observe and --report"),
+        (["--blame", "loss<1", "--observe", "script.py"], "leave out --observe and --observe-table"),
         (["--blame", "loss<1", "--over", "thing", "script.py"], "--over"),
     ],
 )

@@ -243,7 +243,7 @@ print("done")
 
 def test_what_rounding_did_is_told_at_the_end(folder):
     (folder / "overflows.py").write_text(OVERFLOWS)
-    options = ["--format", "e5m3", "--observe", "--report", "counts.csv", "--threads", "1"]
+    options = ["--format", "e5m3", "--observe", "--observe-table", "counts.csv", "--threads", "1"]
     run = roundoff("overflows.py", cwd=folder, options=options)
     assert run.returncode == 0
     assert run.stdout == "done\n"
@@ -329,7 +329,7 @@ def test_mistakes_end_with_one_message_and_status_2(folder, monkeypatch, capsys)
         (["--format", "e5m3", "--policy", "{", "fine.py"], "--policy"),
         (["--format", "e5m3", "--policy", "some", "fine.py"], "policy.preset must be"),
         (["--format", "fp32", "--policy", "mixed-precision", "fine.py"], "is --format bf16 or fp16"),
-        (["--format", "e5m3", "--report", "no/where.csv", "fine.py"], "there is no folder"),
+        (["--format", "e5m3", "--observe-table", "no/where.csv", "fine.py"], "there is no folder"),
         (["--format", "e5m3", "--cost-table", "no/where.csv", "fine.py"], "there is no folder"),
         (["--format", "e5m3", "--cost-model", "moore", "fine.py"], "there is no cost model 'moore'"),
         (["--format", "e5m3", "--cost", "--blame", "loss<1", "fine.py"], "leave out --cost"),

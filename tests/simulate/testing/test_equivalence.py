@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 
 from roundoff.formats import FormatError
-from roundoff.testing import NotEquivalentError, assert_equivalent, compare, tensors
+from roundoff.testing import NotEquivalentError, assert_equivalent, equivalence, tensors
 
 
 def normal(*shape, seed=0):
@@ -100,7 +100,7 @@ def test_identical_programs_have_no_slope():
 
 
 def test_bits_needed():
-    result = compare(torch.tanh, lambda x: torch.tanh(x) * 1.0, normal(1000), widths=[4, 8, 12])
+    result = equivalence(torch.tanh, lambda x: torch.tanh(x) * 1.0, normal(1000), widths=[4, 8, 12])
     for tolerance, bits in ((1.0, 4), (2.0**-7, 8), (2.0**-11, 12), (2.0**-20, None)):
         assert result.bits_needed(tolerance)[0] == bits
 
@@ -113,8 +113,8 @@ def test_inputs_are_not_changed_and_programs_may_work_in_place():
 
 
 def test_nan_on_both_sides_is_equal_and_empty_results_too():
-    assert compare(torch.log, torch.log, -normal(5).abs()).exact_difference == 0
-    assert compare(torch.log, torch.log, torch.ones(0)).exact_difference == 0
+    assert equivalence(torch.log, torch.log, -normal(5).abs()).exact_difference == 0
+    assert equivalence(torch.log, torch.log, torch.ones(0)).exact_difference == 0
 
 
 @pytest.mark.parametrize(
@@ -128,4 +128,4 @@ def test_nan_on_both_sides_is_equal_and_empty_results_too():
 )
 def test_what_cannot_be_compared_is_refused(first, second, options, message):
     with pytest.raises(FormatError, match=message):
-        compare(first, second, normal(4), **options)
+        equivalence(first, second, normal(4), **options)
