@@ -109,13 +109,13 @@ def test_without_costs(tmp_path):
         pareto(root, "bytes")
     with pytest.raises(AnalysisError, match="no such cost"):
         pareto(root, "money")
-    plot(root, formats=["svg"])
+    plot(root, types=["svg"])
     assert not list(root.glob("pareto*"))
 
 
 def test_the_figures_and_the_report(tmp_path):
     root = write(tmp_path)
-    written, _ = plot(root, formats=["svg", "png"])
+    written, _ = plot(root, types=["svg", "png"])
     names = {path.name for path in written}
     kinds = ("bits", "bytes", "bops", "memory", "energy")
     assert {f"pareto-{kind}.{end}" for kind in kinds for end in ("svg", "csv", "png")} <= names

@@ -266,7 +266,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
 
     plan, _ = find_reproduction("exponent-bits", "quick")
     finish(plan, tmp_path / plan.name)
-    status, said = call("exponent-bits", "--format", "svg")
+    status, said = call("exponent-bits", "--type", "svg")
     assert status == 0
     assert "nothing to do, 14 finished before" in said.out
     assert said.out.splitlines()[-1].endswith("exponent-bits-quick/exponent-bits.md")
@@ -275,7 +275,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert "32 runs, 1408000 environment steps" in said.out
     assert [path.name for path in tmp_path.iterdir()] == [plan.name]
     assert call("fig13")[0] == 2
-    assert call("fig4", "--format", "gif")[0] == 2
+    assert call("fig4", "--type", "gif")[0] == 2
     status, said = call("table10")
     assert status == 0
     assert ["units 4096, batch 4096", "202.38", "45.64", "4.43"] in cells(said.out)
