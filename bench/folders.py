@@ -30,7 +30,7 @@ def main(runs: int = RUNS) -> None:
         for command in COMMANDS:
             name, *options = command.split()
             options += ["--out", f"{folder}/many.parquet"] if name == "collect" else []
-            options += ["--format", "svg"] if name == "plot" else []
+            options += ["--type", "svg"] if name == "plot" else []
             seconds, megabytes = measured([name, str(made), *options])
             print(f"{command:24} {runs} runs {seconds:8.1f} s {megabytes:8.0f} MB")
             rows.append({"what": command, "runs": runs, "seconds": seconds, "megabytes": megabytes})

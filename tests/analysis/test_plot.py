@@ -79,7 +79,7 @@ def test_gradients_of_networks_are_drawn_apart_where_they_were_counted(sweep):
             record |= {"kind": "numerics", "step": 2000, "backward": {"results": 9, "exponents": {"7": 9}}}
             metrics.write(json.dumps(record) + "\n")
     experiment = read_experiment(sweep)
-    plot(sweep, only=["gradients"], formats=["svg"])
+    plot(sweep, figures=["gradients"], types=["svg"])
     table = pd.read_csv(sweep / "gradients.csv")
     assert table[["role", "exponent", "results", "share"]].to_numpy().tolist() == [
         ["gradients of actor", -9, 6, 0.75], ["gradients of actor", -8, 2, 0.25], ["gradients of critic", 2, 8, 1.0],

@@ -142,7 +142,7 @@ def test_the_command_and_the_columns_of_the_summary(folder, capsys, monkeypatch)
         for run in plan.runs
     ]
     write_sweep(folder / "results", runs)
-    assert plot(folder / "results", only=["comparison"])[0]
+    assert plot(folder / "results", figures=["comparison"])[0]
     assert "bops" not in (folder / "results/summary.csv").read_text()
     (folder / "own.yaml").write_text("{name: mine, source: a bench, unit: pJ, multiply: {fp16: 2}, add: {fp32: 1}}")
     command = ["roundoff", "cost", "sweep.yaml", "--out", "results", "--cost-model", "own.yaml"]
@@ -158,14 +158,14 @@ def test_the_command_and_the_columns_of_the_summary(folder, capsys, monkeypatch)
     for entry in content["costs"]:
         entry["runs"] = [names[run] for run in entry["runs"]]
     file.write_text(json.dumps(content))
-    assert not plot(folder / "results", only=["comparison"])[1]
+    assert not plot(folder / "results", figures=["comparison"])[1]
     rows = list(csv.DictReader((folder / "results/summary.csv").read_text().splitlines()))
     found = {(row["format"], row["width"]): row for row in rows}
     assert float(found["e5m10", "4"]["bops"]) == 1024 * 16 * 16
     assert float(found["fp32", "6"]["macs"]) == 1536
     assert float(found["e5m10", "4"]["bytes_kept"]) == 72
     file.write_text("{}")
-    assert any("roundoff cost" in warning for warning in plot(folder / "results", only=["comparison"])[1])
+    assert any("roundoff cost" in warning for warning in plot(folder / "results", figures=["comparison"])[1])
 
 
 def test_the_folder_of_a_program_does_not_say_where_the_program_is(folder):
