@@ -125,3 +125,32 @@ def test_scores_are_those_of_the_runs(tmp_path):
     before, after = (against_reference(read_experiment(path)) for path in (made, tmp_path / "again"))
     columns = ["task", "format", "difference", "p_equivalent", "area_difference", "answer"]
     assert before[columns].round(6).equals(after[columns].round(6))
+
+
+def tables_of_eight_bits(folder):
+    """The tables of docs/results-sac.md about fp16 and eight bits, from the scores of their runs, by case."""
+    kept_runs.lay_scores(DATA.with_name("eight-bits-overnight.csv"), folder)
+    experiment = read_experiment(folder)
+    returns = experiment.runs.groupby(["task", "case"])["return"].agg(["mean", "count"])
+    assert set(returns["count"]) == {10}
+    tables = {}
+    for case, rows in against_reference(experiment).groupby("case"):
+        head = ["ten seeds", "fp32", case, "difference, 95 %", "share, 90 %", "p of equivalence within 5 %", "p (Holm)"]
+        lines = [f"| {' | '.join([*head, 'did not learn', 'answer'])} |", "|" + "---|" * 9]
+        for row in rows.to_dict("records"):
+            cells = [row["task"], *(f"{returns.loc[(row['task'], one), 'mean']:.0f}" for one in ("fp32", case))]
+            cells += [f"{row['difference']:+.0f} ({row['difference_low']:+.0f} to {row['difference_high']:+.0f})"]
+            cells += [f"{100 * row['share_low']:+.1f} to {100 * row['share_high']:+.1f} %"]
+            cells += [f"{row[kind]:.2g}" for kind in ("p_equivalent", "p_equivalent_holm")]
+            cells += [f"{row['unlearned']} of {row['learnable']}", row["answer"]]
+            lines.append(f"| {' | '.join(cells)} |")
+        tables[case] = "\n".join(lines)
+    return tables
+
+
+def test_the_tables_of_fp16_and_eight_bits_are_those_of_the_kept_runs(tmp_path):
+    page = (DATA.parents[1] / "results-sac.md").read_text(encoding="utf-8")
+    tables = tables_of_eight_bits(tmp_path / "runs")
+    assert set(tables) == {"fp16", "eight bits"}
+    for table in tables.values():
+        assert table in page, table
