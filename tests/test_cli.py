@@ -102,14 +102,15 @@ class Begun:
 
 
 def test_a_sweep_killed_again_and_again_ends_with_the_same_results(undisturbed, tmp_path):
-    """The one that Ctrl-C ends has processes of its own, as a user's has; those of the others are forks."""
+    """The one that Ctrl-C ends and its worker are processes as a user's; the others and their two workers are forks."""
     (tmp_path / "tiny.yaml").write_text(TINY)
     out = tmp_path / "out"
     source = random.Random(0)
     command = ["sweep", str(tmp_path / "tiny.yaml"), "--out", str(out), "--workers", "2"]
     checkpoints_survived = 0
     for deadly in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM):
-        sweep = Begun(command, tmp_path, own=deadly == signal.SIGINT)
+        own = deadly == signal.SIGINT
+        sweep = Begun([*command[:-1], "1"] if own else command, tmp_path, own=own)
         # wait until a run goes beyond what there was, then strike at a random moment
         before = checkpoints(out)
         wait_until(lambda: checkpoints(out) != before or sweep.ended() is not None)  # noqa: B023
