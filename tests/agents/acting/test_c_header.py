@@ -75,10 +75,10 @@ def test_compiled_policies_have_the_bits_of_simulated_ones(case, fmt, tmp_path):
                                  "e3m2", "e2m3", "e4m3fn_saturate"])  # fmt: skip
 def test_so_they_have_in_every_format(fmt, tmp_path):
     policy = perceptron([7, 21, 15, 3], hidden=Activation.TANH)
-    observations = np.random.default_rng(0).standard_normal((500, 7)).astype(np.float32)
-    observations[:50] *= 1e-3
-    observations[50:100] *= 2
-    observations[100] = 0
+    observations = np.random.default_rng(0).standard_normal((150, 7)).astype(np.float32)
+    observations[:20] *= 1e-3
+    observations[20:40] *= 2
+    observations[40] = 0
     check(policy, fmt, observations, tmp_path)
 
 
