@@ -69,7 +69,7 @@ def count_costs(
         entry = before.get(key)
         if entry is None:
             try:
-                entry = _counted(config, allow_imports, asked)
+                entry = counted_cost(config, allow_imports, asked)
             except RoundoffError as error:
                 entry = {"reason": str(error)}
                 reasons.append(str(error))
@@ -124,7 +124,14 @@ def _before(path: Path, source: str, models: Iterable[str]) -> dict[str, dict[st
     return found
 
 
-def _counted(config: RunConfig, allow_imports: Collection[str], models: Sequence[CostModel]) -> dict[str, Any]:
+def counted_cost(
+    config: RunConfig, allow_imports: Collection[str] = (), models: Sequence[CostModel] = tuple(MODELS.values())
+) -> dict[str, Any]:
+    """What a step of a run costs, of a program or of an agent.
+
+    Raises:
+        RoundoffError: it cannot be counted.
+    """
     if isinstance(config, ProgramConfig):
         from .programs.cost import cost_of_step  # noqa: PLC0415  imports torch
 

@@ -16,6 +16,7 @@ from roundoff.runs.result import Result
 from roundoff.searches import ask, bisection, halving
 
 from ..analysis import markdown
+from .allocation import Allocation, CheapestArithmetic
 from .folder.directory import SweepDirectory
 from .language.candidates import candidates
 from .language.plan import branches
@@ -136,7 +137,7 @@ def run_search(
     executors: Callable[[], Executor],
     watcher: SweepWatcher,
     **how: Any,
-) -> tuple[Summary, list[Finding] | list[Standings]]:
+) -> tuple[Summary, list[Finding] | list[Standings] | list[Allocation]]:
     """Runs what is needed of a plan with a search, round by round.
 
     Args:
@@ -150,10 +151,16 @@ def run_search(
         How the runs ended, and what was found, which is little if some have failed.
     """
     assert plan.search is not None
-    search = _BestCandidate(plan) if plan.search.looks_for == "best" else _FewestBits(plan)
+    search: _FewestBits | _BestCandidate | CheapestArithmetic
+    if plan.search.looks_for == "cheapest":
+        search = CheapestArithmetic(plan, how.get("allow_imports", ()))
+    else:
+        search = _BestCandidate(plan) if plan.search.looks_for == "best" else _FewestBits(plan)
     summary = run_in_rounds(plan, directory, executors, watcher, search.asked, **how)
-    findings = search.found(SweepDirectory(directory))
+    findings: list[Finding] | list[Standings] | list[Allocation] = search.found(SweepDirectory(directory))
     write_json(directory / FOUND, {"findings": [asdict(finding) for finding in findings]})
+    if isinstance(search, CheapestArithmetic):
+        search.write(directory, search.found(SweepDirectory(directory)))
     return summary, findings
 
 

@@ -391,6 +391,7 @@ def test_hanging_up_stops_as_sigterm_does_unless_it_is_ignored(monkeypatch, igno
 def test_every_command_that_writes_files_takes_out():
     """``run`` writes what its script does, and the table that ``--observe-table`` names."""
     writing = {
+        "allocate",
         "blame",
         "collect",
         "compare",

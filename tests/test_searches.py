@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roundoff.searches import ask, bisection, minimal
+from roundoff.searches import allocation, ask, bisection, minimal
 
 
 @given(st.data())
@@ -58,3 +58,30 @@ def test_an_answer_that_cannot_be_given_is_no_end_of_a_search():
     except StopIteration:
         return
     raise AssertionError("taken for the end of the search")
+
+
+@given(st.data())
+def test_an_allocation_passes_and_no_unit_alone_could_have_an_earlier_choice(data):
+    units = "abcd"[: data.draw(st.integers(1, 4))]
+    choices = [str(i) for i in range(data.draw(st.integers(1, 5)))]
+    needs = {unit: data.draw(st.integers(0, len(choices))) for unit in units}  # len: none is enough
+    most = data.draw(st.integers(0, 8))  # that all may lose together
+
+    def passes(chosen):
+        if any(choices.index(choice) < needs[unit] for unit, choice in chosen.items()):
+            return False
+        return sum(len(choices) - choices.index(choice) for choice in chosen.values()) <= most
+
+    asked, found = ask(allocation(units, choices), passes)
+    assert passes(found)
+    assert len(asked) <= len(units) * (1 + len(choices).bit_length())
+    before = {}
+    for unit in units:
+        enough = [choice for choice in choices if passes(before | {unit: choice})]
+        assert found.get(unit) == (enough[0] if enough else None)
+        before |= {unit: found[unit]} if unit in found else {}
+
+
+def test_an_allocation_waits_for_answers():
+    asked, found = ask(allocation("ab", "xyz"), lambda chosen: True if chosen == {"a": "z"} else None)
+    assert (asked, found) == ([{"a": "z"}, {"a": "x"}], None)

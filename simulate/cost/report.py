@@ -139,6 +139,7 @@ class Cost:
             "kept": dict(zip(self.memory["kind"].iloc[:-2], map(float, self.memory["bytes"].iloc[:-2]), strict=True)),
             "products": products,
             "uncounted": list(self.uncounted),
+            "modules": sorted(set(self.table["module"]) - {""}),
             "models": {
                 name: {
                     "value": None if cost.value is None else cost.value / steps,

@@ -92,6 +92,33 @@ def bisection(candidates: Sequence[str]) -> Generator[str, bool, str | None]:
     return candidates[enough]
 
 
+def allocation(units: Sequence[str], choices: Sequence[str]) -> Generator[Mapping[str, str], bool, dict[str, str]]:
+    """Finds for each unit in turn the first choice with which all passes, beside what was found for those before it.
+
+    Asks of choices for some units, the others being left as they are, whether they pass; left as they are, all do.
+    Each unit's choice is found by :func:`bisection`, which takes for granted that later choices are no worse. So the
+    units that matter most come first: those behind them get what these have left.
+
+    Args:
+        units: their names.
+        choices: the first one is the most wanted.
+
+    Returns:
+        The choices of the units that have one; the others stay as they are.
+    """
+    found: dict[str, str] = {}
+    for unit in units:
+        search, passes = bisection(choices), None
+        while True:
+            try:
+                choice = search.send(passes)  # type: ignore[arg-type]  # None starts a generator
+            except StopIteration as end:
+                found |= {} if end.value is None else {unit: end.value}
+                break
+            passes = yield found | {unit: choice}
+    return found
+
+
 def halving(
     candidates: Sequence[str], seeds: int, few: int = FEW
 ) -> Generator[tuple[Sequence[str], int], Mapping[str, float], list[str]]:

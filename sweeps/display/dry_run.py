@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ...agents import TrainConfig
 from ...agents.config.recursions import remarks
 from ...agents.environments.tasks import module_of
+from ..allocation import CheapestArithmetic
 from ..estimate import estimate
 from ..folder.directory import MARKER, SweepDirectory
 from ..wording import brief
@@ -39,6 +40,14 @@ def describe_plan(plan: Plan, directory: Path) -> Iterator[str]:
     yield from _remarks(plan)
     steps = sum(run.config.steps for run in plan.runs)
     length = f" of {plan.program.program.text}" if plan.program else f", {steps} environment steps"
+    if plan.search and plan.search.looks_for == "cheapest":
+        search = CheapestArithmetic(plan)
+        yield (
+            f"a search: {', '.join(search.units) or 'no part'}, each by a bisection over {len(plan.search.formats)}"
+            f" formats, with {plan.search.choose} seeds; then the other {len(plan.runs) - plan.search.choose} seeds"
+            f" have the last word: at most {search.most_runs} runs{length}; a dry run, nothing was written"
+        )
+        return
     if plan.search:
         yield {
             "fewest bits": "a search: of each row of formats, those that a bisection needs are run, and fp32",
@@ -61,7 +70,9 @@ def describe_estimate(plan: Plan, directory: Path, workers: int, allow_imports: 
         total = _duration(guess.total(workers))
         yield f"about {total} with {workers} worker{'s' * (workers > 1)} for {known}, the longest {longest}"
     yield from (f"  {note}" for note in guess.notes)
-    if plan.search:
+    if plan.search and plan.search.looks_for == "cheapest":
+        yield "  that is of the runs in fp32 alone: candidates are rounded, and take longer"
+    elif plan.search:
         yield "  a search runs a part of these, and takes less"
 
 

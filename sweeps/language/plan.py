@@ -17,6 +17,7 @@ from ..errors import SweepFileError
 from ..subjects.program_keys import ProgramKeys
 from ..wording import complaint
 from .candidates import candidates
+from .cheapest import check_cheapest
 from .documents import read_argument, read_file, read_outline
 from .expansion import expand
 from .located_yaml import parse
@@ -179,6 +180,9 @@ def _search(outline: Outline, runs: dict[str, Run], varying: Iterable[str]) -> S
     try:
         if goal.looks_for == "best":
             candidates(runs.values(), varying)
+            return goal
+        if goal.looks_for == "cheapest":
+            check_cheapest(goal, list(runs.values()), outline.subject)
             return goal
         for alike in branches(runs.values(), goal):
             goal.widths(goal.format_of(run.config) for run in alike)

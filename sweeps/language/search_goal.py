@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from ..subjects.subject import RunConfig
 
 REFERENCE = "fp32"
+_SHARE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
+_OF_CHEAPEST = ("by", "over", "within", "formats", "choose")
 _UNTIL = re.compile(r"\s*within\s+(\d+(?:\.\d+)?)\s*%\s*")
 
 
@@ -21,20 +23,48 @@ class SearchGoal(BaseModel):
     """What a search looks for: the fewest bits with which the mean over seeds stays near that of fp32, or the best.
 
     Attributes:
-        looks_for: ``fewest bits``, or ``best``: of all that varies but tasks and seeds. The other keys are about bits.
+        looks_for: ``fewest bits``, or ``best``: of all that varies but tasks and seeds; or ``cheapest``: the formats of
+            an arithmetic's parts that cost least.
         of: the key that says the format: that of the run, or of its actors.
         bits: ``significand`` or ``exponent``: of which the formats have different numbers; ``width``: formats of any
             families that differ in the bits of a number.
         until: ``within 2 %``: how far below the reference's mean (above it, for a metric to be minimized) is good
             enough.
+        by: of the cheapest: which cost counts.
+        over: of the cheapest: what gets formats of its own: roles, modules of a program, or what is kept in memory by
+            an agent (``storage``).
+        within: of the cheapest: ``5 %``: the margin in which it is to be equivalent to fp32.
+        formats: of the cheapest: those that a part may get, beside fp32.
+        choose: of the cheapest: how many of the seeds choose; the others have the last word.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
-    looks_for: Literal["fewest bits", "best"] = Field("fewest bits", alias="for")
+    looks_for: Literal["fewest bits", "best", "cheapest"] = Field("fewest bits", alias="for")
     of: Literal["format", "actors.format"] = "format"
     bits: Literal["significand", "exponent", "width"] = "significand"
     until: str = "within 2 %"
+    by: Literal["bops", "bytes", "memory", "array-multiplier"] = "bops"
+    over: Literal["role", "module", "storage"] = "role"
+    within: str = "5 %"
+    formats: tuple[str, ...] = ()
+    choose: int = Field(2, ge=1)
+
+    @field_validator("formats", mode="before")
+    @classmethod
+    def _read_formats(cls, names: Any) -> Any:
+        from ..subjects.program_keys import format_named  # noqa: PLC0415  imports torch, which costs seconds
+
+        if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"must be a list of formats, such as [e5m10, e4m3], got {names!r}")
+        return tuple(dict.fromkeys(str(format_named(name)) for name in names))
+
+    @field_validator("within")
+    @classmethod
+    def _check_within(cls, text: str) -> str:
+        if not _SHARE.fullmatch(text):
+            raise ValueError(f"must be a share of fp32's mean, such as '5 %', got {text!r}")
+        return text
 
     @field_validator("until")
     @classmethod
@@ -45,14 +75,18 @@ class SearchGoal(BaseModel):
 
     @model_validator(mode="after")
     def _check_keys(self) -> SearchGoal:
-        if self.looks_for == "best" and (others := self.model_fields_set - {"looks_for"}):
-            raise ValueError(f"for: best takes no other keys, got {', '.join(sorted(others))}")
+        takes = {"best": set(), "cheapest": set(_OF_CHEAPEST), "fewest bits": {"of", "bits", "until"}}[self.looks_for]
+        if others := self.model_fields_set - {"looks_for"} - takes:
+            allowed = ", ".join(sorted(takes)) or "no other keys"
+            raise ValueError(f"for: {self.looks_for} takes {allowed}, got {', '.join(sorted(others))}")
+        if self.looks_for == "cheapest" and not self.formats:
+            raise ValueError("for: cheapest needs formats: those that a part may get, such as [e5m10, e4m3]")
         return self
 
     @property
     def margin(self) -> float:
         """The share of the reference's magnitude that may be lost."""
-        found = _UNTIL.fullmatch(self.until)
+        found = _SHARE.fullmatch(self.within) if self.looks_for == "cheapest" else _UNTIL.fullmatch(self.until)
         assert found is not None
         return float(found[1]) / 100
 

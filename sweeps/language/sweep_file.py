@@ -22,7 +22,7 @@ DISTRIBUTIONS = ("uniform", "log_uniform", "choice")
 MAX_DRAWS = 10_000
 MAX_SEED = 2**63 - 1
 METRIC = ("name", "goal", "crash", "error", "unit", "range")
-SEARCH = ("for", "of", "bits", "until")
+SEARCH = ("for", "of", "bits", "until", "by", "over", "within", "formats", "choose")
 _EXAMPLE = "such as {log_uniform: [1e-5, 1e-3]}"
 
 

@@ -135,7 +135,7 @@ def test_candidates_have_names_though_a_case_has_none(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("search: {for: all}", "search.for: must be 'fewest bits' or 'best', got 'all'"),
+        ("search: {for: all}", "search.for: must be 'fewest bits', 'best' or 'cheapest', got 'all'"),
         ("search: {fr: best}", "unknown key in search 'fr'; did you mean 'for'?"),
         ("search: {for: best, bits: width}\ngrid: {need: [1, 2]}", "for: best takes no other keys, got bits"),
         ("search: {for: best}\ngrid: {seed: [1, 2]}", "something else than task and seed must vary"),

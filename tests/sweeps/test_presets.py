@@ -138,7 +138,18 @@ def test_the_page_shows_the_table_of_presets_and_its_files_can_be_planned():
     presets_page = (DOCS / "presets.md").read_text(encoding="utf-8")
     assert presets_page.endswith(f"<!-- roundoff presets -->\n{presets_table()}\n"), "run: roundoff presets"
     blocks = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    assert [len(plan_text(block, "sweeps.md").runs) for block in blocks] == [9, 33, 6, 4, 10, 11, 11 * 5, 3 * 2 * 8, 12]
+    assert [len(plan_text(block, "sweeps.md").runs) for block in blocks] == [
+        9,
+        33,
+        6,
+        4,
+        10,
+        11,
+        11 * 5,
+        10,
+        3 * 2 * 8,
+        12,
+    ]
 
 
 def test_the_schema_is_current_and_accepts_what_can_be_planned():

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from roundoff import __version__
-from roundoff.cli.costs import cost, pareto
+from roundoff.cli.costs import allocate, cost, pareto
 from roundoff.cli.doctor import doctor
 from roundoff.cli.export import export
 from roundoff.cli.formats import formats, verify
@@ -51,7 +51,7 @@ def _options(
 # As --help lists them.
 for _command in (
     sweep, status, collect, reproduce, train, quantize, export, blame, presets, schema, formats, verify, doctor, plot,
-    compare, against, report, cost, pareto,
+    compare, against, report, cost, pareto, allocate,
 ):  # fmt: skip
     app.command()(_command)
 app.command(context_settings=AS_PYTHON)(run)

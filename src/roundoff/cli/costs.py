@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,10 +11,15 @@ import typer
 from roundoff.cli.options import (
     AllowImport,
     AsJson,
+    Compiled,
+    DryRun,
     Margin,
     Overrides,
+    Population,
+    Workers,
     allowed_imports,
     import_allowed,
+    parts,
     print_warnings,
     say,
     say_json,
@@ -92,6 +98,51 @@ def pareto(
         say_json(rows.to_dict("records"))
     else:
         say(text)
+
+
+def allocate(
+    file: Annotated[str, typer.Argument(help="A sweep file (YAML), whose base is what all runs have in common.")],
+    overrides: Overrides = None,
+    *,
+    formats: Annotated[str, typer.Option(help="That a part may get beside fp32, with commas, such as e5m10,e4m3.")],
+    by: Annotated[
+        Literal["bops", "bytes", "memory", "array-multiplier"], typer.Option(help="The cost that is made small.")
+    ] = "bops",
+    over: Annotated[Literal["role", "module", "storage"], typer.Option(help="What gets formats of its own.")] = "role",
+    within: Annotated[str, typer.Option(help="The margin of equivalence to fp32.")] = "5 %",
+    seeds: Annotated[int, typer.Option(min=3, help="How many seeds there are.")] = 10,
+    choose: Annotated[int, typer.Option(min=1, help="How many of them choose; the others have the last word.")] = 3,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder of the results [default: results/NAME].")
+    ] = None,
+    workers: Workers = None,
+    dry_run: DryRun = False,
+    compiled: Compiled = None,
+    population: Population = 8,
+    allow_import: AllowImport = None,
+) -> None:
+    """Find the cheapest arithmetic that is equivalent to fp32: a format for each role, module or kind of memory.
+
+    The same as a sweep of the file with `search: {for: cheapest, ...}` and seeds alone in its grid.
+    """
+    from roundoff.cli.sweeps import bring_to_end, print_plan
+    from roundoff.sweeps import plan_file
+    from roundoff.sweeps.catalogue import find_sweep
+    from roundoff.sweeps.sweep import usable_cores
+    from roundoff.sweeps.workers.local import LocalProcesses
+
+    source = find_sweep(file)
+    imports = allowed_imports(allow_import, overrides or [], source)
+    goal = {"for": "cheapest", "by": by, "over": over, "within": within, "formats": parts(formats), "choose": choose}
+    name = plan_file(source, overrides or ()).name
+    sections = [f"name={name}-cheapest", f"search={json.dumps(goal)}", f"grid={{seed: 0..{seeds - 1}}}"]
+    plan = plan_file(source, [*sections, *(overrides or ())])
+    directory = out or Path("results") / plan.name
+    if dry_run:
+        print_plan(plan, directory, None, imports)
+        return
+    with stoppable(f"the same command continues; finished runs are kept in {directory}"):
+        bring_to_end(plan, directory, lambda: LocalProcesses(workers or usable_cores()), compiled, population, imports)
 
 
 def cost_model(name: str) -> CostModel:

@@ -75,7 +75,7 @@ def sweep(
     plan = plan_file(source, overrides or (), only or ())
     directory = out or Path("results") / plan.name
     if dry_run:
-        _print_plan(plan, directory, None if no_estimate else workers or usable_cores(), imports)
+        print_plan(plan, directory, None if no_estimate else workers or usable_cores(), imports)
         return
     hint = f"the same command continues; finished runs are kept in {directory}"
     if executor == "local" and (address or gpus_per_run or cpus_per_run != 1):
@@ -84,7 +84,7 @@ def sweep(
         raise typer.BadParameter("--profile is about agents; of a program only the whole time is known: leave it out")
     with stoppable(hint), _profiled(directory) if profile else nullcontext():
         if executor == "local":
-            _bring_to_end(
+            bring_to_end(
                 plan, directory, lambda: LocalProcesses(workers or usable_cores()), compiled, population, imports
             )
         else:
@@ -93,7 +93,7 @@ def sweep(
             def cluster() -> Executor:
                 return RayExecutor(workers, address, cpus_per_run, gpus_per_run)
 
-            _bring_to_end(plan, directory, cluster, compiled, population, imports)
+            bring_to_end(plan, directory, cluster, compiled, population, imports)
 
 
 def reproduce(
@@ -131,7 +131,7 @@ def reproduce(
         copies = len(finished_elsewhere(plan, directory))
         if copies:
             say(f"{copies} runs would be copied from folders beside {directory}, where they have ended")
-        _print_plan(plan, directory, None if no_estimate else workers or usable_cores())
+        print_plan(plan, directory, None if no_estimate else workers or usable_cores())
         return
     from roundoff.analysis.paper.reproduction import reproduce as reproduce_figure
     from roundoff.analysis.plot import TYPES, check_known
@@ -142,7 +142,7 @@ def reproduce(
         copies = take_over(plan, directory)
         if copies:
             say(f"{copies} runs copied from folders beside {directory}, where they have ended")
-        _bring_to_end(plan, directory, lambda: LocalProcesses(workers or usable_cores()), compiled, population)
+        bring_to_end(plan, directory, lambda: LocalProcesses(workers or usable_cores()), compiled, population)
         warnings: dict[str, None] = {}
         for figure in figures:
             written, found = reproduce_figure(directory, figure, kinds)
@@ -175,7 +175,7 @@ def _profiled(directory: Path) -> Iterator[None]:
     say_it()
 
 
-def _print_plan(plan: Plan, directory: Path, workers: int | None, imports: Sequence[str] = ()) -> None:
+def print_plan(plan: Plan, directory: Path, workers: int | None, imports: Sequence[str] = ()) -> None:
     """Says what would be run, and how long that takes unless ``workers`` is None."""
     from roundoff.sweeps.display.dry_run import describe_estimate, describe_plan
 
@@ -188,7 +188,7 @@ def _print_plan(plan: Plan, directory: Path, workers: int | None, imports: Seque
             say(line)
 
 
-def _bring_to_end(
+def bring_to_end(
     plan: Plan,
     directory: Path,
     executors: Callable[[], Executor],

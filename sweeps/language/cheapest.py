@@ -1,0 +1,89 @@
+"""A search for the cheapest arithmetic: what its candidates are, and how one is written as the config of a run."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from .search_goal import REFERENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ..subjects.subject import RunConfig, Subject
+    from .run import Run
+    from .search_goal import SearchGoal
+
+_PROGRAM_ROLES = ("forward", "backward", "optimizer")
+_STORED = ("weights", "first_moments", "second_moments", "targets", "activations", "gradients", "weight_gradients")
+
+
+def check_cheapest(goal: SearchGoal, runs: Sequence[Run], subject: Subject) -> None:
+    """Raises ValueError unless the runs are one in fp32 with enough seeds, and candidates can be made of it."""
+    alike = {json.dumps(goal.rest_of(run.config), sort_keys=True) for run in runs}
+    if len(alike) != 1 or runs[0].config.format != REFERENCE:
+        raise ValueError(
+            f"search for the cheapest begins with runs in {REFERENCE} that differ in their seeds alone: leave format"
+            " and other lists out of the grid; search.formats names the formats"
+        )
+    config = runs[0].config.as_json()
+    if config.get("policy", {}) not in ({}, {"preset": "every-op"}) or config.get("storage"):
+        raise ValueError("search for the cheapest makes policy and storage itself: leave them out")
+    if len(runs) < goal.choose + 2:
+        raise ValueError(
+            f"search for the cheapest needs {goal.choose} seeds that choose (search.choose), and at least two others"
+            f" that have the last word; got {len(runs)}"
+        )
+    agents = "program" not in config
+    if (goal.over == "storage" and not agents) or (goal.over == "module" and agents):
+        raise ValueError(
+            f"search.over: {goal.over} is about {'programs: agents have no modules' if agents else 'agents'};"
+            f" allowed here are role and {'storage' if agents else 'module'}"
+        )
+    first = fixed_units(goal, runs[0].config)
+    units = first if first is not None else ["module"]
+    candidate(goal, runs[0], {units[0]: goal.formats[0]}, subject)
+
+
+def fixed_units(goal: SearchGoal, config: RunConfig) -> list[str] | None:
+    """The parts that may get formats of their own; None for modules, which are found by running the program."""
+    if goal.over == "module":
+        return None
+    if goal.over == "storage":
+        return list(_STORED)
+    return list(getattr(config, "roles", _PROGRAM_ROLES))
+
+
+def arithmetic(goal: SearchGoal, chosen: Mapping[str, str]) -> dict[str, Any]:
+    """The keys of a config under which each part is in the format chosen for it, and all else in fp32."""
+    from ...formats import Format  # noqa: PLC0415  imports torch, which costs seconds
+    from ...simulate import CONTRACTIONS  # noqa: PLC0415  as above
+
+    if not chosen:
+        return {}
+    if goal.over == "storage":
+        return {"storage": dict(chosen)}
+    rules: list[dict[str, Any]] = []
+    for unit, name in chosen.items():
+        if goal.over == "role":
+            rules.append({"role": unit, "format": name})
+        elif Format.parse(name).elementwise:
+            rules.append({"module": unit, "role": ["forward", "backward"], "format": name, "operands": name})
+        else:  # whose scales are for what is multiplied
+            products = {"operation": list(CONTRACTIONS), "operands": name}
+            rules.append({"module": unit, "role": ["forward", "backward"], **products})
+    return {"policy": {"rules": rules}}
+
+
+def candidate(goal: SearchGoal, run: Run, chosen: Mapping[str, str], subject: Subject) -> RunConfig:
+    """The config of a run with the formats chosen for some parts.
+
+    Raises:
+        ValueError: there is no such run.
+    """
+    given = {key: value for key, value in run.config.as_json().items() if key not in ("program", "policy")}
+    made = subject.config({**given, **arithmetic(goal, chosen)})
+    if isinstance(made, list):
+        named = ", ".join(f"{unit} in {name}" for unit, name in chosen.items())
+        raise ValueError(f"a candidate of the search ({named}) is no run: {'; '.join(made)}")  # noqa: TRY004
+    return made

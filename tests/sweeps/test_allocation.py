@@ -1,0 +1,199 @@
+"""Searches for the cheapest arithmetic: what is run, what is found, the last word, and the file that a run takes."""
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from roundoff import Policy
+from roundoff.cli import main
+from roundoff.sweeps import SweepFileError, plan_text
+from roundoff.sweeps.allocation import CheapestArithmetic
+from roundoff.sweeps.display.dry_run import describe_plan
+from roundoff.sweeps.folder.directory import SweepDirectory
+from roundoff.sweeps.search import run_search
+from roundoff.sweeps.workers.local import LocalProcesses
+
+PROGRAM = """
+import torch
+
+
+def train(luck: int = 9):
+    net = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        net(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+    return 0.9
+"""
+WORKER = """
+import json, os, sys
+NEED = {"Sequential.0": 10, "Sequential.2": 3}
+say = lambda **event: print(json.dumps(event), flush=True)
+say(event="ready")
+for line in sys.stdin:
+    for run in json.loads(line)["runs"]:
+        config = run["config"]
+        rules = config.get("policy", {}).get("rules", [])
+        named = lambda rule: [rule["module"]] if isinstance(rule["module"], str) else rule["module"]
+        lost = sum(int(rule["format"].partition("m")[2]) < NEED.get(name, 0) for rule in rules for name in named(rule))
+        lost += bool(rules) and config["seed"] >= config["luck"]
+        score = 0.9 - 0.2 * lost + 0.001 * (config["seed"] % 3)
+        os.makedirs(run["directory"], exist_ok=True)
+        result = {"status": "done", "return": score, "step": 1, "crash": None}
+        with open(run["directory"] + "/result.json", "w") as f:
+            json.dump(result | {"values": {"accuracy": score}, "metric": run["metric"]}, f)
+        say(run=run["lease"]["run"], event="ended")
+"""
+QUICK = (sys.executable, "-c", WORKER)
+"""Scores that follow from the rules of a run, without a process that imports PyTorch in every round of a search."""
+
+SWEEP = """
+name: mine
+program: PROGRAM.py:train
+metric: {name: accuracy, goal: maximize, range: [0, 1]}
+search: {for: cheapest, by: bops, over: module, within: 5 %, formats: [e5m10, e5m2, e5m3, e5m7], choose: 2}
+base: {luck: 9}
+grid: {seed: 0..5}
+"""
+
+
+class Silent:
+    """Watches nothing, and keeps how many runs there were."""
+
+    def __init__(self):
+        self.events = []
+
+    def begin(self, waiting, finished, workers):
+        self.events += [run.id for run in waiting]
+
+    def notice(self, text):
+        pass
+
+    def event(self, event, state, score):
+        pass
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, request):
+    name = f"allocated_{abs(hash(request.node.name))}"  # a process imports a file once
+    (tmp_path / f"{name}.py").write_text(PROGRAM)
+    (tmp_path / "sweep.yaml").write_text(SWEEP.replace("PROGRAM", name))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def planned(folder, *overrides):
+    return plan_text((folder / "sweep.yaml").read_text(), str(folder / "sweep.yaml"), overrides)
+
+
+def searched(folder, plan):
+    watcher = Silent()
+    summary, (found,) = run_search(plan, folder / "out", lambda: LocalProcesses(1, command=QUICK), watcher)
+    assert not summary.failed
+    return found, watcher.events
+
+
+def test_each_module_gets_the_cheapest_format_that_passes(folder):
+    plan = planned(folder)
+    search = CheapestArithmetic(plan)
+    assert search.units[0] == "Sequential.2"  # the largest product saves most
+    assert set(search.units) >= {"Sequential.0", "Sequential.2"}
+    found, ran = searched(folder, plan)
+    assert found.chosen["Sequential.2"] == "e5m3"
+    assert found.chosen["Sequential.0"] == "e5m10"
+    assert found.finished
+    assert "equivalent within 5 %" in found.answer
+    assert (found.seeds, found.cost < found.reference_cost / 3) == (4, True)
+    assert len(set(ran)) == len(ran) <= search.most_runs
+    # what it has found is a file that simulate and roundoff run take
+    described = yaml.safe_load((folder / "out/policy.yaml").read_text())
+    policy = Policy.parse(described, "fp32")
+    given = planned(folder).runs[0].config.own.model_copy(update={"policy": described})
+    assert given.policy_of_run() == policy  # and a sweep, under its key of that name
+    assert str(policy.arithmetic("mm", "Sequential.2", "forward")[0].format) == "e5m3"
+    assert str(policy.arithmetic("mm", "Sequential.2", "optimizer")[0].format) == "fp32"
+    written = json.loads((folder / "out/search.json").read_text())["findings"][0]
+    assert written["chosen"] == found.chosen
+    # continued, nothing is run again
+    again, ran = searched(folder, plan)
+    assert (again, ran) == (found, [])
+
+
+def test_other_seeds_have_the_last_word(folder):
+    found, _ = searched(folder, planned(folder, "luck=2"))
+    assert found.chosen
+    assert "equivalent" not in found.answer
+    assert "fresh seeds: " + found.answer in str(found)
+
+
+def test_nothing_may_be_cheaper(folder):
+    found, _ = searched(folder, planned(folder, "luck=0"))
+    assert (found.chosen, found.answer, found.finished) == ({}, "", True)
+    assert "fp32 is the cheapest" in str(found)
+    assert not (folder / "out/policy.yaml").exists()
+
+
+def test_a_search_that_was_stopped_says_what_it_knows(folder):
+    plan = planned(folder)
+    store = SweepDirectory(folder / "out")
+    (found,) = CheapestArithmetic(plan).found(store)
+    assert (found.finished, found.chosen) == (False, {})
+    assert "not finished" in str(replace(found, chosen={"a": "e5m2"}))
+
+
+def test_the_dry_run_says_how_many_runs(folder):
+    plan = planned(folder)
+    *_, last = describe_plan(plan, folder / "out")
+    assert f"at most {CheapestArithmetic(plan).most_runs} runs" in last
+    assert "Sequential.2" in last
+    assert not (folder / "out").exists()
+
+
+def test_the_command_is_a_shortcut(folder, monkeypatch, capsys):
+    options = ["--formats", "e5m10,e5m3", "--over", "module", "--seeds", "6", "--choose", "2", "--dry-run"]
+    monkeypatch.setattr("sys.argv", ["roundoff", "allocate", "sweep.yaml", *options])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    told = capsys.readouterr().out
+    assert "mine-cheapest" in told
+    assert "a bisection over 2 formats, with 2 seeds" in told
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["search={for: cheapest, formats: [e61]}"], "e61"),
+        (["search={for: cheapest, formats: [e5m2], until: within 2 %}"], "got until"),
+        (["search={for: best}"], "takes no other keys, got by"),
+        (["search={formats: []}"], "needs formats"),
+        (["search={for: cheapest, formats: [e5m2], within: much}"], "must be a share"),
+        (["search={for: cheapest, formats: [e5m2], over: storage}"], "allowed here are role and module"),
+        (["grid={seed: [0, 1, 2]}"], "needs 2 seeds that choose"),
+        (["format=e5m10"], "in fp32"),
+        (["policy=mixed-precision"], "makes policy and storage itself"),
+        (["grid={luck: [1, 2], seed: 0..5}"], "differ in their seeds alone"),
+    ],
+)
+def test_a_search_that_cannot_be(folder, overrides, said):
+    with pytest.raises(SweepFileError, match=said):
+        planned(folder, *overrides)
+
+
+AGENT = """
+base: {task: cartpole_swingup, steps: 6000, action_repeat: 20, hidden_units: 8, batch_size: 8, seed_steps: 20}
+search: {for: cheapest, by: BY, over: OVER, formats: [e5m10, e4m3]}
+grid: {seed: 0..4}
+"""
+
+
+@pytest.mark.parametrize(("over", "by", "some"), [("role", "bops", "forward"), ("storage", "memory", "first_moments")])
+def test_agents_by_role_and_by_what_they_keep(over, by, some):
+    plan = plan_text(AGENT.replace("BY", by).replace("OVER", over), "agent.yaml")
+    search = CheapestArithmetic(plan)
+    assert some in search.units
+    with pytest.raises(SweepFileError, match="agents have no modules"):
+        plan_text(AGENT.replace("BY", by).replace("OVER", "module"), "agent.yaml")
