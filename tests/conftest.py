@@ -52,7 +52,10 @@ TOGETHER = {name: group for group, names in (("training", TRAINING), ("steps", S
 # The longest of the others come next, from long to short: short files at the end let both processes end together.
 LONG = [
     "test_docs.py",
+    "formats/gpu/test_kernels.py",
     "test_cli.py",
+    "hostile/test_results_folders.py",
+    "agents/test_quantization_aware.py",
     "agents/test_storage.py",
     "agents/actors/test_runs_with_actors.py",
     "agents/actors/test_noise_and_weights.py",
@@ -92,6 +95,15 @@ LONG = [
     "agents/test_adapters.py",
     "simulate/rounded_once/test_results.py",
     "formats/tools/test_verify.py",
+    "formats/gpu/test_machine_code.py",
+    "analysis/test_told.py",
+    "agents/acting/test_c_header.py",
+    "simulate/scripts/test_blaming.py",
+    "simulate/scripts/test_running.py",
+    "simulate/dispatch/test_networks.py",
+    "test_examples.py",
+    "test_testing.py",
+    "test_packaging.py",
 ]
 assert all((Path(__file__).parent / name).exists() for name in [*TOGETHER, *LONG])
 PLACES = {name: place for place, name in enumerate([*TOGETHER, *LONG])}
