@@ -4,6 +4,7 @@ import math
 
 import pytest
 import yaml
+from each import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,7 +12,7 @@ from roundoff.sweeps.errors import SweepFileError
 from roundoff.sweeps.language.located_yaml import parse
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "value"),
     [
         ("3e-4", 3e-4), ("1E5", 1e5), ("1.", 1.0), (".5", 0.5), ("-2", -2), ("+7", 7), ("010", 10), ("0o17", 15),

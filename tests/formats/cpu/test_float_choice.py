@@ -117,7 +117,7 @@ def test_blocks_longer_than_a_scratch(name, dtype):
 @pytest.mark.parametrize(
     "name", ["mxfp8_e4m3_ax1", "mxfp4", "nvfp4_ax1", "int8_ax1", "int4_g7_ax1", "int8", "q3.4", "posit8"]
 )
-@pytest.mark.parametrize("rounding", [Rounding.NEAREST_EVEN, Rounding.UP, Rounding.STOCHASTIC])
+@each("rounding", [Rounding.NEAREST_EVEN, Rounding.UP, Rounding.STOCHASTIC])
 def test_any_strides(name, rounding):
     x = with_specials(numbers(torch.float32, (6, 40, 50)))
     fmt = Format.parse(name)

@@ -2,6 +2,7 @@ import pytest
 import torch
 from block_exact import exact_block
 from comparing import same_bits
+from each import each
 from families_exact import DETERMINISTIC, on_tensor_path, random_patterns, rounded
 
 from roundoff.formats import FormatError
@@ -10,7 +11,7 @@ from roundoff.formats.families.block_float import BlockFloatFormat
 from roundoff.formats.families.mx import MXFormat
 
 
-@pytest.mark.parametrize("rule", ScaleRule)
+@each("rule", ScaleRule)
 @pytest.mark.parametrize(("width", "block"), [(2, 4), (4, 7), (8, 16), (12, 16), (16, 3), (23, 9)])
 def test_equals_rational_arithmetic(width, block, rule):
     fmt = BlockFloatFormat(width, block, scale_rule=rule)

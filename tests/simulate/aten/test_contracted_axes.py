@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+from each import each
 
 import roundoff
 from roundoff import Policy, Rule, simulate
@@ -132,7 +133,7 @@ def gradients_of_convolution(x, weight, g, *, transposed, groups, mask):
     return aten.convolution_backward(g, x, weight, [g.shape[1]], *options, mask)
 
 
-@pytest.mark.parametrize("mask", list(itertools.product([True, False], repeat=3))[:-1], ids=str)
+@each("mask", list(itertools.product([True, False], repeat=3))[:-1])
 @pytest.mark.parametrize(("transposed", "groups"), [(False, 1), (False, 4), (True, 1), (True, 4)])
 def test_every_gradient_of_a_convolution_has_blocks_of_its_own(transposed, groups, mask):
     weight = numbers(32, 48 // groups, 3, 3) if transposed else numbers(48, 32 // groups, 3, 3)

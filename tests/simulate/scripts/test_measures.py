@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from each import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,7 +45,7 @@ NOT_PRINTED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("output", "expected"), PRINTED.items())
+@each(("output", "expected"), PRINTED.items())
 def test_numbers_are_found_by_their_names(output, expected):
     found = Measure.parse("loss<1").of(output, {})
     assert found == pytest.approx(expected, rel=1e-15, nan_ok=True)
