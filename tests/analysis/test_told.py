@@ -12,6 +12,7 @@ from roundoff.analysis.figures.catalogue import FIGURES
 from roundoff.analysis.plot import Named, inline_svg, write_figure
 from roundoff.analysis.runs.experiment import read_experiment
 from roundoff.analysis.tables.actor_times import ACTIVITIES
+from roundoff.analysis.tables.pareto import pareto_table
 from roundoff.analysis.tables.summary import summarize
 
 from .test_plot import write_run, write_sweep
@@ -61,6 +62,8 @@ def table_of(name, experiment):
             {"return": [0.0, 500.0, 1000.0], "fraction": [1.0, 0.5, 0.0], "ci_low": 0.0, "ci_high": 1.0}
         )
         return line.assign(task="t", series="e5m5", n=10)
+    if name == "pareto-bits":  # the figure is of runs with counted costs, which the table of bits needs not
+        return pareto_table(experiment, "bits")
     return FIGURES[name].table(experiment, summarize(experiment), [])
 
 
@@ -78,11 +81,11 @@ def told_of(root):
     return [(place, place.find(f"{SVG}title").text, group.get("class")) for group in groups for place in group]
 
 
-# Curves across one number are drawn as those across another: the same table, by the same function.
-ACROSS = {name for name in FIGURES if name.startswith("curves-")}
+# Curves across one number are drawn as those across another, and a front of one cost as that of another.
+ALIKE = {name for name in FIGURES if name.startswith(("curves-", "pareto-"))} - {"curves-environments", "pareto-bits"}
 
 
-@pytest.mark.parametrize("name", [name for name in FIGURES if name not in ACROSS - {"curves-environments"}])
+@pytest.mark.parametrize("name", [name for name in FIGURES if name not in ALIKE])
 def test_every_figure_tells_its_marks_to_pointer_keyboard_and_screen_reader(name, experiment, tmp_path):
     root, _ = parsed(name, experiment, tmp_path)
     told = told_of(root)
