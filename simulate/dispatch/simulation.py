@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import torch
 from torch._C import _len_torch_dispatch_stack
-from torch.utils._python_dispatch import (
-    TorchDispatchMode,
-    _get_current_dispatch_mode_stack,
-)
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from roundoff.pytorch.versions import warn_where_unchecked
 
@@ -27,31 +24,28 @@ from ..presence.bystanders import Bystander
 from ..presence.clipping import Clipping
 from ..presence.decorating import decorated
 from ..presence.draws import Draws
-from ..presence.entering import Presence, this_thread, unsimulated
+from ..presence.entering import Presence, this_thread
 from ..presence.fast_path import FastPath
 from ..presence.finfo import FinfoAnswers, FormatInfo
 from ..presence.generators import Generators
 from ..presence.process import ProcessState, is_compiling_operator
 from ..presence.unseen import unseen
 from ..watching.last_read import LastRead
-from ..watching.watcher import Watcher
 from .complaints import PolicyWarning, complaints, unused
 from .named_blocks import NamedBlocks
 from .narrow_tensors import NARROW, takes_narrow
 from .optimizer_steps import names_steps, round_stored
 from .running import Runner
+from .witness import Witness, cost_counter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import FrameType, TracebackType
 
     from torch._ops import OpOverload
 
     from ..cost.counter import CostCounter
-    from ..cost.report import Cost
-    from ..shadow.shadow import Shadow, ShadowReport
-    from ..watching.observer import Observer
-    from ..watching.report import Report
+    from ..watching.watcher import Watcher
     from .audit import Audit
     from .graph_writer import GraphWriter
     from .plan import OperationPlan
@@ -63,7 +57,7 @@ _DETACH = torch.ops.aten.detach.default
 their own in C++, which goes by the dispatcher's state."""
 
 
-class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Simulation(Witness):
     """The mode that :func:`simulate` makes; entered with ``with``, and entered again at will.
 
     Args:
@@ -119,11 +113,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise FormatError(f'products must be "fast" or "plain", got {products!r}')
         policy = Policy.of(policy)
         assert isinstance(policy.format, Format)
-        self._shadow = _shadow(shadow)
-        self._observer = _observer(policy.format) if observe else None
-        self._counter = _cost_counter() if cost else None
-        own = (self._shadow, self._observer, self._counter)
-        self._watching = [*_checked(watchers), *(x for x in own if x is not None)]
+        self._watching = self.watch(policy.format, watchers, observe=observe, shadow=shadow, cost=cost)
         self._roots = _modules(root)
         self._follow(policy)
         spares = Islands.EXACT in policy.settings("islands")
@@ -258,9 +248,7 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             FormatError: it is a class, or an asynchronous generator; or this simulation counts or carries twins, of
                 which nothing could be asked for.
         """
-        own = (("observe", self._observer), ("shadow", self._shadow), ("cost", self._counter))
-        asked = [name for name, given in own if given]
-        if asked:
+        if asked := self.asked_for():
             raise FormatError(
                 f"a decorated function makes a simulation for each call, so that nobody could ask for the report of"
                 f" {' and '.join(asked)}: write `with roundoff.simulate(...) as simulation:` around the call"
@@ -325,73 +313,6 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.step += steps
         self._draws.skip(draws)
 
-    def report(self) -> Report:
-        """What an observing simulation has seen so far.
-
-        Raises:
-            FormatError: it does not observe.
-        """
-        with unsimulated():  # it may be asked for inside, and what it computes is not the program's
-            return self._observing().report()
-
-    def observer_state(self) -> dict[str, Any]:
-        """What an observing simulation has counted, as plain numbers and tensors, for a checkpoint.
-
-        Raises:
-            FormatError: it does not observe.
-        """
-        with unsimulated():
-            return self._observing().state_dict()
-
-    def load_observer_state(self, state: dict[str, Any]) -> None:
-        """Goes on counting from what :meth:`observer_state` returned.
-
-        Raises:
-            FormatError: it does not observe.
-        """
-        with unsimulated():
-            self._observing().load_state_dict(state)
-
-    def _observing(self) -> Observer:
-        if self._observer is None:
-            raise FormatError("this simulation does not observe; make it with simulate(format, observe=True)")
-        return self._observer
-
-    def shadow_report(self) -> ShadowReport:
-        """The errors that operations added and inherited, against the float64 twins.
-
-        Raises:
-            FormatError: the simulation has no shadow.
-        """
-        with unsimulated():
-            return self._shadowing().report()
-
-    def twin(self, x: torch.Tensor) -> torch.Tensor:
-        """The float64 twin of a tensor that a simulation with a shadow has seen; else its own values in float64.
-
-        Raises:
-            FormatError: the simulation has no shadow.
-        """
-        return self._shadowing().twin(x)
-
-    def _shadowing(self) -> Shadow:
-        if self._shadow is None:
-            raise FormatError('this simulation has no shadow; make it with simulate(format, shadow="fp64")')
-        return self._shadow
-
-    def cost(self, kept: Mapping[str, Iterable[torch.Tensor]] | None = None) -> Cost:
-        """What the program has cost so far: products by format, bytes moved, memory.
-
-        Args:
-            kept: what is kept between steps, by kind; None: what modules and optimizers of PyTorch say.
-
-        Raises:
-            FormatError: the simulation does not count it.
-        """
-        if self._counter is None:
-            raise FormatError("this simulation does not count its cost; make it with simulate(format, cost=True)")
-        return self._counter.report(kept)
-
     def count_cost(self) -> CostCounter:
         """Counts from when it is entered next, as ``cost=True`` does from the beginning.
 
@@ -403,11 +324,11 @@ class Simulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         if self.presence.is_inside():
             raise FormatError("a simulation cannot begin to count inside of its block: say so before")
-        if self._counter is None:
-            self._counter = _cost_counter()
-            self._watching = [*self._watching, self._counter]
+        if self.counter is None:
+            self.counter = cost_counter()
+            self._watching = [*self._watching, self.counter]
             self._follow(self.policy)
-        return self._counter
+        return self.counter
 
     def audit(self) -> Audit:
         """Every operation that ran, and what became of its results: nothing escapes silently."""
@@ -561,31 +482,3 @@ def _modules(root: torch.nn.Module | Sequence[torch.nn.Module]) -> Sequence[torc
     if not isinstance(roots, (list, tuple)) or not all(isinstance(module, torch.nn.Module) for module in roots):
         raise FormatError(f"root must be a torch.nn.Module, or a list of them, got {root!r}")
     return roots
-
-
-def _observer(format: Format) -> Observer:
-    from ..watching.observer import Observer  # noqa: PLC0415  pandas costs half a second
-
-    return Observer(format)
-
-
-def _cost_counter() -> CostCounter:
-    from ..cost.counter import CostCounter  # noqa: PLC0415  pandas costs half a second
-
-    return CostCounter()
-
-
-def _shadow(shadow: str | None) -> Shadow | None:
-    if shadow is None:
-        return None
-    if shadow != "fp64":
-        raise FormatError(f'shadow must be "fp64" or None, got {shadow!r}')
-    from ..shadow.shadow import Shadow  # noqa: PLC0415  pandas costs half a second
-
-    return Shadow()
-
-
-def _checked(watchers: Sequence[Watcher]) -> Sequence[Watcher]:
-    if not isinstance(watchers, (list, tuple)) or not all(isinstance(watcher, Watcher) for watcher in watchers):
-        raise FormatError(f"watchers must be a list of objects of classes made from Watcher, got {watchers!r}")
-    return watchers
