@@ -154,3 +154,24 @@ def test_the_tables_of_fp16_and_eight_bits_are_those_of_the_kept_runs(tmp_path):
     assert set(tables) == {"fp16", "eight bits"}
     for table in tables.values():
         assert table in page, table
+
+
+def table_of_cases(name, folder):
+    """A table of returns by case, the best first, from the scores of a sweep on one task."""
+    kept_runs.lay_scores(DATA.with_name(f"{name}.csv"), folder)
+    returns = pd.read_csv(DATA.with_name(f"{name}.csv")).sort_values("seed").set_index("case")
+    lines = ["| case | mean return, 95 % | of each seed (x: it crashed) |", "|---|---|---|"]
+    summary = summarize(read_experiment(folder)).sort_values("mean", ascending=False, kind="stable")
+    for row in summary.to_dict("records"):
+        own = returns.loc[row["case"]]
+        assert len(own) == row["n"] == 5
+        each = [f"{one:.0f}" if how == "done" else "x" for how, one in zip(own["status"], own["return"], strict=True)]
+        mean = f"{row['mean']:.0f} ({row['ci_low']:.0f} to {row['ci_high']:.0f})"
+        lines.append(f"| {row['case']} | {mean} | {', '.join(each)} |")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("name", ["baselines-quick"])
+def test_the_tables_of_baselines_and_of_fixes_left_out_are_those_of_the_kept_runs(name, tmp_path):
+    table = table_of_cases(name, tmp_path / "runs")
+    assert table in (DATA.parents[1] / "results-fixes.md").read_text(encoding="utf-8"), table
