@@ -31,7 +31,7 @@ MULTIPLICATIONS = 1 << 22
 _TERMS = 64  # of each sum; with fewer, writing the result is what takes time
 _THIN = 4  # thinner results are read for, rather than computed
 
-_permission = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+_permission: Any = getattr(torch.backends.mkldnn, "matmul", None)  # PyTorch 2.8 has none
 _UNSET = "none"
 _lock = Lock()  # the permission is one for all threads
 
@@ -97,8 +97,8 @@ torch.library.register_fake("roundoff::product", by_pytorch)
 @cache
 def reason_against() -> str | None:
     """Why all products on this machine are computed as PyTorch does, in words; None if oneDNN computes large ones."""
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        return "this PyTorch has no oneDNN"
+    if _permission is None or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return "this PyTorch has no oneDNN, or none that can be asked for products in float32"
     if "AMD" not in str(torch.cpu.get_capabilities().get("cpu_name")):
         return "MKL is the faster library on processors that are not AMD's"
     if torch.backends.cpu.get_cpu_capability() != "AVX512":

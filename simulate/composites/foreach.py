@@ -82,5 +82,6 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     _aten._foreach_lerp: _each(_aten.lerp),
     _aten._foreach_lerp_: _in_place(_each(_aten.lerp_)),
     _aten._foreach_norm: _foreach_norm,
-    _aten._foreach_powsum: _foreach_powsum,
 }
+if hasattr(_aten, "_foreach_powsum"):  # PyTorch 2.8 has none
+    FORMULAS[_aten._foreach_powsum] = _foreach_powsum

@@ -164,7 +164,8 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     _aten.native_group_norm: _native_group_norm,
     _aten.native_group_norm_backward: _native_group_norm_backward,
     _aten._fused_rms_norm: contiguously(_fused_rms_norm),
-    _aten._fused_rms_norm_backward: contiguously(_fused_rms_norm_backward),
     _aten._weight_norm_interface: _weight_norm,
     _aten._weight_norm_interface_backward: _weight_norm_backward,
 }
+if hasattr(_aten, "_fused_rms_norm_backward"):  # PyTorch 2.8 has none
+    FORMULAS[_aten._fused_rms_norm_backward] = contiguously(_fused_rms_norm_backward)

@@ -25,7 +25,9 @@ def unseen(kept_out: _F) -> _F:
     Returns:
         A method whose own frame dynamo passes over.
     """
-    plain: Any = kept_out.__wrapped__  # type: ignore[attr-defined]
+    plain: Any = getattr(kept_out, "__wrapped__", None)
+    if plain is None:  # PyTorch 2.8 has no wrapper
+        return kept_out
     looking = eval_frame.get_eval_frame_callback
 
     def dispatched(*args: Any, **kwargs: Any) -> Any:
