@@ -175,3 +175,34 @@ def table_of_cases(name, folder):
 def test_the_tables_of_baselines_and_of_fixes_left_out_are_those_of_the_kept_runs(name, tmp_path):
     table = table_of_cases(name, tmp_path / "runs")
     assert table in (DATA.parents[1] / "results-fixes.md").read_text(encoding="utf-8"), table
+
+
+def tables_of_costs():
+    """The tables of docs/results-sac.md about what few bits save, from what was counted and what the paper prints."""
+    costs = pd.read_csv(DATA.with_name("costs-of-sac.csv"))
+    small = costs[costs["hidden_units"] == 128].set_index("case")
+    first = ["| an update, 128 units, batch 128 | fp32 | fp16 | eight bits |", "|---|---|---|---|"]
+    names = {"bops": "bit operations", "bytes_moved": "bytes moved", "bytes_kept": "bytes kept, without replay"}
+    for column, name in names.items():
+        values, whole = small[column], small.loc["fp32", column]
+        shares = [f"{values[case]:,} ({100 * values[case] / whole:.0f} %)" for case in ("fp16", "eight bits")]
+        first.append(f"| {' | '.join([name, f'{whole:,}', *shares])} |")
+    second = ["| units, batch | fp32, MB | fp16, MB | share | paper: fp32, MB | fp16, MB | share |", "|" + "---|" * 7]
+    printed = pd.read_csv(DATA.parents[2] / "analysis" / "paper" / "published.csv")
+    printed = printed[printed["name"] == "table11"].set_index("where")["value"]
+    for (units, batch), rows in costs[costs["hidden_units"] > 128].groupby(["hidden_units", "batch_size"]):
+        ours = rows.set_index("case")["bytes_peak"] / 2**20
+        ours = [ours["fp32 without fixes"], ours["fp16"]]
+        where = [f"format={name} units={units} batch={batch}" for name in ("fp32", "fp16")]
+        theirs = [printed[one] for one in where]
+        cells = [f"{units}, {batch}"]
+        for low, high in ((ours[1], ours[0]), (theirs[1], theirs[0])):
+            cells += [f"{high:.0f}", f"{low:.0f}", f"{100 * low / high:.0f} %"]
+        second.append(f"| {' | '.join(cells)} |")
+    return "\n".join(first), "\n".join(second)
+
+
+def test_the_tables_of_costs_are_those_that_were_counted():
+    page = (DATA.parents[1] / "results-sac.md").read_text(encoding="utf-8")
+    for table in tables_of_costs():
+        assert table in page, table
