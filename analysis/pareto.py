@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import AnalysisError
 from .plot import about_open_runs, check_known
+from .runs.costs import COSTS
 from .runs.experiment import read_experiment
 from .statistics.equivalence import MARGIN
 from .tables import markdown
@@ -44,6 +45,8 @@ def pareto(
     experiment = read_experiment(path)
     warnings = [*experiment.said, *about_open_runs(path, experiment, "the comparison")]
     if cost != "bits" and not experiment.costs:
+        if damaged := [warning for warning in experiment.said if warning.startswith(f"{path / COSTS}: ")]:
+            raise AnalysisError(f"{damaged[0]}; `roundoff cost` counts again")
         raise AnalysisError(
             f"{path}: no cost was counted here; `roundoff cost` does that, for programs with their sweep file"
         )

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roundoff.errors import RoundoffError
+from roundoff.errors import FileError, RoundoffError
 from roundoff.files import make_directory, read_json, write_json
 
 from ..agents import TrainConfig
@@ -63,24 +63,32 @@ def count_costs(
     if not alike:
         raise SweepError(f"{directory}: there is no run of which a cost could be counted")
     before = {} if again else _before(path, source, [model.name for model in asked])
-    entries, reasons = [], []
+    known = {key: before[key] for key in alike if key in before}
+    reasons = []
     for key, same in alike.items():
-        identity, config = same[0]
-        entry = before.get(key)
-        if entry is None:
+        if key not in known:
+            config = same[0][1]
             try:
-                entry = counted_cost(config, allow_imports, asked)
+                known[key] = counted_cost(config, allow_imports, asked)
             except RoundoffError as error:
-                entry = {"reason": str(error)}
+                known[key] = {"reason": str(error)}
                 reasons.append(str(error))
             if on_counted:
-                on_counted(_told(config, entry))
-        entries.append({**entry, "config": json.loads(key), "runs": [name for name, _ in same]})
+                on_counted(_told(config, known[key]))
+        if len(reasons) < len(known):  # at each one, so that nothing is lost of what was counted
+            _write(path, source, {key: (known[key], same) for key, same in alike.items() if key in known})
     if len(reasons) == len(alike):
         raise SweepError(f"no cost could be counted: {reasons[0]}")
+    return path
+
+
+def _write(path: Path, source: str, known: dict[str, tuple[dict[str, Any], list[tuple[str, RunConfig]]]]) -> None:
+    """Writes what is known of each arithmetic, with the runs that have it."""
+    entries = [
+        {**entry, "config": json.loads(key), "runs": [name for name, _ in same]} for key, (entry, same) in known.items()
+    ]
     make_directory(path.parent)
     write_json(path, {"layout": LAYOUT, "source": source, "costs": entries})
-    return path
 
 
 def runs_of_plan(plan: Plan) -> list[tuple[str, RunConfig]]:
@@ -111,16 +119,17 @@ def _arithmetic(config: dict[str, Any]) -> str:
 
 
 def _before(path: Path, source: str, models: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """What was counted before, by arithmetic."""
-    if not path.exists():
+    """What was counted before, by arithmetic; nothing of a file that is not understood, which is counted anew."""
+    found: dict[str, dict[str, Any]] = {}
+    try:
+        content = read_json(path) if path.exists() else {}
+        if content.get("layout") != LAYOUT or content.get("source") != source:
+            return {}
+        for entry in content["costs"]:
+            if "reason" not in entry and set(models) <= set(entry["models"]):
+                found[json.dumps(entry["config"], sort_keys=True)] = entry
+    except (FileError, AttributeError, KeyError, TypeError):
         return {}
-    content = read_json(path)
-    if not isinstance(content, dict) or content.get("layout") != LAYOUT or content.get("source") != source:
-        return {}
-    found = {}
-    for entry in content["costs"]:
-        if "reason" not in entry and set(models) <= set(entry.get("models", ())):
-            found[json.dumps(entry["config"], sort_keys=True)] = entry
     return found
 
 

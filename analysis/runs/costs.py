@@ -7,6 +7,7 @@ from typing import Any
 
 from .files import read_json
 
+COSTS = "costs.json"
 COLUMNS = ("macs", "bops", "bytes_moved", "bytes_kept", "bytes_peak")
 """The costs of a step: multiply-accumulates, bit operations, bytes moved, and bytes of memory."""
 
@@ -18,7 +19,7 @@ def read_costs(directory: str | Path, warnings: list[str]) -> dict[str, dict[str
         directory: the folder of a sweep.
         warnings: takes what could not be understood.
     """
-    path = Path(directory) / "costs.json"
+    path = Path(directory) / COSTS
     if not path.exists():
         return {}
     content = read_json(path, warnings)
@@ -33,6 +34,6 @@ def read_costs(directory: str | Path, warnings: list[str]) -> dict[str, dict[str
             cost["models"] = {str(name): dict(model) for name, model in entry["models"].items()}
             costs |= {str(run): cost for run in entry["runs"]}
     except (KeyError, TypeError, ValueError, AttributeError):
-        warnings.append(f"{path}: is not what `roundoff cost` writes; it is left out, and the command writes it anew")
+        warnings.append(f"{path}: is not what `roundoff cost` writes; left out")
         return {}
     return costs

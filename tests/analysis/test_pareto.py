@@ -113,6 +113,14 @@ def test_without_costs(tmp_path):
     assert not list(root.glob("pareto*"))
 
 
+@pytest.mark.parametrize("content", ["{", "[]", '{"costs": [{}]}'])
+def test_costs_that_are_damaged_are_not_called_missing(tmp_path, content):
+    root = write(tmp_path)
+    (root / "costs.json").write_text(content)
+    with pytest.raises(AnalysisError, match=r"costs.json: .*`roundoff cost` counts again"):
+        pareto(root, "bytes")
+
+
 def test_the_figures_and_the_report(tmp_path):
     root = write(tmp_path)
     written, _ = plot(root, types=["svg", "png"])

@@ -113,6 +113,30 @@ def test_what_was_counted_stays_until_the_program_changes(folder):
     assert len(said) == 6
 
 
+@pytest.mark.parametrize("costs", ["5", '[{"models": 3, "config": {}}]', "[{}]", "{"])
+def test_a_damaged_file_is_counted_anew(folder, costs):
+    (folder / "out").mkdir()
+    (folder / "out" / "costs.json").write_text(f'{{"layout": 1, "source": "", "costs": {costs}}}')
+    runs = runs_of_plan(planned(folder))[:1]
+    assert len(json.loads(count_costs(runs, folder / "out").read_text())["costs"]) == 1
+
+
+def test_a_count_that_is_killed_has_lost_nothing_but_the_one_it_was_at(folder):
+    runs, said = runs_of_plan(planned(folder)), []
+
+    def dies(line):
+        said.append(line)
+        if len(said) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        count_costs(runs, folder / "out", on_counted=dies)
+    assert len(json.loads((folder / "out" / "costs.json").read_text())["costs"]) == 2
+    again = []
+    count_costs(runs, folder / "out", on_counted=again.append)
+    assert len(again) == 4
+
+
 def test_a_program_that_makes_one_step_or_none_is_counted_whole(folder):
     text = (folder / "sweep.yaml").read_text().split("grid")[0]
     once = planned(folder, f"{text}base: {{steps: 1}}")
