@@ -172,12 +172,13 @@ class CheapestArithmetic:
 
     def _answer(self, store: SweepDirectory, runs: Sequence[Run]) -> str:
         """What the seeds that did not choose say, by the tests of ``roundoff against``."""
-        if crashed := [store.state(run) for run in runs].count("crashed"):
-            return f"not shown: {crashed} of {len(runs)} runs crashed"
-        own, theirs = (
-            {run.config.seed: self._sign * float(store.result(run).score or 0.0) for run in which}
-            for which in (runs, self._fresh)
-        )
+        scores = []
+        for name, which in (("", runs), (f" in {REFERENCE}", self._fresh)):
+            if crashed := [store.state(run) for run in which].count("crashed"):
+                return f"not shown: {crashed} of {len(which)} runs{name} crashed"
+            results = {run.config.seed: store.result(run).score for run in which}
+            scores.append({seed: self._sign * score for seed, score in results.items() if score is not None})
+        own, theirs = scores
         margin = self._goal.margin
         return in_words(difference([own], [theirs]).p, equivalence([own], [theirs], margin).p, margin)
 

@@ -157,10 +157,14 @@ def run_search(
     else:
         search = _BestCandidate(plan) if plan.search.looks_for == "best" else _FewestBits(plan)
     summary = run_in_rounds(plan, directory, executors, watcher, search.asked, **how)
-    findings: list[Finding] | list[Standings] | list[Allocation] = search.found(SweepDirectory(directory))
-    write_json(directory / FOUND, {"findings": [asdict(finding) for finding in findings]})
+    store = SweepDirectory(directory)
+    findings: list[Finding] | list[Standings] | list[Allocation]
     if isinstance(search, CheapestArithmetic):
-        search.write(directory, search.found(SweepDirectory(directory)))
+        findings = allocations = search.found(store)
+        search.write(directory, allocations)
+    else:
+        findings = search.found(store)
+    write_json(directory / FOUND, {"findings": [asdict(finding) for finding in findings]})
     return summary, findings
 
 

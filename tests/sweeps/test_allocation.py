@@ -20,7 +20,7 @@ PROGRAM = """
 import torch
 
 
-def train(luck: int = 9):
+def train(luck: int = 9, fails: int = 9):
     net = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for _ in range(3):
@@ -44,6 +44,8 @@ for line in sys.stdin:
         score = 0.9 - 0.2 * lost + 0.001 * (config["seed"] % 3)
         os.makedirs(run["directory"], exist_ok=True)
         result = {"status": "done", "return": score, "step": 1, "crash": None}
+        if config["seed"] >= config["fails"] and not rules:
+            result |= {"status": "crashed", "return": None, "crash": {"step": 1, "reason": "it did"}}
         with open(run["directory"] + "/result.json", "w") as f:
             json.dump(result | {"values": {"accuracy": score}, "metric": run["metric"]}, f)
         say(run=run["lease"]["run"], event="ended")
@@ -56,7 +58,7 @@ name: mine
 program: PROGRAM.py:train
 metric: {name: accuracy, goal: maximize, range: [0, 1]}
 search: {for: cheapest, by: bops, over: module, within: 5 %, formats: [e5m10, e5m2, e5m3, e5m7], choose: 2}
-base: {luck: 9}
+base: {luck: 9, fails: 9}
 grid: {seed: 0..5}
 """
 
@@ -128,6 +130,11 @@ def test_other_seeds_have_the_last_word(folder):
     assert found.chosen
     assert "equivalent" not in found.answer
     assert "fresh seeds: " + found.answer in str(found)
+
+
+def test_nothing_is_shown_where_fp32_crashes_with_a_fresh_seed(folder):
+    found, _ = searched(folder, planned(folder, "fails=5"))
+    assert found.answer == "not shown: 1 of 4 runs in fp32 crashed"
 
 
 def test_nothing_may_be_cheaper(folder):
