@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -176,16 +177,16 @@ def _numbers(key: str, table: Any) -> dict[str, float]:
 
 
 def _number(key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-        raise FormatError(f"{key} of a cost model must be a number of at least 0, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise FormatError(f"{key} of a cost model must be a finite number of at least 0, got {value!r}")
     return float(value)
 
 
 MODELS = {
     "horowitz-45nm": CostModel(
         "horowitz-45nm",
-        "M. Horowitz, Computing's energy problem (and what we can do about it), ISSCC 2014: arithmetic in 45 nm at"
-        " 0.9 V, without memory",
+        "M. Horowitz, Computing's energy problem (and what we can do about it), ISSCC 2014, as quoted by others:"
+        " arithmetic in 45 nm at 0.9 V, without memory",
         "pJ",
         {"int8": 0.2, "int32": 3.1, "fp16": 1.1, "fp32": 3.7},
         {"int8": 0.03, "int32": 0.1, "fp16": 0.4, "fp32": 0.9},

@@ -1,5 +1,7 @@
 """Models of cost: prices by format, what they have no number for, and files of one's own."""
 
+import math
+
 import pandas as pd
 import pytest
 import torch
@@ -81,8 +83,10 @@ def test_the_cost_of_a_simulation_by_a_model():
         ({"source": " "}, "needs source"),
         ({"divide": {}}, "has no divide"),
         ({"multiply": [1]}, "is a mapping"),
-        ({"multiply": {"fp16": "1"}}, "must be a number"),
-        ({"multiply": {"fp16": -1}}, "must be a number"),
+        ({"multiply": {"fp16": "1"}}, "must be a finite number"),
+        ({"multiply": {"fp16": -1}}, "must be a finite number"),
+        ({"multiply": {"fp16": math.inf}}, "must be a finite number"),
+        ({"read": math.nan}, "must be a finite number"),
         ({"add": {"fp61": 1}}, "fp61"),
     ],
 )
