@@ -42,7 +42,7 @@ class Numerics:
             record[role] = {name: new[name] for name in _COUNTS}
             record[role]["exponents"] = {name: n for name, n in new.items() if name not in _COUNTS and n}
         self._before = now
-        found = {name: norms.exponents() for name, norms in sorted(self._watched.items())}
+        found = {name: norms.take_exponents() for name, norms in sorted(self._watched.items())}
         return record | {f"gradients of {name}": {"exponents": counts} for name, counts in found.items() if counts}
 
     def first_nonfinite(self) -> str:

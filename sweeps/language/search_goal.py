@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Literal, final
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,18 +59,12 @@ class SearchGoal(BaseModel):
             raise ValueError(f"must be a list of formats, such as [e5m10, e4m3], got {names!r}")
         return tuple(dict.fromkeys(str(format_named(name)) for name in names))
 
-    @field_validator("within")
+    @field_validator("until", "within")
     @classmethod
-    def _check_within(cls, text: str) -> str:
-        if not _SHARE.fullmatch(text):
-            raise ValueError(f"must be a share of fp32's mean, such as '5 %', got {text!r}")
-        return text
-
-    @field_validator("until")
-    @classmethod
-    def _check_until(cls, text: str) -> str:
-        if not _UNTIL.fullmatch(text):
-            raise ValueError(f"must be a share of fp32's mean, such as 'within 2 %', got {text!r}")
+    def _check_share(cls, text: str, asked: ValidationInfo) -> str:
+        pattern, example = (_UNTIL, "within 2 %") if asked.field_name == "until" else (_SHARE, "5 %")
+        if not pattern.fullmatch(text):
+            raise ValueError(f"must be a share of fp32's mean, such as {example!r}, got {text!r}")
         return text
 
     @model_validator(mode="after")

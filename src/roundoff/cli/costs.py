@@ -16,13 +16,14 @@ from roundoff.cli.options import (
     Margin,
     Overrides,
     Population,
+    ResultsFolder,
     Workers,
     allowed_imports,
     import_allowed,
     parts,
     print_warnings,
     say,
-    say_json,
+    say_table,
     stoppable,
 )
 
@@ -44,9 +45,7 @@ def cost(
     sweep: Annotated[str, typer.Argument(help="A sweep file, a preset's name, or the folder of a sweep of agents.")],
     overrides: Overrides = None,
     *,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of the results [default: results/NAME].")
-    ] = None,
+    out: ResultsFolder = None,
     cost_models: CostModels = None,
     again: Annotated[bool, typer.Option("--again", help="Count anew what was counted before.")] = False,
     allow_import: AllowImport = None,
@@ -93,11 +92,7 @@ def pareto(
 
     table, text, warnings = pareto_front(directory, cost, margin, model)
     print_warnings(warnings)
-    if as_json:
-        rows = table.astype(object).where(table.notna(), None)
-        say_json(rows.to_dict("records"))
-    else:
-        say(text)
+    say_table(table, text, as_json=as_json)
 
 
 def allocate(
@@ -112,9 +107,7 @@ def allocate(
     within: Annotated[str, typer.Option(help="The margin of equivalence to fp32.")] = "5 %",
     seeds: Annotated[int, typer.Option(min=3, help="How many seeds there are.")] = 10,
     choose: Annotated[int, typer.Option(min=1, help="How many of them choose; the others have the last word.")] = 3,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of the results [default: results/NAME].")
-    ] = None,
+    out: ResultsFolder = None,
     workers: Workers = None,
     dry_run: DryRun = False,
     compiled: Compiled = None,

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
 import typer
@@ -17,8 +18,9 @@ from roundoff.processes import let_go, terminals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
     from types import FrameType
+
+    from pandas import DataFrame
 
     from roundoff.sweeps.sweep import Summary
 
@@ -39,6 +41,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print it for scripts, as J
 Margin = Annotated[
     float,
     typer.Option(min=0, max=1, help="The difference that is too small to matter, as a fraction of fp32's mean score."),
+]
+ResultsFolder = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Folder of the results [default: results/NAME].")
 ]
 FileTypes = Annotated[str, typer.Option("--type", help="Of files with figures: png, svg, pdf, with commas.")]
 
@@ -111,6 +116,14 @@ def say_json(value: Any) -> None:
     """
     with closed_pipe(sys.stdout):
         print(json.dumps(value, indent=1, allow_nan=False).replace("\x7f", "\\u007f"))
+
+
+def say_table(table: DataFrame, text: str, *, as_json: bool) -> None:
+    """Prints a table as people read it, or its rows for scripts, with null for what is not there."""
+    if as_json:
+        say_json(table.astype(object).where(table.notna(), None).to_dict("records"))
+    else:
+        say(text)
 
 
 @contextmanager

@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from roundoff.cli.options import AsJson, FileTypes, Margin, parts, print_warnings, say, say_json
+from roundoff.cli.options import (
+    AsJson,
+    FileTypes,
+    Margin,
+    parts,
+    print_warnings,
+    say,
+    say_table,
+)
 
 Directories = Annotated[list[Path], typer.Argument(metavar="DIRECTORY...", help="Folders of sweeps, or of runs.")]
 FigureWidth = Annotated[
@@ -93,11 +101,7 @@ def against(
             raise typer.BadParameter(f"--reference is KEY=VALUE, such as actors.format=fp32, got {argument!r}")
     table, text, warnings = against_fp32(directory, margin, {key: value for key, _, value in pairs})
     print_warnings(warnings)
-    if as_json:
-        rows = table.astype(object).where(table.notna(), None)
-        say_json(rows.to_dict("records"))
-    else:
-        say(text)
+    say_table(table, text, as_json=as_json)
 
 
 def collect(

@@ -18,6 +18,7 @@ from roundoff.cli.options import (
     NoEstimate,
     Overrides,
     Population,
+    ResultsFolder,
     Workers,
     allowed_imports,
     parts,
@@ -39,9 +40,7 @@ def sweep(
     file: Annotated[str, typer.Argument(help="A sweep file (YAML), or the name of a preset.")],
     overrides: Overrides = None,
     *,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of the results [default: results/NAME].")
-    ] = None,
+    out: ResultsFolder = None,
     workers: Workers = None,
     executor: Annotated[
         Literal["local", "ray"], typer.Option(help="Where to run: processes of this machine, or a Ray cluster.")
