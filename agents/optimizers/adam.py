@@ -6,8 +6,10 @@ import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from copy import copy
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, final
 
+import numpy as np
 import torch
 
 # The list versions of the in-place operations, one kernel launch for all parameters.
@@ -234,8 +236,9 @@ class AdamBase(torch.optim.Optimizer, ABC):
     def _move_second(self, second: Tensor, gradient: Tensor, beta2: float) -> None:
         """Updates one second moment by one step, as one operation that is rounded stochastically."""
 
+    @staticmethod
     @abstractmethod
-    def _divisor(self, correction: float) -> float:
+    def _divisor(correction: float) -> float:
         """What frees the second moment of its bias when it is divided by it; ``correction`` is 1 - b2^t."""
 
     @abstractmethod
@@ -286,19 +289,21 @@ class AdamBase(torch.optim.Optimizer, ABC):
         row = table.index_select(0, steps.clamp(max=len(table) - 1)).view(2)
         return StepNumbers(*at_hand(row, dtype).unbind())
 
-    def numbers(self, group: dict[str, Any], step: int) -> StepNumbers:
+    @classmethod
+    def numbers(cls, group: dict[str, Any], step: int) -> StepNumbers:
         """The numbers of the step with this number, 1 or more, computed exactly: 1 - 0.999 is 0 in eight bits."""
         lr, over = group["lr"], group.get("anneal_over")
         if over is not None:
             lr *= max(0.0, 1 - (step - 1) / over)
-        if not self.averages_gradients:
+        if not cls.averages_gradients:
             return StepNumbers(1.0, -lr)
         beta1, beta2 = group["betas"]
-        return StepNumbers(self._divisor(1 - beta2**step), -lr / (1 - beta1**step))
+        return StepNumbers(cls._divisor(1 - beta2**step), -lr / (1 - beta1**step))
 
-    def _steps_until_constant(self, group: dict[str, Any]) -> int:
+    @classmethod
+    def _steps_until_constant(cls, group: dict[str, Any]) -> int:
         over: int = group.get("anneal_over", 0)
-        until = [steps_until_constant(beta) for beta in group["betas"]] if self.averages_gradients else []
+        until = [steps_until_constant(beta) for beta in group["betas"]] if cls.averages_gradients else []
         return max([over + 1, *until])
 
     def _kept_table(self, group: dict[str, Any], device: torch.device) -> Tensor:
@@ -312,8 +317,13 @@ class AdamBase(torch.optim.Optimizer, ABC):
 
     def table(self, group: dict[str, Any], device: torch.device) -> Tensor:
         """The numbers of steps 1, 2, ..., up to where they no longer change: (steps, 2)."""
-        rows = [self.numbers(group, step) for step in range(1, self._steps_until_constant(group) + 1)]
-        return kept(rows, device)
+        return kept(self._rows(group["lr"], tuple(group["betas"]), group.get("anneal_over")), device)
+
+    @classmethod
+    @lru_cache(maxsize=_MOST_TABLES)  # the optimizers of an agent, and all agents of a process, mostly share one
+    def _rows(cls, lr: float, betas: tuple[float, ...], over: int | None) -> np.ndarray[Any, np.dtype[np.float64]]:
+        group = {"lr": lr, "betas": betas} | ({} if over is None else {"anneal_over": over})
+        return np.array([cls.numbers(group, step) for step in range(1, cls._steps_until_constant(group) + 1)])
 
     def move(
         self,
@@ -430,7 +440,8 @@ class KeepingSquares(AdamBase):
     def _move_second(self, second: Tensor, gradient: Tensor, beta2: float) -> None:
         stochastic_mean_square_(second, gradient, beta2)
 
-    def _divisor(self, correction: float) -> float:
+    @staticmethod
+    def _divisor(correction: float) -> float:
         return correction
 
     def _denominators(self, seconds: list[Tensor], divisors: Sequence[float | Tensor]) -> list[Tensor]:

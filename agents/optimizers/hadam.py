@@ -29,7 +29,8 @@ class KeepingRoots(AdamBase):
     def _move_second(self, second: Tensor, gradient: Tensor, beta2: float) -> None:
         stochastic_root_(second, gradient, beta2)
 
-    def _divisor(self, correction: float) -> float:
+    @staticmethod
+    def _divisor(correction: float) -> float:
         return math.sqrt(correction)
 
     def _denominators(self, seconds: list[Tensor], divisors: Sequence[float | Tensor]) -> list[Tensor]:

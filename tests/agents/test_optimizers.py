@@ -288,6 +288,19 @@ def test_no_number_is_read_where_it_is_not_at_hand(optimizer, kahan, monkeypatch
     assert results[0][2]["scale"] != 1024
 
 
+def test_a_table_has_the_numbers_of_the_steps_of_its_optimizer():
+    """Also where tables were made before, of which each differs in one thing."""
+    changes = [{}, {"lr": 2e-3}, {"betas": (0.8, 0.95)}, {"betas": (0.9, 0.9)}, {"anneal_over": 500}]
+    for optimizer in (Adam, HAdam):
+        for change in changes:
+            one = optimizer([torch.ones(1, requires_grad=True)], **{"lr": 1e-3, "betas": (0.9, 0.95)} | change)
+            (group,) = one.param_groups
+            table = one.table(group, torch.device("cpu"))
+            expected = [one.numbers(group, step) for step in range(1, len(table) + 1)]
+            assert torch.equal(table, torch.tensor(expected, dtype=torch.float64))
+            assert one.numbers(group, len(table) + 1) == expected[-1]
+
+
 def test_what_cannot_be_scaled_is_refused():
     p = torch.ones(2, requires_grad=True)
     with pytest.raises(RunError, match=r"got a torch\.optim\.adam\.Adam; use roundoff\.agents\.HAdam"):
