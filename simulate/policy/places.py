@@ -6,6 +6,7 @@ import threading
 import weakref
 from bisect import bisect_right
 from contextlib import contextmanager
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -107,7 +108,8 @@ class Places:
     that of ``torch.compile`` have no part in it.
 
     Args:
-        on_step: called with an optimizer before its step (False) and after it (True).
+        on_step: called with an optimizer before its step, or after the closure that the step calls (False), and after
+            the step (True).
         roots: modules whose parts are named from them, whatever is called first.
         on_module: called with each module that begins its forward pass.
     """
@@ -174,8 +176,9 @@ class Places:
         """The role and the path of the innermost module of the operation that runs now.
 
         The path begins with the class of the outermost module; it is empty outside of modules, in optimizers and where
-        the program says the role. An operation of the backward pass belongs to the module whose operation it derives.
-        What a checkpoint computes again in a module is part of the forward pass.
+        the program says the role. A closure that a step calls is a forward and a backward pass, as everywhere.
+        An operation of the backward pass belongs to the module whose operation it derives. What a checkpoint computes
+        again in a module is part of the forward pass.
         """
         thread = self._thread
         if _said.roles:
@@ -252,11 +255,39 @@ class Places:
             if self._follower:
                 self._follower.module_ends(len(self._thread.modules))
 
-    def _optimizer_begins(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        if self._on_step:
+    def _optimizer_begins(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """A step begins; what it returns are its arguments, if one of them is a closure."""
+        changed = None
+        if _is_closure(kwargs.get("closure")):
+            changed = args, {**kwargs, "closure": self._outside_of_steps(optimizer, kwargs["closure"])}
+        elif len(args) > 1 and _is_closure(args[1]):  # behind the optimizer itself
+            changed = (args[0], self._outside_of_steps(optimizer, args[1]), *args[2:]), kwargs
+        elif self._on_step:
             self._on_step(optimizer, False)
         self._thread.optimizers += 1
         self._tell_optimizers()
+        return changed
+
+    def _outside_of_steps(self, optimizer: torch.optim.Optimizer, closure: Callable[..., Any]) -> Callable[..., Any]:
+        """A closure that a step calls, whose operations are no part of the step: a forward pass and a backward pass.
+
+        The gradients that it has computed are those before the step. Where it raises an exception, the step is over.
+        """
+
+        @wraps(closure)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            around, self._thread.optimizers = self._thread.optimizers, 0
+            self._tell_optimizers()
+            result = closure(*args, **kwargs)
+            if self._on_step:
+                self._on_step(optimizer, False)
+            self._thread.optimizers = around
+            self._tell_optimizers()
+            return result
+
+        return called
 
     def _optimizer_ends(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         self._thread.optimizers = max(0, self._thread.optimizers - 1)
@@ -267,6 +298,11 @@ class Places:
     def _tell_optimizers(self) -> None:
         if self._follower:
             self._follower.optimizers(self._thread.optimizers)
+
+
+def _is_closure(argument: Any) -> bool:
+    """Whether an argument of a step is a function that computes the loss and the gradients again."""
+    return callable(argument) and not isinstance(argument, (torch.nn.Module, type))
 
 
 def _plain(module: torch.nn.Module) -> torch.nn.Module:

@@ -86,3 +86,86 @@ def test_moving_averages_have_their_role_wherever_they_are(kind):
 def test_no_other_role_can_be_said(role):
     with pytest.raises(FormatError, match="role must be forward, backward, optimizer, averages, targets, got"):
         roundoff.in_role(role).__enter__()
+
+
+POLICIES = {
+    "every operation": Policy("e5m7"),
+    "products": Policy.mixed_precision("e5m7"),
+    "storage": Policy.storage("e5m7"),
+    "fp8": Policy.fp8("tensorwise"),
+    "a part": Policy("fp32").with_rules(Rule(module="*.0", role=["forward", "backward"], format="e5m4")),
+    "the optimizer": Policy("fp32").with_rules(Rule(role="optimizer", format="e5m4")),
+    "stochastic": Policy.mixed_precision("e5m7").with_rules(Rule(rounding="stochastic")),
+}
+
+
+@pytest.mark.parametrize("how", ["by place", "by name", "of a subclass"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_closure_of_a_step_is_no_part_of_it(policy, how):
+    """Loops such as Lightning's hand the forward and the backward pass to the step; a program's own do not."""
+
+    class Behind(torch.optim.SGD):
+        def step(self, closure=None):
+            return super().step(closure)
+
+    def trained(*, closed):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+        x = torch.randn(32, 8)
+        optimizer = (Behind if how == "of a subclass" else torch.optim.SGD)(net.parameters(), lr=0.1, momentum=0.9)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = (net(x) - x.sum(1, keepdim=True)).square().mean()
+            loss.backward()
+            return loss
+
+        with simulate(POLICIES[policy], observe=True) as simulation:
+            for _ in range(3):
+                if not closed:
+                    closure()
+                    optimizer.step()
+                elif how == "by name":
+                    optimizer.step(closure=closure)
+                else:
+                    optimizer.step(closure)
+        counts = simulation.report().table.sort_values(["role", "module", "operation"]).to_dict("records")
+        return [p.detach().clone() for p in net.parameters()], [str(row) for row in counts]
+
+    weights, counts = trained(closed=True)
+    expected, also_expected = trained(closed=False)
+    assert all(map(torch.equal, weights, expected))
+    assert counts == also_expected
+
+
+def test_lbfgs_computes_its_losses_outside_of_its_steps():
+    net = torch.nn.Linear(8, 1)
+    x = torch.randn(32, 8)
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=3)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        return loss
+
+    with simulate("e8m7", observe=True) as simulation:
+        optimizer.step(closure)
+    roles = simulation.report().table.groupby("operation")["role"].agg(set)
+    assert roles["addmm"] == roles["mean"] == {"forward"}
+    assert roles["mm"] == {"backward"}
+    assert "optimizer" in roles["dot"]
+
+
+def test_after_a_closure_that_raises_no_step_is_begun():
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+
+    def closure():
+        raise FloatingPointError
+
+    with simulate("e5m10", observe=True) as simulation:
+        with pytest.raises(FloatingPointError):
+            optimizer.step(closure)
+        weight * 2
+    assert set(simulation.report().table["role"]) == {"forward"}
