@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import cache
 from typing import TYPE_CHECKING
 
 from ..base.modes import Overflow, Rounding
@@ -15,17 +16,23 @@ if TYPE_CHECKING:
     from ..families.floats import FloatFormat
 
 
+@cache
+def _power(exponent: int) -> Fraction:
+    """The power of two, which costs as much as all else of a rounding."""
+    return Fraction(2) ** exponent
+
+
 def goes_up(fraction: Fraction, rounding: Rounding, *, negative: bool, odd: bool, word: int | None = None) -> bool:
     """Whether a magnitude that lies ``fraction`` (0 <= fraction < 1) of the way to the next one is rounded up.
 
     ``odd`` is the parity of the lower neighbour; ``word`` is the random word, 32 bits, of stochastic rounding.
     """
-    half = Fraction(1, 2)
+    beyond_half = 2 * fraction.numerator - fraction.denominator
     return (
         fraction > 0
         and {
-            Rounding.NEAREST_EVEN: fraction > half or (fraction == half and odd),
-            Rounding.NEAREST_AWAY: fraction >= half,
+            Rounding.NEAREST_EVEN: beyond_half > 0 or (beyond_half == 0 and odd),
+            Rounding.NEAREST_AWAY: beyond_half >= 0,
             Rounding.TOWARD_ZERO: False,
             Rounding.UP: not negative,
             Rounding.DOWN: negative,
@@ -47,7 +54,7 @@ def round_to_integer(
 def exponent(magnitude: Fraction) -> int:
     """floor(log2(magnitude)), exactly."""
     guess = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
-    return guess if Fraction(2) ** guess <= magnitude else guess - 1
+    return guess if _power(guess) <= magnitude else guess - 1
 
 
 def round_float(
@@ -91,20 +98,23 @@ def round_exactly(
     """Rounds any rational number as :func:`round_float` does; ``negative`` tells the sign of a zero."""
     negative = x < 0 if negative is None else negative
     sign = -1.0 if negative else 1.0
-    largest, m = fmt.max, fmt.significand_bits
+    m, emin = fmt.significand_bits, fmt.emin
     if not fmt.signed and negative:
         return 0.0
-    magnitude, smallest = abs(x), Fraction(2) ** fmt.emin
+    magnitude, smallest = abs(x), _power(emin)
     rounded = Fraction(0)
     if magnitude and not (fmt.flush == "daz" and magnitude < smallest):
-        e = exponent(magnitude) if fmt.flush == "ftz" else max(exponent(magnitude), fmt.emin)
-        is_normal = magnitude >= smallest
-        quantum = Fraction(2) ** (e - m if is_normal or fmt.subnormals or fmt.flush == "ftz" else fmt.emin)
+        e = exponent(magnitude)
+        is_normal = e >= emin
+        if fmt.flush != "ftz":
+            e = max(e, emin)
+        quantum = _power(e - m if is_normal or fmt.subnormals or fmt.flush == "ftz" else emin)
         # With no significand bits two neighbours differ in the exponent alone: the code's parity is its field's.
         odd = (e + fmt.exponent_bias) % 2 == 1 if is_normal and m == 0 else None
         rounded = quantum * round_to_integer(magnitude / quantum, rounding, negative=negative, odd=odd, word=word)
     if fmt.flush == "ftz" and rounded < smallest:
         rounded = Fraction(0)
+    largest = fmt.max
     if rounded > largest:
         inward = {Rounding.TOWARD_ZERO: True, Rounding.TO_ODD: True, Rounding.UP: negative, Rounding.DOWN: not negative}
         return sign * (largest if inward.get(rounding, False) else _beyond(fmt, overflow))
