@@ -144,11 +144,23 @@ def told(run, *given, **options):
         return str(error)
 
 
+# One format of each family, whose kernels are tried before their first use, as on a device; others in make test-slow.
+TRIED = list({type(Format.parse(name)): name for name in reversed(FORMATS)}.values())
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("name", FORMATS)
-def test_unusual_tensors(name, as_if_on_a_gpu):
+@pytest.mark.parametrize(
+    ("name", "tried"),
+    [
+        *((name, name in TRIED) for name in FORMATS),
+        *(pytest.param(name, True, marks=pytest.mark.slow) for name in FORMATS if name not in TRIED),
+    ],
+)
+def test_unusual_tensors(name, tried, as_if_on_a_gpu, monkeypatch):
     """Shape, bits and refusals are those of the CPU."""
     fmt = Format.parse(name)
+    if not tried:
+        monkeypatch.setattr(type(fmt), "_kernel_is_right", lambda *_: True)
     for x in unusual(fmt.carrier):
         for mode, random in ((Rounding.NEAREST_EVEN, None), (Rounding.STOCHASTIC, RandomBits(3, 5))):
             if not rounds(fmt, mode):
