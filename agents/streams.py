@@ -22,6 +22,7 @@ class Stream(IntEnum):
     RANDOM_START = 15
     ACTOR_CONTROL = 20
     PERTURBATION = 30
+    REPLAY_OF_OTHERS = 35
 
 
 _learner: tuple[int, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -17,6 +18,14 @@ from .train_config import TrainConfig
 
 NORMALIZED_LIMIT = 10.0
 """Normalized observations and rewards are clipped to this magnitude."""
+SHARED = (
+    "algorithm", "task", "seed", "steps", "action_repeat", "eval_every", "eval_episodes", "evaluate_in", "evaluation",
+    "checkpoint_every", "environments", "environment_workers", "random_start", "clip_rewards", "device", "threads",
+    "native", "observe", "keep_networks", "perturb", "qat", "learners", "asynchronous", "communicate",
+    "communicate_every", "actors", "sampler_learner", "observations", "image_size", "frame_stack",
+)  # fmt: skip
+"""The keys of a run as a whole, and of its environments: a run and its sampler-learner have them in common."""
+_MANY_STEPS = 10**9
 _FREE = KeyRole.TIMELESS
 _DATA = KeyRole.TIMELESS | KeyRole.DATA
 _OF_EXPERIENCE = KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS | KeyRole.LATER
@@ -36,6 +45,15 @@ def format_with_codes(name: str | None) -> str | None:
     except FormatError as error:
         raise ValueError(f"{fmt} cannot be sent: {error}") from None
     return str(fmt)
+
+
+def read_sampler_learner(value: Any) -> Any:
+    """The keys of a sampler-learner, as plain data; raises ValueError for one that both agents share."""
+    if not isinstance(value, dict):
+        return value
+    if shared := [name for name in value if name in SHARED]:
+        raise ValueError(f"sampler_learner: {shared[0]} is a key of the run, which both agents share; leave it out")
+    return json.loads(json.dumps(value, sort_keys=True))
 
 
 class OptimizerKeys(TrainConfig):
@@ -192,6 +210,13 @@ class OffPolicyKeys(OptimizerKeys):
         " `seed_steps`. `null`: one update per transition.",
         KeyRole.OUTSIDE_UPDATES | KeyRole.LATER,
     )
+    sampler_learner: Annotated[dict[str, Any] | None, BeforeValidator(read_sampler_learner)] = key(
+        None,
+        "Another agent acts in place of this one, and learns as in a run of its own; this one learns from the same"
+        " transitions, in batches of its own. A mapping of the keys in which that agent differs: `{format: fp32}`, `{}`"
+        " for none; see docs/learners.md.",
+        KeyRole.OUTSIDE_UPDATES | KeyRole.LATER,
+    )
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -205,6 +230,20 @@ class OffPolicyKeys(OptimizerKeys):
         if self.training_intensity is None:
             return 1
         return Fraction(repr(self.training_intensity)) / self.batch_size
+
+    def of_sampler_learner(self) -> Self:
+        """The config of ``sampler_learner``: this one's, but for the keys given there.
+
+        Raises:
+            ValueError: such a run there cannot be.
+        """
+        own = {name: value for name, value in self.as_json().items() if name != "sampler_learner"}
+        given = self.sampler_learner or {}
+        if given.get("baseline", "none") != "none":
+            del own["fixes"]
+        # A copy whose steps were cut, for a measurement, could not be made anew with so few.
+        made = type(self)(**own | {"steps": max(self.steps, _MANY_STEPS)} | given)
+        return made.model_copy(update={"steps": self.steps})
 
     def updates_in(self, transitions: int) -> int:
         """Updates that so many transitions take, at most."""

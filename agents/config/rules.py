@@ -9,6 +9,8 @@ import math
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
+from pydantic import ValidationError
+
 from ..environments.task_check import has_discrete_actions
 from .fixes import COMPENSATED_STEPS, NEED_SINGLE_STEPS, is_stochastic
 from .storage import LAYERS, STOCHASTIC, check_fit
@@ -178,6 +180,17 @@ def beyond_support(config: Any) -> float | None:
     return most if most > config.support[1] else None
 
 
+def _reasons(make: Callable[[], object]) -> str:
+    """Why a config cannot be made, all on a line; empty if it can."""
+    try:
+        make()
+    except ValidationError as error:
+        return "; ".join(
+            ": ".join((*map(str, one["loc"]), one["msg"].removeprefix("Value error, "))) for one in error.errors()
+        )
+    return ""
+
+
 # fmt: off
 RULES = (
     # Every run.
@@ -308,6 +321,15 @@ RULES = (
          "evaluation: sampled is what acts in training, and each actor has noise of its own; leave it out"),
     KeyRule(lambda c: c.actors and c.random_start, "actors",
          "random_start: {c.random_start} is for environments that step together; actors do not: leave it out"),
+    # Another agent that acts.
+    KeyRule(lambda c: c.sampler_learner is not None and other_than(
+                c, {"learners": 1, "qat": None, "perturb": 0, "native": False, "evaluation": "deterministic"}),
+            "sampler_learner",
+         "sampler_learner is for runs without {found[0]}, got {found[0]}: {found[1]}; leave one of them out"),
+    KeyRule(lambda c: c.sampler_learner is not None and getattr(c, "actors", None), "sampler_learner",
+         "sampler_learner acts in place of actors; leave one of them out"),
+    KeyRule(lambda c: c.sampler_learner is not None and _reasons(c.of_sampler_learner), "sampler_learner",
+         "sampler_learner: {found}"),
     # Values of several steps, as distributions.
     KeyRule(_end_without_atoms, "atoms",
          "{found} is of a categorical head, and atoms is 1; leave {found} out, or set atoms: 51"),

@@ -51,7 +51,9 @@ class OffPolicyRecorder:
         self._config = config
         self._rewards = RewardRange.of(config)
         self._action_size, self._discrete = sizes.action_size, sizes.discrete
-        self._generator = torch_generator(config.seed, Stream.REPLAY, intake.device)
+        # A run that learns beside a sampler-learner, which has the same seed, draws batches of its own.
+        stream = Stream.REPLAY if config.sampler_learner is None else Stream.REPLAY_OF_OTHERS
+        self._generator = torch_generator(config.seed, stream, intake.device)
         self._random = np.random.default_rng(sequence(config.seed, Stream.SEED_ACTIONS))
 
     def begin(self, observation: NDArray[Any], environment: int) -> None:

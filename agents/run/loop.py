@@ -91,8 +91,8 @@ class Run:
         self.evaluation_environments = environments.groups[-1]
         self.sizes = KnownSizes.of(environments)
         self.state = RunState(config.share(), environments, device, stage)
-        self.learner = self.state.learner
-        self.intake = self.state.recorder.intake
+        self.agent, self.learner = self.state.agent, self.state.agent.learner
+        self.intake = self.agent.recorder.intake
         self.last_checkpoint = 0
         on_gpu = device.type == "cuda"
         self.stopwatch = Stopwatch(partial(torch.cuda.synchronize, device)) if wait and on_gpu else Stopwatch()
@@ -163,23 +163,25 @@ class Run:
 
     def _agent_step(self) -> _Updating:
         """Gives actions to one group of environments, and learns from what the next group has done; or actors have."""
-        sampler, is_finite, sample = self.state.sampler, True, None
+        sampler, lost, sample = self.state.sampler, None, None
         try:
             with self.stopwatch.measure(sampler.activity):
-                sample = sampler.next(self._choose_actions, self.state.recorder.waits)
-        except NotFinite:
-            is_finite = False
+                sample = sampler.next(self._choose_actions, self.agent.recorder.waits)
+        except NotFinite as error:
+            lost = error
         for group, observations in sampler.begun():
-            self.state.begin_anew(group, observations)
+            self.agent.begin_anew(group, observations)
         for record in sampler.pulls():
             self.reporter.log.write("pull", self.state.step, record)
-        if not is_finite:
-            return self._not_finite()
+        if lost:
+            return self._not_finite(lost)
         return (yield from self._learn(sample)) if sample else None
 
-    def _not_finite(self) -> Crash:
+    def _not_finite(self, lost: NotFinite) -> Crash:
+        if lost.args:  # who acted says it
+            return Crash(self.state.step, str(lost))
         reason = "the policy took a non-finite action in training"
-        if not all(bool(part.isfinite().all()) for part in self.state.observations):
+        if not all(bool(part.isfinite().all()) for part in self.agent.observations):
             reason += f"; its observation is not finite in {self.config.format}, to whose range it does not belong"
         return Crash(self.state.step, reason)
 
@@ -187,14 +189,13 @@ class Run:
         """Takes over the transitions of a sample, one by one, each with its update."""
         config, steps = self.config, sample.steps
         with self.stopwatch.measure("copies"):
-            rows = self.state.recorder.rows(self.state.observations[sample.group], sample)
-            self.state.observations[sample.group] = self.intake.perceive(steps.observations)
+            rows = self.agent.see(sample)
         ends = zip(steps.last.tolist(), sample.returns.tolist(), strict=True)
         for i, (last, episode_return) in enumerate(ends):
             if self.state.step >= config.steps:
                 return None
             with self.stopwatch.measure("replay"):
-                self.state.recorder.add(rows[i], sample, i)
+                self.agent.recorder.add(rows[i], sample, i)
             before = self.state.step
             self.state.step = self.learners.advance(before, config.action_repeat)
             yield from self._update()
@@ -218,7 +219,7 @@ class Run:
         self.learner.be_quantized(quantized=self.config.is_quantized(self.state.step))
 
     def _update(self) -> Generator[Any, tuple[Metrics, float], None]:
-        due = self.state.recorder.due()
+        due = self.agent.due()
         learned: Metrics | None = None
         while True:
             try:
@@ -234,15 +235,9 @@ class Run:
             self.state.metrics |= learned
 
     def _choose_actions(self, group: int, first: int, under_way: int) -> NDArray[np.floating[Any]]:
-        """Numbers of the format for each actuator, asked for by the sampler: at first the recorder's, then learned."""
-        observations = self.state.observations[group]
+        """The agent's actions for a group, asked for by the sampler."""
         with self.stopwatch.measure("actions"):
-            explored = self.state.recorder.explore(len(observations), under_way)
-            if explored is not None:
-                return explored
-            actions = self.learner.act(observations, deterministic=False, first=first)
-        with self.stopwatch.measure("copies"):
-            return self.intake.from_format(actions)
+            return self.agent.choose(group, first, under_way)
 
     def _evaluate(self) -> Crash | None:
         """Evaluates the policy as it is; training goes on as if nothing had happened."""

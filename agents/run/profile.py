@@ -18,6 +18,7 @@ _IN_WORDS = {
     "environment": "the environment",
     "actions": "choosing actions",
     "actors": "waiting for actors",
+    "sampler-learner": "the sampler-learner, which acts and learns",
     "copies": "copying numbers to the agent and back",
     "replay": "the replay buffer",
     "updates": "updates",

@@ -55,7 +55,8 @@ def cost_of_update(
     Raises:
         RunError: the run cannot be made, ended before it learned, or is of another library.
     """
-    alone = {"learners": 1, "asynchronous": False, "communicate": None, "communicate_every": 1, "actors": None}
+    alone: dict[str, Any] = {"learners": 1, "asynchronous": False, "communicate": None, "communicate_every": 1}
+    alone |= {"actors": None, "sampler_learner": None}
     given = {"seed_steps": min(getattr(config, "seed_steps", 0), _FEW_TRANSITIONS), "observe": False, **alone}
     known = type(config).model_fields
     changed = config.model_copy(update={name: value for name, value in given.items() if name in known})

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 # Of the keys that some algorithms have: nobody else learns or acts.
-_ALONE = {"learners": 1, "asynchronous": False, "actors": None}
+_ALONE = {"learners": 1, "asynchronous": False, "actors": None, "sampler_learner": None}
 
 
 class FinishedAgent(NamedTuple):

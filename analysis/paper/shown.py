@@ -157,6 +157,11 @@ REPRODUCIBLE = {
         "curves-batch_size", "Q-learning with large batches",
         "DQN learns well with batches up to 512, categorical DQN up to 2048.",
     ),
+    f"{ACCELERATED}fig5": Shown(
+        "curves", "Learning from what another agent experiences",
+        "With small batches an agent keeps pace with the one of large batches that it learns from; with large batches"
+        " it does not learn at all from one of small batches; with batches alike the two match (Figure 7).",
+    ),
     f"{ACCELERATED}fig8": Shown(
         "norms", "Norms of weights, gradients and steps by batch size",
         "Larger batches have smaller gradients and larger steps. With Adam the norms of the weights lie close together"
