@@ -35,6 +35,8 @@ from .compiling.population import PopulationStep as PopulationStep
 from .compiling.population import reason_against_sharing as reason_against_sharing
 from .compiling.program import reason_against_compiling as reason_against_compiling
 from .cost.models import MODELS as MODELS
+from .cost.step import CountedSteps as CountedSteps
+from .cost.step import learned as learned
 from .dispatch.graph_writer import FormatsAsData as FormatsAsData
 from .dispatch.storing import is_exact as is_exact
 from .dispatch.storing import result_format as result_format

@@ -1,7 +1,8 @@
 """A search for the cheapest arithmetic: each part's narrowest format with which the metric stays near that of fp32.
 
-Parts are asked about in turn, those first that save most, each by bisection over the formats, beside what was found for
-those before it. Some seeds choose; others have the last word, by the test of equivalence that ``roundoff against`` has.
+Parts are asked about in turn, those first that save most for what they lose, each by successive halving of the formats,
+beside what was found for those before it. Some seeds choose; others have the last word, by the test of equivalence that
+``roundoff against`` has.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from roundoff.files import write_text
 from roundoff.searches import allocation, ask
 
 from ..analysis import difference, equivalence, in_words
-from .costs import counted_cost
-from .language.cheapest import arithmetic, candidate, fixed_units
+from .costs import counted_steps
+from .language.cheapest import arithmetic, candidate, cost_by, fixed_units, found_units
 from .language.run import Run, run_id
 from .language.search_goal import REFERENCE
 from .subjects.agents import AGENTS
@@ -28,9 +29,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
+    from ..simulate import CountedSteps
     from .folder.directory import SweepDirectory
     from .language.plan import Plan
     from .subjects.subject import RunConfig
+
+_Question = tuple["Sequence[Mapping[str, str]]", int]
 
 _OF_CHOOSING = 0.5
 """The part of the margin that may be lost with the seeds that choose."""
@@ -96,25 +100,30 @@ class CheapestArithmetic:
         self._goal, self._plan = plan.search, plan
         self._subject = plan.program or AGENTS
         self._imports = allow_imports
-        self._costs: dict[str, dict[str, Any]] = {}
+        self._counted: dict[str, CountedSteps] = {}
         self._choosing = list(plan.runs[: plan.search.choose])
         self._fresh = list(plan.runs[plan.search.choose :])
         self._choices = _cheapest_first(plan.search.formats)
-        self.units = self._by_saving()
+        self.units = self._in_order()
         self._sign = 1 if plan.metric is None or plan.metric.goal == "maximize" else -1
 
     @property
     def most_runs(self) -> int:
         """How many runs there are at most."""
-        each = 1 + math.ceil(math.log2(len(self._choices))) if len(self._choices) > 1 else 1
-        return len(self._plan.runs) + len(self.units) * each * len(self._choosing) + len(self._fresh)
+        one_unit = allocation(["one"], self._choices, len(self._choosing))
+        each: dict[str, int] = {}
+        questions, _ = ask(one_unit, lambda asked: [0.0] * len(asked[0]))
+        for asked, count in questions:
+            each |= {chosen["one"]: count for chosen in asked}
+        return len(self._plan.runs) + len(self.units) * sum(each.values()) + len(self._fresh)
 
     def asked(self, store: SweepDirectory) -> list[Run]:
         """The runs that are wanted in view of those that have ended, which are among them."""
         questions, found = self._search(store)
         wanted = [*self._choosing]
-        for chosen in questions:
-            wanted += self._runs(chosen, self._choosing)
+        for candidates, count in questions:
+            for chosen in candidates:
+                wanted += self._runs(chosen, self._choosing[:count])
         if found:
             wanted += [*self._fresh, *self._runs(found, self._fresh)]
         return list({run.id: run for run in wanted}.values())
@@ -123,8 +132,10 @@ class CheapestArithmetic:
         """What is known by now; writes the arithmetic as a file that a run takes, once it has the last word."""
         questions, found = self._search(store)
         if found is None:
-            passed = [one for one in questions if store.have_ended(self._runs(one, self._choosing))]
-            chosen = next((one for one in reversed(passed) if self._passes(store, one)), {})
+            seeds = len(self._choosing)
+            asked = [one for candidates, count in questions if count == seeds for one in candidates]
+            chosen = max(asked, key=lambda one: (len(one), self._score(store, one, seeds) or 0.0), default={})
+            chosen = chosen if (self._score(store, chosen, seeds) or 0.0) > 0 else {}
             return [self._allocation(store, chosen, finished=False)]
         finished = store.have_ended([*self._fresh, *self._runs(found, self._fresh)]) if found else True
         return [self._allocation(store, found, finished=finished)]
@@ -137,21 +148,29 @@ class CheapestArithmetic:
                 about = f"{finding}\nall else: format {REFERENCE}, as sweeps have it, and --format {REFERENCE} of run"
                 write_text(directory / _FILES[key], f"# {_comment(about)}\n{text}")
 
-    def _search(self, store: SweepDirectory) -> tuple[list[Mapping[str, str]], dict[str, str] | None]:
-        def passes(chosen: Mapping[str, str]) -> bool | None:
-            return self._passes(store, chosen)
+    def _search(self, store: SweepDirectory) -> tuple[list[_Question], dict[str, str] | None]:
+        def scores(question: _Question) -> list[float] | None:
+            candidates, count = question
+            found = [self._score(store, chosen, count) for chosen in candidates]
+            return None if None in found else [score for score in found if score is not None]
 
-        return ask(allocation(self.units, self._choices), passes)
+        return ask(allocation(self.units, self._choices, len(self._choosing)), scores)
 
-    def _passes(self, store: SweepDirectory, chosen: Mapping[str, str]) -> bool | None:
-        """Whether the seeds that choose lose little; None as long as not all of their runs have ended."""
-        runs = self._runs(chosen, self._choosing)
-        if not store.have_ended([*self._choosing, *runs]):
+    def _score(self, store: SweepDirectory, chosen: Mapping[str, str], count: int) -> float | None:
+        """How much formats are wanted, in view of so many seeds that choose; None as long as their runs have not ended.
+
+        Above 0 where they lose little, the more the narrower the last one is; else the more the less they lose.
+        """
+        runs, same = self._runs(chosen, self._choosing[:count]), self._choosing[:count]
+        if not store.have_ended([*same, *runs]):
             return None
-        own, theirs = (_mean(store, which) for which in (runs, self._choosing))
+        own, theirs = (_mean(store, which) for which in (runs, same))
         if own is None or theirs is None:
-            return False
-        return self._sign * (theirs - own) <= _OF_CHOOSING * self._goal.margin * abs(theirs)
+            return -math.inf
+        lost = self._sign * (theirs - own)
+        if lost > _OF_CHOOSING * self._goal.margin * abs(theirs):
+            return -lost
+        return float(len(self._choices) - self._choices.index([*chosen.values()][-1]))
 
     def _allocation(self, store: SweepDirectory, chosen: Mapping[str, str], *, finished: bool) -> Allocation:
         base = self._plan.runs[0]
@@ -188,34 +207,33 @@ class CheapestArithmetic:
         configs = [candidate(self._goal, run, chosen, self._subject) for run in runs]
         return [Run(run_id(config), config, case) for config in configs]
 
-    def _by_saving(self) -> list[str]:
-        """The parts that the cheapest format makes cheaper, those that save most first."""
+    def _in_order(self) -> list[str]:
+        """The parts that the cheapest format makes cheaper, those first that save most for what they lose.
+
+        What one saves is a share of the cost; what it loses is how far a few steps lead astray.
+        """
         base = self._plan.runs[0]
+        plain = self._cost(base.config)
         units = fixed_units(self._goal, base.config)
         if units is None:
-            units = self._counted(base.config)["modules"]
-        plain = self._cost(base.config)
-        saved = {}
+            units = found_units(self._goal, self._count(base.config).cost)
+        worth = {}
         for unit in units:
-            cost = self._cost(candidate(self._goal, base, {unit: self._choices[0]}, self._subject))
+            config = candidate(self._goal, base, {unit: self._choices[0]}, self._subject)
+            cost = self._cost(config)
             if plain is not None and cost is not None and cost < plain:
-                saved[unit] = plain - cost
-        return sorted(saved, key=saved.__getitem__, reverse=True)
+                lost = self._count(config).led_astray(self._count(base.config))
+                worth[unit] = (plain - cost) / lost if lost else math.inf
+        return sorted(worth, key=worth.__getitem__, reverse=True)
 
     def _cost(self, config: RunConfig) -> float | None:
-        counted = self._counted(config)
-        if self._goal.by == "bytes":
-            return float(counted["bytes_read"] + counted["bytes_written"])
-        if self._goal.by in ("bops", "memory"):
-            return float(counted["bops" if self._goal.by == "bops" else "bytes_kept"])
-        value = counted["models"][self._goal.by]["value"]
-        return None if value is None else float(value)
+        return cost_by(self._goal.by, self._count(config).cost)
 
-    def _counted(self, config: RunConfig) -> dict[str, Any]:
+    def _count(self, config: RunConfig) -> CountedSteps:
         key = json.dumps({name: value for name, value in config.as_json().items() if name != "seed"}, sort_keys=True)
-        if key not in self._costs:
-            self._costs[key] = counted_cost(config, self._imports)
-        return self._costs[key]
+        if key not in self._counted:
+            self._counted[key] = counted_steps(config, self._imports)
+        return self._counted[key]
 
 
 def _cheapest_first(names: Sequence[str]) -> list[str]:

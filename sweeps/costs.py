@@ -18,6 +18,7 @@ from .subjects.program_keys import ProgramConfig
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
+    from ..simulate import CountedSteps
     from .language.plan import Plan
     from .subjects.subject import RunConfig
 
@@ -141,14 +142,25 @@ def counted_cost(
     Raises:
         RoundoffError: it cannot be counted.
     """
-    if isinstance(config, ProgramConfig):
-        from .programs.cost import cost_of_step  # noqa: PLC0415  imports torch
+    return counted_steps(config, allow_imports, models).cost
 
-        return cost_of_step(config, models)
-    from ..agents.training.cost import cost_of_update  # noqa: PLC0415  imports torch, and environments
+
+def counted_steps(
+    config: RunConfig, allow_imports: Collection[str] = (), models: Sequence[CostModel] = tuple(MODELS.values())
+) -> CountedSteps:
+    """A few steps of a run: what one costs, and where they have led.
+
+    Raises:
+        RoundoffError: it cannot be counted.
+    """
+    if isinstance(config, ProgramConfig):
+        from .programs.cost import count_steps  # noqa: PLC0415  imports torch
+
+        return count_steps(config, models)
+    from ..agents.training.cost import count_updates  # noqa: PLC0415  imports torch, and environments
 
     assert isinstance(config, TrainConfig)
-    return cost_of_update(config, allow_imports, models)
+    return count_updates(config, allow_imports, models)
 
 
 def _told(config: RunConfig, entry: dict[str, Any]) -> str:

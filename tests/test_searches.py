@@ -63,7 +63,8 @@ def test_an_answer_that_cannot_be_given_is_no_end_of_a_search():
 @given(st.data())
 def test_an_allocation_passes_and_no_unit_alone_could_have_an_earlier_choice(data):
     units = "abcd"[: data.draw(st.integers(1, 4))]
-    choices = [str(i) for i in range(data.draw(st.integers(1, 5)))]
+    choices = [str(i) for i in range(data.draw(st.integers(1, 7)))]
+    seeds = data.draw(st.integers(1, 6))
     needs = {unit: data.draw(st.integers(0, len(choices))) for unit in units}  # len: none is enough
     most = data.draw(st.integers(0, 8))  # that all may lose together
 
@@ -72,16 +73,37 @@ def test_an_allocation_passes_and_no_unit_alone_could_have_an_earlier_choice(dat
             return False
         return sum(len(choices) - choices.index(choice) for choice in chosen.values()) <= most
 
-    asked, found = ask(allocation(units, choices), passes)
+    def scores(question):
+        candidates, count = question
+        assert 1 <= count <= seeds
+        last = [choices.index(next(reversed(chosen.values()))) for chosen in candidates]
+        return [len(choices) - i if passes(chosen) else -1 for i, chosen in zip(last, candidates, strict=True)]
+
+    asked, found = ask(allocation(units, choices, seeds), scores)
     assert passes(found)
-    assert len(asked) <= len(units) * (1 + len(choices).bit_length())
     before = {}
     for unit in units:
         enough = [choice for choice in choices if passes(before | {unit: choice})]
         assert found.get(unit) == (enough[0] if enough else None)
+        rounds = [(candidates, count) for candidates, count in asked if next(reversed(candidates[0])) == unit]
+        assert [len(candidates) for candidates, _ in rounds] == sorted([len(c) for c, _ in rounds], reverse=True)
+        assert rounds[-1][1] == seeds  # nobody is chosen by fewer
+        assert all(chosen == before | {unit: chosen[unit]} for candidates, _ in rounds for chosen in candidates)
         before |= {unit: found[unit]} if unit in found else {}
 
 
+def test_an_allocation_gives_more_seeds_to_the_better_half_of_the_choices():
+    def scores(question):
+        return [3 - "wxyz".index(next(reversed(one.values()))) if one == {"a": "y"} else -1 for one in question[0]]
+
+    asked, found = ask(allocation("ab", "wxyz", 4), scores)
+    assert found == {"a": "y"}
+    sizes = [(len(candidates), count) for candidates, count in asked]
+    assert sizes == [(4, 2), (2, 4)] * 2
+    assert asked[1][0][1] == {"a": "y"}
+    assert asked[2][0] == [{"a": "y", "b": choice} for choice in "wxyz"]
+
+
 def test_an_allocation_waits_for_answers():
-    asked, found = ask(allocation("ab", "xyz"), lambda chosen: True if chosen == {"a": "z"} else None)
-    assert (asked, found) == ([{"a": "z"}, {"a": "x"}], None)
+    asked, found = ask(allocation("ab", "xyz", 2), lambda _: None)
+    assert (asked, found) == ([([{"a": choice} for choice in "xyz"], 2)], None)

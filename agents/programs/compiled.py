@@ -159,10 +159,24 @@ def kind(config: TrainConfig, simulation: Simulation | None) -> str:
             formats = simulation.formats
             relevant["format"] = [str(dtype), FormatsAsData(formats, dtype, torch.device("cpu")).kind]
             # Which of those that are named are the same one: it is one input of a program.
-            relevant["named"] = [formats.index(fmt) for fmt in simulation.named_formats]
+            relevant["named"] = [(formats.index(fmt), fmt.native) for fmt in simulation.named_formats]
+            relevant["policy"], relevant["storage"] = _without_formats(config)
         if draws_random_bits(config.fixes):  # stochastic rounding has its formats in the program
             relevant["stochastic"] = [str(fmt) for fmt in simulation.formats]
     return json.dumps(relevant)
+
+
+def _without_formats(config: OptimizerKeys) -> tuple[dict[str, Any], dict[str, str]]:
+    """A policy, and what is stored, without the formats that ``named`` tells apart.
+
+    What is rounded stochastically has its format in the program.
+    """
+    policy = dict(config.policy)
+    if "rules" in policy:
+        policy["rules"] = [{**rule, "format": "format" in rule} for rule in policy["rules"]]
+    stored = {} if config.storage is None else config.storage.formats
+    plain = Rounding.NEAREST_EVEN
+    return policy, {name: str(plain if one.rounding == plain else one) for name, one in stored.items()}
 
 
 @final

@@ -12,7 +12,7 @@ import torch
 from roundoff.runs.result import Result
 
 from ...formats import Format
-from ...simulate import MODELS, CostModel, Simulation
+from ...simulate import MODELS, CostModel, CountedSteps, Simulation, learned
 from ..actors.weights import FullPolicy
 from ..config.actor_keys import WithActors, has_actors
 from ..errors import RunError
@@ -33,9 +33,9 @@ _STORED = {"moment": "first_moments", "second": "second_moments", "compensation"
 _KINDS = {"moment": "moments", "second": "moments", "compensation": "compensations"}
 
 
-def cost_of_update(
+def count_updates(
     config: TrainConfig, allow_imports: Collection[str] = (), models: Sequence[CostModel] = tuple(MODELS.values())
-) -> dict[str, Any]:
+) -> CountedSteps:
     """Counts what an update of an agent costs, in the arithmetic of its run.
 
     A run of its own in a temporary folder makes as many updates as it takes until every part has had its turn, after
@@ -50,7 +50,7 @@ def cost_of_update(
     Returns:
         What ``Cost.as_json`` has, for one update: ``bytes_kept`` with the replay buffer at its full size, by kind under
         ``kept``; and ``sent``, the bytes of a message of weights to actors, or of a learner's gradients, where some
-        are sent.
+        are sent. And what the networks and the averages of their weights were before and after.
 
     Raises:
         RunError: the run cannot be made, ended before it learned, or is of another library.
@@ -83,6 +83,7 @@ def cost_of_update(
             raise RunError(f"the run ended before its cost was counted: {why}") from None
         finally:
             training.close()
+        begin = _learned(learner)
         for number in range(1 + count):
             if number == 1:
                 counter.restart()
@@ -92,7 +93,19 @@ def cost_of_update(
         _say_format(counter, replay, numbers)
         counted = counter.report(_kept(learner, replay)).as_json(count, models)
         sent = _sent(config, learner)
-        return {**counted, **({"sent": sent} if sent else {})}
+        return CountedSteps({**counted, **({"sent": sent} if sent else {})}, begin, _learned(learner))
+
+
+def cost_of_update(
+    config: TrainConfig, allow_imports: Collection[str] = (), models: Sequence[CostModel] = tuple(MODELS.values())
+) -> dict[str, Any]:
+    """What an update of an agent costs, as :func:`count_updates` counts it."""
+    return count_updates(config, allow_imports, models).cost
+
+
+def _learned(learner: Learner) -> dict[str, torch.Tensor]:
+    networks = (optimizer.parameters for optimizer in learner.optimizers.values())
+    return learned({"weights": networks, "averages": (average.average for average in learner.averages.values())})
 
 
 def _say_formats(learner: Learner, counter: CostCounter, *, begins: bool) -> None:

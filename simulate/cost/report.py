@@ -53,6 +53,9 @@ class KeptMemory(NamedTuple):
     bytes: float
 
 
+_SUMMED = ("macs", "bops", "elements_read", "bytes_read", "elements_written", "bytes_written")
+
+
 @dataclass(frozen=True)
 class Cost:
     """A snapshot of what a simulated program has cost so far; ``print`` it, or take its tables.
@@ -109,8 +112,8 @@ class Cost:
         return Cost(table, products, memory, steps, tuple(uncounted))
 
     def totals(self) -> dict[str, float]:
-        """The sums: ``macs``, ``bops``, ``bytes_read``, ``bytes_written``, and bytes ``kept`` and at the ``peak``."""
-        sums = {name: float(self.table[name].sum()) for name in ("macs", "bops", "bytes_read", "bytes_written")}
+        """The sums of the table's columns, but ``calls``; and the bytes ``kept`` and at the ``peak``."""
+        sums = {name: float(self.table[name].sum()) for name in _SUMMED}
         kept, peak = self.memory["bytes"].iloc[-2:]
         return {**sums, "kept": float(kept), "peak": float(peak)}
 
@@ -132,6 +135,8 @@ class Cost:
         return {
             "macs": totals["macs"] / steps,
             "bops": totals["bops"] / steps,
+            "elements_read": totals["elements_read"] / steps,
+            "elements_written": totals["elements_written"] / steps,
             "bytes_read": totals["bytes_read"] / steps,
             "bytes_written": totals["bytes_written"] / steps,
             "bytes_kept": totals["kept"],
@@ -140,6 +145,7 @@ class Cost:
             "products": products,
             "uncounted": list(self.uncounted),
             "modules": sorted(set(self.table["module"]) - {""}),
+            "operations": sorted(set(self.table["operation"])),
             "models": {
                 name: {
                     "value": None if cost.value is None else cost.value / steps,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...formats import Format, FormatError, Rounding
 from ...formats.families.floats import FP32
 from ..aten.tables import CONTRACTIONS, LAYERS
+from .reading import read_description
 from .recipes import RECIPES, mx
 from .rules import (
     MULTIPLIED_ROLES,
@@ -31,6 +32,7 @@ from .rules import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from ..accumulation.description import Accumulation
 
@@ -244,6 +246,15 @@ class Policy:
             return replace(makers[preset](given), **settings).with_rules(*_leaving(but), *made)
         except FormatError as error:
             raise FormatError(f"policy: {error}") from None
+
+    @classmethod
+    def load(cls, path: str | Path, format: Format | str = "fp32") -> Policy:
+        """The policy that a YAML file describes, such as one that ``roundoff allocate`` has written; see :meth:`parse`.
+
+        Raises:
+            FormatError: it cannot be read, or a key or value is wrong.
+        """
+        return cls.parse(read_description(path), format)
 
     def as_json(self) -> dict[str, Any]:
         """The policy as plain data that :meth:`parse` reads: settings that differ from the defaults, and all rules."""

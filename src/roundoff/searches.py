@@ -20,6 +20,8 @@ FIRST = 2
 """Seeds of the first round of :func:`halving`."""
 FEW = 4
 """The number of candidates that all get all the seeds."""
+_FEW_CHOICES = 2
+"""The number of choices for a unit of :func:`allocation` that all get all the seeds."""
 
 
 def ask(
@@ -92,33 +94,6 @@ def bisection(candidates: Sequence[str]) -> Generator[str, bool, str | None]:
     return candidates[enough]
 
 
-def allocation(units: Sequence[str], choices: Sequence[str]) -> Generator[Mapping[str, str], bool, dict[str, str]]:
-    """Finds for each unit in turn the first choice with which all passes, beside what was found for those before it.
-
-    Asks of choices for some units, the others being left as they are, whether they pass; left as they are, all do.
-    Each unit's choice is found by :func:`bisection`, which takes for granted that later choices are no worse. So the
-    units that matter most come first: those behind them get what these have left.
-
-    Args:
-        units: their names.
-        choices: the first one is the most wanted.
-
-    Returns:
-        The choices of the units that have one; the others stay as they are.
-    """
-    found: dict[str, str] = {}
-    for unit in units:
-        search, passes = bisection(choices), None
-        while True:
-            try:
-                choice = search.send(passes)  # type: ignore[arg-type]  # None starts a generator
-            except StopIteration as end:
-                found |= {} if end.value is None else {unit: end.value}
-                break
-            passes = yield found | {unit: choice}
-    return found
-
-
 def halving(
     candidates: Sequence[str], seeds: int, few: int = FEW
 ) -> Generator[tuple[Sequence[str], int], Mapping[str, float], list[str]]:
@@ -147,3 +122,37 @@ def halving(
         left = [candidate for candidate in left if candidate in kept]
         count *= 2
     return left
+
+
+def allocation(
+    units: Sequence[str], choices: Sequence[str], seeds: int
+) -> Generator[tuple[Sequence[Mapping[str, str]], int], Sequence[float], dict[str, str]]:
+    """Finds for each unit in turn the best choice with which all passes, beside what was found for those before it.
+
+    Asks for the scores of several choices for some units, the others being left as they are, with so many seeds: above
+    0 it passes, the higher the more it is wanted; left as they are, all pass. Each unit's choice is found by
+    :func:`halving`. So the units that matter most come first: those behind them get what these have left.
+
+    Args:
+        units: their names.
+        choices: that each may get.
+        seeds: how many there are.
+
+    Returns:
+        The choices of the units that have one; the others stay as they are.
+    """
+    found: dict[str, str] = {}
+    for unit in units:
+        search = halving(choices, seeds, few=_FEW_CHOICES)
+        scores: dict[str, float] = {}
+        left, count = next(search)
+        while left:
+            answers = yield [found | {unit: choice} for choice in left], count
+            scores = dict(zip(left, answers, strict=True))
+            try:
+                left, count = search.send(scores)
+            except StopIteration as end:
+                best = max(end.value, key=scores.__getitem__)
+                found |= {unit: best} if scores[best] > 0 else {}
+                break
+    return found

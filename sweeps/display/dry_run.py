@@ -43,8 +43,9 @@ def describe_plan(plan: Plan, directory: Path) -> Iterator[str]:
     if plan.search and plan.search.looks_for == "cheapest":
         search = CheapestArithmetic(plan)
         yield (
-            f"a search: {', '.join(search.units) or 'no part'}, each by a bisection over {len(plan.search.formats)}"
-            f" formats, with {plan.search.choose} seeds; then the other {len(plan.runs) - plan.search.choose} seeds"
+            f"a search: {', '.join(search.units) or 'no part'}, each by successive halving of"
+            f" {len(plan.search.formats)} formats, with up to {plan.search.choose} seeds; then the other"
+            f" {len(plan.runs) - plan.search.choose} seeds"
             f" have the last word: at most {search.most_runs} runs{length}; a dry run, nothing was written"
         )
         return

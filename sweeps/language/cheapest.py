@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .search_goal import SearchGoal
 
 _PROGRAM_ROLES = ("forward", "backward", "optimizer")
+_SUMS = {"bops": "bops", "memory": "bytes_kept"}
 _STORED = ("weights", "first_moments", "second_moments", "targets", "activations", "gradients", "weight_gradients")
 
 
@@ -38,20 +39,42 @@ def check_cheapest(goal: SearchGoal, runs: Sequence[Run], subject: Subject) -> N
     if (goal.over == "storage" and not agents) or (goal.over == "module" and agents):
         raise ValueError(
             f"search.over: {goal.over} is about {'programs: agents have no modules' if agents else 'agents'};"
-            f" allowed here are role and {'storage' if agents else 'module'}"
+            f" allowed here are role, operation and {'storage' if agents else 'module'}"
         )
     first = fixed_units(goal, runs[0].config)
-    units = first if first is not None else ["module"]
+    units = first if first is not None else ["mm"]
     candidate(goal, runs[0], {units[0]: goal.formats[0]}, subject)
 
 
 def fixed_units(goal: SearchGoal, config: RunConfig) -> list[str] | None:
-    """The parts that may get formats of their own; None for modules, which are found by running the program."""
-    if goal.over == "module":
+    """The parts that may get formats of their own; None for modules and operations, which are found by running it."""
+    if goal.over in ("module", "operation"):
         return None
     if goal.over == "storage":
         return list(_STORED)
     return list(getattr(config, "roles", _PROGRAM_ROLES))
+
+
+def found_units(goal: SearchGoal, counted: Mapping[str, Any]) -> list[str]:
+    """The modules or operations that may get formats of their own, of a program that was counted."""
+    from ...formats import Format  # noqa: PLC0415  imports torch, which costs seconds
+    from ...simulate import CONTRACTIONS  # noqa: PLC0415  as above
+
+    units: list[str] = counted[f"{goal.over}s"]
+    if goal.over == "operation" and not all(Format.parse(name).elementwise for name in goal.formats):
+        return [unit for unit in units if unit in CONTRACTIONS]  # scales are for what is multiplied
+    return units
+
+
+def cost_by(by: str, counted: Mapping[str, Any]) -> float | None:
+    """A cost of a step that was counted, by its name in ``search.by``; None where a model has no number for it."""
+    moved = float(counted["bytes_read"] + counted["bytes_written"])
+    if by == "bits":
+        return 8 * moved / float(counted["elements_read"] + counted["elements_written"])
+    if by == "bytes":
+        return moved
+    value = counted[_SUMS[by]] if by in _SUMS else counted["models"][by]["value"]
+    return None if value is None else float(value)
 
 
 def arithmetic(goal: SearchGoal, chosen: Mapping[str, str]) -> dict[str, Any]:
@@ -67,9 +90,12 @@ def arithmetic(goal: SearchGoal, chosen: Mapping[str, str]) -> dict[str, Any]:
     for unit, name in chosen.items():
         if goal.over == "role":
             rules.append({"role": unit, "format": name})
+        elif goal.over == "operation":
+            results = {"format": name} if Format.parse(name).elementwise else {}
+            rules.append({"operation": unit, **results, **({"operands": name} if unit in CONTRACTIONS else {})})
         elif Format.parse(name).elementwise:
             rules.append({"module": unit, "role": ["forward", "backward"], "format": name, "operands": name})
-        else:  # whose scales are for what is multiplied
+        else:
             products = {"operation": list(CONTRACTIONS), "operands": name}
             rules.append({"module": unit, "role": ["forward", "backward"], **products})
     return {"policy": {"rules": rules}}

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from ..subjects.subject import RunConfig
 
 REFERENCE = "fp32"
+CostName = Literal["bits", "bops", "bytes", "memory", "array-multiplier", "horowitz-45nm"]
+PartKind = Literal["role", "module", "operation", "storage"]
 _SHARE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
 _OF_CHEAPEST = ("by", "over", "within", "formats", "choose")
 _UNTIL = re.compile(r"\s*within\s+(\d+(?:\.\d+)?)\s*%\s*")
@@ -30,9 +32,10 @@ class SearchGoal(BaseModel):
             families that differ in the bits of a number.
         until: ``within 2 %``: how far below the reference's mean (above it, for a metric to be minimized) is good
             enough.
-        by: of the cheapest: which cost counts.
-        over: of the cheapest: what gets formats of its own: roles, modules of a program, or what is kept in memory by
-            an agent (``storage``).
+        by: of the cheapest: which cost counts: of a step, the bits of a number that it moves on average, bit
+            operations, bytes moved, what a model says of the products; or the bytes that are kept (``memory``).
+        over: of the cheapest: what gets formats of its own: roles, operations, modules of a program, or what is kept in
+            memory by an agent (``storage``).
         within: of the cheapest: ``5 %``: the margin in which it is to be equivalent to fp32.
         formats: of the cheapest: those that a part may get, beside fp32.
         choose: of the cheapest: how many of the seeds choose; the others have the last word.
@@ -44,8 +47,8 @@ class SearchGoal(BaseModel):
     of: Literal["format", "actors.format"] = "format"
     bits: Literal["significand", "exponent", "width"] = "significand"
     until: str = "within 2 %"
-    by: Literal["bops", "bytes", "memory", "array-multiplier"] = "bops"
-    over: Literal["role", "module", "storage"] = "role"
+    by: CostName = "bops"
+    over: PartKind = "role"
     within: str = "5 %"
     formats: tuple[str, ...] = ()
     choose: int = Field(2, ge=1)

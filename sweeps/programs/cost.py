@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from roundoff.current_run import part_of
 
-from ...simulate import MODELS, CostModel, Simulation, Watcher
+from ...simulate import MODELS, CostModel, CountedSteps, Simulation, Watcher, learned
 from ..errors import SweepError
 from ..subjects.program_keys import ARITHMETIC, ProgramConfig
 from ..user_code import described
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _STEPS = 2
 
 
-def cost_of_step(config: ProgramConfig, models: Sequence[CostModel] = tuple(MODELS.values())) -> dict[str, Any]:
+def count_steps(config: ProgramConfig, models: Sequence[CostModel] = tuple(MODELS.values())) -> CountedSteps:
     """Counts what a step of a program costs, in the arithmetic of its run.
 
     The program is called here as a run calls it, and ended after a few steps of the optimizer that makes the first one:
@@ -35,7 +35,8 @@ def cost_of_step(config: ProgramConfig, models: Sequence[CostModel] = tuple(MODE
         models: which say what products cost, by their own numbers.
 
     Returns:
-        What ``Cost.as_json`` has, for one step, and ``steps``, how many were counted: 0 for a whole program.
+        What ``Cost.as_json`` has, for one step, and ``steps``, how many were counted: 0 for a whole program. And what
+        the optimizer's parameters were after its first step, and after the last one.
 
     Raises:
         SweepError: the program raised something.
@@ -55,11 +56,16 @@ def cost_of_step(config: ProgramConfig, models: Sequence[CostModel] = tuple(MODE
                 with simulation:
                     function(**arguments)
     except _EnoughError:
-        return stop.counter.report().as_json(_STEPS, models) | {"steps": _STEPS}
+        return CountedSteps(stop.counter.report().as_json(_STEPS, models) | {"steps": _STEPS}, stop.begin, stop.end)
     except (Exception, SystemExit) as error:
         raise SweepError(f"{config.program.text}: {described(error)}") from error
     whole = stop.first or stop.counter.report()
-    return whole.as_json(1, models) | {"steps": 0}
+    return CountedSteps(whole.as_json(1, models) | {"steps": 0}, {}, {})
+
+
+def cost_of_step(config: ProgramConfig, models: Sequence[CostModel] = tuple(MODELS.values())) -> dict[str, Any]:
+    """What a step of a program costs, as :func:`count_steps` counts it."""
+    return count_steps(config, models).cost
 
 
 class _EnoughError(BaseException):
@@ -73,6 +79,8 @@ class _StopAfterSteps(Watcher):
     def __init__(self, steps: int) -> None:
         self.counter: CostCounter
         self.first: Cost | None = None
+        self.begin: dict[str, torch.Tensor] = {}
+        self.end: dict[str, torch.Tensor] = {}
         self._steps = steps
         self._optimizer: torch.optim.Optimizer | None = None
 
@@ -82,10 +90,16 @@ class _StopAfterSteps(Watcher):
             self._optimizer = optimizer
             self.first = self.counter.report()
             self.counter.restart()
+            self.begin = _parameters(optimizer)
         elif optimizer is self._optimizer:
             self._steps -= 1
             if self._steps == 0:
+                self.end = _parameters(optimizer)
                 raise _EnoughError
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    return learned({"parameters": [x for group in optimizer.param_groups for x in group["params"]]})
 
 
 class _Nobody:

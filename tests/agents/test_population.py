@@ -76,6 +76,38 @@ def test_rules_about_roles(tmp_path, roles, uncompiled):
     assert notices == ["updates are compiled, of 2 runs together"] * 2
 
 
+def of_forward(name):
+    return {"format": "fp32", "policy": {"rules": [{"role": "forward", "format": name}]}}
+
+
+def storing(weights, moments, rounding="nearest-even"):
+    return {
+        "format": "fp32",
+        "storage": {"weights": weights, "second_moments": {"format": moments, "rounding": rounding}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("members", "together"),
+    [
+        ([of_forward("e5m10"), of_forward("e5m3")], 2),
+        ([storing("e5m10", "e5m2"), storing("e5m5", "e5m4")], 2),
+        ([storing("e5m10", "e5m2"), storing("e5m10", "e4m3fn_saturate")], 0),  # rounded by another loop
+        ([storing("e5m10", "e5m2"), storing("e5m10", "e5m10")], 0),  # one format is one input
+        ([storing("e5m7", "e5m3", "stochastic"), storing("e5m7", "e5m2", "stochastic")], 0),
+        ([of_forward("fp32"), of_forward("e5m3")], 0),  # where nothing is rounded
+    ],
+    ids=["roles", "stored", "loops", "the-same", "stochastic", "fp32"],
+)
+def test_formats_of_parts_are_data(tmp_path, uncompiled, members, together):
+    runs = configs(*members, initial_loss_scale=1e4, steps=480, eval_every=480)
+    notices = []
+    outcomes = dict(train_together(jobs(tmp_path / "together", runs, on_notice=notices.append), compiled=True))
+    assert outcomes == trained_alone(tmp_path / "alone", runs)
+    assert bytes_of(tmp_path / "together", 2) == bytes_of(tmp_path / "alone", 2)
+    assert notices == [f"updates are compiled, of {together} runs together" if together else "updates are compiled"] * 2
+
+
 def test_stopped_and_continued(tmp_path):
     runs = configs(*MEMBERS, lr=1e-3, seed_steps=20, steps=800, eval_every=400, checkpoint_every=200)
     stop, notices = StopRequest(), []

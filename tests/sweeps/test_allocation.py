@@ -5,14 +5,18 @@ import sys
 from dataclasses import replace
 
 import pytest
+import torch
 import yaml
 
 from roundoff import Policy
 from roundoff.cli import main
-from roundoff.sweeps import SweepFileError, plan_text
+from roundoff.simulate import CountedSteps
+from roundoff.sweeps import SweepFileError, allocation, plan_text
 from roundoff.sweeps.allocation import CheapestArithmetic
+from roundoff.sweeps.costs import counted_cost
 from roundoff.sweeps.display.dry_run import describe_plan
 from roundoff.sweeps.folder.directory import SweepDirectory
+from roundoff.sweeps.language.cheapest import candidate, cost_by
 from roundoff.sweeps.search import run_search
 from roundoff.sweeps.workers.local import LocalProcesses
 
@@ -113,7 +117,8 @@ def test_each_module_gets_the_cheapest_format_that_passes(folder):
     assert len(set(ran)) == len(ran) <= search.most_runs
     # what it has found is a file that simulate and roundoff run take
     described = yaml.safe_load((folder / "out/policy.yaml").read_text())
-    policy = Policy.parse(described, "fp32")
+    policy = Policy.load(folder / "out/policy.yaml")
+    assert policy == Policy.parse(described, "fp32")
     given = planned(folder).runs[0].config.own.model_copy(update={"policy": described})
     assert given.policy_of_run() == policy  # and a sweep, under its key of that name
     assert str(policy.arithmetic("mm", "Sequential.2", "forward")[0].format) == "e5m3"
@@ -167,7 +172,49 @@ def test_the_command_is_a_shortcut(folder, monkeypatch, capsys):
         main()
     told = capsys.readouterr().out
     assert "mine-cheapest" in told
-    assert "a bisection over 2 formats, with 2 seeds" in told
+    assert "successive halving of 2 formats, with up to 2 seeds" in told
+
+
+def test_parts_that_save_much_for_what_they_lose_come_first(folder, monkeypatch):
+    saves = {"forward": 10, "backward": 6, "optimizer": 100}
+    loses = {"forward": 2.0, "backward": 1.0, "optimizer": torch.inf}
+
+    def counted(config, _):
+        (unit,) = [rule["role"] for rule in config.own.policy.get("rules", [])] or [None]
+        end = torch.tensor([0.0, 1.0 + loses.get(unit, 0)])
+        return CountedSteps({"bops": 200 - saves.get(unit, 0)}, {"all": torch.zeros(2)}, {"all": end})
+
+    monkeypatch.setattr(allocation, "counted_steps", counted)
+    plan = planned(folder, "search={for: cheapest, over: role, formats: [e5m2]}")
+    monkeypatch.setattr(allocation, "cost_by", lambda _, counted: counted["bops"])
+    assert CheapestArithmetic(plan).units == ["backward", "forward", "optimizer"]
+
+
+@pytest.mark.parametrize("by", ["bits", "bytes", "memory", "horowitz-45nm", "array-multiplier"])
+def test_any_cost_can_be_made_small(folder, by):
+    plan = planned(folder, f"search={{for: cheapest, by: {by}, over: role, formats: [e5m10]}}")
+    chosen = {"optimizer": "e5m10", "forward": "e5m10"}
+    configs = plan.runs[0].config, candidate(plan.search, plan.runs[0], chosen, plan.program)
+    plain, narrow = (cost_by(by, counted_cost(config)) for config in configs)
+    if by == "bits":
+        assert (16 < narrow < plain, plain) == (True, 32)
+    else:
+        assert 0 < narrow < plain
+
+
+def test_operations_get_formats_of_their_own(folder):
+    plan = planned(folder, "search={for: cheapest, over: operation, by: bops, formats: [mxfp8_e4m3, e5m3]}")
+    search = CheapestArithmetic(plan)
+    assert set(search.units) == {"addmm", "mm"}  # scales are for what is multiplied
+    by_bytes = planned(folder, "search={for: cheapest, over: operation, by: bytes, formats: [e5m3]}")
+    others = CheapestArithmetic(by_bytes).units
+    assert {"addmm", "mm", "relu", "add_"} <= set(others)
+    assert "t" not in others  # which moves nothing
+    (run,) = search._runs({"addmm": "e5m3", "mm": "mxfp8_e4m3"}, plan.runs[:1])
+    policy = run.config.own.policy_of_run()
+    addmm, mm = (policy.arithmetic(name)[0] for name in ("addmm", "mm"))
+    assert (str(addmm.format), str(addmm.operands)) == ("e5m3", "e5m3")
+    assert (str(mm.format), str(mm.operands)) == ("fp32", "mxfp8_e4m3")
 
 
 @pytest.mark.parametrize(
@@ -178,7 +225,7 @@ def test_the_command_is_a_shortcut(folder, monkeypatch, capsys):
         (["search={for: best}"], "takes no other keys, got by"),
         (["search={formats: []}"], "needs formats"),
         (["search={for: cheapest, formats: [e5m2], within: much}"], "must be a share"),
-        (["search={for: cheapest, formats: [e5m2], over: storage}"], "allowed here are role and module"),
+        (["search={for: cheapest, formats: [e5m2], over: storage}"], "allowed here are role, operation and module"),
         (["grid={seed: [0, 1, 2]}"], "needs 2 seeds that choose"),
         (["format=e5m10"], "in fp32"),
         (["policy=mixed-precision"], "makes policy and storage itself"),

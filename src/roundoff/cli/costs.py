@@ -101,9 +101,12 @@ def allocate(
     *,
     formats: Annotated[str, typer.Option(help="That a part may get beside fp32, with commas, such as e5m10,e4m3.")],
     by: Annotated[
-        Literal["bops", "bytes", "memory", "array-multiplier"], typer.Option(help="The cost that is made small.")
+        Literal["bits", "bops", "bytes", "memory", "array-multiplier", "horowitz-45nm"],
+        typer.Option(help="The cost that is made small; the last two are models."),
     ] = "bops",
-    over: Annotated[Literal["role", "module", "storage"], typer.Option(help="What gets formats of its own.")] = "role",
+    over: Annotated[
+        Literal["role", "module", "operation", "storage"], typer.Option(help="What gets formats of its own.")
+    ] = "role",
     within: Annotated[str, typer.Option(help="The margin of equivalence to fp32.")] = "5 %",
     seeds: Annotated[int, typer.Option(min=3, help="How many seeds there are.")] = 10,
     choose: Annotated[int, typer.Option(min=1, help="How many of them choose; the others have the last word.")] = 3,
@@ -114,7 +117,7 @@ def allocate(
     population: Population = 8,
     allow_import: AllowImport = None,
 ) -> None:
-    """Find the cheapest arithmetic that is equivalent to fp32: a format for each role, module or kind of memory.
+    """Find the cheapest arithmetic that is equivalent to fp32: formats for roles, modules, operations, kinds of memory.
 
     The same as a sweep of the file with `search: {for: cheapest, ...}` and seeds alone in its grid.
     """

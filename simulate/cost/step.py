@@ -1,0 +1,46 @@
+"""A few counted steps: what one costs, and where they have led, beside the same steps in other arithmetic."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import torch
+
+from ..presence.entering import unsimulated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+class CountedSteps(NamedTuple):
+    """A few steps of a program, or updates of an agent, that were counted."""
+
+    cost: dict[str, Any]
+    """What ``Cost.as_json`` has, for one step."""
+    begin: dict[str, torch.Tensor]
+    """What is learned, by kind, as it was before the first step, in float64."""
+    end: dict[str, torch.Tensor]
+    """What is learned after the last step, likewise."""
+
+    def led_astray(self, reference: Self) -> float:
+        """How far these steps lead from those of a reference, as a share of how far those lead; the worst kind counts.
+
+        Both begin with the same numbers and learn from the same. Infinite where a number was lost.
+        """
+        shares = [0.0]
+        for name, end in reference.end.items():
+            own, far = self.end[name], float((end - reference.begin[name]).norm())
+            astray = float((own - end).norm())
+            if not math.isfinite(astray):
+                return math.inf
+            if astray > 0:
+                shares.append(astray / far if far > 0 else math.inf)
+        return max(shares)
+
+
+def learned(tensors: Mapping[str, Iterable[torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """A copy of what is learned, a vector for each kind."""
+    with unsimulated():
+        flat = {name: [x.detach().double().cpu().flatten() for x in some] for name, some in tensors.items()}
+        return {name: torch.cat(some) for name, some in flat.items() if some}
