@@ -141,7 +141,7 @@ def test_the_algorithm_on_the_page_trains(tmp_path):
 
 
 def test_no_page_with_code_is_left_out():
-    """All code on pages is run: here, and that of testing.md in test_testing.py."""
+    """All code on pages is run: here, in test_testing.py, and in test_frameworks.py."""
     here = {
         "programs.md",
         "simulation.md",
@@ -164,7 +164,7 @@ def test_no_page_with_code_is_left_out():
         "rollouts.md",
     }
     with_code = {path for path in PAGES.rglob("*.md") if "```python\n" in path.read_text(encoding="utf-8")}
-    assert {path.relative_to(PAGES).as_posix() for path in with_code} == here | {"testing.md"} | {
+    assert {path.relative_to(PAGES).as_posix() for path in with_code} == here | {"testing.md", "frameworks.md"} | {
         f"fixes/{page}" for page in FIX_PAGES
     }
 
