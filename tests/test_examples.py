@@ -40,6 +40,18 @@ def test_a_notebook(path):
         assert names["table"].groupby("format")["score"].mean()["fp32"] < 0.2
 
 
+@pytest.mark.parametrize(("name", "least", "most"), [("digits", 0.2, 1), ("characters", 0, 3.7)])
+def test_an_example_wholly_in_eight_bits(name, least, most, tmp_path):
+    pytest.importorskip("sklearn")
+    small = {"digits": ["epochs=1"], "characters": ["steps=30", "width=16", "layers=1", "length=24"]}[name]
+    plan = plan_file(EXAMPLES / name / "eight-bits.yaml", ["seed=0", "fixes=stochastic", *small])
+    by_format = {run.config.format: run for run in plan.runs}
+    assert list(by_format) == ["fp32", "e5m10", "e4m3", "e5m2"]
+    found = run_program(by_format["e5m2"].config, plan.metric, tmp_path / "run")
+    assert found["status"] == "done"
+    assert least <= found["return"] <= most
+
+
 def test_every_folder_is_tested():
     assert len(NOTEBOOKS) == 2
     assert {path.parent.name for path in EXAMPLES.glob("*/sweep.yaml")} == set(SHORT)

@@ -1,12 +1,14 @@
 """A GPT of two layers on the characters of a text: in which formats may the operands of its products be?"""
 
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 import roundoff
+from roundoff.agents import CompoundLossScaler, HAdam
 
 TEXT = Path(__file__).with_name("text.txt").read_text(encoding="utf-8")
 CHARACTERS = sorted(set(TEXT))
@@ -62,6 +64,57 @@ def train(
         for parameter in model.parameters():
             parameter.grad /= loss_scale
         descend.step()
+        if step % 50 == 49:
+            roundoff.log(step + 1, training_loss=loss)
+    rows = unknown[: (len(unknown) - 1) // length * length].view(-1, length)
+    after = unknown[1 : rows.numel() + 1].view(-1, length)
+    with torch.no_grad():
+        logits = model(rows)
+    with roundoff.exact():
+        return {"loss": F.cross_entropy(logits.flatten(0, 1), after.flatten())}
+
+
+def train_in_eight_bits(
+    fixes: Literal["none", "hadam", "kahan", "stochastic"] = "stochastic",
+    steps: int = 200,
+    lr: float = 4e-3,
+    width: int = 48,
+    layers: int = 2,
+    length: int = 32,
+    loss_scale: float = 64.0,
+    largest: float = 240.0,
+    smallest: float = 2.0**-9,
+) -> dict:
+    """Trains wholly in a format; returns the same, by float32's cross entropy.
+
+    ``none`` is PyTorch's Adam with an eps that the format has; ``hadam`` hAdam with compound loss scaling; ``kahan``
+    compensates its steps, too; ``stochastic`` rounds compensated steps and moments once, stochastically. ``largest``
+    and ``smallest`` are of the format.
+    """
+    text = torch.tensor([CHARACTERS.index(character) for character in TEXT])
+    known, unknown = text[: len(text) * 19 // 20], text[len(text) * 19 // 20 :]
+    model = GPT(width, layers, length)
+    parameters = list(model.parameters())
+    if fixes == "none":
+        descend = torch.optim.Adam(parameters, lr=lr, eps=max(1e-4, smallest))
+    else:
+        stochastic = fixes == "stochastic"
+        descend = HAdam(
+            parameters, lr=lr, eps=1e-4, eps_floor=smallest, kahan=fixes != "hadam", stochastic=stochastic,
+            stochastic_moments=stochastic,
+        )  # fmt: skip
+        scaler = CompoundLossScaler(descend, initial_scale=loss_scale, growth_interval=100, largest=largest)
+    for step in range(steps):
+        begins = torch.randint(len(known) - length - 1, (16, 1))
+        rows = known[begins + torch.arange(length + 1)]
+        loss = F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+        descend.zero_grad()
+        if fixes == "none":
+            loss.backward()
+            descend.step()
+        else:
+            loss.backward(gradient=torch.tensor(scaler.scale))
+            scaler.step()
         if step % 50 == 49:
             roundoff.log(step + 1, training_loss=loss)
     rows = unknown[: (len(unknown) - 1) // length * length].view(-1, length)
