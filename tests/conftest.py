@@ -4,10 +4,12 @@ import gc
 import os
 import signal
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+import typer.main
 from hypothesis import Phase, settings
 
 from roundoff.caches import cache_folder
@@ -26,6 +28,9 @@ PHASES = [phase for phase in Phase if phase != Phase.explain]
 settings.register_profile("ours", deadline=None, phases=PHASES)  # 100 examples
 settings.register_profile("many", deadline=None, phases=PHASES, max_examples=200)  # make test-slow
 settings.load_profile("ours")
+
+# Typer makes its commands of functions in each process once, and here for each command that a test runs.
+typer.main.get_command = cache(typer.main.get_command)
 
 # In a new folder, programs that try the instructions of the processor are not compiled first.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
