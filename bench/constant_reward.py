@@ -1,7 +1,7 @@
 """Tasks that pay 1 at every step and never end: all values are 1 / (1 - discount), whatever the agent does.
 
-``gym:bench.constant_reward:Discrete-v0`` takes one of two actions, ``Single-v0`` has one alone. Observations are
-random. The time limit of 50 steps is a truncation, beyond which values go on.
+``gym:bench.constant_reward:Discrete-v0`` takes one of two actions, ``Single-v0`` has one alone, and ``Box-v0`` takes
+a number. Observations are random. The time limit of 50 steps is a truncation, beyond which values go on.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class ConstantReward(gymnasium.Env[np.ndarray, Any]):
 ACTIONS = {
     "Single": gymnasium.spaces.Discrete(1),
     "Discrete": gymnasium.spaces.Discrete(2),
+    "Box": gymnasium.spaces.Box(-1, 1, (1,), np.float32),
 }
 for name, space in ACTIONS.items():
     gymnasium.register(f"{name}-v0", lambda space=space: ConstantReward(space), max_episode_steps=50)

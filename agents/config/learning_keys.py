@@ -22,7 +22,7 @@ SHARED = (
     "algorithm", "task", "seed", "steps", "action_repeat", "eval_every", "eval_episodes", "evaluate_in", "evaluation",
     "checkpoint_every", "environments", "environment_workers", "random_start", "clip_rewards", "device", "threads",
     "native", "observe", "keep_networks", "perturb", "qat", "learners", "asynchronous", "communicate",
-    "communicate_every", "actors", "sampler_learner", "observations", "image_size", "frame_stack",
+    "communicate_every", "actors", "sampler_learner", "observations", "image_size", "frames", "fast_rendering",
 )  # fmt: skip
 """The keys of a run as a whole, and of its environments: a run and its sampler-learner have them in common."""
 _MANY_STEPS = 10**9

@@ -7,6 +7,9 @@ from each import each
 from runs import check_together, outcome, stopped_and_continued
 
 from roundoff.agents import TrainConfig, train
+from roundoff.agents.config.learning_keys import SHARED
+from roundoff.agents.config.registry import ALGORITHMS
+from roundoff.agents.config.train_config import config_of
 
 SMALL = {
     "algorithm": "dqn", "task": "gym:CartPole-v1", "hidden_units": 16, "batch_size": 16, "steps": 400,
@@ -99,3 +102,8 @@ def test_runs_without_one_have_the_names_they_had():
     assert "sampler_learner" not in TrainConfig(**SMALL).as_json()
     with_one = TrainConfig(**SMALL, sampler_learner={"format": "fp32"})
     assert TrainConfig(**with_one.as_json()) == with_one
+
+
+def test_what_both_share_are_keys_that_some_algorithm_has():
+    known = {name for algorithm in ALGORITHMS for name in config_of(algorithm).model_fields}
+    assert set(SHARED) <= known
