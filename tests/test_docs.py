@@ -162,6 +162,7 @@ def test_no_page_with_code_is_left_out():
         "recursions.md",
         "bf16-critics.md",
         "rollouts.md",
+        "recipes.md",
     }
     with_code = {path for path in PAGES.rglob("*.md") if "```python\n" in path.read_text(encoding="utf-8")}
     assert {path.relative_to(PAGES).as_posix() for path in with_code} == here | {"testing.md", "frameworks.md"} | {
@@ -186,6 +187,7 @@ def test_no_page_with_code_is_left_out():
         ("recursions.md", 1),
         ("bf16-critics.md", 1),
         ("rollouts.md", 2),
+        ("recipes.md", 7),
     ],
 )
 def test_every_block_runs_and_every_line_printed_is_on_the_page(page, least, tmp_path, monkeypatch, capsys):
