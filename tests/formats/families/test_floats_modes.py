@@ -12,6 +12,7 @@ from strategies import DETERMINISTIC, float32_tensors, float_formats
 
 import roundoff
 from roundoff.formats import Format, FormatError, Overflow, RandomBits, Rounding
+from roundoff.formats.base.random_words import hash_reference, keys
 
 KINDS = ["e5m10", "bf16", "e4m3", "e4m3fn", "e4m3fn_saturate", "e4m3fnuz", "e4m3b11fnuz", "e2m1_finite", "e3m2_finite",
          "binary8p1", "binary8p3", "binary8p7", "e5m2b20_nosub", "e5m0", "e5m0b16", "e3m0b4_nosub", "e8m0",
@@ -152,6 +153,15 @@ def test_stochastic_rounding_is_the_same_for_any_strides_and_threads():
         assert same_bits(roundoff.round(x, "e5m10", **how), expected)
     finally:
         torch.set_num_threads(threads)
+
+
+def test_a_random_word_of_zero_rounds_down_whatever_is_dropped():
+    """Found by a search: one word in four billion is 0."""
+    random, place = RandomBits(30465), 51203
+    assert hash_reference(place, *keys(random)) == 0
+    for name, gap in (("e5m10", 2.0**-10), ("bf16", 2.0**-7), ("e4m3", 2.0**-3), ("e8m12", 2.0**-12)):
+        x = torch.full((place + 1,), 1 + gap - 2.0**-23)  # all dropped bits are 1
+        assert roundoff.round(x, name, rounding="stochastic", random=random)[place] == 1
 
 
 @pytest.mark.parametrize(
