@@ -230,6 +230,16 @@ def test_absorbed_additions(program, additions, absorbed):
     assert (table.additions.sum(), table.absorbed.sum()) == (additions, absorbed)
 
 
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_nothing_is_absorbed_by_infinity(contiguous):
+    """By one compiled pass, and by tensor operations where numbers do not lie side by side."""
+    x, y = torch.tensor([[torch.inf, -torch.inf, 2048.0], [1.0, 1.0, 1.0]]), torch.ones(2, 3)
+    with simulate("e5m10", observe=True) as sim:
+        x.add_(y) if contiguous else x.t().add_(y.t())
+    table = sim.report().table
+    assert (table.additions.sum(), table.absorbed.sum()) == (6, 1)
+
+
 def test_the_first_non_finite_result_is_named_with_the_callers_line():
     x = torch.tensor([12.0], requires_grad=True)
     with simulate("e5m10", observe=True) as sim:
