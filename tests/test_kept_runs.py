@@ -8,7 +8,7 @@ import pytest
 from bench import folders, kept_runs, peers
 
 from roundoff.analysis.runs.experiment import read_experiment
-from roundoff.analysis.statistics.comparisons import difference
+from roundoff.analysis.statistics.comparisons import difference, holm
 from roundoff.analysis.statistics.equivalence import equivalence
 from roundoff.analysis.tables.against_fp32 import against_reference
 from roundoff.analysis.tables.summary import summarize
@@ -137,12 +137,15 @@ def tables_of_eight_bits(folder):
     for case, rows in against_reference(experiment).groupby("case"):
         head = ["ten seeds", "fp32", case, "difference, 95 %", "share, 90 %", "p of equivalence within 5 %", "p (Holm)"]
         lines = [f"| {' | '.join([*head, 'did not learn', 'answer'])} |", "|" + "---|" * 9]
-        for row in rows.to_dict("records"):
-            cells = [row["task"], *(f"{returns.loc[(row['task'], one), 'mean']:.0f}" for one in ("fp32", case))]
-            cells += [f"{row['difference']:+.0f} ({row['difference_low']:+.0f} to {row['difference_high']:+.0f})"]
+        for row in rows.sort_values("task", key=lambda tasks: tasks == "all", kind="stable").to_dict("records"):
+            if row["normalized"]:  # each by its untrained policy and fp32
+                cells = ["all, normalized", "", "", ""]
+            else:
+                cells = [row["task"], *(f"{returns.loc[(row['task'], one), 'mean']:.0f}" for one in ("fp32", case))]
+                cells += [f"{row['difference']:+.0f} ({row['difference_low']:+.0f} to {row['difference_high']:+.0f})"]
             cells += [f"{100 * row['share_low']:+.1f} to {100 * row['share_high']:+.1f} %"]
             cells += [f"{row[kind]:.2g}" for kind in ("p_equivalent", "p_equivalent_holm")]
-            cells += [f"{row['unlearned']} of {row['learnable']}", row["answer"]]
+            cells += ["" if row["normalized"] else f"{row['unlearned']} of {row['learnable']}", row["answer"]]
             lines.append(f"| {' | '.join(cells)} |")
         tables[case] = "\n".join(lines)
     return tables
@@ -234,3 +237,44 @@ def test_the_cheapest_arithmetic_of_the_digits_is_what_its_runs_say():
     assert f"found in {len(runs)} runs" in page
     assert "`e5m1` for both convolutions" in page
     assert said in page
+
+
+OPTIMIZERS = {
+    "none": "Adam", "hadam": "hAdam, loss scaling", "kahan": "and compensated steps", "stochastic": "and unbiased",
+}  # fmt: skip
+
+
+def table_of_eight_bits(name, digits, better):
+    """A table of docs/next-fix.md about a program wholly in a format: ten seeds, mean (least to most; crashes).
+
+    Rows are formats, and columns what steps them; "=" says equivalent to fp32 within 5 %, Holm's p of all.
+    """
+    runs = pd.read_csv(DATA.with_name(f"{name}-eight-bits.csv"))
+    scores = {key: dict(zip(group["seed"], better * group["return"], strict=True)) for key, group in runs.groupby(
+        ["format", "fixes"])}  # fmt: skip
+    crashed = runs[runs["status"] == "crashed"].groupby(["format", "fixes"]).size()
+    for key in crashed.index:
+        scores[key] = dict.fromkeys(scores[key], float("nan"))
+    keys = [(fmt, fixes) for fmt in ("e5m10", "e4m3", "e5m2") for fixes in OPTIMIZERS]
+    found = dict(zip(keys, holm([equivalence([scores[k]], [scores["fp32", k[1]]]).p for k in keys]), strict=True))
+    lines = [f"| everything in | {' | '.join(OPTIMIZERS.values())} |", "|" + "---|" * 5]
+    for fmt in ("fp32", "e5m10", "e4m3", "e5m2"):
+        cells = []
+        for fixes in OPTIMIZERS:
+            own = runs[(runs["format"] == fmt) & (runs["fixes"] == fixes)]
+            assert sorted(own["seed"]) == list(range(10))
+            lost, done = crashed.get((fmt, fixes), 0), own[own["status"] == "done"]["return"]
+            text = (
+                "-" if done.empty else f"{done.mean():.{digits}f} ({done.min():.{digits}f} to {done.max():.{digits}f})"
+            )
+            cells.append(
+                text + (f"; {lost} crashed" if lost else "") + (" =" if found.get((fmt, fixes), 1) < 0.05 else "")
+            )
+        lines.append(f"| {fmt} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(("name", "digits", "better"), [("digits", 3, 1)])
+def test_programs_wholly_in_eight_bits_are_those_of_the_kept_runs(name, digits, better):
+    table = table_of_eight_bits(name, digits, better)
+    assert table in PAGE.read_text(encoding="utf-8"), table
