@@ -11,6 +11,7 @@ from roundoff.analysis.runs.experiment import read_experiment
 from roundoff.analysis.statistics.comparisons import difference, holm
 from roundoff.analysis.statistics.equivalence import equivalence
 from roundoff.analysis.tables.against_fp32 import against_reference
+from roundoff.analysis.tables.pareto import pareto_table
 from roundoff.analysis.tables.summary import summarize
 
 DATA = Path(__file__).parents[1] / "docs" / "data" / "next-fix-overnight.jsonl"
@@ -223,6 +224,44 @@ def test_the_tables_of_costs_are_those_that_were_counted():
     page = (DATA.parents[1] / "results-sac.md").read_text(encoding="utf-8")
     for table in tables_of_costs():
         assert table in page, table
+
+
+def front_of(folder, scores, costs, key):
+    """The front of kept runs by bytes moved, as ``roundoff pareto`` has it, from their scores and what was counted."""
+    kept_runs.lay_scores(DATA.with_name(scores), folder)
+    runs = pd.read_csv(DATA.with_name(scores))
+    entries = []
+    counts = pd.read_csv(DATA.with_name(costs))
+    if "hidden_units" in counts:
+        counts = counts[counts["hidden_units"] == 128]
+    for row in counts.to_dict("records"):
+        own = [f"run{number}" for number in runs.index[runs[key] == row[key]]]
+        counted = {"macs": 0, "uncounted": [], "models": {}, "bytes_read": row["bytes_moved"], "bytes_written": 0}
+        entries.append({**row, **counted, "runs": own})
+    (folder / "costs.json").write_text(json.dumps({"costs": entries}))
+    return pareto_table(read_experiment(folder), "bytes")
+
+
+def as_front(table, key):
+    """Its rows as the pages have them, the dearest first."""
+    lines = [f"| {key} | bytes moved | share | return | on the front | answer |", "|" + "---|" * 6]
+    whole = table["cost"].max()
+    for row in table.sort_values("cost", ascending=False).to_dict("records"):
+        cost = [f"{row['cost']:,.0f}", f"{100 * row['cost'] / whole:.0f} %", f"{row['mean']:.0f}"]
+        lines.append(f"| {row[key]} | {' | '.join([*cost, 'yes' if row['front'] else '', row['answer']])} |")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("scores", "costs", "key", "page"),
+    [
+        ("significand-quick.csv", "costs-of-significand.csv", "format", "results.md"),
+        ("eight-bits-overnight.csv", "costs-of-sac.csv", "case", "results-sac.md"),
+    ],
+)
+def test_fronts_of_kept_runs_are_those_of_the_pages(tmp_path, scores, costs, key, page):
+    table = as_front(front_of(tmp_path / "runs", scores, costs, key), key)
+    assert table in (DATA.parents[1] / page).read_text(encoding="utf-8"), table
 
 
 def test_the_cheapest_arithmetic_of_the_digits_is_what_its_runs_say():

@@ -1,13 +1,18 @@
 """What an update of an agent costs: products as PyTorch counts them, memory by hand, what is sent."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
+from acting_policies import perceptron
 from sac_pairs import pair
 from torch.utils.flop_counter import FlopCounterMode
 
 from roundoff.agents import RunError, TrainConfig
+from roundoff.agents.actors.weights import FullPolicy
+from roundoff.agents.config.actor_keys import ActorKeys
+from roundoff.agents.training import cost as cost_module
 from roundoff.agents.training.cost import cost_of_update
 from roundoff.formats import Format
 from roundoff.simulate import Simulation
@@ -79,10 +84,37 @@ def test_mixed_precision_keeps_float32_and_multiplies_in_the_format():
     assert {(row["a"], row["b"]) for row in counted["products"]} == {("e5m10", "e5m10")}
 
 
-def test_native_half_precision_takes_what_its_tensors_take():
-    counted = cost(format="fp16", native=True)
-    assert counted["kept"]["weights"] == sizes()[0] * 2
-    assert {row["a"] for row in counted["products"]} == {"fp16"}
+QUICK = SMALL | {"hidden_units": 128, "batch_size": 128, "action_repeat": 8, "replay_capacity": 9000}
+PAGE = Path(__file__).parents[2] / "docs" / "results-sac.md"
+
+
+def occupied(tensors):
+    """The bytes of the memory that tensors have, each storage once."""
+    storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}
+    return sum(storages.values())
+
+
+def test_what_is_counted_of_half_precision_is_what_native_tensors_occupy(monkeypatch):
+    """Of PyTorch's own float16 and bfloat16, whose memory is there to be measured; simulated numbers take 32 bits."""
+    measured = {}
+
+    def measuring(learner, replay, kept=cost_module._kept):
+        found = kept(learner, replay)
+        measured.update({kind: occupied(tensors) for kind, tensors in found.items()})
+        return found
+
+    monkeypatch.setattr(cost_module, "_kept", measuring)
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    simulated = cost(**QUICK, format="e5m10")
+    assert measured["weights"] == 2 * simulated["kept"]["weights"]
+    for name in ("fp16", "bf16"):
+        native = cost(**QUICK, format=name, native=True)
+        assert native["kept"] == measured == simulated["kept"]
+        assert {row["a"] for row in native["products"]} == {name}
+        own, theirs = (one["bytes_read"] + one["bytes_written"] for one in (native, simulated))
+        kept = sum(measured.values()) - measured["replay"]
+        assert f"occupies {kept:,} bytes between updates" in page
+        assert f"moves {own:,.0f} bytes, {100 * (theirs - own) / own:.1f} % fewer than" in page
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn", "td3"])
@@ -101,6 +133,26 @@ def test_what_learners_send_each_other():
     packed = cost(format="fp32", fixes=[], learners=2, environments=2, communicate="e5m2")["sent"]
     assert list(plain.values()) == [weights * 4]
     assert list(packed.values()) == [weights + 3]  # a byte for each parcel says whether all is finite
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("fp32", {"engine": "onnxruntime"}),
+        ("fp16", {}),
+        ("e4m3", {}),
+        ("int8", {"engine": "onnxruntime"}),
+        ("int4", {}),
+    ],
+)
+def test_the_messages_of_the_paper_are_as_large_as_the_page_says(name, keys):
+    """D4PG's policy in ActorQ, of walker stand: 24 numbers in, three layers of 2048, 6 actions."""
+    pytest.importorskip("ray")
+    policy = FullPolicy.of(perceptron([24, 2048, 2048, 2048, 6]))
+    size = policy.packed(ActorKeys(format=name, **keys)).nbytes
+    whole = sum(x.size * 4 for x in policy.numbers)
+    page = PAGE.with_name("actorq.md").read_text(encoding="utf-8")
+    assert f"| {name} | {size:,} | {whole / size:.2f} |" in page, f"| {name} | {size:,} | {whole / size:.2f} |"
 
 
 def test_what_actors_pull():
