@@ -50,6 +50,7 @@ class ProgramRecorder:
 
     Attributes:
         step: that the program has logged last.
+        last: value of the metric that it has logged last, if any.
         not_finite: by name, what was not finite when it was last logged, in words.
     """
 
@@ -60,7 +61,7 @@ class ProgramRecorder:
         self._log: MetricsLog | None = None
         self._has_checkpoints = self._checked = self._loading = False
         self._saved_at = time.monotonic()
-        self._last: float | None = None
+        self.last: float | None = None
         self.step = 0
         self.not_finite: dict[str, str] = {}
 
@@ -81,10 +82,10 @@ class ProgramRecorder:
                 self.not_finite[name] = f"{name} is {value}"
         self._opened().write("log", self.step, numbers)
         if self._metric in numbers:
-            self._last = numbers[self._metric]
+            self.last = numbers[self._metric]
             self._reporter.write_numerics(self.step)
         if self._reporter.is_due:
-            finite = self._last if self._last is not None and math.isfinite(self._last) else None
+            finite = self.last if self.last is not None and math.isfinite(self.last) else None
             self._reporter.last_return = finite
             self._reporter.report(self.step)
         if self._stop.made and not self._has_checkpoints:
@@ -114,7 +115,7 @@ class ProgramRecorder:
             return None
         try:
             self._opened(state["metrics_length"], state["step"], state.get("metrics_checksum"))
-            self.step, self._last, self.not_finite = state["step"], state["last"], state["not_finite"]
+            self.step, self.last, self.not_finite = state["step"], state["last"], state["not_finite"]
             self._reporter.stopwatch.continue_from(state["seconds"])
             self._go_on(state)
             self._mark(state)
@@ -186,7 +187,7 @@ class ProgramRecorder:
                 "metrics_length": self._opened().synced_length(),
                 "metrics_checksum": self._opened().checksum,
                 "step": self.step,
-                "last": self._last,
+                "last": self.last,
                 "not_finite": self.not_finite,
                 "seconds": self._reporter.stopwatch.total,
                 "numerics": numerics.state_dict() if numerics else None,

@@ -75,7 +75,8 @@ def run_program(
     """Runs a program, or continues to, and leaves the run in ``directory`` (see :mod:`roundoff.runs`).
 
     The function runs inside the simulation that the config describes, or is given it as ``arithmetic``. Generators of
-    random numbers are seeded before. A program that has ended is not run again.
+    random numbers are seeded before. Where it returns nothing, the metric is what was last logged under its name. A
+    program that has ended is not run again.
 
     Args:
         config: the program, and what it is given.
@@ -147,6 +148,8 @@ def _outcome(
                 else:
                     with simulation:
                         returned = function(**arguments)
+            if returned is None and recorder.last is not None:
+                returned = {metric.name: recorder.last}
             values = _values(config.program, metric, returned)
         except ProgramStopped:
             raise Stopped(recorder.step) from None

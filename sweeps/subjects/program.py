@@ -17,6 +17,7 @@ from roundoff.origin import commit_of
 
 from ..errors import SweepError
 from ..user_code import described
+from .flags import with_flags
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,19 +98,12 @@ class Program:
         return self.text.rpartition(":")[0]
 
     def load(self) -> Callable[..., Any]:
-        """Imports the function, once.
+        """Imports the function, once. One that reads flags takes them as its parameters (:mod:`.flags`).
 
         Raises:
-            SweepError: it cannot be imported, in one line that says where.
+            SweepError: it cannot be imported, in one line that says where; or its flags cannot be keys.
         """
-        if self.given is not None:
-            return self.given
-        function = getattr(_module(self), self.function, None)
-        if not callable(function):
-            found = "is no function" if function is not None else "does not exist"
-            raise SweepError(f"{self.place} was imported, but {self.function} {found} in it")
-        result: Callable[..., Any] = function
-        return result
+        return self.given if self.given is not None else _function(self)
 
     def file(self) -> Path:
         """The file that it stands in; imports it."""
@@ -125,6 +119,15 @@ class Program:
         """Returns ``source``, and ``program_commit``, the commit checked out where the program stands, if any."""
         commit = _commit(self.file())
         return {"source": self.source(), **({"program_commit": commit} if commit else {})}
+
+
+@functools.cache
+def _function(program: Program) -> Callable[..., Any]:
+    function = getattr(_module(program), program.function, None)
+    if not callable(function):
+        found = "is no function" if function is not None else "does not exist"
+        raise SweepError(f"{program.place} was imported, but {program.function} {found} in it")
+    return with_flags(program.text, function)
 
 
 @functools.cache

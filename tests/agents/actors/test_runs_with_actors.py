@@ -188,7 +188,7 @@ def started_by(pid):
 
 
 def test_a_learner_that_is_killed_goes_on_and_leaves_nothing_behind(cluster, tmp_path):
-    """It has a Ray of its own; in the second place the run has that of this process, which takes less to start."""
+    """The learner has a Ray of its own; the second run has that of this process, which takes less to start."""
     keys = {**TINY, "steps": 1000, "actors": {"count": 1, "format": "fp16", "pull_every": 20}}
     command = [sys.executable, "-c", TRAINING, json.dumps(keys), str(tmp_path / "run"), str(tmp_path / "never")]
     memory = set(Path("/dev/shm").iterdir())
