@@ -126,6 +126,27 @@ def uncompiled(monkeypatch):
 
 
 @pytest.fixture
+def short_episodes(request, monkeypatch):
+    """Episodes of the control suite have 200 steps in place of 1,000: for runs that are compared with each other.
+
+    An evaluation of a tiny agent is a whole episode, which takes longer than all its updates. Slow tests, some of which
+    learn, have whole episodes, and so have those whose children would not know of shorter ones.
+    """
+    if request.node.get_closest_marker("slow") or "forked_interpreters" in request.fixturenames:
+        return
+    from roundoff.agents.environments import control_suite
+
+    load = control_suite.load_task
+
+    def load_short(domain, task):
+        loaded = load(domain, task)
+        loaded._step_limit = 200
+        return loaded
+
+    monkeypatch.setattr(control_suite, "load_task", load_short)
+
+
+@pytest.fixture
 def forked_interpreters(monkeypatch):
     """Has Python in children forked from this process, which has imported PyTorch; see ``forked_interpreters.py``."""
     from forked_interpreters import use

@@ -1,6 +1,7 @@
 """Compiled updates: the bits of the eager agent through skipped steps and changing scales, in runs and after a stop."""
 
 import errno
+import itertools
 from contextlib import closing
 
 import pytest
@@ -25,10 +26,16 @@ from roundoff.simulate.compiling.step import reason_against_compiling
         {"format": "e5m10", **RESTLESS},
         {"format": "e5m7", "policy": {"rounding": "stochastic"}, **RESTLESS},
         {"format": "e6m9", "fixes": ["normal_fix"], "lr": 1e-3},
-        {"format": "e5m4", "policy": {"rules": [{"role": ["backward", "optimizer"], "format": "fp32"}]}, **RESTLESS},
         {"format": "e5m4", "policy": {"rules": [{"role": "forward", "format": "e5m7"}]}, **RESTLESS},
-        {"format": "e5m4", "policy": {"rules": [{"role": ["forward", "backward"], "format": "fp32"}]}, **RESTLESS},
         {"format": "e5m4", "policy": {"rules": [{"role": ["averages", "targets"], "format": "e5m7"}]}, **RESTLESS},
+        # Every day test_population.py asks so of two agents together.
+        *(
+            pytest.param(
+                {"format": "e5m4", "policy": {"rules": [{"role": roles, "format": "fp32"}]}, **RESTLESS},
+                marks=pytest.mark.slow,
+            )
+            for roles in (["backward", "optimizer"], ["forward", "backward"])
+        ),
     ],
     ids=lambda keys: f"{keys['format']}-{keys.get('fixes', 'all')}-{keys.get('policy', {}).get('rules', '')}",
 )
@@ -55,9 +62,15 @@ def test_same_bits_as_the_eager_agent(keys, request, monkeypatch):
 
 
 @pytest.mark.usefixtures("uncompiled")
-@pytest.mark.parametrize("prioritized", [True, False])
-@pytest.mark.parametrize("atoms", [1, 11])
-@pytest.mark.parametrize("algorithm", ["dqn", "d4pg"])
+@pytest.mark.parametrize(
+    ("algorithm", "atoms", "prioritized"),
+    [
+        # Every day each two of these go together once.
+        pytest.param(algorithm, atoms, prioritized, marks=[] if odd else pytest.mark.slow)
+        for algorithm, atoms, prioritized in itertools.product(("dqn", "d4pg"), (1, 11), (False, True))
+        for odd in [(algorithm == "dqn") ^ (atoms == 1) ^ prioritized]
+    ],
+)
 def test_what_values_tell_has_the_bits_of_the_eager_agent(algorithm, atoms, prioritized, monkeypatch):
     """Priorities and mean values are computed behind the gradient, up to which as many random bits were drawn."""
     monkeypatch.setattr(compiled_updates, "_PROGRAMS", {})

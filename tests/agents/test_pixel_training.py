@@ -62,6 +62,7 @@ def kill_at(patched, update):
     patched.setattr(DrQ, "update", killed)
 
 
+@pytest.mark.usefixtures("short_episodes")
 @pytest.mark.parametrize(
     "keys",
     [

@@ -65,6 +65,7 @@ def test_runs_have_the_bytes_they_have_alone(tmp_path):
     assert notices == ["updates are compiled, of 3 runs together"] * 3
 
 
+@pytest.mark.usefixtures("short_episodes")
 @pytest.mark.parametrize("roles", [["backward", "optimizer"], ["forward", "backward"]], ids="-".join)
 def test_rules_about_roles(tmp_path, roles, uncompiled):
     policy = {"rules": [{"role": roles, "format": "fp32"}]}
@@ -108,6 +109,7 @@ def test_formats_of_parts_are_data(tmp_path, uncompiled, members, together):
     assert notices == [f"updates are compiled, of {together} runs together" if together else "updates are compiled"] * 2
 
 
+@pytest.mark.usefixtures("short_episodes")
 def test_stopped_and_continued(tmp_path):
     runs = configs(*MEMBERS, lr=1e-3, seed_steps=20, steps=800, eval_every=400, checkpoint_every=200)
     stop, notices = StopRequest(), []
@@ -124,6 +126,7 @@ def test_stopped_and_continued(tmp_path):
     assert bytes_of(tmp_path / "together", 3) == bytes_of(tmp_path / "alone", 3)
 
 
+@pytest.mark.usefixtures("short_episodes")
 def test_others_go_on_when_one_fails_or_cannot_begin(tmp_path):
     runs = configs(*({"format": "e5m7", "seed": seed} for seed in range(4)), steps=800)
     together = jobs(tmp_path / "together", runs)
@@ -144,6 +147,7 @@ def test_others_go_on_when_one_fails_or_cannot_begin(tmp_path):
     assert dict(train_together([together[0]])) == {0: outcomes[0]}  # it has ended
 
 
+@pytest.mark.usefixtures("short_episodes")
 @pytest.mark.parametrize(
     ("keys", "compiled"),
     [

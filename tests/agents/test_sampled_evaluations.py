@@ -12,6 +12,8 @@ from roundoff.agents import Quantization, TrainConfig, quantize, train
 from roundoff.agents.run.evaluate import EvaluationPolicy
 from roundoff.agents.run.parts import make_learner, open_environments
 
+pytestmark = pytest.mark.usefixtures("short_episodes")
+
 OWN = {
     "sac": {},
     "td3": {},

@@ -81,6 +81,7 @@ def test_the_last_action_may_be_repeated_beyond_the_end(tmp_path):
     assert (seen[-1].step, seen[-1].steps) == (1525, 1525)
 
 
+@pytest.mark.usefixtures("short_episodes")
 @pytest.mark.parametrize("format", ["fp32", "e5m10"])
 def test_same_config_same_bytes(tmp_path, format):
     outcomes = []
@@ -129,6 +130,7 @@ class Interrupter:
                 raise Killed
 
 
+@pytest.mark.usefixtures("short_episodes")
 @pytest.mark.parametrize(
     ("task", "keys"),
     [
@@ -166,6 +168,7 @@ def without_norms(record):
     return {name: value for name, value in record.items() if not name.endswith("_norm")}
 
 
+@pytest.mark.usefixtures("short_episodes")
 def test_observing_changes_nothing_but_adds_records(tmp_path):
     keys = {"format": "e5m10", "steps": 1000, "eval_every": 500}
     plain, observed = train(config(**keys), tmp_path / "plain"), train(config(**keys, observe=True), tmp_path / "seen")
@@ -210,6 +213,7 @@ def test_policies_train(tmp_path, policy, weights_of_every_op):
     assert weights(tmp_path) != weights_of_every_op
 
 
+@pytest.mark.usefixtures("short_episodes")
 def test_stochastic_rounding_draws_from_the_seed(tmp_path):
     for name, keys in {"a": {}, "b": {}, "nearest": {"policy": {}}}.items():
         train(
