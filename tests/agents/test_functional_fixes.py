@@ -159,6 +159,13 @@ def test_kahan_momentum_makes_room_before_it_overflows():
     assert 0.5 < ema.scale <= 1
 
 
+def test_room_is_made_where_a_source_needs_it_and_no_sooner():
+    """C is halved where 2 C |source| is beyond the largest number, by however little."""
+    most = torch.tensor(1024.0 / (2 * 16))
+    for source, scale in ((most, 16.0), (torch.nextafter(most, torch.tensor(torch.inf)), 8.0)):
+        assert KahanEMA(source.view(1), 0.5, scale=16.0, largest=1024.0).scale == scale
+
+
 def test_making_room_changes_nothing_but_the_scale():
     sources = [2.0**-12 * k for k in range(40)]
     averages = []

@@ -150,6 +150,25 @@ def test_an_average_in_few_bits_follows_stochastically_or_compensated():
     assert (average(nearest, stochastic) - expected).abs().max() < 0.15
 
 
+def test_what_is_lost_is_kept_in_formats_of_its_own():
+    few, fewer = (Kept(Format.parse(name), Rounding.NEAREST_EVEN) for name in ("e5m5", "e5m2"))
+    average = StoredEMA(torch.ones(300), 0.01, few, fewer)
+    storage = Storage(weights="e5m5", compensations="e5m2")
+    keys = {"fixes": [*PLAIN, "kahan_gradients"]}
+    optimizer = NetworkOptimizer(
+        torch.ones(300), config(**keys, storage=None), Format.parse("e5m10"), kahan=True, storage=storage
+    )
+    with simulate("e5m10"):
+        for _ in range(9):
+            average.update_(torch.linspace(1, 2, 300))
+            optimizer.flat.grad = torch.linspace(-1, 1, 300)
+            optimizer.step()
+    (state,) = optimizer.optimizer.state.values()
+    for lost in (average.compensation, state["compensation"]):
+        assert torch.equal(lost, roundoff.round(lost, "e5m2"))
+        assert lost.count_nonzero() > 200
+
+
 def test_what_weights_in_few_bits_lose_is_compensated():
     """A thousand steps of an eighth of an ulp, of which each alone would be lost."""
     p = torch.ones(300, requires_grad=True)
