@@ -9,7 +9,7 @@ from bench import folders, kept_runs, peers
 
 from roundoff.analysis.runs.experiment import read_experiment
 from roundoff.analysis.statistics.comparisons import difference, holm
-from roundoff.analysis.statistics.equivalence import equivalence
+from roundoff.analysis.statistics.equivalence import equivalence, in_words
 from roundoff.analysis.tables.against_fp32 import against_reference
 from roundoff.analysis.tables.pareto import pareto_table
 from roundoff.analysis.tables.summary import summarize
@@ -239,7 +239,8 @@ def front_of(folder, scores, costs, key):
         counted = {"macs": 0, "uncounted": [], "models": {}, "bytes_read": row["bytes_moved"], "bytes_written": 0}
         entries.append({**row, **counted, "runs": own})
     (folder / "costs.json").write_text(json.dumps({"costs": entries}))
-    return pareto_table(read_experiment(folder), "bytes")
+    table = pareto_table(read_experiment(folder), "bytes")
+    return table[table["task"] == "cartpole_swingup"]  # of which costs were counted
 
 
 def as_front(table, key):
@@ -262,6 +263,31 @@ def as_front(table, key):
 def test_fronts_of_kept_runs_are_those_of_the_pages(tmp_path, scores, costs, key, page):
     table = as_front(front_of(tmp_path / "runs", scores, costs, key), key)
     assert table in (DATA.parents[1] / page).read_text(encoding="utf-8"), table
+
+
+def table_of_recipes():
+    """The table of docs/policies.md about recipes for products, from the losses of their runs and what was counted."""
+    runs = pd.read_csv(DATA.with_name("recipes-of-characters.csv"))
+    losses = {case: dict(zip(own["seed"], own["return"], strict=True)) for case, own in runs.groupby("case")}
+    assert {tuple(sorted(own)) for own in losses.values()} == {(0, 1, 2, 3, 4)}
+    costs = pd.read_csv(DATA.with_name("costs-of-recipes.csv")).set_index("case")["bops"]
+    means = {case: sum(own.values()) / len(own) for case, own in losses.items()}
+    lines = ["| recipe | bit operations | share | loss | difference, 95 % | on the front | answer |", "|" + "---|" * 7]
+    for case, cost in costs.sort_values(ascending=False, kind="stable").items():
+        as_good = [one for one in costs.index if costs[one] <= cost and means[one] <= means[case]]
+        front = all((costs[one], means[one]) == (cost, means[case]) for one in as_good)
+        cells = [case, f"{cost:,}", f"{100 * cost / costs['fp32']:.0f} %", f"{means[case]:.3f}"]
+        told, answer = "", "reference"
+        if case != "fp32":
+            by = difference([losses[case]], [losses["fp32"]])
+            told = f"{by.value:+.3f} ({by.interval.low:+.3f} to {by.interval.high:+.3f})"
+            answer = in_words(by.p, equivalence([losses[case]], [losses["fp32"]]).p, 0.05)
+        lines.append(f"| {' | '.join([*cells, told, 'yes' if front else '', answer])} |")
+    return "\n".join(lines)
+
+
+def test_the_front_of_recipes_is_that_of_the_kept_runs():
+    assert table_of_recipes() in (DATA.parents[1] / "policies.md").read_text(encoding="utf-8"), table_of_recipes()
 
 
 def test_the_cheapest_arithmetic_of_the_digits_is_what_its_runs_say():
