@@ -12,6 +12,8 @@ from roundoff.cli import main
 from roundoff.sweeps import plan_file
 from roundoff.sweeps.programs.cost import cost_of_step
 
+from . import test_plot as agents
+
 SCORES = {"fp32": 0.90, "e5m10": 0.902, "e5m7": 0.89, "e5m3": 0.60, "e5m2": 0.55}
 MOVED = {"fp32": 400.0, "e5m10": 200.0, "e5m7": 160.0, "e5m3": 110.0, "e5m2": 120.0}
 
@@ -59,6 +61,19 @@ def test_the_front_and_the_answers(tmp_path):
     assert list(table["cost"]) == sorted(table["cost"])
     assert text.startswith("Cost: bytes moved in a step.\n\n| task ")
     assert not warnings
+
+
+def test_each_task_has_a_front_of_its_own_and_their_mean_has_none(tmp_path):
+    tasks = {"cartpole_swingup": 100.0, "walker_walk": -100.0}  # what the second format adds
+    runs = [
+        agents.write_run(tmp_path, fmt, seed, task=task, score=500 + seed + more * (fmt == "e5m10"))
+        for task, more in tasks.items() for fmt in ("fp32", "e5m10") for seed in range(3)
+    ]  # fmt: skip
+    agents.write_sweep(tmp_path, runs)
+    table, _, _ = pareto(tmp_path, "bits")
+    found = {(row.task, row.format): row.front for row in table.itertuples()}
+    front = {"cartpole_swingup": {"e5m10"}, "walker_walk": {"e5m10", "fp32"}}
+    assert found == {(task, fmt): fmt in front[task] for task in tasks for fmt in ("fp32", "e5m10")}
 
 
 @pytest.mark.parametrize(
