@@ -53,6 +53,13 @@ def test_a_dead_process_of_this_machine_is_recognised_at_once(tmp_path):
     assert number(Leases(tmp_path)) is None
 
 
+def test_a_dead_process_whose_status_nobody_has_asked_for_holds_nothing(tmp_path):
+    pid = fork(lambda: Lease.take(tmp_path, RUN, 1, lost))
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is a zombie still
+    assert number(Leases(tmp_path)) == 2
+    assert wait_for(pid) == 0
+
+
 @pytest.mark.parametrize("jump", [0, -86_400, 86_400], ids=["right", "behind", "ahead"])
 def test_another_machine_is_dead_after_a_silence_that_no_clock_measures(tmp_path, jump):
     seconds = 0.0
