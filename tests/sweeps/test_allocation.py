@@ -130,6 +130,17 @@ def test_each_module_gets_the_cheapest_format_that_passes(folder):
     assert (again, ran) == (found, [])
 
 
+def test_less_may_be_better(folder, monkeypatch):
+    file = folder / "sweep.yaml"
+    file.write_text(file.read_text().replace("goal: maximize, range: [0, 1]", "goal: minimize"))
+    losing = WORKER.replace("0.9 - 0.2 * lost", "2 + 0.5 * lost")
+    assert losing != WORKER
+    monkeypatch.setattr(sys.modules[__name__], "QUICK", (sys.executable, "-c", losing))
+    found, _ = searched(folder, planned(folder))
+    assert (found.chosen["Sequential.0"], found.chosen["Sequential.2"]) == ("e5m10", "e5m3")
+    assert "equivalent within 5 %" in found.answer
+
+
 def test_other_seeds_have_the_last_word(folder):
     found, _ = searched(folder, planned(folder, "luck=2"))
     assert found.chosen
