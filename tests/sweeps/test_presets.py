@@ -12,7 +12,7 @@ import pytest
 
 from roundoff.agents.config.fixes import FIXES
 from roundoff.agents.programs.population import shared_kind, worth_sharing
-from roundoff.searches import ask, halving
+from roundoff.searches import allocation, ask, halving
 from roundoff.sweeps import plan_file, plan_text
 from roundoff.sweeps.catalogue import find_sweep, presets, presets_table
 from roundoff.sweeps.language.candidates import candidates
@@ -62,6 +62,12 @@ def share_that_is_run(plan):
         for left, count in ask(halving(names, seeds), lambda asked: dict.fromkeys(asked[0], 0.0))[0]:
             spent |= dict.fromkeys(left, count)
         return sum(spent.values()) / (len(names) * seeds)
+    if plan.search.looks_for == "cheapest":  # of five roles, of which four cost bit operations
+        questions, _ = ask(
+            allocation("abcd", plan.search.formats, plan.search.choose), lambda asked: [0.0] * len(asked[0])
+        )
+        spent = {tuple(one.items()): count for asked, count in questions for one in asked}
+        return (sum(spent.values()) + 2 * len(plan.runs) - plan.search.choose) / len(plan.runs)
     each = len({plan.search.format_of(run.config) for run in plan.runs}) - 1
     return (2 + math.ceil(math.log2(each))) / (1 + each)
 
