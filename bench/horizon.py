@@ -1,7 +1,7 @@
-"""The horizon that rounding leaves DQN, predicted and learned: docs/figures/horizon.csv and .png, horizon-dqn.csv.
+"""The horizon that rounding leaves agents, predicted and learned: docs/figures/horizon*.csv and .png.
 
-``python -m bench.horizon`` runs ``bench/horizon.yaml`` and ``bench/horizon-dqn.yaml`` in ``results/``, which can be
-killed and goes on, and takes half an hour on one core. DQN learns a reward of 1 at every step of
+``python -m bench.horizon`` runs ``bench/horizon.yaml``, ``horizon-sac.yaml`` and ``horizon-dqn.yaml`` in ``results/``,
+which can be killed and goes on, and takes an hour on one core. DQN and SAC learn a reward of 1 at every step of
 ``bench/constant_reward.py``.
 """
 
@@ -18,7 +18,7 @@ from roundoff.formats import FloatFormat, Format
 from roundoff.formats.tools.recursions import reach
 
 ROOT = Path(__file__).parents[1]
-FIGURE = ROOT / "docs" / "figures" / "horizon"
+FIGURES = ROOT / "docs" / "figures"
 NEAREST, STOCHASTIC = "nearest", "stochastic"
 LABELS = {NEAREST: "targets to the nearest", STOCHASTIC: "stochastic targets"}
 
@@ -57,12 +57,13 @@ def rows_of_cases(folder: Path) -> list[dict[str, str]]:
     return sorted(found, key=lambda row: (row["case"], int(row["seed"])))
 
 
-def draw(table: list[dict[str, str]]) -> None:
+def draw(table: list[dict[str, str]], path: Path) -> None:
     """Prediction beside what was learned: a panel for each discount."""
     from matplotlib import pyplot as plt  # noqa: PLC0415  the table needs none
 
     discounts = sorted({float(row["discount"]) for row in table})
-    canvas, axes = plt.subplots(1, len(discounts), figsize=(9, 3.2), layout="constrained", squeeze=False)
+    size = 3 * len(discounts), 3.2
+    canvas, axes = plt.subplots(1, len(discounts), figsize=size, layout="constrained", squeeze=False)
     for discount, axis in zip(discounts, axes[0], strict=True):
         here = [row for row in table if float(row["discount"]) == discount]
         band = {int(row["m"]): (float(row["predicted_least"]), float(row["predicted_most"])) for row in here}
@@ -76,22 +77,22 @@ def draw(table: list[dict[str, str]]) -> None:
         axis.set_ylim(bottom=0)
     axes[0, 0].set_ylabel("horizon of values, in steps")
     axes[0, 0].legend(fontsize="small")
-    canvas.savefig(FIGURE.with_suffix(".png"), dpi=130, metadata={"Software": None})
+    canvas.savefig(path, dpi=130, metadata={"Software": None})
 
 
 def main() -> None:
     """Runs what has not ended, and writes the tables and the figure."""
-    tables = {}
-    for name, table_of in (("horizon", rows), ("horizon-dqn", rows_of_cases)):
+    for name, table_of in (("horizon", rows), ("horizon-sac", rows), ("horizon-dqn", rows_of_cases)):
         folder = ROOT / "results" / name
         command = [sys.executable, "-m", "roundoff", "sweep", f"bench/{name}.yaml", "--out", str(folder)]
         subprocess.run([*command, "--allow-import", "bench.constant_reward"], cwd=ROOT, check=True)
-        table = tables[name] = table_of(folder)
-        with FIGURE.with_name(f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+        table = table_of(folder)
+        with (FIGURES / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, list(table[0]), lineterminator="\n")
             writer.writeheader()
             writer.writerows(table)
-    draw(tables["horizon"])
+        if table_of is rows:
+            draw(table, FIGURES / f"{name}.png")
 
 
 if __name__ == "__main__":

@@ -343,3 +343,23 @@ def table_of_eight_bits(name, digits, better):
 def test_programs_wholly_in_eight_bits_are_those_of_the_kept_runs(name, digits, better):
     table = table_of_eight_bits(name, digits, better)
     assert table in PAGE.read_text(encoding="utf-8"), table
+
+
+def test_who_learns_from_whom_is_what_the_kept_runs_say(tmp_path):
+    page = (DATA.parents[1] / "results-algorithms.md").read_text(encoding="utf-8")
+    table = table_of_cases("secondary-learner-quick", tmp_path / "runs")
+    assert table in page, table
+    runs = pd.read_csv(DATA.with_name("secondary-learner-quick.csv"))
+    by_case = {case: dict(zip(own["seed"], own["return"], strict=True)) for case, own in runs.groupby("case")}
+    pairs = {
+        "e5m3 against fp32": ("e5m3", "fp32"),
+        "fp32 from e5m3 against fp32 from fp32": ("fp32 from e5m3", "fp32 from fp32"),
+        "e5m3 from fp32 against fp32 from fp32": ("e5m3 from fp32", "fp32 from fp32"),
+        "1024 from 128 against 1024": ("1024 from 128", "1024"),
+    }
+    found = [difference([by_case[one]], [by_case[other]]) for one, other in pairs.values()]
+    told = holm([test.p for test in found])
+    for name, test, p in zip(pairs, found, told, strict=True):
+        low, high = test.interval
+        line = f"| {name} | {test.value:+.0f} ({low:+.0f} to {high:+.0f}) | {p:.2g} |"
+        assert line in page, line
