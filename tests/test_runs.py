@@ -80,3 +80,12 @@ def test_a_reason_that_cannot_be_read_is_still_a_failure(tmp_path):
     assert files.outcome().complaint == f"{files.failure}: is not JSON"
     files.failure.write_text(json.dumps({"reason": None}))
     assert files.outcome() == ("failed", "unknown", None, "")
+
+
+def test_what_a_learner_saved_last_stays_when_it_makes_room(tmp_path):
+    files = RunDirectory(tmp_path)
+    for step in (90, 900, 1000):  # by number, and not by their names
+        files.room_for_checkpoint_of(1, step).touch()
+    files.room_for_checkpoint_of(2, 90).touch()
+    assert files.room_for_checkpoint_of(1, 1100) == tmp_path / "learners" / "1-1100.pt"
+    assert {path.name for path in files.learners.iterdir()} == {"1-1000.pt", "2-90.pt"}

@@ -1,5 +1,7 @@
 """Transitions of images, of several steps and drawn by priority: the same as those of rows that hold everything."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundoff.agents.environments.parallel import Steps
+from roundoff.agents.experience import n_step
 from roundoff.agents.experience.frame_replay import FrameReplay
 from roundoff.agents.experience.n_step import NStepIntake, NStepPixelIntake
 from roundoff.agents.experience.prioritized import PrioritizedReplay
@@ -144,3 +147,23 @@ def test_the_smallest_ring_holds_one_transition_at_least(n):
     begin(images, worlds)
     play(worlds, images, rows, 60)
     assert drawn(images.replay).items() <= all_rows(rows).items()
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_what_follows_steps_cut_short_by_time_counts_as_behind_those_there_were(terminal):
+    """The learner multiplies what follows by g^n, also where an episode had m steps left: 1 / g^(n - m) mends that."""
+    under_way, head = n_step._UnderWay(3, 0.5), torch.zeros(1, 1)
+
+    def step(*, last):
+        steps = SimpleNamespace(
+            last=np.array([last]), discounts=np.array([1.0 - (last and terminal)]), rewards=np.ones(1)
+        )
+        return under_way.step(SimpleNamespace(group=0, ratios=None, steps=steps), head, [0])
+
+    assert step(last=False) == ([], [0])
+    whole, counts = step(last=True)
+    assert counts == [2]
+    assert [(one.rewards, one.discount) for one in whole] == [
+        (1.5, 0.0 if terminal else 2),
+        (1, 0.0 if terminal else 4),
+    ]
