@@ -244,7 +244,7 @@ def front_of(folder, scores, costs, key):
 
 
 def as_front(table, key):
-    """Its rows as the pages have them, the dearest first."""
+    """Rows of a table as the pages have them, the dearest first."""
     lines = [f"| {key} | bytes moved | share | return | on the front | answer |", "|" + "---|" * 6]
     whole = table["cost"].max()
     for row in table.sort_values("cost", ascending=False).to_dict("records"):

@@ -95,7 +95,7 @@ def occupied(tensors):
 
 
 def test_what_is_counted_of_half_precision_is_what_native_tensors_occupy(monkeypatch):
-    """Of PyTorch's own float16 and bfloat16, whose memory is there to be measured; simulated numbers take 32 bits."""
+    """PyTorch's own float16 and bfloat16 have memory that can be measured; simulated numbers take 32 bits."""
     measured = {}
 
     def measuring(learner, replay, kept=cost_module._kept):

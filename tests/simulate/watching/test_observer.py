@@ -232,7 +232,7 @@ def test_absorbed_additions(program, additions, absorbed):
 
 @pytest.mark.parametrize("contiguous", [True, False])
 def test_nothing_is_absorbed_by_infinity(contiguous):
-    """By one compiled pass, and by tensor operations where numbers do not lie side by side."""
+    """One compiled pass counts, or tensor operations where numbers do not lie side by side."""
     x, y = torch.tensor([[torch.inf, -torch.inf, 2048.0], [1.0, 1.0, 1.0]]), torch.ones(2, 3)
     with simulate("e5m10", observe=True) as sim:
         x.add_(y) if contiguous else x.t().add_(y.t())
