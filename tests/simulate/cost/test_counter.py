@@ -7,7 +7,7 @@ import torch
 
 from roundoff import Policy, Rule, simulate
 from roundoff.formats import FormatError
-from roundoff.simulate import store
+from roundoff.simulate import Simulation, store
 
 
 def row(cost, operation, role="forward"):
@@ -226,6 +226,32 @@ def test_the_peak_follows_the_lives_of_storages():
     cost = simulation.cost()
     assert cost.totals()["peak"] == 4000 + 5 * 2000
     assert view is not None
+
+
+def test_counting_anew_forgets_the_peak_and_remembers_what_lives():
+    x, simulation = torch.zeros(1000), Simulation("e5m10")
+    counter = simulation.count_cost()
+    with simulation:
+        y = x + 1
+        z = y + 1
+        del z
+        gc.collect()
+        counter.restart()
+        y = y[:10] * 1
+    cost = simulation.cost()
+    assert cost.totals()["peak"] == 4000 + 2000 + 20
+    assert row(cost, "mul").calls == 1
+    assert "add" not in set(cost.table.operation)
+
+
+def test_what_is_written_over_is_not_read():
+    x, target = torch.zeros(100), torch.zeros(100)
+    with simulate("e5m10", cost=True) as simulation:
+        target.copy_(x)
+        torch.ones_like(x)
+    cost = simulation.cost()
+    assert (row(cost, "copy_").elements_read, row(cost, "copy_").elements_written) == (100, 100)
+    assert (row(cost, "ones_like").elements_read, row(cost, "ones_like").elements_written) == (0, 100)
 
 
 def test_what_autograd_keeps_lives_until_backward():
