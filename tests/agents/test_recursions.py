@@ -268,6 +268,31 @@ def test_agents_learn_the_horizon_that_is_predicted():
     )
 
 
+def test_sac_learns_the_horizon_that_is_predicted_where_it_can_be_told():
+    with (DOCS / "figures/horizon-sac.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    learned = {(row["targets"], float(row["discount"]), int(row["m"])): float(row["learned"]) for row in rows}
+    assert len(rows) == len(learned) == 24
+    bands = {(discount, m): reach(1 - discount, m) for _, discount, m in learned}
+    inside = {
+        (discount, m): least <= learned["nearest", discount, m] * (1 - discount) <= most
+        for (discount, m), (least, most) in bands.items()
+    }
+    assert {key for key, found in inside.items() if found} == {
+        (0.9, 4),
+        (0.9, 5),
+        (0.9, 6),
+        (0.9, 7),
+        (0.99, 3),
+        (0.99, 4),
+    }
+    told = [learned[targets, 0.99, m] for targets in ("nearest", "stochastic") for m in (3, 4)]
+    assert [round(value) for value in told] == [16, 32, 42, 70]
+    for m in (5, 6, 7, 10):
+        assert min(learned["nearest", 0.99, m], learned["stochastic", 0.99, m]) > 100
+    assert abs(learned["nearest", 0.9, 10] - learned["stochastic", 0.9, 10]) < 0.1
+
+
 def test_what_else_moves_the_values_of_dqn_is_as_the_page_says():
     with (DOCS / "figures/horizon-dqn.csv").open(encoding="utf-8") as file:
         values = {}
