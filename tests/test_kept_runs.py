@@ -339,7 +339,7 @@ def table_of_eight_bits(name, digits, better):
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize(("name", "digits", "better"), [("digits", 3, 1)])
+@pytest.mark.parametrize(("name", "digits", "better"), [("digits", 3, 1), ("characters", 2, -1)])
 def test_programs_wholly_in_eight_bits_are_those_of_the_kept_runs(name, digits, better):
     table = table_of_eight_bits(name, digits, better)
     assert table in PAGE.read_text(encoding="utf-8"), table
