@@ -91,7 +91,8 @@ class AdamBase(torch.optim.Optimizer, ABC):
             ``stochastic_mean_``.
 
     Raises:
-        RunError: an argument is out of range; in :meth:`step`, a gradient is sparse.
+        RunError: an argument is out of range, or of compensated steps where there are none; in :meth:`step`, a gradient
+            is sparse.
     """
 
     averages_gradients: ClassVar[bool] = True
@@ -129,6 +130,11 @@ class AdamBase(torch.optim.Optimizer, ABC):
             options["stochastic_moments"] = True
         super().__init__(params, options)
         self.keep = keep
+        ignored = [name for name, given in (("keep", keep), ("stochastic", stochastic)) if given]
+        if ignored and not any(group["kahan"] for group in self.param_groups):
+            raise RunError(
+                f"{ignored[0]} is of compensated steps, of which there are none: set kahan=True, or leave it out"
+            )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group of parameters, as every ``torch.optim`` optimizer does."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from bisect import bisect_right
@@ -20,6 +21,7 @@ from .rules import OPERATION_ROLES, Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
 
     from torch.utils.hooks import RemovableHandle
 
@@ -218,6 +220,9 @@ class Places:
 
     def _module_begins(self, module: torch.nn.Module, _arguments: Any) -> None:
         modules = self._thread.modules
+        if self._thread.optimizers and not _in_a_step():
+            self._thread.optimizers = 0  # an exception has ended the step, of which no hook is told
+            self._tell_optimizers()
         if module not in self._names:
             self._name(module, modules[-1] if modules else "")
         modules.append(self._names[module])
@@ -298,6 +303,17 @@ class Places:
     def _tell_optimizers(self) -> None:
         if self._follower:
             self._follower.optimizers(self._thread.optimizers)
+
+
+_STEP = torch.optim.Optimizer.profile_hook_step(len).__code__  # that of what stands around the step of each optimizer
+
+
+def _in_a_step() -> bool:
+    """Whether this thread is in the step of an optimizer now."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the way to the stack that costs least
+    while frame and frame.f_code is not _STEP:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _is_closure(argument: Any) -> bool:

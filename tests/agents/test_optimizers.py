@@ -120,6 +120,14 @@ def steps_in_half(optimizer, gradient, scale=1.0, steps=3, **options):
     return p
 
 
+@pytest.mark.parametrize("given", [{"keep": torch.round}, {"stochastic": True}])
+def test_what_is_of_compensated_steps_is_refused_without_them(given):
+    weights = [torch.ones(2, requires_grad=True)]
+    with pytest.raises(RunError, match=f"{next(iter(given))} is of compensated steps, of which there are none"):
+        HAdam(weights, **given)
+    HAdam([{"params": weights, "kahan": True}], **given)
+
+
 def test_second_moment_underflows_in_half_and_hadam_repairs_it():
     gradient = 3e-3
     assert not steps_in_half(Adam, gradient, eps=1e-4).isnan().any()

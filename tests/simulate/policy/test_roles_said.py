@@ -67,6 +67,25 @@ def test_inside_of_an_optimizers_step_what_is_said_counts():
     assert "optimizer" in set(roles)
 
 
+def test_a_step_that_an_exception_has_ended_is_over():
+    """PyTorch tells nobody of it; what follows is a forward pass again, not a part of the step."""
+
+    class Failing(torch.optim.SGD):
+        def step(self, closure=None):
+            raise ArithmeticError
+
+    network = torch.nn.Linear(2, 1)
+    optimizer = Failing(network.parameters(), lr=0.5)
+    with simulate("e5m10", observe=True) as simulation:
+        with pytest.raises(ArithmeticError):
+            optimizer.step()
+        network(torch.ones(3, 2)).sum().backward()
+        torch.optim.SGD(network.parameters(), lr=0.5).step()
+    table = simulation.report().table
+    assert table.set_index("operation")["role"]["addmm"] == "forward"
+    assert {"backward", "optimizer"} <= set(table["role"])
+
+
 @pytest.mark.parametrize("kind", [KahanEMA, PlainEMA])
 def test_moving_averages_have_their_role_wherever_they_are(kind):
     source = torch.linspace(-1, 1, 9)
