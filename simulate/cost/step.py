@@ -21,7 +21,7 @@ class CountedSteps(NamedTuple):
     begin: dict[str, torch.Tensor]
     """What is learned, by kind, as it was before the first step, in float64."""
     end: dict[str, torch.Tensor]
-    """What is learned after the last step, likewise."""
+    """What is learned after the last step, by kind, in float64."""
 
     def led_astray(self, reference: Self) -> float:
         """How far these steps lead from those of a reference, as a share of how far those lead; the worst kind counts.
