@@ -46,7 +46,7 @@ def against(
     path = Path(directory)
     experiment = read_experiment(path)
     warnings = [*experiment.said, *about_open_runs(path, experiment, "the comparison")]
-    settings = _values(path, experiment, reference) if reference else None
+    settings = reference_values(path, experiment, reference) if reference else None
     table = against_reference(experiment, margin, settings)
     if table.empty:
         name = ", ".join(f"{key} {value}" for key, value in reference.items()) if reference else REFERENCE
@@ -69,7 +69,7 @@ def _text(table: pd.DataFrame, experiment: Experiment) -> str:
     return "\n\n".join(parts)
 
 
-def _values(path: Path, experiment: Experiment, reference: Mapping[str, str]) -> dict[str, str]:
+def reference_values(path: Path, experiment: Experiment, reference: Mapping[str, str]) -> dict[str, str]:
     """The reference with values in full, where a case gives them a name; raises AnalysisError where no run has them."""
     varying = ("format", *experiment.conditions.keys)
     values = {}

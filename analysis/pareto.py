@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .against import reference_values
 from .errors import AnalysisError
 from .plot import about_open_runs, check_known
 from .runs.costs import COSTS
@@ -17,13 +18,19 @@ from .tables.summary import records
 from .tables.wording import interval, number
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas as pd
 
     from .runs.experiment import Experiment
 
 
 def pareto(
-    directory: str | Path, cost: str = "bytes", margin: float = MARGIN, model: str | None = None
+    directory: str | Path,
+    cost: str = "bytes",
+    margin: float = MARGIN,
+    model: str | None = None,
+    reference: Mapping[str, str] | None = None,
 ) -> tuple[pd.DataFrame, str, tuple[str, ...]]:
     """Compares every format and condition in a folder by score and cost.
 
@@ -32,13 +39,15 @@ def pareto(
         cost: ``bits``, ``bytes``, ``bops``, ``memory`` or ``energy``.
         margin: what difference is too small to matter, as a fraction of fp32's mean score.
         model: whose figures ``energy`` takes.
+        reference: settings of the runs that others are compared with, as for ``against``; None: ``format`` fp32.
 
     Returns:
         The numbers (:func:`~.tables.pareto.pareto_table`), the same for people as a table in Markdown, and warnings
         about what was left out.
 
     Raises:
-        AnalysisError: there is no run in the folder that has ended, no such cost, or it was not counted.
+        AnalysisError: there is no run in the folder that has ended, no such cost, or it was not counted; or a
+            setting of the reference does not vary.
     """
     check_known("cost", [cost], KINDS)
     path = Path(directory)
@@ -52,7 +61,8 @@ def pareto(
         )
     if model is not None and model not in (there := models_of(experiment)):
         raise AnalysisError(f"{path}: the model {model} was not asked; there are {', '.join(there)}: --cost-model asks")
-    table = pareto_table(experiment, cost, margin, model)
+    settings = reference_values(path, experiment, reference) if reference else None
+    table = pareto_table(experiment, cost, margin, model, settings)
     if table["cost"].isna().all():
         raise AnalysisError(
             f"{path}: no format has a {KINDS[cost].label}"
@@ -64,14 +74,14 @@ def pareto(
     without = [str(row["series"]) for row in records(table) if math.isnan(row["cost"])]
     if without:
         warnings.append(f"{path}: without a cost, and on no front: {', '.join(dict.fromkeys(without))}")
-    text = markdown.table([_shown(row, experiment) for row in records(table)])
+    text = markdown.table([_shown(row, experiment, "the reference" if reference else "fp32") for row in records(table)])
     return table, f"Cost: {table['label'].iloc[0]}.\n\n{text}", tuple(warnings)
 
 
-def _shown(row: dict[str, Any], experiment: Experiment) -> dict[str, str]:
+def _shown(row: dict[str, Any], experiment: Experiment, reference: str) -> dict[str, str]:
     cells = {"task": str(row["task"]), "format": str(row["format"])}
     if experiment.conditions.keys:
         cells["condition"] = experiment.conditions.label(row)
     cells |= {"cost": number(row["cost"]), "mean": number(row["mean"])}
     cells |= {"95 % interval": interval(row["ci_low"], row["ci_high"])}
-    return cells | {"front": "on it" if row["front"] else "", "against fp32": str(row["answer"])}
+    return cells | {"front": "on it" if row["front"] else "", f"against {reference}": str(row["answer"])}

@@ -14,7 +14,7 @@ from .against_fp32 import against_reference
 from .summary import ALL_TASKS, REFERENCE, parsed, records, summarize
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ..runs.experiment import Experiment
 
@@ -40,28 +40,38 @@ _MODEL = "horowitz-45nm"
 _OF_POINTS = ["series", "cost", "mean", "ci_low", "ci_high", "n", "crashed", "front", "answer", "margin", "label"]
 
 
-def pareto_table(experiment: Experiment, kind: str, margin: float = MARGIN, model: str | None = None) -> pd.DataFrame:
+def pareto_table(
+    experiment: Experiment,
+    kind: str,
+    margin: float = MARGIN,
+    model: str | None = None,
+    reference: Mapping[str, str] | None = None,
+) -> pd.DataFrame:
     """Every format and condition with its score and its cost, by task and cost.
 
     Columns: ``task``, ``format``, the conditions, ``series`` (format and condition in words), ``cost`` of a step,
     ``mean``, ``ci_low`` and ``ci_high`` (95 %), ``n``, ``crashed``, ``front`` (1 if no other one of the task costs
-    as little or less and scores as much or more, one strictly; else 0), ``answer`` (that of the test against fp32;
-    ``reference`` of fp32 itself), ``margin`` and ``label`` (of the cost, with a model's name, unit and source). What
-    has no score or no cost is on no front. The mean over tasks is left out, since a step costs another amount on each.
+    as little or less and scores as much or more, one strictly; else 0), ``answer`` (that of the test against the
+    reference; ``reference`` of that itself), ``margin`` and ``label`` (of the cost, with a model's name, unit and
+    source). What has no score or no cost is on no front. The mean over tasks is left out, since a step costs another
+    amount on each.
 
     Args:
         experiment: with its costs, but for ``bits``.
         kind: one of :data:`KINDS`.
         margin: of equivalence.
         model: whose figures ``energy`` takes; None for Horowitz's, or the only other one there is.
+        reference: settings of the runs that others are compared with, as text; None: ``format`` fp32.
     """
     keys = experiment.conditions.keys
     summary = summarize(experiment)
-    answers = _answers(against_reference(experiment, margin), keys)
+    answers = _answers(against_reference(experiment, margin, reference), keys)
+    wanted = reference or {"format": REFERENCE}
     chosen = _model_of(experiment, model) if kind == "energy" else None
     rows = []
     for row in records(summary[summary["task"] != ALL_TASKS]):
-        answer = answers.get(_place(row, keys), "reference" if row["format"] == REFERENCE else "")
+        itself = all(as_text(row[key]) == text for key, text in wanted.items())
+        answer = answers.get(_place(row, keys), "reference" if itself else "")
         rows.append(
             {
                 **{key: row[key] for key in ("task", "format", *keys, "mean", "ci_low", "ci_high", "n", "crashed")},

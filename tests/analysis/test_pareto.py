@@ -63,6 +63,26 @@ def test_the_front_and_the_answers(tmp_path):
     assert not warnings
 
 
+def test_another_reference(tmp_path, monkeypatch, capsys):
+    table, text, _ = pareto(write(tmp_path), "bytes", reference={"format": "e5m7"})
+    answers = by_format(table, "answer")
+    assert answers["e5m7"] == "reference"
+    assert "equivalent within 5 %" in answers["fp32"]
+    assert "equivalent" not in answers["e5m3"]
+    assert "| against the reference" in text
+    with pytest.raises(AnalysisError, match="no run has format e5m9; there are"):
+        pareto(tmp_path, "bytes", reference={"format": "e5m9"})
+
+    def said(*arguments):
+        monkeypatch.setattr("sys.argv", ["roundoff", "pareto", str(tmp_path), "--reference", *arguments])
+        with pytest.raises(SystemExit):
+            main()
+        return capsys.readouterr()
+
+    assert json.loads(said("format=e5m7", "--json").out)[0]["answer"] == table["answer"][0]
+    assert "--reference is KEY=VALUE" in " ".join(said("format").err.replace("│", "").split())
+
+
 def test_each_task_has_a_front_of_its_own_and_their_mean_has_none(tmp_path):
     tasks = {"cartpole_swingup": 100.0, "walker_walk": -100.0}  # what the second format adds
     runs = [

@@ -16,6 +16,7 @@ from roundoff.cli.options import (
     Margin,
     Overrides,
     Population,
+    Reference,
     ResultsFolder,
     Workers,
     allowed_imports,
@@ -24,6 +25,7 @@ from roundoff.cli.options import (
     print_warnings,
     say,
     say_table,
+    settings_of,
     stoppable,
 )
 
@@ -85,12 +87,13 @@ def pareto(
     ] = "bytes",
     model: Annotated[str | None, typer.Option(help="Of energy, by its name [default: horowitz-45nm].")] = None,
     margin: Margin = 0.05,
+    reference: Reference = None,
     as_json: AsJson = False,
 ) -> None:
     """Print what each format scores for what it costs, which are on the front, and which are equivalent to fp32."""
     from roundoff.analysis import pareto as pareto_front
 
-    table, text, warnings = pareto_front(directory, cost, margin, model)
+    table, text, warnings = pareto_front(directory, cost, margin, model, settings_of(reference))
     print_warnings(warnings)
     say_table(table, text, as_json=as_json)
 

@@ -42,6 +42,12 @@ Margin = Annotated[
     float,
     typer.Option(min=0, max=1, help="The difference that is too small to matter, as a fraction of fp32's mean score."),
 ]
+Reference = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--reference", metavar="KEY=VALUE", help="What to compare with, in place of format=fp32; may be repeated."
+    ),
+]
 ResultsFolder = Annotated[
     Path | None, typer.Option("--out", "-o", help="Folder of the results [default: results/NAME].")
 ]
@@ -99,6 +105,15 @@ def _look_beside(file: Path | None) -> None:
 def parts(text: str) -> list[str]:
     """The names in a list with commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def settings_of(reference: list[str] | None) -> dict[str, str]:
+    """The settings of ``--reference``, by key."""
+    pairs = [argument.partition("=") for argument in reference or ()]
+    for argument, (key, sign, value) in zip(reference or (), pairs, strict=True):
+        if not (key and sign and value):
+            raise typer.BadParameter(f"--reference is KEY=VALUE, such as actors.format=fp32, got {argument!r}")
+    return {key: value for key, _, value in pairs}
 
 
 def say(text: object, *, error: bool = False) -> None:

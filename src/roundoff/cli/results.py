@@ -11,10 +11,12 @@ from roundoff.cli.options import (
     AsJson,
     FileTypes,
     Margin,
+    Reference,
     parts,
     print_warnings,
     say,
     say_table,
+    settings_of,
 )
 
 Directories = Annotated[list[Path], typer.Argument(metavar="DIRECTORY...", help="Folders of sweeps, or of runs.")]
@@ -86,20 +88,13 @@ def against(
     directory: Annotated[Path, typer.Argument(help="Folder of a sweep, or of one run.")],
     *,
     margin: Margin = 0.05,
-    reference: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="What to compare with, in place of format=fp32; may be repeated."),
-    ] = None,
+    reference: Reference = None,
     as_json: AsJson = False,
 ) -> None:
     """Print every format against fp32: equivalent within the margin, shown to differ, or not shown."""
     from roundoff.analysis import against as against_fp32
 
-    pairs = [argument.partition("=") for argument in reference or ()]
-    for argument, (key, sign, value) in zip(reference or (), pairs, strict=True):
-        if not (key and sign and value):
-            raise typer.BadParameter(f"--reference is KEY=VALUE, such as actors.format=fp32, got {argument!r}")
-    table, text, warnings = against_fp32(directory, margin, {key: value for key, _, value in pairs})
+    table, text, warnings = against_fp32(directory, margin, settings_of(reference))
     print_warnings(warnings)
     say_table(table, text, as_json=as_json)
 
