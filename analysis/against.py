@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import AnalysisError
 from .plot import about_open_runs
-from .runs.conditions import as_text
 from .runs.experiment import read_experiment
 from .statistics.equivalence import MARGIN
 from .statistics.power import FAILING, WANTED
 from .tables import markdown
-from .tables.against_fp32 import against_reference
+from .tables.against_fp32 import against_reference, reference_values
 from .tables.summary import ALL_TASKS, REFERENCE, failed, records
 
 if TYPE_CHECKING:
@@ -67,22 +66,6 @@ def _text(table: pd.DataFrame, experiment: Experiment) -> str:
         parts += ["What the test of equivalence would say of made-up formats, with as many runs that spread as much:"]
         parts += [markdown.table([_told(row, experiment) for row in told])]
     return "\n\n".join(parts)
-
-
-def reference_values(path: Path, experiment: Experiment, reference: Mapping[str, str]) -> dict[str, str]:
-    """The reference with values in full, where a case gives them a name; raises AnalysisError where no run has them."""
-    varying = ("format", *experiment.conditions.keys)
-    values = {}
-    for key, value in reference.items():
-        if key not in varying:
-            raise AnalysisError(f"{path}: {key} does not vary; a reference is of {', '.join(varying)}")
-        found = {as_text(one): experiment.conditions.name_of(key, one) for one in experiment.runs[key].unique()}
-        texts = {name: text for text, name in found.items() if name} | {text: text for text in found}
-        if value not in texts:
-            there = ", ".join(sorted(name or text for text, name in found.items()))
-            raise AnalysisError(f"{path}: no run has {key} {value}; there are {there}")
-        values[key] = texts[value]
-    return values
 
 
 def _where(row: dict[str, Any], experiment: Experiment) -> dict[str, str]:

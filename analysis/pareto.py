@@ -6,13 +6,13 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .against import reference_values
 from .errors import AnalysisError
 from .plot import about_open_runs, check_known
 from .runs.costs import COSTS
 from .runs.experiment import read_experiment
 from .statistics.equivalence import MARGIN
 from .tables import markdown
+from .tables.against_fp32 import reference_values
 from .tables.pareto import KINDS, models_of, pareto_table
 from .tables.summary import records
 from .tables.wording import interval, number

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from ..errors import AnalysisError
 from ..runs.conditions import as_text
 from ..runs.records import areas
 from ..statistics import power
@@ -20,6 +21,7 @@ from .summary import ALL_TASKS, ended, failed, have_one_unit, in_order, records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from roundoff.runs.metric import Metric
 
@@ -46,6 +48,22 @@ _POWER = ["equivalent_if_lower", "equivalent_if_failing", "equivalent_if_equal",
 _POWER += ["correlation", "correlation_p"]
 _NUMBERS = [*_with_ends("improvement"), *_with_ends("difference"), *_with_ends("share"), "p", "p_equivalent", "area_p"]
 _NUMBERS += [*_with_ends("area_difference"), *_with_ends("normalized_iqm"), *_POWER]
+
+
+def reference_values(path: Path, experiment: Experiment, reference: Mapping[str, str]) -> dict[str, str]:
+    """The reference with values in full, where a case gives them a name; raises AnalysisError where no run has them."""
+    varying = ("format", *experiment.conditions.keys)
+    values = {}
+    for key, value in reference.items():
+        if key not in varying:
+            raise AnalysisError(f"{path}: {key} does not vary; a reference is of {', '.join(varying)}")
+        found = {as_text(one): experiment.conditions.name_of(key, one) for one in experiment.runs[key].unique()}
+        texts = {name: text for text, name in found.items() if name} | {text: text for text in found}
+        if value not in texts:
+            there = ", ".join(sorted(name or text for text, name in found.items()))
+            raise AnalysisError(f"{path}: no run has {key} {value}; there are {there}")
+        values[key] = texts[value]
+    return values
 
 
 def against_reference(
