@@ -400,3 +400,22 @@ def test_who_learns_from_whom_is_what_the_kept_runs_say(tmp_path):
         low, high = test.interval
         line = f"| {name} | {test.value:+.0f} ({low:+.0f} to {high:+.0f}) | {p:.2g} |"
         assert line in page, line
+
+
+LEFT_OUT = [("e4m3, all", "e4m3, six")] + [
+    ("e4m3, all", f"e4m3, all but {part}") for part in ("compensation", "targets", "moments")
+]
+
+
+def test_what_each_factor_is_worth_is_what_the_kept_runs_say(tmp_path):
+    page = PAGE.read_text(encoding="utf-8")
+    table = table_of_cases("next-fix-limits-overnight", tmp_path / "runs")
+    assert table in page, table
+    runs = pd.read_csv(DATA.with_name("next-fix-limits-overnight.csv"))
+    by_case = {case: dict(zip(own["seed"], own["return"], strict=True)) for case, own in runs.groupby("case")}
+    assert by_case["e4m3, all"] == by_case["e4m3, all but range"]
+    found = [difference([by_case[one]], [by_case[other]]) for one, other in LEFT_OUT]
+    for (one, other), test, p in zip(LEFT_OUT, found, holm([test.p for test in found]), strict=True):
+        low, high = test.interval
+        line = f"| {one} against {other} | {test.value:+.0f} ({low:+.0f} to {high:+.0f}) | {p:.2g} |"
+        assert line in page, line
