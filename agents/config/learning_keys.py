@@ -53,7 +53,10 @@ def read_sampler_learner(value: Any) -> Any:
         return value
     if shared := [name for name in value if name in SHARED]:
         raise ValueError(f"sampler_learner: {shared[0]} is a key of the run, which both agents share; leave it out")
-    return json.loads(json.dumps(value, sort_keys=True))
+    try:
+        return json.loads(json.dumps(value, sort_keys=True))
+    except TypeError as error:
+        raise ValueError(f"sampler_learner: its keys are names, and its values are plain data: {error}") from error
 
 
 class OptimizerKeys(TrainConfig):
@@ -237,7 +240,7 @@ class OffPolicyKeys(OptimizerKeys):
         Raises:
             ValueError: such a run there cannot be.
         """
-        own = {name: value for name, value in self.as_json().items() if name != "sampler_learner"}
+        own = {name: value for name, value in self.as_json().items() if name not in ("sampler_learner", "evaluate_in")}
         given = self.sampler_learner or {}
         if given.get("baseline", "none") != "none":
             del own["fixes"]

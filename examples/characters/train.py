@@ -1,5 +1,6 @@
 """A GPT of two layers on the characters of a text: in which formats may the operands of its products be?"""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -47,23 +48,15 @@ class GPT(nn.Module):
         return self.head(self.norm(self.blocks(x)))
 
 
-def train(
-    steps: int = 200, lr: float = 4e-3, width: int = 48, layers: int = 2, length: int = 32, loss_scale: float = 1.0
-) -> dict:
-    """Returns the mean cross entropy, in nats a character, of the last twentieth of the text."""
+def fit(model: GPT, learn: Callable[[torch.Tensor], None], steps: int, length: int) -> dict:
+    """Has a model learn, and returns its mean cross entropy, in nats a character, of the last twentieth of the text."""
     text = torch.tensor([CHARACTERS.index(character) for character in TEXT])
     known, unknown = text[: len(text) * 19 // 20], text[len(text) * 19 // 20 :]
-    model = GPT(width, layers, length)
-    descend = torch.optim.Adam(model.parameters(), lr=lr)
     for step in range(steps):
         begins = torch.randint(len(known) - length - 1, (16, 1))
         rows = known[begins + torch.arange(length + 1)]
         loss = F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
-        descend.zero_grad()
-        (loss * loss_scale).backward()
-        for parameter in model.parameters():
-            parameter.grad /= loss_scale
-        descend.step()
+        learn(loss)
         if step % 50 == 49:
             roundoff.log(step + 1, training_loss=loss)
     rows = unknown[: (len(unknown) - 1) // length * length].view(-1, length)
@@ -72,6 +65,28 @@ def train(
         logits = model(rows)
     with roundoff.exact():
         return {"loss": F.cross_entropy(logits.flatten(0, 1), after.flatten())}
+
+
+def adam(model: GPT, lr: float, loss_scale: float = 1.0, eps: float = 1e-8) -> Callable[[torch.Tensor], None]:
+    """What makes a step of PyTorch's Adam of a loss, whose gradients are scaled on their way."""
+    descend = torch.optim.Adam(model.parameters(), lr=lr, eps=eps)
+
+    def learn(loss: torch.Tensor) -> None:
+        descend.zero_grad()
+        (loss * loss_scale).backward()
+        for parameter in model.parameters():
+            parameter.grad /= loss_scale
+        descend.step()
+
+    return learn
+
+
+def train(
+    steps: int = 200, lr: float = 4e-3, width: int = 48, layers: int = 2, length: int = 32, loss_scale: float = 1.0
+) -> dict:
+    """Returns the mean cross entropy, in nats a character, of the last twentieth of the text."""
+    model = GPT(width, layers, length)
+    return fit(model, adam(model, lr, loss_scale), steps, length)
 
 
 def train_in_eight_bits(
@@ -91,35 +106,19 @@ def train_in_eight_bits(
     compensates its steps, too; ``stochastic`` rounds compensated steps and moments once, stochastically. ``largest``
     and ``smallest`` are of the format.
     """
-    text = torch.tensor([CHARACTERS.index(character) for character in TEXT])
-    known, unknown = text[: len(text) * 19 // 20], text[len(text) * 19 // 20 :]
     model = GPT(width, layers, length)
-    parameters = list(model.parameters())
     if fixes == "none":
-        descend = torch.optim.Adam(parameters, lr=lr, eps=max(1e-4, smallest))
-    else:
-        stochastic = fixes == "stochastic"
-        descend = HAdam(
-            parameters, lr=lr, eps=1e-4, eps_floor=smallest, kahan=fixes != "hadam", stochastic=stochastic,
-            stochastic_moments=stochastic,
-        )  # fmt: skip
-        scaler = CompoundLossScaler(descend, initial_scale=loss_scale, growth_interval=100, largest=largest)
-    for step in range(steps):
-        begins = torch.randint(len(known) - length - 1, (16, 1))
-        rows = known[begins + torch.arange(length + 1)]
-        loss = F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+        return fit(model, adam(model, lr, eps=max(1e-4, smallest)), steps, length)
+    stochastic = fixes == "stochastic"
+    descend = HAdam(
+        model.parameters(), lr=lr, eps=1e-4, eps_floor=smallest, kahan=fixes != "hadam", stochastic=stochastic,
+        stochastic_moments=stochastic,
+    )  # fmt: skip
+    scaler = CompoundLossScaler(descend, initial_scale=loss_scale, growth_interval=100, largest=largest)
+
+    def learn(loss: torch.Tensor) -> None:
         descend.zero_grad()
-        if fixes == "none":
-            loss.backward()
-            descend.step()
-        else:
-            loss.backward(gradient=torch.tensor(scaler.scale))
-            scaler.step()
-        if step % 50 == 49:
-            roundoff.log(step + 1, training_loss=loss)
-    rows = unknown[: (len(unknown) - 1) // length * length].view(-1, length)
-    after = unknown[1 : rows.numel() + 1].view(-1, length)
-    with torch.no_grad():
-        logits = model(rows)
-    with roundoff.exact():
-        return {"loss": F.cross_entropy(logits.flatten(0, 1), after.flatten())}
+        loss.backward(gradient=torch.tensor(scaler.scale))
+        scaler.step()
+
+    return fit(model, learn, steps, length)

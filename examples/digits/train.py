@@ -1,5 +1,6 @@
 """A small convolutional network on scikit-learn's handwritten digits: which formats can it train in?"""
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -28,25 +29,34 @@ def network() -> nn.Module:
     )  # fmt: skip
 
 
-def train(lr: float = 2e-3, epochs: int = 6, optimizer: Literal["adam", "sgd"] = "adam", eps: float = 1e-8) -> dict:
-    """Trains on 1500 digits, and returns the accuracy on the other 297."""
+def fit(model: nn.Module, learn: Callable[[torch.Tensor], None], epochs: int) -> dict:
+    """Has a model learn from 1500 digits, a batch at a time, and returns its accuracy on the other 297."""
     images, labels = data()
-    model = network()
-    if optimizer == "adam":
-        descend = torch.optim.Adam(model.parameters(), lr=lr, eps=eps)
-    else:
-        descend = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
     for epoch in range(epochs):
         for rows in torch.randperm(1500).split(50):
             loss = F.cross_entropy(model(images[rows]), labels[rows])
-            descend.zero_grad()
-            loss.backward()
-            descend.step()
+            learn(loss)
         answers = model(images[1500:]).argmax(1)
         with roundoff.exact():  # a share of 297 is no number of eight bits
             accuracy = (answers == labels[1500:]).float().mean()
         roundoff.log(epoch + 1, loss=loss, accuracy=accuracy)
     return {"accuracy": accuracy, "loss": loss}
+
+
+def train(lr: float = 2e-3, epochs: int = 6, optimizer: Literal["adam", "sgd"] = "adam", eps: float = 1e-8) -> dict:
+    """Trains on 1500 digits, and returns the accuracy on the other 297."""
+    model = network()
+    if optimizer == "adam":
+        descend = torch.optim.Adam(model.parameters(), lr=lr, eps=eps)
+    else:
+        descend = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+
+    def learn(loss: torch.Tensor) -> None:
+        descend.zero_grad()
+        loss.backward()
+        descend.step()
+
+    return fit(model, learn, epochs)
 
 
 def train_in_eight_bits(
@@ -63,30 +73,19 @@ def train_in_eight_bits(
     compensates its steps, too; ``stochastic`` rounds compensated steps and moments once, stochastically. ``largest``
     and ``smallest`` are of the format.
     """
-    images, labels = data()
-    model = network()
-    parameters = list(model.parameters())
     if fixes == "none":
-        descend = torch.optim.Adam(parameters, lr=lr, eps=max(1e-4, smallest))
-    else:
-        stochastic = fixes == "stochastic"
-        descend = HAdam(
-            parameters, lr=lr, eps=1e-4, eps_floor=smallest, kahan=fixes != "hadam", stochastic=stochastic,
-            stochastic_moments=stochastic,
-        )  # fmt: skip
-        scaler = CompoundLossScaler(descend, initial_scale=loss_scale, growth_interval=100, largest=largest)
-    for epoch in range(epochs):
-        for rows in torch.randperm(1500).split(50):
-            loss = F.cross_entropy(model(images[rows]), labels[rows])
-            descend.zero_grad()
-            if fixes == "none":
-                loss.backward()
-                descend.step()
-            else:
-                loss.backward(gradient=torch.tensor(scaler.scale))
-                scaler.step()
-        answers = model(images[1500:]).argmax(1)
-        with roundoff.exact():  # a share of 297 is no number of eight bits
-            accuracy = (answers == labels[1500:]).float().mean()
-        roundoff.log(epoch + 1, loss=loss, accuracy=accuracy)
-    return {"accuracy": accuracy, "loss": loss}
+        return train(lr, epochs, eps=max(1e-4, smallest))
+    model = network()
+    stochastic = fixes == "stochastic"
+    descend = HAdam(
+        model.parameters(), lr=lr, eps=1e-4, eps_floor=smallest, kahan=fixes != "hadam", stochastic=stochastic,
+        stochastic_moments=stochastic,
+    )  # fmt: skip
+    scaler = CompoundLossScaler(descend, initial_scale=loss_scale, growth_interval=100, largest=largest)
+
+    def learn(loss: torch.Tensor) -> None:
+        descend.zero_grad()
+        loss.backward(gradient=torch.tensor(scaler.scale))
+        scaler.step()
+
+    return fit(model, learn, epochs)

@@ -13,6 +13,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from ..errors import SweepError
+from ..user_code import described
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -95,7 +96,7 @@ def _reached(text: str, function: Callable[[], Any]) -> ArgumentParser:
     """The parser that a function returns, or with which it is about to read the command line.
 
     Raises:
-        SweepError: neither happens.
+        SweepError: neither happens, or it raises something before.
     """
 
     def stop(parser: ArgumentParser, *_args: Any, **_kwargs: Any) -> NoReturn:
@@ -107,6 +108,8 @@ def _reached(text: str, function: Callable[[], Any]) -> ArgumentParser:
         made = function()
     except _Reached as reached:
         return reached.parser
+    except (Exception, SystemExit) as error:
+        raise SweepError(f"{text}: before it reads its flags, {described(error)}") from error
     finally:
         ArgumentParser.parse_known_args = before  # type: ignore[method-assign]
     if isinstance(made, ArgumentParser):

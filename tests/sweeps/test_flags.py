@@ -116,6 +116,14 @@ def test_wrong_values_are_told_by_the_plan(keys, message, tmp_path):
             "def main():\n    p = argparse.ArgumentParser()\n    if 0: p.parse_args()",
             "main makes a parser, but neither",
         ),
+        (
+            "def main():\n    1 / 0\n    argparse.ArgumentParser().parse_args()",
+            "before it reads its flags, ZeroDivisionError: .*train.py:3",
+        ),
+        (
+            "def main():\n    raise SystemExit('no data')\n    argparse.ArgumentParser().parse_args()",
+            "before it reads its flags, it called sys.exit..no data",
+        ),
     ],
 )
 def test_what_cannot_be_keys_is_told_by_the_plan(code, message, tmp_path):
