@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ..agents import TrainConfig
     from ..analysis import Interval
-    from .sweep import SweepWatcher
+    from .watcher import SweepWatcher
     from .workers.pool import Executor
 
 FOUND = "blame.json"

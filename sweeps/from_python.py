@@ -26,6 +26,7 @@ from .programs.run import run_program
 from .subjects.program import Program
 from .subjects.program_keys import ProgramConfig
 from .sweep import run_sweep
+from .watcher import tracked
 from .workers.local import LocalProcesses
 from .workers.pool import Event
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
     from .language.plan import Plan
     from .language.run import Run
-    from .sweep import SweepWatcher
+    from .watcher import SweepWatcher
 
 __all__ = ["sweep"]
 
@@ -53,6 +54,7 @@ def sweep(
     name: str | None = None,
     out: str | Path | None = None,
     workers: int = 1,
+    log_to: str | Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
     """Runs a function with every combination of values, each in its format, and returns the results as a table.
 
@@ -71,6 +73,8 @@ def sweep(
         out: folder of the results; ``results/<name>`` by default.
         workers: processes at a time. 1 runs one after the other in this process, which any function can; with more of
             them it stands in a file, which each imports: call ``sweep`` under ``if __name__ == "__main__":`` there.
+        log_to: a tracker that is told of each run that has ended: ``wandb`` or ``mlflow``, or a mapping with ``name``
+            and ``project``.
 
     Returns:
         A row per run; see :func:`roundoff.analysis.table`.
@@ -92,6 +96,7 @@ def sweep(
         "name": name or program.function,
         "base": dict(base or {}),
         "grid": {key: values if isinstance(values, (str, Mapping)) else list(values) for key, values in grid.items()},
+        **({"log_to": log_to if isinstance(log_to, str) else dict(log_to)} if log_to else {}),
         **({"metric": metric if isinstance(metric, str) else dict(metric)} if metric else {}),
     }
     with _working():
@@ -100,7 +105,7 @@ def sweep(
         failures: list[str] = []
         with ProgressDisplay() as display:
             if workers == 1:
-                _run_here(plan, directory, display, failures)
+                _run_here(plan, directory, tracked(display, plan, directory), failures)
             else:
                 summary = run_sweep(plan, directory, executor=LocalProcesses(workers), watcher=display)
                 failures += [f"see {directory / 'logs'}"] * summary.failed

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from .language.plan import Plan
     from .language.run import Run
-    from .sweep import SweepWatcher
+    from .watcher import SweepWatcher
     from .workers.pool import Executor
 
 FOUND = "search.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from roundoff.files import directory_lock, make_directory, make_directory_inside, remove_temporaries
 
@@ -14,6 +14,7 @@ from ..agents.run.parts import check_run
 from .folder.directory import SweepDirectory
 from .folder.leases import Leases
 from .subjects.program_keys import ProgramConfig
+from .watcher import tracked
 from .workers.pool import Event, execute
 
 if TYPE_CHECKING:
@@ -25,20 +26,8 @@ if TYPE_CHECKING:
     from .language.plan import Plan
     from .language.run import Run
     from .subjects.subject import RunConfig
+    from .watcher import SweepWatcher
     from .workers.pool import Executor
-
-
-class SweepWatcher(Protocol):
-    """Shows a sweep's progress."""
-
-    def begin(self, waiting: Sequence[Run], finished: int, workers: int) -> None:
-        """The sweep begins: the runs to do, and how many of the plan were finished before."""
-
-    def notice(self, text: str) -> None:
-        """Something the user should know, before the sweep begins."""
-
-    def event(self, event: Event, state: State, score: float | None) -> None:
-        """Something happened to a run; ``state`` and ``score`` (its return, or its metric) count when it ended."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +77,8 @@ def run_sweep(
         How the runs of the plan ended.
 
     Raises:
-        SweepError: the folder is something else; or no worker can be started.
+        MissingExtraError: the tracker that it is to log to is not installed.
+        SweepError: the folder is something else; or no worker can be started; or that tracker cannot be used.
         RunError: the module of a task is not allowed, or its environment is none to train in; or this machine, on
             which workers are to run, has no such device as a run to do asks for.
         FileError: it cannot be written.
@@ -99,6 +89,7 @@ def run_sweep(
         configs = [run.config for run in plan.runs if isinstance(run.config, TrainConfig)]
         for config in {(one.task, one.algorithm): one for one in configs}.values():
             check_run(config, allow_imports)
+    watcher = tracked(watcher, plan, directory)
     make_directory(directory)
     with directory_lock(directory, wait=True):
         remove_temporaries(directory)

@@ -27,8 +27,11 @@ class MissingExtraError(RoundoffError, ImportError):
     """A package is not installed that an extra of roundoff brings; the message has the command that installs it."""
 
 
-OTHERS = {"minatar": "minatar", "ale_py": "ale-py"}
+UNDER_GPL = {"minatar": "minatar", "ale_py": "ale-py"}
 """What no extra brings, since its licence is the GPL: by the name to import, the name to install."""
+
+TRACKERS = {"wandb": "wandb", "mlflow": "mlflow"}
+"""To one of which a sweep logs itself, and which no extra brings alone: by the name to import, the name to install."""
 
 
 def missing(package: str) -> MissingExtraError | None:
@@ -38,8 +41,10 @@ def missing(package: str) -> MissingExtraError | None:
         package: the name to import; that of a module inside it will do.
     """
     top = package.partition(".")[0]
-    if top in OTHERS:
-        command = f"pip install {OTHERS[top]}"
+    if top in TRACKERS:
+        return MissingExtraError(f"this needs {top}: pip install {TRACKERS[top]}", name=top)
+    if top in UNDER_GPL:
+        command = f"pip install {UNDER_GPL[top]}"
         return MissingExtraError(
             f"this needs {top}, which is under the GPL and no part of roundoff: {command}", name=top
         )

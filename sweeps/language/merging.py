@@ -32,6 +32,8 @@ def merge(outline: Outline, sections: dict[str, Located], *, own: bool, strict: 
         outline.metric = _together(outline.metric, sections["metric"])
     if "search" in sections:
         outline.search = _together(outline.search, sections["search"])
+    if "log_to" in sections:
+        outline.log_to = _together(outline.log_to, sections["log_to"])
     _Merge(outline).take(sections)
     if "exclude" in sections:
         outline.exclusions = [

@@ -60,6 +60,7 @@ class Outline:
         subject: what the runs are of.
         metric: what counts of what they return, where they are of a program.
         search: what is good enough, where not all formats are run.
+        log_to: a tracker that is told of the runs.
     """
 
     name: str | None = None
@@ -73,6 +74,7 @@ class Outline:
     subject: Subject = AGENTS
     metric: Located | None = None
     search: Located | None = None
+    log_to: Located | None = None
 
     def complain(self, place: str, message: str) -> None:
         """Notes a mistake."""

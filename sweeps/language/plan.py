@@ -15,6 +15,7 @@ from ...agents import TrainConfig
 from ...agents.config.fp32_policies import without_policy
 from ..errors import SweepFileError
 from ..subjects.program_keys import ProgramKeys
+from ..trackers import LogTo
 from ..wording import complaint
 from .candidates import candidates
 from .cheapest import check_cheapest
@@ -52,6 +53,7 @@ class Plan:
         reproduces: names of the paper's figures and tables that it is about, such as ``fig4``.
         program: what is run, if that is no agent; with ``metric``, what counts of what it returns.
         search: what is looked for, if not all of the runs are to be done.
+        log_to: the tracker to which it logs itself, if any.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Plan:
     program: ProgramKeys | None = None
     metric: Metric | None = None
     search: SearchGoal | None = None
+    log_to: LogTo | None = None
 
 
 def plan_file(path: str | Path, overrides: Sequence[str] = (), only: Sequence[str] = ()) -> Plan:
@@ -108,10 +111,11 @@ def plan_text(
     metric = _metric(outline, subject)
     varying = dict.fromkeys(key for axis in outline.axes.values() for key in axis.all_keys())
     search = _search(outline, runs, varying)
+    log_to = _section(outline, LogTo, "log_to", outline.log_to) if outline.log_to else None
     if outline.problems:
         raise SweepFileError(outline.problems)
     name = outline.name or Path(source).stem
-    about = (outline.reproduces, subject, metric, search)
+    about = (outline.reproduces, subject, metric, search, log_to)
     return Plan(name, outline.description, tuple(varying), tuple(runs.values()), *about)
 
 

@@ -21,6 +21,7 @@ CASE = "case"
 DISTRIBUTIONS = ("uniform", "log_uniform", "choice")
 MAX_DRAWS = 10_000
 MAX_SEED = 2**63 - 1
+LOG_TO = ("name", "project")
 METRIC = ("name", "goal", "crash", "error", "unit", "range")
 SEARCH = ("for", "of", "bits", "until", "by", "over", "within", "formats", "choose")
 _EXAMPLE = "such as {log_uniform: [1e-5, 1e-3]}"
@@ -134,6 +135,7 @@ def shape_of(keys: tuple[str, ...]) -> Shape:
     others = {
         "a sweep": tuple(file),
         "metric": METRIC,
+        "log_to": LOG_TO,
         "search": SEARCH,
         "random": tuple(random),
         "cases": tuple(case),
@@ -158,6 +160,10 @@ def _section(description: str, shape: Any) -> Any:
 _METRIC_RULE = f"a name, or a mapping with the keys {', '.join(METRIC)}"
 _METRIC: Any = Annotated[
     Union[str, _mapping("Metric", dict.fromkeys(METRIC, Any))], _must_be(_METRIC_RULE, whole=True)  # noqa: UP007
+]
+_LOG_TO_RULE = f"the name of a tracker, or a mapping with the keys {', '.join(LOG_TO)}"
+_LOG_TO: Any = Annotated[
+    Union[str, _mapping("LogTo", dict.fromkeys(LOG_TO, str))], _must_be(_LOG_TO_RULE, whole=True)  # noqa: UP007
 ]
 _ABOUT = {
     "name": _section(
@@ -184,6 +190,10 @@ _ABOUT = {
     "search": _section(
         "Instead of all runs, those that it takes to find the fewest bits that are good enough, or the best candidate.",
         _mapping("Search", dict.fromkeys(SEARCH, Any), f"a mapping with the keys {', '.join(SEARCH)}"),
+    ),
+    "log_to": _section(
+        "A tracker that is told of each run that has ended: wandb or mlflow, or a mapping with its name and a project.",
+        _LOG_TO,
     ),
     "include": _section(
         "Presets, or files (beside this one), whose settings this file takes over; what it says itself wins.",

@@ -1,0 +1,175 @@
+"""What a tracker is told of a run that has ended: its settings, its curves, how it ended."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, final
+
+from roundoff.extras import require
+
+from ..errors import SweepError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from .log_to import LogTo
+
+_BATCH = 500  # numbers that MLflow is given at once; it takes 1000
+_LONGEST = 500  # characters of a setting that MLflow keeps
+_NO_NAME = re.compile(r"[^\w\-. :/]")  # what no name of MLflow's may have
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """A run that has ended, as plain data.
+
+    Attributes:
+        name: its id in the sweep.
+        status: ``done`` or ``crashed``.
+        settings: by key; those inside of others by ``outer.inner``.
+        curves: records in the order in which they were written: the step, and finite numbers by name.
+        values: numbers at the end: the score, and what a program has returned.
+        reason: of a crash.
+    """
+
+    name: str
+    status: str
+    settings: Mapping[str, Any]
+    curves: Sequence[tuple[int, Mapping[str, float]]]
+    values: Mapping[str, float]
+    reason: str = ""
+
+
+class Tracker(Protocol):
+    """Keeps runs of one sweep."""
+
+    def keep(self, run: TrackedRun) -> None:
+        """Logs a run.
+
+        Raises:
+            SweepError: the tracker refuses it, or cannot be reached.
+        """
+
+
+def open_tracker(log_to: LogTo, sweep: str) -> Tracker:
+    """The tracker that a sweep names.
+
+    Raises:
+        MissingExtraError: its package is not installed.
+        SweepError: it cannot be used as it is: nobody has logged in, or its server does not answer.
+    """
+    require(log_to.name)
+    project = log_to.project or sweep
+    return WandB(project, sweep) if log_to.name == "wandb" else MLflow(project, sweep)
+
+
+@contextmanager
+def _telling(tracker: str) -> Iterator[None]:
+    """Whatever a tracker raises in the block is told as a sweep's error."""
+    try:
+        yield
+    except Exception as error:  # of whatever kind: each has its own
+        first = next(iter(str(error).splitlines()), "")
+        raise SweepError(f"log_to: {tracker} says: {type(error).__name__}: {first}") from error
+
+
+@final
+class WandB:
+    """Weights & Biases. ``WANDB_MODE=offline`` keeps everything here, in ``wandb/``."""
+
+    def __init__(self, project: str, sweep: str) -> None:
+        self._project, self._sweep = project, sweep
+        with _telling("wandb"):
+            import wandb  # noqa: PLC0415  not installed everywhere
+
+            wandb.login()  # asks on a terminal; else raises if there is no key. Offline it needs none
+            self._wandb = wandb
+
+    def keep(self, run: TrackedRun) -> None:
+        """Logs a run, in the sweep's group."""
+        with _telling("wandb"):
+            logged = self._wandb.init(
+                project=self._project,
+                group=self._sweep,
+                name=run.name,
+                config=dict(run.settings),
+                tags=[run.status],
+                reinit="create_new",  # beside a run of the user's own in this process
+                settings=self._wandb.Settings(silent=True, console="off"),
+            )
+            try:
+                logged.define_metric("*", step_metric="step")  # programs may log an earlier step after a later one
+                for step, numbers in run.curves:
+                    logged.log({"step": step, **numbers})
+                logged.summary.update(
+                    {"status": run.status, **run.values} | ({"reason": run.reason} if run.reason else {})
+                )
+            finally:
+                logged.finish()
+
+
+@final
+class MLflow:
+    """MLflow. ``MLFLOW_TRACKING_URI`` says where: a server, a database, or a folder."""
+
+    def __init__(self, project: str, sweep: str) -> None:
+        self._sweep = sweep
+        with _telling("mlflow"):
+            from mlflow import entities  # noqa: PLC0415  not installed everywhere
+            from mlflow.tracking import MlflowClient  # noqa: PLC0415  not installed everywhere
+
+            self._entities, self._client = entities, MlflowClient()
+            found = self._client.get_experiment_by_name(project)
+            self._experiment = found.experiment_id if found else self._client.create_experiment(project)
+
+    def keep(self, run: TrackedRun) -> None:
+        """Logs a run, with the sweep as a tag."""
+        entities, client = self._entities, self._client
+        tags = {"sweep": self._sweep, "status": run.status} | ({"reason": run.reason} if run.reason else {})
+        with _telling("mlflow"):
+            logged = client.create_run(self._experiment, run_name=run.name, tags=tags).info.run_id
+            try:
+                settings = [entities.Param(_named(key), str(value)[:_LONGEST]) for key, value in run.settings.items()]
+                now = int(1000 * time.time())
+                numbers = [
+                    entities.Metric(_named(name), value, now, step)
+                    for step, record in (*run.curves, (run.curves[-1][0] if run.curves else 0, run.values))
+                    for name, value in record.items()
+                ]
+                for part in range(0, len(settings), 100):
+                    client.log_batch(logged, params=settings[part : part + 100])
+                for part in range(0, len(numbers), _BATCH):
+                    client.log_batch(logged, metrics=numbers[part : part + _BATCH])
+            except BaseException:
+                client.delete_run(logged)  # half of it
+                raise
+            client.set_terminated(logged, "FINISHED" if run.status == "done" else "FAILED")
+
+
+def _named(name: str) -> str:
+    """A name as MLflow takes it."""
+    return _NO_NAME.sub("_", name)[:250]
+
+
+def flat(settings: Mapping[str, Any], outer: str = "") -> dict[str, Any]:
+    """Settings without mappings in them: what stands inside of another is called ``outer.inner``."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, dict) and value:
+            found |= flat(value, f"{outer}{key}.")
+        else:
+            found[f"{outer}{key}"] = value
+    return found
+
+
+def finite(values: Mapping[str, Any]) -> dict[str, float]:
+    """The finite numbers among values, as floats."""
+    return {
+        name: float(value)
+        for name, value in values.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    }
