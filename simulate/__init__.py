@@ -11,6 +11,7 @@ from .dispatch.entry import simulate
 from .dispatch.pausing import exact
 from .dispatch.simulation import Simulation
 from .dispatch.storing import store
+from .policy.parts import part
 from .policy.places import in_role
 from .policy.policy import Policy
 from .policy.rules import Rule
@@ -71,6 +72,7 @@ __all__ = [
     "compile",
     "exact",
     "in_role",
+    "part",
     "simulate",
     "store",
 ]

@@ -17,6 +17,7 @@ from ..formats import FloatFormat, Format, FormatError, RoundoffError
 from .aten.tables import plain_name
 from .dispatch.narrow_tensors import NotHeldError
 from .dispatch.simulation import Simulation
+from .policy.parts import split
 from .policy.policy import Policy
 from .policy.rules import OPERATION_ROLES, Rule
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 HIGH = "fp32"
 """How policies name the carrier, unrounded."""
 
-Over = Literal["operation", "module", "role"]
+Over = Literal["operation", "module", "role", "part"]
 
 _WIDE_EXPONENT = 8
 _WIDEST = {8: 10, 11: 48}  # significand bits tried, by the carrier's exponent bits
@@ -42,7 +43,7 @@ class Blame:
 
     Attributes:
         format: everything else runs in it.
-        over: what the units are: operations, modules or roles.
+        over: what the units are: operations, modules, roles or parts of the program.
         units: all that could have been blamed.
         culprits: if these stay in the carrier the program passes, and without any one of them it fails.
         needs: for each culprit the smallest format with which the program passes while the other culprits stay in the
@@ -89,7 +90,9 @@ def units_of(simulation: Simulation, over: str) -> set[str]:
     for plan in simulation.plans():
         computes = plan.outputs.results or plan.outputs.written
         if computes and plan.outcome.moved < plan.outcome.calls:
-            seen.add({"operation": plain_name(plan.name), "module": plan.module, "role": plan.role}[over])
+            part, module = split(plan.module)
+            units = {"operation": plain_name(plan.name), "module": module, "role": plan.role, "part": part}
+            seen.add(units[over])
     return seen - {""}
 
 
@@ -97,9 +100,8 @@ def with_formats(policy: Policy, over: str, formats: Mapping[str, str]) -> Polic
     """Returns a policy that gives units formats of their own; the later ones win."""
 
     def rule(unit: str, format: str) -> Rule:
-        if over == "operation":
-            return Rule(operation=unit, format=format)
-        return Rule(module=unit, format=format) if over == "module" else Rule(role=unit, format=format)
+        names: dict[str, Any] = {"within" if over == "part" else over: unit}
+        return Rule(**names, format=format)
 
     return policy.with_rules(*(rule(unit, fmt) for unit, fmt in formats.items()))
 
@@ -126,7 +128,8 @@ def blame(
             infinity or NaN before. Other errors are errors of the program, and are raised.
         format: a format, or the policy under which it fails.
         passes: whether a result is good.
-        over: ``operation``: ATen operations by name; ``module``: paths of modules, with what lies in them; or ``role``.
+        over: ``operation``: ATen operations by name; ``module``: paths of modules, with what lies in them; ``role``; or
+            ``part``: blocks ``with roundoff.part(name):`` and the functions that rules of the policy are within.
         seed: of stochastic rounding.
 
     Returns:
@@ -159,7 +162,7 @@ class Trials(ABC):
 
     Args:
         format: what rounds the units that are not blamed.
-        over: what the units are: operations, modules or roles.
+        over: what the units are: operations, modules, roles or parts of the program.
         on_trial: told of every trial, in a line.
     """
 

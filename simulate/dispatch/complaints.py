@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from roundoff.errors import suggestion
+
 from ...formats import Rounding
 from ...formats.families.floats import FP32
 from ..aten.tables import CONTRACTIONS, is_contraction
+from ..policy.parts import NO_PARTS, fits, split
 from ..policy.rules import OPTIMIZER_STEP, Role
 from ..presence.entering import SimulationWarning
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
+    from ..policy.parts import Parts
     from ..policy.policy import Policy
     from ..policy.rules import Rule
     from .plan import OperationPlan
@@ -21,21 +25,26 @@ _MOST_NAMED = 30
 
 
 class PolicyWarning(SimulationWarning):
-    """A rule of a policy names an operation or a module that never ran."""
+    """A rule of a policy names an operation, a module or a function that never ran."""
 
 
 def unused(rules: Iterable[Rule], plans: Iterable[OperationPlan]) -> list[Rule]:
-    """The rules that name an operation or a module, and matched nothing; optimizer steps need not happen."""
+    """The rules that name an operation, module or function, and matched nothing; optimizer steps need not happen."""
     used = {rule for plan in plans for rule in plan.rules}
     return [
         rule
         for rule in rules
-        if rule not in used and (rule.operation not in (("*",), (OPTIMIZER_STEP,)) or rule.module != ("*",))
+        if rule not in used
+        and (rule.operation not in (("*",), (OPTIMIZER_STEP,)) or rule.module != ("*",) or rule.parts)
     ]
 
 
 def complaints(
-    policy: Policy, plans: Iterable[OperationPlan], modules: Sequence[str] = (), called: Collection[str] = ()
+    policy: Policy,
+    plans: Iterable[OperationPlan],
+    modules: Sequence[str] = (),
+    called: Collection[str] = (),
+    parts: Parts = NO_PARTS,
 ) -> list[str]:
     """All that there is to say of a policy after a program ran, each in a sentence.
 
@@ -44,9 +53,15 @@ def complaints(
         plans: what was done with every operation that ran.
         modules: the paths of the modules that there were.
         called: of the functions that the policy names, those that were called.
+        parts: those that the program was in.
     """
     ran = list(plans)
-    of_rules = [_of_rule(rule, ran, modules) for rule in unused(policy.rules, ran)]
+    missed = {pattern for pattern in policy.within if not any(fits(name, [pattern]) for name in parts.begun)}
+    out_of_reach = [rule for rule in policy.rules if rule.parts and missed.issuperset(rule.parts)]
+    named = dict.fromkeys(pattern for rule in out_of_reach for pattern in rule.parts)
+    left_out = dict.fromkeys(pattern[1:] for rule in policy.rules for pattern in rule.within if pattern.startswith("!"))
+    of_parts = [_of_part(pattern, parts) for pattern in {**named, **left_out} if pattern in missed]
+    of_rules = [_of_rule(rule, ran, modules) for rule in unused(policy.rules, ran) if rule not in out_of_reach]
     never = [name for name in (*policy.exact_in, *policy.only_in) if name not in called]
     of_functions = [
         f"the function {name} that the policy names was not called by that name: who imports it by name, before the"
@@ -55,7 +70,7 @@ def complaints(
     ]
     of_sums = [*_of_contractions(policy, ran), *_of_accumulators(ran)]
     of_operands = [*_of_weights(ran), *_of_complex_numbers(ran)]
-    return [*of_rules, *of_functions, *of_sums, *of_operands, *_of_islands(ran)]
+    return [*of_parts, *of_rules, *of_functions, *of_sums, *of_operands, *_of_islands(ran)]
 
 
 def _of_rule(rule: Rule, ran: list[OperationPlan], there: Sequence[str]) -> str:
@@ -69,12 +84,25 @@ def _of_rule(rule: Rule, ran: list[OperationPlan], there: Sequence[str]) -> str:
     if rule.operation != ("*",):
         found.append(f"operations that ran: {_listed(plan.name for plan in ran)}")
     if rule.module != ("*",):
-        modules = _listed(path for plan in ran for path in _around(plan.module))
+        modules = _listed(path for plan in ran for path in _around(split(plan.module)[1]))
         found.append(
             f"modules that ran: {modules or 'none'} (named from the outermost module that was called;"
             " simulate(..., root=network) names them from the network)"
         )
+    if rule.parts:
+        within = _listed(name for name in (split(plan.module)[0] for plan in ran) if name)
+        found.append(f"parts of the program that operations ran in: {within or 'none'}")
     return f"the rule ({rule}) of the policy matched nothing that ran; {'; '.join(found)}"
+
+
+def _of_part(pattern: str, parts: Parts) -> str:
+    """What is said of a name of functions and blocks that the program was never in."""
+    near = suggestion(pattern.rpartition(":")[2], {*parts.functions, *parts.begun})
+    return (
+        f"the policy has rules within {pattern}{near}, and inside of the simulation no function with this qualified"
+        " name was called, and no block roundoff.part has it; parts that the program was in:"
+        f" {_listed(parts.begun) or 'none'}"
+    )
 
 
 def _around(module: str) -> list[str]:

@@ -17,6 +17,7 @@ from ...formats import Format, FormatError
 from ..aten.products import reason_against
 from ..aten.wrappers import are_plain, are_shapes, go_first
 from ..policy.carriers import on_this_gpu
+from ..policy.parts import NO_PARTS
 from ..policy.places import Places, in_role
 from ..policy.policy import Policy
 from ..policy.rules import OPTIMIZER_STEP, Finfo, Islands, Role, Rule
@@ -138,7 +139,7 @@ class Simulation(Witness):
         )  # fmt: skip
         operands = self._runner.operands
         on_module = self._module_begins if operands.follows or self._watching else None
-        self.places = Places(self._stepped, self._roots, on_module) if follows else None
+        self.places = Places(self._stepped, self._roots, on_module, policy.within) if follows else None
         self._plans, self.whole = self._runner.plans, self._runner.whole
         self.watchers = self._runner.watchers
         named = policy.exact_in or policy.only_in
@@ -388,8 +389,8 @@ class Simulation(Witness):
         if not self._names_steps:
             return
         role = Role.OPTIMIZER.value
-        key = (OPTIMIZER_STEP, role, "")
-        plan = self._runner.resolve(key, None, role, "")
+        key = (OPTIMIZER_STEP, role, self.places.alone if self.places else "")
+        plan = self._runner.resolve(key, None, *key[1:])
         plan.outcome.calls += after
         round_stored(optimizer, plan, self._runner.results, self.watchers, after=after)
 
@@ -402,9 +403,9 @@ class Simulation(Witness):
             watcher.module_begins(module)
 
     def _warn_of_unused_rules(self) -> None:
-        names = self.places.known if self.places else ()
+        names, parts = (self.places.known, self.places.parts) if self.places else ((), NO_PARTS)
         called = self._named.called if self._named else ()
-        for text in complaints(self.policy, self._runner.counted(), names, called):
+        for text in complaints(self.policy, self._runner.counted(), names, called, parts):
             warnings.warn(text, PolicyWarning, stacklevel=3)
 
 

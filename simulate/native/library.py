@@ -111,6 +111,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "forget": (None, [_P]),
     "describe": (_P, [_P, _I, _I, ctypes.c_char_p, ctypes.POINTER(Description)]),
     "module": (None, [_P, _I, _I]),
+    "part": (None, [_P, _I]),
     "optimizers": (None, [_P, _I]),
     "role": (None, [_I]),
     "left": (None, [_P]),

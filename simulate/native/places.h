@@ -21,7 +21,7 @@ constexpr size_t most_changes = 1 << 17;
 constexpr uint64_t no_forward = ~uint64_t(0);  // sequence number of nodes that accumulate gradients
 
 struct Place {
-  int64_t role, module;  // module 0: none
+  int64_t role, module;  // a module in a part of the program; 0: none, in none
 };
 
 // What is at work in one thread, for one simulation.
@@ -32,6 +32,7 @@ struct Whereabouts {
     int64_t module, pass;  // the backward pass in which it began; -1: in none
   };
   std::vector<Inside> modules;
+  int64_t part = 0;  // the part of the program, outside of its modules
   int64_t optimizers = 0;
   bool lost = false;  // something began of which nothing was told: an interrupt came between
   // From autograd's sequence number `starts[i]` on, operations were made by the module `owners[i]`.
@@ -87,12 +88,13 @@ inline Whereabouts* whereabouts(uint64_t simulation, uint64_t round) {
 // Where this thread is; false if that is to be found out in Python.
 inline bool find(const Whereabouts* thread, Place* place) {
   if (thread && thread->lost) return false;
+  int64_t alone = thread ? thread->part : 0;
   if (said >= 0) {
-    *place = {said, 0};
+    *place = {said, alone};
     return true;
   }
   if (thread && thread->optimizers) {
-    *place = {kOptimizer, 0};
+    *place = {kOptimizer, alone};
     return true;
   }
   int64_t inside = thread ? thread->module() : 0;
@@ -103,13 +105,13 @@ inline bool find(const Whereabouts* thread, Place* place) {
     return true;
   }
   *place = {kBackward, inside};
-  if (inside) return true;
+  if (inside != alone) return true;
   auto node = torch::autograd::get_current_node();
   uint64_t number = node ? node->sequence_nr() : no_forward;
   if (number == no_forward) return true;
   if (!thread || thread->starts.empty()) return false;  // autograd may work for another thread
   auto behind = std::upper_bound(thread->starts.begin(), thread->starts.end(), number) - thread->starts.begin();
-  place->module = behind ? thread->owners[behind - 1] : 0;
+  place->module = behind ? thread->owners[behind - 1] : alone;
   return true;
 }
 

@@ -962,6 +962,9 @@ void roundoff_module(void* simulation, int64_t module, int64_t around) {
   else thread.begin(module, around);
 }
 
+// The part of the program that this thread is in, as a module; 0: none.
+void roundoff_part(void* simulation, int64_t part) { whereabouts(*static_cast<Simulation*>(simulation)).part = part; }
+
 // How many optimizers' steps this thread is in.
 void roundoff_optimizers(void* simulation, int64_t count) {
   whereabouts(*static_cast<Simulation*>(simulation)).optimizers = count;

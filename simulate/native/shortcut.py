@@ -123,6 +123,10 @@ class Shortcut:
         """See :class:`.policy.places.Follower`."""
         self._loaded.module(self._handle, -1, around)
 
+    def part(self, path: str) -> None:
+        """See :class:`.policy.places.Follower`."""
+        self._loaded.part(self._handle, self._module(path))
+
     def optimizers(self, count: int) -> None:
         """See :class:`.policy.places.Follower`."""
         self._loaded.optimizers(self._handle, count)

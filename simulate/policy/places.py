@@ -1,9 +1,10 @@
-"""The place of an operation in a program: its role, and the module it belongs to."""
+"""The place of an operation in a program: its role, and the module it belongs to, in a part of the program."""
 
 from __future__ import annotations
 
 import sys
 import threading
+import warnings
 import weakref
 from bisect import bisect_right
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from ...formats import FormatError
 from ..native.library import set_role
+from ..presence.entering import SimulationWarning
+from .parts import Parts, follow, inside_of, place_in, split, unfollow
 from .rules import OPERATION_ROLES, Role
 
 if TYPE_CHECKING:
@@ -51,6 +54,9 @@ class PlaceFollower(Protocol):
 
     def module_ends(self, around: int) -> None:
         """A module has ended it, inside of so many."""
+
+    def part(self, path: str) -> None:
+        """The thread is in the part with this path, as that of a module; empty in none."""
 
     def optimizers(self, count: int) -> None:
         """The thread is in so many optimizers' steps."""
@@ -92,6 +98,8 @@ class _Thread(threading.local):
         self.modules: list[str] = []
         # The backward pass in which each of these modules began; -1: in none.
         self.passes: list[int] = []
+        # The parts of the program it is in, with how many modules were around each.
+        self.parts: list[tuple[str, int]] = []
         self.optimizers = 0
         # From autograd's sequence number `starts[i]` on, operations were made by the module `owners[i]`.
         self.starts: list[int] = []
@@ -114,6 +122,10 @@ class Places:
             the step (True).
         roots: modules whose parts are named from them, whatever is called first.
         on_module: called with each module that begins its forward pass.
+        within: patterns of functions that are parts of the program; see :func:`.parts.part`.
+
+    Attributes:
+        parts: those that the program was in.
     """
 
     def __init__(
@@ -121,9 +133,12 @@ class Places:
         on_step: Callable[[torch.optim.Optimizer, bool], None] | None = None,
         roots: Sequence[torch.nn.Module] = (),
         on_module: Callable[[torch.nn.Module], None] | None = None,
+        within: Sequence[str] = (),
     ) -> None:
         self._on_step = on_step
         self._on_module = on_module
+        self._within = within
+        self.parts = Parts(set(), set())
         self._names: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
         # Of modules that were called before anything around them: which one their path begins at.
         self._begins: WeakKeyDictionary[torch.nn.Module, weakref.ref[torch.nn.Module]] = WeakKeyDictionary()
@@ -135,6 +150,16 @@ class Places:
         self._thread = _Thread()
         self._latest: tuple[list[int], list[str]] = ([], [])
         self._follower: PlaceFollower | None = None
+
+    @property
+    def part(self) -> str:
+        """The part of the program that this thread is in."""
+        return self._thread.parts[-1][0] if self._thread.parts else ""
+
+    @property
+    def alone(self) -> str:
+        """The place outside of modules that this thread is in: the part, if any."""
+        return place_in(self.part, "")
 
     @property
     def known(self) -> list[str]:
@@ -162,9 +187,24 @@ class Places:
                     register_optimizer_step_pre_hook(self._optimizer_begins),
                     register_optimizer_step_post_hook(self._optimizer_ends),
                 ]
+        try:
+            follow(self, self._within)
+        except BaseException:
+            self._leave()
+            raise
 
     def leave(self) -> None:
         """Ends what :meth:`enter` began."""
+        if not unfollow(self):
+            warnings.warn(
+                "another profiler has begun inside of the simulation, and has ended what follows calls of functions:"
+                " rules within functions held until then",
+                SimulationWarning,
+                stacklevel=4,
+            )
+        self._leave()
+
+    def _leave(self) -> None:
         with self._lock:
             self._inside -= 1
             if self._inside == 0:
@@ -183,26 +223,27 @@ class Places:
         again in a module is part of the forward pass.
         """
         thread = self._thread
+        alone = self.alone if thread.parts else ""
         if _said.roles:
-            return _said.roles[-1], ""
+            return _said.roles[-1], alone
         if thread.optimizers:
-            return Role.OPTIMIZER.value, ""
+            return Role.OPTIMIZER.value, alone
         inside = thread.modules[-1] if thread.modules else ""
         backward = torch._C._current_graph_task_id()  # noqa: SLF001  -1 outside of the autograd engine
         if backward == -1 or (thread.passes and thread.passes[-1] == backward):
             # Outside of the backward pass, or in a module that a checkpoint calls again in this one.
             return Role.FORWARD.value, inside
-        return Role.BACKWARD.value, inside or self._owner()
+        return Role.BACKWARD.value, inside if inside != alone else self._owner(alone)
 
-    def _owner(self) -> str:
+    def _owner(self, otherwise: str) -> str:
         node = torch._C._current_autograd_node()  # noqa: SLF001  the only access there is
         number = _NO_FORWARD if node is None else node._sequence_nr()  # noqa: SLF001  the only access there is
         if number == _NO_FORWARD:
-            return ""
+            return otherwise
         # On a GPU, autograd works in threads of its own, for the thread that ran the forward pass.
         starts, owners = (self._thread.starts, self._thread.owners) if self._thread.starts else self._latest
         position = bisect_right(starts, number) - 1
-        return owners[position] if position >= 0 else ""
+        return owners[position] if position >= 0 else otherwise
 
     def _owner_changes(self) -> None:
         thread = self._thread
@@ -224,8 +265,8 @@ class Places:
             self._thread.optimizers = 0  # an exception has ended the step, of which no hook is told
             self._tell_optimizers()
         if module not in self._names:
-            self._name(module, modules[-1] if modules else "")
-        modules.append(self._names[module])
+            self._name(module, split(modules[-1])[1] if modules else "")
+        modules.append(place_in(self.part, self._names[module]))
         self._thread.passes.append(torch._C._current_graph_task_id())  # noqa: SLF001  the only access there is
         if self._on_module:
             self._on_module(module)
@@ -253,12 +294,39 @@ class Places:
                 self._begins.pop(child, None)
 
     def _module_ends(self, _module: torch.nn.Module, _arguments: Any, _result: Any) -> None:
-        if self._thread.modules:  # else the simulation was entered inside of this module
-            self._thread.modules.pop()
-            self._thread.passes.pop()
+        thread = self._thread
+        if len(thread.modules) > (thread.parts[-1][1] + 1 if thread.parts else 0):  # else entered inside of this module
+            thread.modules.pop()
+            thread.passes.pop()
             self._owner_changes()
             if self._follower:
-                self._follower.module_ends(len(self._thread.modules))
+                self._follower.module_ends(len(thread.modules))
+
+    def part_begins(self, name: str) -> None:
+        """A part of the program begins, in this thread: a module that it stands in goes on in the part."""
+        thread = self._thread
+        part = inside_of(self.part, name)
+        module = split(thread.modules[-1])[1] if thread.modules else ""
+        thread.parts.append((part, len(thread.modules)))
+        thread.modules.append(place_in(part, module))
+        thread.passes.append(thread.passes[-1] if thread.passes else -1)
+        self._part_changes()
+        if self._follower:
+            self._follower.module_begins(thread.modules[-1], len(thread.modules) - 1)
+
+    def part_ends(self) -> None:
+        """The part that began last in this thread ends."""
+        thread = self._thread
+        _, around = thread.parts.pop()
+        del thread.modules[around:], thread.passes[around:]
+        self._part_changes()
+        if self._follower:
+            self._follower.module_ends(around)
+
+    def _part_changes(self) -> None:
+        self._owner_changes()
+        if self._follower:
+            self._follower.part(self.alone)
 
     def _optimizer_begins(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -195,12 +195,53 @@ class Policy:
         """Returns the policy with more rules, which win over those it has."""
         return replace(self, rules=(*self.rules, *rules))
 
+    def with_part(self, name: str | Sequence[str], policy: Policy | Format | str) -> Policy:
+        """Returns the policy with another one in its place within a part of the program.
+
+        ``Policy.mixed_precision("bf16").with_part("GRPOTrainer._generate", Policy.fp8("rowwise", "bf16"))`` trains in
+        bfloat16 and samples in FP8. All that this policy says does not hold in the part, and its own rules hold nowhere
+        else.
+
+        Args:
+            name: qualified name of a function, name of a block :func:`roundoff.part`, a pattern, or several; see
+                ``within`` of :class:`Rule`.
+            policy: of the part.
+
+        Raises:
+            FormatError: what is said of a program as a whole (``finfo``, ``whole``, ``exact_in``, ``only_in``) is not
+                the same in both; or a rule of the other one is within a part itself.
+        """
+        inside = Policy.of(policy)
+        for setting in OF_POLICIES:
+            if getattr(inside, setting) != getattr(self, setting):
+                raise FormatError(
+                    f"{setting} of a policy is said of a whole program, and of a part it cannot be"
+                    f" {getattr(inside, setting)!r}, where the program has {getattr(self, setting)!r}"
+                )
+        names = (name,) if isinstance(name, str) else tuple(name)
+        outside = tuple(f"!{pattern}" for pattern in names)
+        # What the policy says everywhere, and the part does not: None leaves as it is.
+        lone = {s: getattr(self, s) for s in SETTINGS if getattr(inside, s) is None and getattr(self, s) is not None}
+        said = {s: getattr(inside, s) for s in SETTINGS if getattr(inside, s) is not None}
+        unsaid: dict[str, Any] = dict.fromkeys(lone)
+        return replace(
+            self,
+            **unsaid,
+            rules=(
+                *([Rule(within=outside, **lone)] if lone else []),
+                *(replace(rule, within=(*rule.within, *outside)) for rule in self.rules),
+                Rule(within=names, **said),
+                *(replace(rule, within=_both(rule.within, names)) for rule in inside.rules),
+            ),
+        )
+
     @classmethod
     def parse(cls, description: str | Mapping[str, Any], format: Format | str | None = None) -> Policy:
         """A policy from plain data, as a YAML file has it.
 
         Args:
-            description: a format's name, or a mapping with ``preset`` (``every-op``, ``storage``, ``mixed-precision``,
+            description: a format's name, or a mapping with ``parts`` (a mapping from the names of functions to policies
+                of their own; see :meth:`with_part`), ``preset`` (``every-op``, ``storage``, ``mixed-precision``,
                 ``engine``, ``mx``, ``nvfp4``, or ``fp8-`` with a recipe of :meth:`fp8`), ``but`` beside a recipe, any
                 setting of :class:`Policy`, and ``rules``: a list of mappings with what :class:`Rule` takes.
             format: the format, if the description has none; a recipe needs none.
@@ -210,7 +251,7 @@ class Policy:
         """
         if isinstance(description, str):
             return cls.of(description)
-        settings = _mapping(description, "policy", {"preset", "but", "rules", *OF_POLICIES, *SETTINGS})
+        settings = _mapping(description, "policy", {"preset", "but", "rules", "parts", *OF_POLICIES, *SETTINGS})
         given = settings.pop("format", format)
         preset = str(settings.pop("preset", "every-op"))
         if given is None and preset in RECIPES:
@@ -231,21 +272,19 @@ class Policy:
         but = settings.pop("but", ())
         if but and preset not in ("mx", *RECIPES):
             raise FormatError(f"policy.but goes with a recipe (mx, {', '.join(RECIPES)}), got preset {preset!r}")
-        rules = settings.pop("rules", [])
-        if not isinstance(rules, (list, tuple)):
-            raise FormatError(f"policy.rules must be a list of mappings, got {rules!r}")
-        made = []
-        for number, rule in enumerate(rules):
-            place = f"policy.rules[{number}]"
-            keys = _mapping(rule, place, {f.name for f in fields(Rule)})
-            try:
-                made.append(Rule(**keys))
-            except FormatError as error:
-                raise FormatError(f"{place}: {error}") from None
+        parts = settings.pop("parts", {})
+        parts = _mapping(parts, "policy.parts", parts)
+        made = _rules(settings.pop("rules", []))
         try:
-            return replace(makers[preset](given), **settings).with_rules(*_leaving(but), *made)
+            policy = replace(makers[preset](given), **settings).with_rules(*_leaving(but), *made)
         except FormatError as error:
             raise FormatError(f"policy: {error}") from None
+        for name, inside in parts.items():
+            try:
+                policy = policy.with_part(name, cls.parse(inside, format))
+            except FormatError as error:
+                raise FormatError(f"policy.parts.{name}: {error}") from None
+        return policy
 
     @classmethod
     def load(cls, path: str | Path, format: Format | str = "fp32") -> Policy:
@@ -316,7 +355,7 @@ class Policy:
     @property
     def depends_on_place(self) -> bool:
         """Whether a module or role matters, so that the simulation must follow them."""
-        return self.names_modules or any(rule.role != ("*",) for rule in self.rules)
+        return self.names_modules or bool(self.within) or any(rule.role != ("*",) for rule in self.rules)
 
     @property
     def names_modules(self) -> bool:
@@ -324,10 +363,16 @@ class Policy:
         return any(rule.module != ("*",) for rule in self.rules)
 
     @property
+    def within(self) -> tuple[str, ...]:
+        """The patterns by which rules name functions and other parts of the program, each once."""
+        named = (pattern for rule in self.rules if rule.within != ("*",) for pattern in rule.within)
+        return tuple(dict.fromkeys(pattern.removeprefix("!") for pattern in named if pattern not in ("", "*")))
+
+    @property
     def depends_on_roles_alone(self) -> bool:
-        """Whether of places nothing but the role matters: no module, no step of an optimizer as a whole."""
+        """Whether of places nothing but the role matters: no module or part, no step of an optimizer as a whole."""
         steps = (OPTIMIZER_STEP, "", Role.OPTIMIZER)
-        return not self.names_modules and not any(rule.matches(*steps) for rule in self.rules)
+        return not self.names_modules and not self.within and not any(rule.matches(*steps) for rule in self.rules)
 
 
 def _functions(value: object, name: str) -> tuple[str, ...]:
@@ -337,6 +382,30 @@ def _functions(value: object, name: str) -> tuple[str, ...]:
     raise FormatError(
         f"{name} of a policy must be functions as package.module:function or package.module:Class.method, got {value!r}"
     )
+
+
+def _rules(rules: object) -> list[Rule]:
+    """Rules from plain data."""
+    if not isinstance(rules, (list, tuple)):
+        raise FormatError(f"policy.rules must be a list of mappings, got {rules!r}")
+    made = []
+    for number, rule in enumerate(rules):
+        place = f"policy.rules[{number}]"
+        keys = _mapping(rule, place, {f.name for f in fields(Rule)})
+        try:
+            made.append(Rule(**keys))
+        except FormatError as error:
+            raise FormatError(f"{place}: {error}") from None
+    return made
+
+
+def _both(within: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    """What fits ``names``, of what fits ``within``, which may leave some out."""
+    if any(not pattern.startswith("!") and pattern != "*" for pattern in within):
+        raise FormatError(
+            f"a rule of the policy of a part cannot be within another part ({', '.join(within)}): add it behind"
+        )
+    return (*names, *(pattern for pattern in within if pattern != "*"))
 
 
 def _leaving(modules: str | Sequence[str]) -> list[Rule]:

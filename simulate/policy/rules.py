@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...formats import Format, FormatError, Rounding
 from ..accumulation.description import Accumulation
 from ..aten.tables import plain_name
+from .parts import fits, split
 from .products import Product
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class Arithmetic(NamedTuple):
 
 def _patterns(value: object, name: str) -> tuple[str, ...]:
     texts = (value,) if isinstance(value, str) else value
-    empty = name == "module"  # what runs outside of modules has an empty path
+    empty = name in ("module", "within")  # what runs outside of modules, or of named parts, has an empty path
     if not isinstance(texts, (tuple, list)) or not texts or not all(isinstance(t, str) and (t or empty) for t in texts):
         raise FormatError(
             f"{name} of a rule must be a pattern such as 'mm' or 'softmax*', or a list of them, got {value!r}"
@@ -201,6 +202,11 @@ class Rule:
         hadamard: of a rule about one product: a random Hadamard transform of so many neighbours (a power of two) along
             what the product sums over comes before rounding, where the rules about both of its operands have it. The
             product stays what it is, but for rounding. Convolutions and grouped products go without.
+        within: qualified name of a Python function, such as ``GRPOTrainer._generate``, or a pattern, or several; what
+            it calls is matched too. Or the name of a block ``with roundoff.part(name):``. Operations of the backward
+            pass belong to the function of their forward operation. ``package.module:function`` is that of this module
+            alone; with ``!`` before it a pattern says where the rule does not hold. An empty text is what runs in no
+            part that the policy names.
         format: of the results, or of the operands.
         rounding: how they are rounded.
         operands: the operation's tensor operands are rounded to this format first; of contractions, block formats have
@@ -221,6 +227,7 @@ class Rule:
     product: str | Sequence[str] | None = field(default=None, kw_only=True)
     backward: Backward | str | None = field(default=None, kw_only=True)
     hadamard: int | None = field(default=None, kw_only=True)
+    within: str | Sequence[str] = field(default="*", kw_only=True)
     format: Format | str | None = None
     rounding: Rounding | str | None = None
     operands: Format | str | None = None
@@ -230,7 +237,7 @@ class Rule:
     islands: Islands | str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("operation", "module", "role"):
+        for name in ("operation", "module", "role", "within"):
             object.__setattr__(self, name, _patterns(getattr(self, name), name))
         if self.role != ("*",):
             roles = tuple(_choice(Role, role, "role of a rule") for role in self.role)
@@ -294,12 +301,19 @@ class Rule:
         """Whether the rule is about operands of some role."""
         return any(role in OPERAND_ROLES for role in self.role)
 
-    def matches(self, operation: str, module: str, role: str) -> bool:
-        """Whether the rule speaks of this operation at this place."""
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The patterns of the parts that the rule is within, but for those that it leaves out."""
+        return tuple(pattern for pattern in self.within if pattern not in ("", "*") and not pattern.startswith("!"))
+
+    def matches(self, operation: str, place: str, role: str) -> bool:
+        """Whether the rule speaks of this operation at this place: a module, in a part of the program."""
+        part, module = split(place)
         roles = self.role == ("*",) or self.about_operands or role in self.role
         if not roles or (operation == OPTIMIZER_STEP and self.operation == ("*",)):
             return False
-        return self.matches_operation(operation) and self.matches_module(module)
+        within = self.within == ("*",) or fits(part, self.within)
+        return within and self.matches_operation(operation) and self.matches_module(module)
 
     def matches_operation(self, operation: str) -> bool:
         """Whether an operation of this name is meant, wherever it runs."""

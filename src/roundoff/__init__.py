@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         compile,  # noqa: A004  the name that torch has for it
         exact,
         in_role,
+        part,
         simulate,
         store,
     )
@@ -79,6 +80,7 @@ __all__ = [
     "in_role",
     "log",
     "mismatch",
+    "part",
     "register",
     "restore",
     "round",

@@ -68,7 +68,10 @@ def run(
         ),
     ] = None,
     over: Annotated[
-        Literal["operation", "module", "role"], typer.Option(help="What to blame: operation, module or role.")
+        Literal["operation", "module", "role", "part"],
+        typer.Option(
+            help="What to blame: operation, module, role or part of the program (a function that a rule is within)."
+        ),
     ] = "operation",
     exact_in: Annotated[
         list[str] | None,
@@ -81,6 +84,15 @@ def run(
     only_in: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="A function in which alone something is rounded; any number of these."),
+    ] = None,
+    parts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--part",
+            metavar="NAME=POLICY",
+            help="What is rounded within a function (its qualified name) or a block roundoff.part: a format, or a"
+            " policy as YAML; any number of these.",
+        ),
     ] = None,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT names a module, as behind python -m.")] = False,
     allow_import: AllowImport = None,
@@ -103,6 +115,8 @@ def run(
     given = {"rounding": rounding, "accumulate": accumulate, "granularity": granularity, "scalars": scalars}
     chosen = _policy(format_name, policy, {name: value for name, value in given.items() if value is not None})
     chosen = _with_exact(chosen, exact_in or [], only_in or [])
+    for part in parts or []:
+        chosen = _with_part(chosen, part)
     if blame is not None:
         _check_alone(observes=observe or observe_table is not None, counts=counts)
         _blame(program, chosen, blame, over=over, seed=seed, threads=threads, imports=allow_import or ())
@@ -168,7 +182,7 @@ def _blame(
     policy: Policy,
     text: str,
     *,
-    over: Literal["operation", "module", "role"],
+    over: Literal["operation", "module", "role", "part"],
     seed: int,
     threads: int | None,
     imports: Sequence[str],
@@ -202,6 +216,17 @@ def _with_exact(policy: Policy, exact: Sequence[str], only: Sequence[str]) -> Po
     if functions or only:
         policy = replace(policy, exact_in=(*policy.exact_in, *functions), only_in=(*policy.only_in, *only))
     return policy.with_rules(*rules)
+
+
+def _with_part(policy: Policy, text: str) -> Policy:
+    """Returns the policy with another one within a part of the program."""
+    from roundoff.simulate import Policy
+    from roundoff.sweeps.language.located_yaml import parse  # which needs an extra
+
+    name, equals, described = text.partition("=")
+    if not (name and equals and described):
+        raise typer.BadParameter(f"say NAME=POLICY, got {text!r}", param_hint="--part")
+    return policy.with_part(name, Policy.parse(parse(described, "--part").plain()))
 
 
 def _policy(format_name: str | None, text: str | None, given: dict[str, Any]) -> Policy:

@@ -30,6 +30,12 @@ POLICIES = {
         ),
     ),
     "modules": roundoff.Policy("e5m10", rules=(roundoff.Rule(module="*inner*", format="e4m3", operands="e5m2"),)),
+    "parts": roundoff.Policy("e5m10").with_rules(
+        roundoff.Rule(within="Net.convolved", format="e5m4"),
+        roundoff.Rule(within="learn", format="e5m8"),
+        roundoff.Rule(within="learn", role="optimizer", format="e8m4"),
+        roundoff.Rule(within="average", format="e8m3"),
+    ),
     "outside": roundoff.Policy("e5m10", rules=(roundoff.Rule(module="", format="e5m4"),)),
     "nothing else": roundoff.Policy("fp32", rules=(roundoff.Rule("mm", role="backward", format="e4m3"),)),
     "recipe": roundoff.Policy.fp8("rowwise", "e5m10"),
@@ -56,7 +62,10 @@ class Net(torch.nn.Module):
 
     def forward(self, x):
         x = checkpoint(self.inner, self.first(x).relu(), use_reentrant=False)
-        return self.last(self.conv(x[:, None]).flatten(1))
+        return self.last(self.convolved(x[:, None]).flatten(1))
+
+    def convolved(self, x):
+        return self.conv(x) * 1.1
 
 
 def trained(steps=3, net=None):
@@ -69,9 +78,10 @@ def trained(steps=3, net=None):
         optimizer.zero_grad()
         loss = (net(x) - y).square().mean()
         (slope,) = torch.autograd.grad(net.last.weight.square().sum() * loss, net.last.weight, create_graph=True)
-        (loss + slope.square().mean()).backward()
-        optimizer.step()
-        with torch.no_grad(), roundoff.in_role("averages"):
+        with roundoff.part("learn"):
+            (loss + slope.square().mean()).backward()
+            optimizer.step()
+        with torch.no_grad(), roundoff.part("average"), roundoff.in_role("averages"):
             for mean, p in zip(average, net.parameters(), strict=True):
                 mean.lerp_(p, 0.1)
     return [*(p.detach() for p in net.parameters()), *average]
@@ -84,8 +94,9 @@ def test_training_gives_the_same_bits_and_audit(name, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_both_sides_find_the_same_place(monkeypatch):
-    simulation = roundoff.simulate(POLICIES["modules"])
+@pytest.mark.parametrize("name", ["modules", "parts"])
+def test_both_sides_find_the_same_place(name, monkeypatch):
+    simulation = roundoff.simulate(POLICIES[name])
     dispatch, places = Simulation.__torch_dispatch__, set()
 
     def comparing(self, *args, **kwargs):
@@ -97,7 +108,9 @@ def test_both_sides_find_the_same_place(monkeypatch):
     with simulation, simulation._runner.held():  # so that every operation comes to Python
         trained()
     assert {role for role, _ in places} == {"forward", "backward", "optimizer", "averages"}
-    assert {("backward", "Net.inner.0"), ("backward", "Net.conv"), ("backward", ""), ("averages", "")} <= places
+    learn, convolved = "learn: ", "Net.convolved: " if name == "parts" else ""
+    assert {("backward", "Net.inner.0"), ("backward", f"{convolved}Net.conv"), ("averages", "average: ")} <= places
+    assert {("optimizer", learn), ("backward", learn)} <= places
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -194,6 +194,10 @@ def test_on_the_command_line(tmp_path, monkeypatch, capfd, library):
     assert printed("--exact-in", "Loop") == f"{third} {third} {(roundoff.round(x, 'e5m3') / 5).tolist()}"
     third_alone = f"{exact} {roundoff.round(x / 3, 'e5m3').tolist()} {(x / 5).tolist()}"
     assert printed("--only-in", "a_library:scaled") == third_alone
+    rounded_third = roundoff.round(x, "e5m3") / 3
+    for policy in ("e5m2", "{preset: every-op, format: e5m2}"):
+        of_part = printed("--part", f"scaled={policy}").split("] [")[1]
+        assert of_part == str(roundoff.round(rounded_third, "e5m2").tolist())[1:-1]
 
 
 def test_simulations_of_two_policies_inside_each_other(library):

@@ -1,0 +1,263 @@
+"""Parts of a program that have names: functions while they run, and blocks in which the program says one."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from ...formats import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import CodeType, FrameType
+
+_BEFORE_MODULE = ": "
+_INSIDE = "/"
+
+
+def place_in(part: str, module: str) -> str:
+    """The path of a module in a part of the program: ``generate: Llama.layers.0``; without a part the module alone."""
+    return f"{part}{_BEFORE_MODULE}{module}" if part else module
+
+
+def split(place: str) -> tuple[str, str]:
+    """The part, and the module, of a path that :func:`place_in` has made."""
+    part, colon, module = place.partition(_BEFORE_MODULE)
+    return (part, module) if colon else ("", place)
+
+
+def inside_of(part: str, name: str) -> str:
+    """The part that ``name`` is inside of another part; a part that calls itself is one."""
+    around = part.split(_INSIDE) if part else []
+    return part if name in around else _INSIDE.join((*around, name))
+
+
+def fits(part: str, patterns: Sequence[str]) -> bool:
+    """Whether a part, or one around it, fits some pattern, and none behind a ``!``. No part is the empty one."""
+    names = part.split(_INSIDE)
+    against = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
+    meant = [pattern for pattern in patterns if not pattern.startswith("!")] or ["*"]
+    return _any(names, meant) and not _any(names, against)
+
+
+def _any(names: Sequence[str], patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern.rpartition(":")[2]) for name in names for pattern in patterns)
+
+
+class Parts(NamedTuple):
+    """What a program was in while it was followed.
+
+    Attributes:
+        begun: names of the parts that began.
+        functions: qualified names of all functions that were called, if functions were followed.
+    """
+
+    begun: set[str]
+    functions: set[str]
+
+
+NO_PARTS = Parts(set(), set())
+
+
+class PartFollower(Protocol):
+    """Follows the parts of the program that begin and end in a thread."""
+
+    parts: Parts
+    """What the program was in while this followed it."""
+
+    def part_begins(self, name: str) -> None:
+        """A part of this name begins."""
+
+    def part_ends(self) -> None:
+        """The part that began last ends."""
+
+
+class _Watch:
+    """What is followed in one thread for one follower.
+
+    Args:
+        follower: is told of parts.
+        patterns: of the functions that are parts; without any, blocks alone are.
+    """
+
+    def __init__(self, follower: PartFollower, patterns: Sequence[str]) -> None:
+        self.follower = follower
+        self.times = 1
+        self.patterns = patterns
+        # By the code's address: the code, which keeps its address by this, and its name if it is a part.
+        self._known: dict[int, tuple[CodeType, str | None]] = {}
+        self._frames: list[int] = []
+        self._open = 0
+
+    def part_begins(self, name: str) -> None:
+        """Tells of a part that begins."""
+        self._open += 1
+        self.follower.parts.begun.add(name)
+        self.follower.part_begins(name)
+
+    def part_ends(self) -> None:
+        """Tells of the end of the part that began last."""
+        self._open -= 1
+        self.follower.part_ends()
+
+    def leave(self) -> None:
+        """Tells of the end of all that has begun."""
+        while self._open:
+            self.part_ends()
+
+    def begins(self, frame: FrameType) -> None:
+        """The function of a frame begins or goes on."""
+        code = frame.f_code
+        known = self._known.get(id(code))
+        if known is None:
+            known = self._known[id(code)] = code, self._name(frame)
+        if known[1] is not None:
+            self._frames.append(id(frame))
+            self.part_begins(known[1])
+
+    def ends(self, frame: FrameType) -> None:
+        """The function of a frame ends or is suspended."""
+        if self._frames and self._frames[-1] == id(frame):
+            self._frames.pop()
+            self.part_ends()
+
+    def _name(self, frame: FrameType) -> str | None:
+        name = frame.f_code.co_qualname
+        self.follower.parts.functions.add(name)
+        full = f"{frame.f_globals.get('__name__')}:{name}"
+        return name if any(fnmatchcase(full if ":" in p else name, p) for p in self.patterns) else None
+
+
+class _Here(threading.local):
+    """What is followed in this thread."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.watches: list[_Watch] = []
+        self.hook: Callable[[FrameType, str, Any], object] | None = None
+        self.other_profiler: Any = None
+
+
+_here = _Here()
+
+
+@contextmanager
+def part(name: str) -> Iterator[None]:
+    """Operations in the block belong to a part of the program with this name. Also a decorator.
+
+    ``with roundoff.part("rollout"):`` gives a part of one's own code a name, by which rules of policies give it an
+    arithmetic (``Rule(within="rollout", format="e4m3")``), and by which audits and reports tell what runs in it.
+    Functions need no such block: rules know them by their qualified names. Operations of the backward pass belong to
+    the part of their forward operation. Outside of simulations it does nothing.
+
+    Args:
+        name: any text without ``/ : * ? [ !``.
+
+    Raises:
+        FormatError: it is no such text.
+    """
+    if not isinstance(name, str) or not name.strip() or set(name) & set("/:*?[!"):
+        raise FormatError(f"name of a part must be a text without / : * ? [ !, got {name!r}")
+    _here.said.append(name)
+    told = list(_here.watches)
+    try:
+        for watch in told:
+            watch.part_begins(name)
+        yield
+    finally:
+        for watch in told:
+            if watch in _here.watches:
+                watch.part_ends()
+        _here.said.pop()
+
+
+def follow(follower: PartFollower, patterns: Sequence[str]) -> None:
+    """Has a follower told, from now on and in this thread, of parts, and first of those that it is in.
+
+    Args:
+        follower: is told; where it is followed already, this is counted.
+        patterns: of functions, by qualified name, or by ``package.module:`` and that.
+
+    Raises:
+        FormatError: a profiler that is not written in Python has the place by which calls of functions are followed.
+    """
+    watch = _watch_of(follower)
+    if watch:
+        watch.times += 1
+        return
+    watch = _Watch(follower, patterns)
+    if patterns and _here.hook is None:
+        _take_hook()
+    _here.watches.append(watch)
+    for name in _here.said:
+        watch.part_begins(name)
+    if patterns:
+        for frame in _stack():
+            watch.begins(frame)
+
+
+def unfollow(follower: PartFollower) -> bool:
+    """Ends what :func:`follow` began.
+
+    Returns:
+        Whether functions were followed all the time: no profiler that began meanwhile has ended it.
+    """
+    watch = _watch_of(follower)
+    if watch is None:
+        return True
+    watch.times -= 1
+    if watch.times == 0:
+        _here.watches.remove(watch)
+        watch.leave()
+        if _here.hook is not None and not any(other.patterns for other in _here.watches):
+            return _give_hook_back()
+    return True
+
+
+def _watch_of(follower: PartFollower) -> _Watch | None:
+    return next((watch for watch in _here.watches if watch.follower is follower), None)
+
+
+def _stack() -> list[FrameType]:
+    """The frames of this thread, the outermost one first."""
+    frames = []
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the only access there is
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    return frames[::-1]
+
+
+def _take_hook() -> None:
+    other = sys.getprofile()
+    if other is not None and not callable(other):
+        raise FormatError(
+            "rules within functions follow calls by sys.setprofile, which another profiler (cProfile) has taken: run"
+            " without it"
+        )
+    watches = _here.watches
+
+    def hook(frame: FrameType, event: Any, argument: Any) -> None:
+        if event == "call":
+            for watch in watches:
+                watch.begins(frame)
+        elif event == "return":
+            for watch in watches:
+                watch.ends(frame)
+        if other is not None:
+            other(frame, event, argument)
+
+    _here.hook, _here.other_profiler = hook, other
+    sys.setprofile(hook)
+
+
+def _give_hook_back() -> bool:
+    hook, other = _here.hook, _here.other_profiler
+    _here.hook = _here.other_profiler = None
+    if sys.getprofile() is not hook:
+        return False
+    sys.setprofile(other)
+    return True
