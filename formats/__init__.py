@@ -21,7 +21,6 @@ from .families.qtorch import QtorchFormat
 from .families.quarl import QuarlFormat
 from .families.scaled_float import ScaledFloatFormat
 from .families.table import TableFormat
-from .gradients import fake_round
 from .packing import pack, unpack
 from .rounding import round
 
@@ -62,7 +61,6 @@ __all__ = [
     "ScaledFloatFormat",
     "Suffix",
     "TableFormat",
-    "fake_round",
     "pack",
     "register",
     "round",

@@ -9,20 +9,19 @@ from torch._C import _are_functorch_transforms_active
 from torch.autograd import forward_ad
 
 from .base.errors import FormatError
-from .base.format import Format
-from .base.modes import Overflow, RandomBits, Rounding
 from .base.on_device import where
-from .rounding import round
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .base.format import Format
+    from .base.modes import Random
+
 Bounds = tuple[float, float]
-Random = RandomBits | torch.Tensor | None
 Gradient = Literal["straight-through", "clipped"]
 
 
-class _FakeRound(torch.autograd.Function):
+class _Round(torch.autograd.Function):
     """Rounds forward, and passes gradients through backward, all of them or those in range."""
 
     @staticmethod
@@ -36,7 +35,7 @@ class _FakeRound(torch.autograd.Function):
         return _passed(ctx, gradients[0]), None, None
 
 
-class _FakeRoundInTransforms(torch.autograd.Function):
+class _RoundInTransforms(torch.autograd.Function):
     """Gradients of a rounding in torch.func and forward-mode differentiation, in the slower form that they ask for."""
 
     generate_vmap_rule = True
@@ -69,38 +68,14 @@ def _passed(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
     return where((x >= low) & (x <= high), gradient, 0.0)
 
 
-def fake_round(
-    x: torch.Tensor,
-    format: Format | str,
-    *,
-    rounding: Rounding | str = Rounding.NEAREST_EVEN,
-    overflow: Overflow | str | None = None,
-    random: RandomBits | torch.Tensor | None = None,
-    gradient: Gradient = "straight-through",
+def round_with_gradient(
+    x: torch.Tensor, fmt: Format, gradient: Gradient, random: Random, rounded: Callable[..., torch.Tensor]
 ) -> torch.Tensor:
-    """:func:`roundoff.round`, differentiable: as if rounding were the identity, or a clamp to the format's range.
-
-    The gradient itself is not rounded. Source: Bengio, Leonard, Courville, "Estimating or propagating gradients through
-    stochastic neurons" (2013), for the straight-through estimator; clipped as in Hubara et al., "Quantized neural
-    networks" (2016).
-
-    Args:
-        x: float32 or float64, any shape and device.
-        format: a format or its name; inside ``torch.compile`` a format, since names are not read there.
-        rounding: as for ``round``.
-        overflow: as for ``round``.
-        random: as for ``round``.
-        gradient: ``"straight-through"``: dL/dx = dL/dy; ``"clipped"``: 0 where ``x`` lies outside the numbers of the
-            format that ``x.dtype`` holds, or is NaN.
-
-    Returns:
-        A tensor of the shape and dtype of ``x`` that requires a gradient if ``x`` does. Forward-mode differentiation
-        and the transforms of torch.func work alike.
+    """Rounds ``x`` by ``rounded(x, random)``, with the gradient that :func:`roundoff.round` describes.
 
     Raises:
-        FormatError: as for ``round``; or ``gradient`` is neither; or clipped, and the data decide the range.
+        FormatError: ``gradient`` is none that there is; or clipped, and the data decide the range.
     """
-    fmt = Format.parse(format)
     if gradient not in ("straight-through", "clipped"):
         raise FormatError(f"gradient must be 'straight-through' or 'clipped', got {gradient!r}")
     bounds = None
@@ -110,16 +85,12 @@ def fake_round(
             raise FormatError(
                 f"{fmt} takes its range from the data, which leaves nothing to clip; use straight-through"
             )
-
-    def rounded(x: torch.Tensor, random: Random) -> torch.Tensor:
-        return round(x, fmt, rounding=rounding, overflow=overflow, random=random)
-
     transformed = not torch.compiler.is_compiling() and (_are_functorch_transforms_active() or _in_forward_mode())
     result: torch.Tensor
     if transformed:
-        result = _FakeRoundInTransforms.apply(x, random, rounded, bounds)  # type: ignore[no-untyped-call]
+        result = _RoundInTransforms.apply(x, random, rounded, bounds)  # type: ignore[no-untyped-call]
     else:
-        result = _FakeRound.apply(x, rounded(x, random), bounds)  # type: ignore[no-untyped-call]
+        result = _Round.apply(x, rounded(x, random), bounds)  # type: ignore[no-untyped-call]
     return result
 
 

@@ -16,9 +16,12 @@ from .base.layouts import is_dense
 from .base.memory import apart, is_traced, is_virtual, settled
 from .base.modes import Overflow, RandomBits, Rounding, check_choices
 from .base.operator import as_operator
+from .gradients import round_with_gradient
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from .gradients import Gradient
 
 __all__ = ["Backend", "is_dense", "round"]
 
@@ -33,6 +36,8 @@ def round(
     rounding: Rounding | str = Rounding.NEAREST_EVEN,
     overflow: Overflow | str | None = None,
     random: RandomBits | torch.Tensor | None = None,
+    seed: int | None = None,
+    gradient: Gradient | None = None,
     backend: Backend = "native",
 ) -> torch.Tensor:
     """Rounds every element of ``x`` to a number of ``format``: the nearest one, ties to even, if nothing else is asked.
@@ -44,6 +49,11 @@ def round(
     zero there, and to-odd, the largest number instead, as in IEEE 754), the largest number, or wrapping round
     (integers and fixed point only). An infinite ``x`` gives what overflow to nearest gives.
 
+    With a ``gradient`` rounding is differentiable, as if it were the identity, or a clamp to the format's range; the
+    gradient itself is not rounded. Source: Bengio, Leonard, Courville, "Estimating or propagating gradients through
+    stochastic neurons" (2013), for the straight-through estimator; clipped as in Hubara et al., "Quantized neural
+    networks" (2016).
+
     Args:
         x: float32 or float64, any shape, strides and device; or float16 or bfloat16, computed in float32. It is not
             changed.
@@ -54,18 +64,35 @@ def round(
         overflow: the overflow policy; that of the format if None.
         random: for stochastic rounding, the counter-based :class:`RandomBits`, or a tensor of random integers of the
             shape of ``x`` (uint8: 8 bits an element, uint16: 16, int32, uint32 and int64: the lowest 32).
+        seed: in place of ``random``, for a single rounding: the same as ``random=RandomBits(seed)``.
+        gradient: ``None``: the result has none, since the derivative of rounding is zero almost everywhere;
+            ``"straight-through"``: dL/dx = dL/dy; ``"clipped"``: 0 where ``x`` lies outside the numbers of the format
+            that ``x.dtype`` holds, or is NaN. ``format`` is then no list, and inside of ``torch.compile`` no name.
         backend: ``"qtorch"`` calls the library qtorch instead, whose answers differ: ties go away from zero, overflow
             saturates, infinity and NaN become the largest number, the top exponent holds numbers, and zero has
             no sign. CPU or CUDA, float32 only; it is compiled when first used.
 
     Returns:
-        A new tensor of the same shape, dtype and device, with ``x``'s strides where ``x`` is dense, detached from
-        autograd: the derivative of rounding is zero almost everywhere. See :func:`roundoff.fake_round` for another.
+        A new tensor of the same shape, dtype and device, with ``x``'s strides where ``x`` is dense. It is detached from
+        autograd, unless a ``gradient`` is asked for: then it requires one if ``x`` does, and the transforms of
+        torch.func and forward-mode differentiation have it, too.
 
     Raises:
         FormatError: ``x`` is no float32 or float64 strided tensor, or cannot hold the format; a mode or policy does
-            not exist or does not suit the format; random bits are missing, or given to another mode.
+            not exist or does not suit the format; random bits are missing, or given to another mode, or a seed, too;
+            the gradient is none that there is, or it is to be clipped and the data decide the range.
     """
+    if seed is not None:
+        if random is not None:
+            raise FormatError("give seed or random, which says more, and not both")
+        random = RandomBits(seed)
+    if gradient is not None:
+        fmt = Format.parse(format)  # type: ignore[arg-type]  # what is no text gets Format's own message
+
+        def rounded(x: torch.Tensor, random: RandomBits | torch.Tensor | None) -> torch.Tensor:
+            return round(x, fmt, rounding=rounding, overflow=overflow, random=random, backend=backend)
+
+        return round_with_gradient(x, fmt, gradient, random, rounded)
     if isinstance(x, torch.Tensor) and x.dtype in _HALVES and not torch.compiler.is_compiling():
         return _round_half(x, format, rounding, overflow, random, backend)
     if isinstance(format, (list, tuple)):
@@ -78,9 +105,9 @@ def round(
     x = x.detach()
     if backend != "native":
         return _round_with(backend, x, fmt, rounding, overflow)
-    if _len_torch_dispatch_stack():
-        return _round_among_modes(x, fmt, rounding, overflow, random)
-    return fmt.rounded(x, rounding, overflow, random)
+    alone = not _len_torch_dispatch_stack()
+    how = (rounding, overflow, random)
+    return fmt.rounded(x, *how) if alone else _round_among_modes(x, fmt, *how)
 
 
 @apart

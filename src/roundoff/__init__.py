@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         Rounding,
         RoundoffError,
         TableFormat,
-        fake_round,
         register,
         round,
     )
@@ -75,7 +74,6 @@ __all__ = [
     "compile",
     "exact",
     "export",
-    "fake_round",
     "importance_weights",
     "in_role",
     "log",

@@ -6,7 +6,7 @@ from comparing import same_bits
 from families_exact import random_patterns
 
 import roundoff
-from roundoff.formats import FloatFormat, Format, FormatError, RandomBits, Rounding, fake_round
+from roundoff.formats import FloatFormat, Format, FormatError, RandomBits, Rounding
 from roundoff.formats.arithmetic.float_tensors import round_by_mode, round_nearest
 from roundoff.formats.as_data import compiled_nearest, row_parameters
 from roundoff.formats.base.random_words import hash_tensor, keys
@@ -93,7 +93,7 @@ def test_gradients_inside_a_compiled_function():
     torch._dynamo.reset()
     x = torch.randn(100, generator=torch.Generator().manual_seed(0), requires_grad=True)
     fmt = Format.parse("fp8_e4m3")
-    function = torch.compile(lambda x: (fake_round(x, fmt, gradient="clipped") * 3).sum(), fullgraph=True)
+    function = torch.compile(lambda x: (roundoff.round(x, fmt, gradient="clipped") * 3).sum(), fullgraph=True)
     function(x).backward()
     assert x.grad.tolist() == [3.0] * 100
 
@@ -101,14 +101,14 @@ def test_gradients_inside_a_compiled_function():
 def test_straight_through_gradients():
     x = torch.tensor([0.1, -3.0, 500.0, -1e9, torch.nan], requires_grad=True)
     weights = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
-    y = fake_round(x, "fp8_e4m3", overflow="saturate")
+    y = roundoff.round(x, "fp8_e4m3", overflow="saturate", gradient="straight-through")
     assert same_bits(y.detach(), roundoff.round(x, "fp8_e4m3", overflow="saturate"))
     (y * weights)[:4].sum().backward()
     assert x.grad.tolist() == [1.0, 2.0, 3.0, 4.0, 0.0]
     x.grad = None
-    (fake_round(x, "fp8_e4m3", overflow="saturate", gradient="clipped") * weights)[:4].sum().backward()
+    (roundoff.round(x, "fp8_e4m3", overflow="saturate", gradient="clipped") * weights)[:4].sum().backward()
     assert x.grad.tolist() == [1.0, 2.0, 0.0, 0.0, 0.0]
-    assert not fake_round(x.detach(), "e5m10").requires_grad
+    assert not roundoff.round(x.detach(), "e5m10", gradient="straight-through").requires_grad
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_clipped_gradients_end_where_the_numbers_do(name, low, high):
     inside = torch.nextafter(ends, torch.zeros(2))
     outside = torch.nextafter(ends, torch.tensor([-torch.inf, torch.inf]))
     x = torch.cat([inside, ends, outside, torch.tensor([-torch.inf, torch.inf, torch.nan])]).requires_grad_()
-    fake_round(x, fmt, gradient="clipped").sum().backward()
+    roundoff.round(x, fmt, gradient="clipped").sum().backward()
     assert x.grad.tolist() == [1.0] * 4 + [0.0] * 5
 
 
@@ -132,7 +132,9 @@ def test_training_through_rounding_reaches_a_number_of_the_format():
     optimizer = torch.optim.SGD([weight], lr=0.1)
     for step in range(200):
         optimizer.zero_grad()
-        rounded = fake_round(weight, "fp4_e2m1", rounding="stochastic", random=RandomBits(0, step))
+        rounded = roundoff.round(
+            weight, "fp4_e2m1", rounding="stochastic", random=RandomBits(0, step), gradient="straight-through"
+        )
         (rounded - target).square().sum().backward()
         optimizer.step()
     assert (weight - target).abs().max() < 0.25
@@ -140,7 +142,7 @@ def test_training_through_rounding_reaches_a_number_of_the_format():
 
 def test_bad_gradients_are_named():
     with pytest.raises(FormatError, match="'straight-through' or 'clipped', got 'ste'"):
-        fake_round(torch.ones(1), "e5m10", gradient="ste")
+        roundoff.round(torch.ones(1), "e5m10", gradient="ste")
     for name in ("int8", "mxfp4", "mxfp8_e5m2", "bfp8_16", "nvfp4"):  # blocks too: the data decide their range
         with pytest.raises(FormatError, match="from the data"):
-            fake_round(torch.ones(4), name, gradient="clipped")
+            roundoff.round(torch.ones(4), name, gradient="clipped")

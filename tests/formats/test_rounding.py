@@ -52,3 +52,25 @@ def test_a_simulation_around_does_not_round_half_precision_tensors_before(dtype)
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_empty_half_precision_tensors(dtype):
     assert roundoff.round(torch.zeros(0, 3, dtype=dtype), "e5m2").shape == (0, 3)
+
+
+def test_a_seed_stands_for_its_random_bits():
+    x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    rounded = roundoff.round(x, "e5m2", rounding="stochastic", seed=7)
+    assert same_bits(rounded, roundoff.round(x, "e5m2", rounding="stochastic", random=roundoff.RandomBits(7)))
+    assert not same_bits(rounded, roundoff.round(x, "e5m2", rounding="stochastic", seed=8))
+    with pytest.raises(FormatError, match="give seed or random"):
+        roundoff.round(x, "e5m2", rounding="stochastic", seed=7, random=roundoff.RandomBits(7))
+    with pytest.raises(FormatError, match="random bits"):
+        roundoff.round(x, "e5m2", seed=7)
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32], ids=str)
+def test_a_gradient_changes_no_number(dtype):
+    x = torch.randn(200, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
+    rounded = roundoff.round(x, "e4m3", rounding="stochastic", seed=3, gradient="straight-through")
+    assert torch.equal(rounded.detach(), roundoff.round(x, "e4m3", rounding="stochastic", seed=3))
+    (rounded * 3).sum().backward()
+    assert x.grad.tolist() == [3.0] * 200
+    with pytest.raises(FormatError, match="a format is given as text"):
+        roundoff.round(x, ["e5m2"], gradient="straight-through")

@@ -87,7 +87,7 @@ NAMES: dict[str, PrivateName] = {
         FORMATS, "gives stand-ins the strides that rounding gives", _FAILS
     ),
     "torch.autograd.forward_ad._current_level": PrivateName(
-        FORMATS, "tells whether forward mode is on", "fake_round fails"
+        FORMATS, "tells whether forward mode is on", "rounding with a gradient fails"
     ),
     "torch.autograd.forward_ad._set_fwd_grad_enabled": PrivateName(
         SIMULATIONS, "keeps shadows out of forward mode", "shadows fail"

@@ -179,7 +179,7 @@ def test_a_field_may_state_what_is_declared():
     assert pickle.loads(pickle.dumps(fmt)) == fmt
     with pytest.raises(TypeError, match="'max'"):
         WithFields("fields", 3)
-    clipped = roundoff.fake_round(torch.tensor([5.0, 1.2], requires_grad=True), fmt, gradient="clipped")
+    clipped = roundoff.round(torch.tensor([5.0, 1.2], requires_grad=True), fmt, gradient="clipped")
     assert clipped.tolist() == [3.0, 1.0]
     assert {other.block for other in neighbours(fmt)} == {2, 8}
 

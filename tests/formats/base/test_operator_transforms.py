@@ -1,6 +1,7 @@
 """Rounding inside torch.func, on fake tensors, in traced programs, and on DTensors."""
 
 import os
+from functools import partial
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import roundoff
-from roundoff.formats import Format, FormatError, RandomBits, fake_round
+from roundoff.formats import Format, FormatError, RandomBits
 
 FAMILIES = ["e5m10", "e8m0fnu", "q3.4", "int8", "int8_ax0", "int8_s0.1", "mxfp8_e4m3", "nvfp4", "nf4", "posit16",
             "lns8_3", "ternary", "fp8_e4m3_tensor"]  # fmt: skip
@@ -29,7 +30,7 @@ def stacked(function, x, dim=0):
 @pytest.mark.parametrize("how", MODES, ids=lambda how: how.get("rounding", "nearest"))
 @pytest.mark.parametrize("name", FAMILIES)
 def test_vmap_rounds_each_sample_as_if_alone(name, how, x):
-    for function in (roundoff.round, fake_round):
+    for function in (roundoff.round, partial(roundoff.round, gradient="straight-through")):
 
         def rounded(part, function=function):
             return function(part, name, **how)
@@ -45,7 +46,7 @@ def test_vmap_takes_random_bits_of_each_sample(name, x):
     bits = torch.randint(0, 256, x.shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
 
     def rounded(part, random):
-        return fake_round(part, name, rounding="stochastic", random=random)
+        return roundoff.round(part, name, rounding="stochastic", random=random, gradient="straight-through")
 
     expected = torch.stack([rounded(*pair) for pair in zip(x, bits, strict=True)])
     assert same_bits(torch.vmap(rounded)(x, bits), expected)
@@ -59,7 +60,7 @@ def test_derivatives_are_those_of_the_identity_and_of_a_constant(name, x):
     x, direction = x[0], torch.full_like(x[0], 3.0)
 
     def straight(y):
-        return fake_round(y, name)
+        return roundoff.round(y, name, gradient="straight-through")
 
     def flat(y):
         return roundoff.round(y, name)
@@ -87,7 +88,7 @@ def test_clipped_derivatives():
     x = torch.tensor([0.5, 500.0, -500.0, torch.nan, torch.inf])
 
     def clipped(y):
-        return fake_round(y, "fp8_e4m3", gradient="clipped")
+        return roundoff.round(y, "fp8_e4m3", gradient="clipped")
 
     passed = torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0])
     assert torch.equal(torch.func.vjp(clipped, x)[1](torch.ones(5))[0], passed)
@@ -99,7 +100,7 @@ def test_clipped_derivatives():
 def test_fake_tensors_have_a_shape(name, x):
     with FakeTensorMode() as mode:
         fake = mode.from_tensor(x)
-        for function in (roundoff.round, fake_round):
+        for function in (roundoff.round, partial(roundoff.round, gradient="straight-through")):
             result = function(fake, name)
             assert (result.shape, result.stride(), result.dtype) == (x.shape, x.stride(), x.dtype)
     assert not roundoff.round(x, name).isnan().any()  # no table was made of fake numbers
@@ -138,7 +139,7 @@ def test_dtensors(mesh, x):
     total = DTensor.from_local(x, mesh, [Partial()])
     assert same_bits(roundoff.round(total, "e5m2").full_tensor(), roundoff.round(x, "e5m2"))
     parameter = torch.nn.Parameter(distribute_tensor(x, mesh, [Shard(0)]))
-    fake_round(parameter, "e5m10").sum().backward()
+    roundoff.round(parameter, "e5m10", gradient="straight-through").sum().backward()
     assert torch.equal(parameter.grad.full_tensor(), torch.ones_like(x))
     with pytest.raises(FormatError, match="plain tensors, got one of class DTensor"):
         roundoff.round(total, "e5m2", backend="qtorch")
