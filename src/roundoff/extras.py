@@ -31,7 +31,7 @@ UNDER_GPL = {"minatar": "minatar", "ale_py": "ale-py"}
 """What no extra brings, since its licence is the GPL: by the name to import, the name to install."""
 
 TRACKERS = {"wandb": "wandb", "mlflow": "mlflow"}
-"""To one of which a sweep logs itself, and which no extra brings alone: by the name to import, the name to install."""
+"""Packages that a sweep may log itself to, which no extra brings alone: by the name to import, the name to install."""
 
 
 def missing(package: str) -> MissingExtraError | None:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 @final
 class LogTo(BaseModel):
-    """Where a sweep logs itself. No run depends on it.
+    """The tracker to which a sweep logs itself. No run depends on it.
 
     Attributes:
         name: of the tracker.
