@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 
 import roundoff
-from roundoff.agents import KahanEMA, stochastic_target
 from roundoff.agents.optimizers.decisions import add_product
 from roundoff.formats.tools.recursions import least_change, reach
+from roundoff.remedies import KahanEMA, stochastic_target
 
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "recursions"
 BITS = range(2, 11)

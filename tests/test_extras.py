@@ -165,7 +165,7 @@ layer = torch.nn.Linear(4, 1)
 with roundoff.simulate("e5m10", observe=True) as simulation:
     layer(torch.ones(2, 4)).sum().backward()
 print(simulation.report(), simulation.report().table.shape, simulation.audit().table.shape)
-from roundoff.agents import kahan_add_, softplus
+from roundoff.remedies import kahan_add_, softplus
 import roundoff.testing
 """
     commands = ["formats e4m3", "verify --quick e2m1", "--version", "--help", "run --format e5m2 script.py"]

@@ -55,7 +55,7 @@ class DynamicLossScale(ABC):
         if not isinstance(optimizer, AdamBase):
             raise RunError(
                 f"{type(self).__name__} scales the buffers of roundoff's Adam and HAdam, got a"
-                f" {type(optimizer).__module__}.{type(optimizer).__name__}; use roundoff.agents.HAdam"
+                f" {type(optimizer).__module__}.{type(optimizer).__name__}; use roundoff.remedies.HAdam"
             )
         if not (0 < initial_scale < math.inf and growth_interval >= 1 and largest > 0):
             raise RunError(

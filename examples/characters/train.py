@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import roundoff
-from roundoff.agents import CompoundLossScaler, HAdam
+from roundoff.remedies import CompoundLossScaler, HAdam
 
 TEXT = Path(__file__).with_name("text.txt").read_text(encoding="utf-8")
 CHARACTERS = sorted(set(TEXT))

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import roundoff
-from roundoff.agents import CompoundLossScaler, HAdam
+from roundoff.remedies import CompoundLossScaler, HAdam
 
 
 def data() -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,22 +9,13 @@ import torch
 from pydantic import ValidationError
 from torch.utils._pytree import tree_leaves
 
-from roundoff.agents import (
-    BASELINES,
-    FIXES,
-    SAC,
-    Adam,
-    LossScaler,
-    MasterWeights,
-    TrainConfig,
-    coerce_,
-    train,
-)
+from roundoff.agents import BASELINES, FIXES, SAC, TrainConfig, train
 from roundoff.agents.experience.replay import Replay
 from roundoff.agents.optimizers.network_optimizer import NetworkOptimizer
 from roundoff.analysis import read_experiment
 from roundoff.analysis.tables.summary import summarize
 from roundoff.formats import Format, round
+from roundoff.remedies import Adam, LossScaler, MasterWeights, coerce_
 from roundoff.simulate import simulate
 
 OBSERVATION, ACTION = 5, 2

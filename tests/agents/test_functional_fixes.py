@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from roundoff.agents import KahanEMA, PlainEMA, RunError, kahan_add_
+from roundoff.agents import RunError
 from roundoff.agents.models.normal_fix import normal_log_prob, normal_log_prob_naive
 from roundoff.agents.models.softplus_fix import softplus, softplus_naive
 from roundoff.formats import Format, round
+from roundoff.remedies import KahanEMA, PlainEMA, kahan_add_
 from roundoff.simulate import simulate
 
 HALF = "e5m10"

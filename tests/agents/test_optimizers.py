@@ -7,9 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roundoff.agents import Adam, CompoundLossScaler, HAdam, KahanEMA, RunError
+from roundoff.agents import RunError
 from roundoff.agents.optimizers import adam, decisions
 from roundoff.formats import round
+from roundoff.remedies import Adam, CompoundLossScaler, HAdam, KahanEMA
 from roundoff.simulate import Policy, Rule, simulate
 
 HALF = "e5m10"
@@ -311,7 +312,7 @@ def test_a_table_has_the_numbers_of_the_steps_of_its_optimizer():
 
 def test_what_cannot_be_scaled_is_refused():
     p = torch.ones(2, requires_grad=True)
-    with pytest.raises(RunError, match=r"got a torch\.optim\.adam\.Adam; use roundoff\.agents\.HAdam"):
+    with pytest.raises(RunError, match=r"got a torch\.optim\.adam\.Adam; use roundoff\.remedies\.HAdam"):
         CompoundLossScaler(torch.optim.Adam([p]))
     with pytest.raises(RunError, match="got initial_scale=0"):
         CompoundLossScaler(HAdam([p]), initial_scale=0)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import roundoff
-from roundoff.agents import Adam, HAdam, KahanEMA, PlainEMA, TrainConfig, kahan_add_, recursions
+from roundoff.agents import TrainConfig, recursions
 from roundoff.agents.algorithms.policy_gradient import _summed_backwards
 from roundoff.agents.algorithms.value_learner import projected
 from roundoff.agents.config.recursions import remarks, said_of
@@ -24,6 +24,7 @@ from roundoff.analysis.reports.writing import report
 from roundoff.cli import app
 from roundoff.formats import FloatFormat
 from roundoff.formats.tools.recursions import least_change, reach, stop
+from roundoff.remedies import Adam, HAdam, KahanEMA, PlainEMA, kahan_add_
 
 BITS = range(1, 11)
 DISCOUNTS = [0.9, 0.95, 0.99, 0.997]

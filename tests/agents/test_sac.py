@@ -12,9 +12,10 @@ from textbook import modules_of
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from roundoff.agents import FIXES, SAC, Adam, HAdam, KahanEMA, PlainEMA, TrainConfig
+from roundoff.agents import FIXES, SAC, TrainConfig
 from roundoff.agents.experience.replay import Replay
 from roundoff.formats import Format, round
+from roundoff.remedies import Adam, HAdam, KahanEMA, PlainEMA
 
 OBSERVATION, ACTION = 5, 2
 CPU = torch.device("cpu")

@@ -12,13 +12,14 @@ from sac_pairs import RESTLESS, pair
 from sac_pairs import differences as different
 
 import roundoff
-from roundoff.agents import FIXES, HAdam, KahanEMA, TrainConfig, kahan_add_
+from roundoff.agents import FIXES, TrainConfig
 from roundoff.agents.algorithms.arithmetic import simulation_of
 from roundoff.agents.config.fixes import parse_fixes
 from roundoff.agents.optimizers.stochastic_compensation import step_towards, stochastic_kahan_add_
 from roundoff.agents.programs import compiled as compiled_updates
 from roundoff.agents.programs.compiled import CompiledUpdates
 from roundoff.formats import Format, FormatError, RandomBits
+from roundoff.remedies import HAdam, KahanEMA, kahan_add_
 
 FORMATS = ["e5m2", "e5m3", "e4m3", "e5m10", "e8m7", "e8m20"]
 STOCHASTIC = (*THE_SIX, "stochastic_compensation")

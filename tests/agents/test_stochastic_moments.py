@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from paired_agents import THE_SIX, differences, problems, slopes, states
 
 import roundoff
-from roundoff.agents import HAdam, stochastic_mean_, stochastic_mean_square_, stochastic_root_
 from roundoff.agents.optimizers.rmsprop import RMSProp
 from roundoff.formats import RandomBits
+from roundoff.remedies import HAdam, stochastic_mean_, stochastic_mean_square_, stochastic_root_
 
 MOMENTS = (*THE_SIX, "stochastic_moments")
 OF_MEANS = {

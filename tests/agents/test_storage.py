@@ -10,7 +10,7 @@ from runs import AfterSteps
 
 import roundoff
 from roundoff import Format, FormatError, RandomBits, Rounding, simulate
-from roundoff.agents import SAC, HAdam, Job, Quantization, TrainConfig, quantize, train, train_together
+from roundoff.agents import SAC, Job, Quantization, TrainConfig, quantize, train, train_together
 from roundoff.agents.config.storage import Storage
 from roundoff.agents.models.networks import MLP, forward
 from roundoff.agents.models.stored_layers import StoredLayers
@@ -20,6 +20,7 @@ from roundoff.agents.programs import compiled as compiled_updates
 from roundoff.agents.programs import population
 from roundoff.agents.run.stopping import Stopped
 from roundoff.agents.stored import Kept
+from roundoff.remedies import HAdam
 from roundoff.simulate import store
 
 pytestmark = pytest.mark.usefixtures("short_episodes")

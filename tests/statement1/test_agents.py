@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paired_agents import AGENTS, THE_SIX, differences, problems, slopes, states, subsets
 
-from roundoff.agents import HAdam
+from roundoff.remedies import HAdam
 
 # e11: float64's exponent, so that nothing over- or underflows: Statement 1 is about precision.
 WIDTHS = (12, 30, 48)

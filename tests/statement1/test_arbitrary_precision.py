@@ -14,10 +14,10 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from mpmath import mpf
 
-from roundoff.agents import Adam, HAdam, KahanEMA, PlainEMA, kahan_add_
 from roundoff.agents.models.normal_fix import normal_log_prob, normal_log_prob_naive
 from roundoff.agents.models.softplus_fix import softplus, softplus_naive
 from roundoff.formats import round
+from roundoff.remedies import Adam, HAdam, KahanEMA, PlainEMA, kahan_add_
 from roundoff.simulate import simulate
 
 HALF = "e5m10"

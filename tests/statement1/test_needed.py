@@ -10,11 +10,12 @@ import torch
 from paired_agents import CPU, THE_SIX
 from torch.nn import functional as F
 
-from roundoff.agents import SAC, CompoundLossScaler, HAdam, KahanEMA, PlainEMA, TrainConfig
+from roundoff.agents import SAC, TrainConfig
 from roundoff.agents.experience.replay import Replay
 from roundoff.agents.models.normal_fix import normal_log_prob, normal_log_prob_naive
 from roundoff.agents.models.softplus_fix import softplus, softplus_naive
 from roundoff.formats import Format, round
+from roundoff.remedies import CompoundLossScaler, HAdam, KahanEMA, PlainEMA
 from roundoff.simulate import simulate
 
 HALF = "e5m10"

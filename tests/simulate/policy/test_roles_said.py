@@ -5,8 +5,8 @@ import torch
 
 import roundoff
 from roundoff import Policy, Rule, simulate
-from roundoff.agents import KahanEMA, PlainEMA
 from roundoff.formats import FormatError
+from roundoff.remedies import KahanEMA, PlainEMA
 
 
 def test_a_rule_reaches_what_is_said_and_nothing_else():
