@@ -5,18 +5,19 @@ program is the one that it takes for a GPU; operations run on the CPU, so that b
 bottom of PyTorch's stack follows the marks through every operation: results of marked operands are marked, and so is
 what is made with ``device="cuda"``. It refuses operands on both devices, as a GPU does.
 
-Roundings are those by tensor operations. What it cannot show: the kernels of Triton; the bits of CUDA's kernels, which
-are others for reductions, exp and products; that a kernel exists; a kernel that waits and is not listed here;
-autograd's own threads; streams, pinned memory and the allocator.
+Roundings are those of the CPU's loops, as if by a kernel. What it cannot show: the kernels of Triton; the bits of
+CUDA's kernels, which are others for reductions, exp and products; that a kernel exists; a kernel that waits and is not
+listed here; autograd's own threads; streams, pinned memory and the allocator.
 """
 
 from contextlib import contextmanager
 from functools import cache
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from roundoff.formats.base import memory
+from roundoff.formats.base import family, memory
+from roundoff.formats.base.family import Family
 from roundoff.simulate.aten.storages import Storages
 
 CUDA = torch.device("cuda", 0)
@@ -166,8 +167,32 @@ def stand_ins(monkeypatch):
         depth = memory._len_torch_dispatch_stack
         patch.setattr(memory, "_len_torch_dispatch_stack", lambda: max(depth() - 1, 0))
         patch.setattr(memory, "_compiles_for", lambda _: False)
+        patch.setattr(Family, "_round_on_cpu", _as_a_kernel)
         with mode:
             yield mode
+
+
+def _as_a_kernel(fmt, source, target, how, copied=Family._round_on_cpu):
+    """Rounds stand-ins where they lie, and does not wait."""
+    with _disable_current_modes():  # so that the copy is a tensor of the CPU
+        if isinstance(how.random, _Tensor):
+            how = how._replace(random=how.random.clone())
+        copied(fmt, source.clone(), target, how)
+
+
+def memory_as_a_device(monkeypatch):
+    """From now on the CPU's memory is that of a device with kernels; what is copied to the CPU is rounded as usual."""
+    alone = Family._round_on_cpu
+
+    def on_cpu(*args):
+        with monkeypatch.context() as patch:
+            patch.setattr(family, "in_memory", memory.in_memory)
+            patch.setattr(family, "has_kernels", memory.has_kernels)
+            alone(*args)
+
+    monkeypatch.setattr(family, "in_memory", lambda _: False)
+    monkeypatch.setattr(family, "has_kernels", lambda _: True)
+    monkeypatch.setattr(Family, "_round_on_cpu", on_cpu)
 
 
 def _patch_properties(patch):

@@ -48,17 +48,6 @@ def special(dtype: torch.dtype) -> torch.Tensor:
     return torch.tensor([*points, torch.nan], dtype=dtype)
 
 
-def on_tensor_path(fmt, x: torch.Tensor, **how) -> torch.Tensor:
-    """``x`` rounded by the tensor operations that serve other devices."""
-
-    class Elsewhere(torch.Tensor):
-        """A tensor that the compiled loops do not take, as if it had no memory of its own."""
-
-    result = torch.empty_like(x)
-    fmt.round_into(x.as_subclass(Elsewhere), result, **how)
-    return result.as_subclass(torch.Tensor)
-
-
 def rounded(fmt, x: torch.Tensor, **how) -> torch.Tensor:
     """``x`` rounded by the quickest path."""
     result = torch.empty_like(x)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from devices import memory_as_a_device
 
 import roundoff.formats.tools.verify as verifying
 from roundoff import __version__
@@ -112,22 +113,21 @@ def test_a_kernel_of_a_device_that_was_replaced_is_broken(doctor, monkeypatch):
     monkeypatch.setattr(doctoring, "_tried_kernels", lambda device: (0, []) if device == "cpu" else tried)
     status, printed = doctor()
     assert status == 1
-    assert "rounds right to the bit (10 cases; 22 kinds of kernels compared with tensor operations)" in printed
+    assert "rounds right to the bit (10 cases; 22 kinds of kernels compared with the CPU)" in printed
     said = (
         "BROKEN: the kernel that rounds to e5m10 on cuda:0, torch.float32, up, fails with RuntimeError: no kernel image"
     )
-    assert f"{said}; tensor operations replace it" in printed
+    assert f"{said}; the CPU replaces it" in printed
 
 
 def test_kernels_are_tried_on_the_device(monkeypatch):
     """The CPU's memory stands for that of a device."""
-    monkeypatch.setattr(family, "in_memory", lambda _: False)
-    monkeypatch.setattr(family, "has_kernels", lambda _: True)
+    memory_as_a_device(monkeypatch)
     monkeypatch.setattr(family.Family, "_tried", property(lambda _: {}))
     monkeypatch.setattr(first_use, "_tried", {})
     monkeypatch.setattr(torch, "ones", lambda *shape, device: torch.full(shape, 1.0))
     for fmt in map(type, map(Format.parse, doctoring._OF_KERNELS)):
-        monkeypatch.setattr(fmt, "_round_on_device", family.Family._round_by_operations)
+        monkeypatch.setattr(fmt, "_round_on_device", family.Family._round_on_cpu)
     tried, replaced = doctoring._tried_kernels("cuda")
     assert tried >= 4 * len(doctoring._OF_KERNELS)
     assert not replaced

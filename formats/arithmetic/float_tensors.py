@@ -1,4 +1,6 @@
-"""The rounding kernels as tensor operations, for every device that torch has: the same bits as the CPU kernels.
+"""Rounding to floats as tensor operations: for graphs, for formats as data, and for exact sums on other devices.
+
+The bits are those of the CPU's loops.
 
 The parameters may be Python numbers or tensors that broadcast against the source; see
 :func:`.round_rows`.

@@ -1,7 +1,8 @@
 """What the families share: how roundings, codes and lists of numbers find their way, and checks.
 
-A family says how it rounds (``_round_memory``, ``_round_tensor``), and what it does on overflow but saturate
-(``_policy``); if it has codes, ``_encoded`` and ``_decoded``; if it lists its numbers, ``_values``.
+A family says how it rounds (``_round_memory``, by compiled loops), and what it does on overflow but saturate
+(``_policy``); if it has codes, ``_encoded``, the exact codes of what was rounded, and ``_decoded``; if it lists its
+numbers, ``_values``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .memory import apart, has_kernels, in_memory, is_virtual, settled
 from .modes import How, Overflow, RandomBits, Rounding, check_choices
 from .on_device import is_captured
 from .operator import as_operator
-from .random_words import check_given, random_words
+from .random_words import check_given
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,7 +42,7 @@ class LoopByAddress(Protocol):
 
 
 class Family(Format):
-    """A format that has compiled loops for the CPU's memory, and tensor operations of the same bits for elsewhere."""
+    """A format that has compiled loops for the CPU's memory, where tensors of devices without kernels are copied."""
 
     def rounded(
         self,
@@ -103,7 +104,7 @@ class Family(Format):
         if self._kernel_is_right(source, how, layout, self._round_on_device):
             self._round_on_device(source, target, how)
         else:
-            self._round_by_operations(source, target, how)
+            self._round_on_cpu(source, target, how)
 
     def _kernel_is_right(
         self, source: torch.Tensor, how: How, layout: str, kernel: Callable[[torch.Tensor, torch.Tensor, How], None]
@@ -113,7 +114,7 @@ class Family(Format):
         right = self._tried.get(key)
         if right is None:
             kind = kind_of(self, source, how, layout)
-            right = is_right(kind, how, source.dim(), kernel, self._round_by_operations)
+            right = is_right(kind, how, source.dim(), kernel, self._round_on_cpu)
             if not is_captured():
                 self._tried[key] = right
         return right
@@ -133,15 +134,17 @@ class Family(Format):
     def _rounded_elsewhere(
         self, source: torch.Tensor, rounding: Rounding, overflow: Overflow | None, random: Random
     ) -> torch.Tensor:
-        policy = self._policy(overflow)
+        self._policy(overflow)
         self._check_shape(source)
-        if torch.compiler.is_compiling() or is_virtual(source) or _is_virtual(random):
+        if torch.compiler.is_compiling() or is_virtual(source) or _is_virtual(random) or source.is_meta:
             return as_operator(source, self, rounding, overflow, random)
         source = settled(source)
         if _lie_in_memory(source, random):
             return self.rounded(source, rounding, overflow, random)
-        how = How(rounding, policy, random, words_for(rounding, random, source))
-        return self._round_tensor(source, how) if source.numel() else source.clone()
+        how, target = self._settled(source, rounding, overflow, random), torch.empty_like(source)
+        if source.numel():
+            self._round_on_cpu(source, target, how)
+        return target
 
     def _policy(self, overflow: Overflow | None) -> Overflow:
         """What to do on overflow: what is asked for, or the format's own; saturation, if the family has no other.
@@ -167,7 +170,8 @@ class Family(Format):
         policy = self._policy(asked)
         check_numbers(x)
         x = x.detach() if torch.compiler.is_compiling() else settled(x.detach())
-        return self._encoded(x, How(mode, policy, random, words_for(mode, random, x)))
+        check_random(mode, random, x)
+        return self._encoded(x, How(mode, policy, random))
 
     @apart
     def decode(self, codes: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -182,8 +186,13 @@ class Family(Format):
         return self._values()
 
     def _encoded(self, x: torch.Tensor, how: How) -> Any:
-        """The codes of ``x``, whose numbers can be computed with."""
-        return super().encode(x, how.rounding, how.policy, how.words)
+        """The codes of ``x``, whose numbers can be computed with: those of what it is :meth:`rounded` to, exactly."""
+        return super().encode(x, how.rounding, how.policy, how.random)
+
+    def _rounded_to_encode(self, x: torch.Tensor, how: How) -> torch.Tensor:
+        """``x`` rounded as a tensor that holds all numbers of the format: of float64, if its own dtype does not."""
+        x = x if self.fits_in(x.dtype) else x.to(torch.float64)
+        return self.rounded(x, how.rounding, how.policy, how.random)
 
     def _decoded(self, codes: Any, dtype: torch.dtype | None) -> torch.Tensor:
         """The numbers of codes."""
@@ -211,16 +220,25 @@ class Family(Format):
 
     def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         """Rounds tensors on a device that has kernels: any strides, not empty."""
-        self._round_by_operations(source, target, how)
+        self._round_on_cpu(source, target, how)
 
-    def _round_by_operations(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
-        """:meth:`_round_on_device` without a kernel."""
-        words = words_for(how.rounding, how.random, source)
-        target.copy_(self._round_tensor(source, how._replace(words=words)))
+    @apart
+    def _round_on_cpu(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        """Rounds tensors of any device, not empty, by the CPU's loops: copied there, and back.
 
-    @abstractmethod
-    def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
-        """A new tensor of any device, rounded by tensor operations; not empty."""
+        Raises:
+            FormatError: a CUDA graph is being captured, which cannot repeat that.
+        """
+        if is_captured():
+            raise FormatError(
+                f"no kernel rounds to {self} on {source.device}: the CPU does, and a CUDA graph cannot repeat that"
+            )
+        if isinstance(how.random, torch.Tensor):
+            how = how._replace(random=how.random.cpu())
+        numbers = source.cpu()
+        rounded = torch.empty_like(numbers)
+        in_place_of(self._round_memory, numbers, rounded, how, in_order=how.random is not None or self._in_order)
+        target.copy_(rounded)
 
 
 def _lie_in_memory(x: torch.Tensor, random: Random) -> bool:
@@ -258,16 +276,6 @@ def check_random(rounding: Rounding, random: Random, like: torch.Tensor) -> None
     check_choices(rounding, None, random)
     if random is not None and not isinstance(random, RandomBits):
         check_given(random, like)
-
-
-def words_for(rounding: Rounding, random: Random, like: torch.Tensor) -> torch.Tensor | None:
-    """The random words of a stochastic rounding of ``like``; None for the other modes.
-
-    Raises:
-        FormatError: stochastic rounding without random bits, or random bits for another mode.
-    """
-    check_choices(rounding, None, random)
-    return None if random is None else random_words(random, like)
 
 
 def check_encodable(fmt: object, x: torch.Tensor) -> None:

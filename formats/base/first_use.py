@@ -1,9 +1,9 @@
-"""A device's kernels are tried when they are first used: a sample must have the bits of tensor operations.
+"""A device's kernels are tried when they are first used: a sample must have the bits of the CPU's loops.
 
 Kernels are compiled for a card, a driver, a PyTorch and a Triton that nobody may have put together before. Every kind
 of rounding is therefore tried once in each process, before its first result: on a few thousand numbers, which takes
 some milliseconds beside the compilation of the kernel. A kernel that fails to compile or to run, or has another bit,
-is replaced by tensor operations on that device, which are slower and right; a :class:`KernelWarning` names it.
+is replaced by the CPU's loops, to which numbers are copied: slower and right; a :class:`KernelWarning` names it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SEED = 20211
 
 
 class KernelWarning(UserWarning):
-    """A device's kernel is wrong, or fails; tensor operations round in its place, more slowly."""
+    """A device's kernel is wrong, or fails; the CPU rounds in its place, more slowly."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def kind_of(fmt: Format, source: torch.Tensor, how: How, layout: str) -> KernelK
 
 
 def is_right(kind: KernelKind, how: How, dimensions: int, kernel: _Rounds, plain: _Rounds) -> bool:
-    """Whether a kernel has the bits of tensor operations; tried once for each kind, which waits for the device.
+    """Whether a kernel has the bits of the CPU's loops; tried once for each kind, which waits for the device.
 
     While a CUDA graph is captured nothing can be tried: the kernel is then taken to be right.
 
@@ -86,7 +86,7 @@ def is_right(kind: KernelKind, how: How, dimensions: int, kernel: _Rounds, plain
         how: the rounding; where random words are given, a sample has words of its own.
         dimensions: how many a sample shall have, so that a format's axis is one of them.
         kernel: rounds a tensor into another by the kernel.
-        plain: does so by tensor operations.
+        plain: does so on the CPU.
     """
     if kind not in _tried:
         if is_captured():
@@ -96,7 +96,7 @@ def is_right(kind: KernelKind, how: How, dimensions: int, kernel: _Rounds, plain
         _tried[kind] = wrong
         if wrong:
             warnings.warn(
-                f"the kernel that rounds to {kind}, {wrong}; tensor operations round in its place, with the right bits"
+                f"the kernel that rounds to {kind}, {wrong}; the CPU rounds in its place, with the right bits"
                 f" and more slowly. `roundoff doctor` tells more; please report it",
                 KernelWarning,
                 stacklevel=2,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-# A subclass may mean something else by its operations; it is given tensor operations, which it can have a say in.
+# A subclass may mean something else by its operations; it is given operators, which it can have a say in.
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 _TRACING = (_TorchDispatchModeKey.FAKE, _TorchDispatchModeKey.PROXY, _TorchDispatchModeKey.FUNCTIONAL)

@@ -112,8 +112,6 @@ class How(NamedTuple):
     rounding: Rounding
     policy: Overflow
     random: Random = None
-    words: torch.Tensor | None = None
-    """The random words themselves, for tensor operations; see :func:`.words_for`."""
 
 
 def check_choices(

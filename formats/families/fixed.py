@@ -10,8 +10,6 @@ import torch
 
 from .. import gpu
 from ..arithmetic.codes import code_dtype, integer_codes
-from ..arithmetic.patterns import significand_and_exponent
-from ..arithmetic.tail import round_shifted, rule
 from ..base.errors import FormatError
 from ..base.family import Family, check_encodable, check_integer, overflow_policy
 from ..base.modes import Overflow, Rounding
@@ -155,34 +153,14 @@ class FixedFormat(Family):
         else:
             gpu.to_grid(source, target, self.eps, 0.0, (self._low, self._high), how)
 
-    def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
-        codes = self._integers(source, how)
-        lost = source.isnan() if how.policy == Overflow.SATURATE else ~source.isfinite()
-        return where(lost, torch.nan, codes.to(torch.float64) * self.eps).to(source.dtype)
-
     def _policy(self, overflow: Overflow | None) -> Overflow:
         other = Overflow.WRAP if self.overflow == Overflow.SATURATE else Overflow.SATURATE
         return overflow_policy(self, overflow, (self.overflow, other))
 
-    def _integers(self, x: torch.Tensor, how: How) -> torch.Tensor:
-        """The integers k, int64; anything for NaN."""
-        significand, exponent = significand_and_exponent(x)
-        drop = -(exponent + self.fraction_bits)
-        negative = x < 0
-        magnitude = round_shifted(significand, drop.clamp(min=0), rule(how.rounding), negative, words=how.words)
-        if how.policy == Overflow.SATURATE:
-            # A significand that must be shifted up is 2^52 or more already (or zero): beyond either end.
-            k = where(negative, -magnitude, magnitude).clamp(self._low, self._high)
-            return where((drop < 0) & (significand > 0), where(negative, self._low, self._high), k)
-        up = (-drop).clamp(min=0)
-        magnitude = where(up < 64, magnitude << up.clamp(max=63), 0)  # modulo 2^64, a multiple of 2^bits
-        k = where(negative, -magnitude, magnitude) & ((1 << self.bits) - 1)
-        return where(k > self._high, k - (1 << self.bits), k)
-
     def _encoded(self, x: torch.Tensor, how: How) -> torch.Tensor:
         """K in two's complement as unsigned integers: uint8, uint16 or uint32, the smallest that do, or int64."""
         check_encodable(self, x if how.policy == Overflow.SATURATE else x * 0)
-        codes = self._integers(x, how)
+        codes = (self._rounded_to_encode(x, how).to(torch.float64) * 2.0**self.fraction_bits).to(torch.int64)
         return (codes & ((1 << self.bits) - 1)).to(code_dtype(self.bits))
 
     def _decoded(self, codes: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:

@@ -11,7 +11,6 @@ import torch
 
 from .. import gpu
 from ..arithmetic import float_codes
-from ..arithmetic import float_tensors as tensor_kernels
 from ..arithmetic.carriers import STORED_BITS
 from ..arithmetic.codes import integer_codes
 from ..arithmetic.float_layout import FloatLayout, Flush, Specials
@@ -21,7 +20,6 @@ from ..base.family import Family, check_random
 from ..base.format import around_one, check_roundable
 from ..base.modes import How, Overflow, RandomBits, Rounding
 from ..base.names import Beginning, Suffix, overflow_suffix, register
-from ..base.on_device import where
 from ..cpu import float_choice as cpu_kernels
 
 if TYPE_CHECKING:
@@ -131,8 +129,7 @@ class FloatFormat(FloatLayout, Family):
         cpu_kernels.round_by_mode(source, target, parameters, random)
 
     def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
-        parameters = self.parameters(source.dtype, how.rounding, how.policy)
-        cpu_kernels.round_by_mode(source, target, parameters, how.random)
+        self._round_plain(source, target, how.rounding, how.policy, how.random)
 
     def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         if self.native and source.dtype == self.carrier and how.rounding is Rounding.NEAREST_EVEN:
@@ -157,7 +154,7 @@ class FloatFormat(FloatLayout, Family):
             self._run_list(tensors, how, randoms)
         else:
             for x, random in zip(tensors, randoms, strict=True):
-                self._round_by_operations(x, x, how._replace(random=random))
+                self._round_on_cpu(x, x, how._replace(random=random))
 
     def _run_list(self, tensors: Sequence[torch.Tensor], how: How, randoms: Sequence[RandomBits | None]) -> None:
         kernel, data = self._launch(tensors[0], how, listed=True)
@@ -185,14 +182,6 @@ class FloatFormat(FloatLayout, Family):
         """Kernels and data for devices."""
         return {}
 
-    def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
-        parameters = self.parameters(source.dtype, how.rounding, how.policy)
-        if not self.signed:
-            source = where(source.signbit() & ~source.isnan(), 0.0, source)
-        if how.rounding is Rounding.NEAREST_EVEN:
-            return tensor_kernels.round_nearest(source, parameters)
-        return tensor_kernels.round_by_mode(source, parameters, how.words)
-
     def edges(self) -> list[float]:
         """See :meth:`.Format.edges`."""
         small, normal, largest = self.smallest, self.smallest_normal, self.max
@@ -206,7 +195,7 @@ class FloatFormat(FloatLayout, Family):
     def _encoded(self, x: torch.Tensor, how: How) -> torch.Tensor:
         """Sign bit first, every NaN with one code: uint8, uint16 or uint32, the smallest that do, or int64."""
         check_roundable(x, self)
-        return float_codes.encode(self, self.rounded(x, how.rounding, how.policy, how.words))
+        return float_codes.encode(self, self.rounded(x, how.rounding, how.policy, how.random))
 
     def _decoded(self, codes: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
         codes = integer_codes(self, codes, self.bits, str(replace(self, overflow=None, flush=None)))

@@ -13,13 +13,13 @@ import torch
 from .. import gpu
 from ..arithmetic.codes import integer_codes
 from ..arithmetic.cutting import blocks_in, check_axis, cut, joined
-from ..arithmetic.tail import round_shifted, rule
 from ..base.errors import FormatError
 from ..base.family import Family, check_integer
 from ..base.layouts import along, in_order_of_memory
 from ..base.modes import Rounding
 from ..base.names import AXIS_SUFFIX, Beginning, Suffix, register
 from ..base.on_device import number_on, where
+from ..base.random_words import random_words
 from ..cpu.numbers.grids import round_channels
 from ..cpu.numbers.grids_nearest import is_small, round_whole
 from ..cpu.scaled.groups import round_groups
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from ..base.modes import How, RandomBits
 
 WIDTHS = range(2, 17)
-_MOST_STEPS = 1 << 20  # more than any code
 
 
 class Quantized(NamedTuple):
@@ -226,7 +225,7 @@ class IntegerFormat(Family):
         codes = (self.code_min, self.code_max)
         if self.group is not None and source.dim():
             if self.percentile is not None:  # its scales are found by sorting
-                super()._round_on_device(source, target, how)
+                self._round_groups_on_device(source, target, how)
                 return
             where = self._axis(source), self.group
             gpu.to_integer_blocks(source, target, where, codes, SMALLEST_SCALE, how, symmetric=self.symmetric)
@@ -238,10 +237,15 @@ class IntegerFormat(Family):
             inner = source.shape[self._axis(source) + 1 :].numel() if scales.dim() else 1
             gpu.to_grids(source, target, (inner, scales.numel()), scales, zeros, codes, how)
 
-    def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
-        pieces, scale, zero = self._in_pieces(source, *self._parameters(source))
-        codes = self._codes(pieces, scale, zero, how)
-        return self._whole((codes - zero) * scale, source)
+    def _round_groups_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        """Rounds groups whose scales are known, each as a row."""
+        scales, zeros = self._parameters(source)
+        if how.random is not None:  # it goes by the places of elements
+            how = how._replace(random=self._in_pieces(random_words(how.random, source))[0].contiguous())
+        pieces = self._in_pieces(source)[0].contiguous()
+        layout = pieces.shape[-1], scales.numel()
+        gpu.to_grids(pieces, pieces, layout, scales, zeros, (self.code_min, self.code_max), how)
+        target.copy_(self._whole(pieces, source))
 
     def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         codes, between = (self.code_min, self.code_max), how.rounding is not Rounding.NEAREST_EVEN
@@ -309,16 +313,6 @@ class IntegerFormat(Family):
     def _whole(self, pieces: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         return pieces if self.group is None else joined(pieces, like, self._axis(like))
 
-    def _codes(self, x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, how: How) -> torch.Tensor:
-        """The codes of pieces as floats; NaN where ``x`` or the scale is."""
-        if how.rounding == Rounding.NEAREST_EVEN:
-            whole = (x * (1 / scale)).round()
-        else:
-            words = None if how.words is None else self._in_pieces(how.words)[0]
-            whole = whole_steps(x, scale, zero, how.rounding, words)
-        # -0 must become +0; adding 0 does so, but torch.compile drops it where it knows the zero point.
-        return where(whole == 0, zero, whole + zero).clamp(self.code_min, self.code_max)
-
     def quantize(
         self,
         x: torch.Tensor,
@@ -353,8 +347,10 @@ class IntegerFormat(Family):
         if x.numel() == 0:
             raise FormatError(f"{self}: an empty tensor has no scale")
         scale, zero = self._parameters(x)
-        pieces, in_scale, in_zero = self._in_pieces(x, scale, zero)
-        codes = self._codes(pieces, in_scale, in_zero, how)
+        numbers = self.rounded(x, how.rounding, how.policy, how.random)
+        pieces, in_scale, in_zero = self._in_pieces(numbers, scale, zero)
+        # Each is a whole number of steps, below 2^17, rounded once: the quotient is nearest to it.
+        codes = ((pieces / in_scale).round() + in_zero).clamp(self.code_min, self.code_max)
         if bool(codes.isnan().any()):
             what = "NaN or infinity" if self.scale is None else "NaN"
             raise FormatError(f"{self} has no code for {what}, and the tensor holds one; replace it first")
@@ -378,26 +374,6 @@ class IntegerFormat(Family):
         if self.width <= 8:
             return torch.int8 if self.signed else torch.uint8
         return torch.int16 if self.signed else torch.uint16
-
-
-def whole_steps(
-    x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, rounding: Rounding, words: torch.Tensor | None
-) -> torch.Tensor:
-    """Returns the whole steps that tensors stand for, as ``step_tail.between_steps32`` does; NaN stays."""
-    magnitude = x.abs()
-    k = (magnitude * (1 / scale)).floor().clamp(max=_MOST_STEPS)
-    k = where(k * scale > magnitude, k - 1, k)
-    k = where((k + 1) * scale <= magnitude, k + 1, k)
-    lower = k * scale
-    rest, step = magnitude - lower, (k + 1) * scale - lower
-    part = rest.to(torch.float64) / step.to(torch.float64)
-    # One bit below the fraction says that it is not zero, however small. NaN must not become an integer.
-    fraction = where(part < 1, part * 2.0**32, 0.0).to(torch.int64)
-    significand = (fraction << 1) | (rest > 0).to(torch.int64)
-    odd = where(k.isnan(), 0.0, k + zero).to(torch.int64) & 1
-    up = round_shifted(significand, 33, rule(rounding), x < 0, odd=odd, words=words)
-    k = k + up.to(k.dtype)
-    return where(x.signbit(), -k, k)
 
 
 def _from_name(found: re.Match[str]) -> dict[str, Any]:

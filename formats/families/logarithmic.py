@@ -14,7 +14,6 @@ import torch
 from .. import gpu
 from ..arithmetic.codes import code_dtype, integer_codes
 from ..arithmetic.patterns import float64_bits, power_of_two
-from ..arithmetic.tail import round_shifted, rule
 from ..base.errors import FormatError
 from ..base.family import Family, check_integer
 from ..base.memory import apart
@@ -163,36 +162,13 @@ class LogarithmicFormat(Family):
             smallest = float(self._powers_of(torch.tensor(self._zero + 1, device="cpu"), source.dtype))
             gpu.to_logarithmic(source, target, *logarithms, steps, powers, smallest, how)
 
-    def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
-        k = self._logarithms(source, how)
-        result = where(k == self._zero, 0.0, torch.copysign(self._powers_of(k, source.dtype), source))
-        return where(source.isnan(), torch.nan, result)
-
-    def _logarithms(self, x: torch.Tensor, how: How) -> torch.Tensor:
-        """K of |x| rounded; the lowest one for zero, anything for NaN."""
-        bits = float64_bits(x) & ((1 << 63) - 1)
-        octave = (bits >> 52) - 1023
+    def _logarithms(self, numbers: torch.Tensor) -> torch.Tensor:
+        """K of the magnitudes of numbers of the format; the lowest one for zero, anything for NaN."""
+        bits = float64_bits(numbers) & ((1 << 63) - 1)
         within = ((bits & ((1 << 52) - 1)) | (1023 << 52)).view(torch.float64).contiguous()  # 1 up to 2
-        table = _powers(self.fraction_bits, x.dtype)
-        if how.rounding in _NEAREST:
-            k = (octave << self.fraction_bits) + torch.bucketize(
-                within, table_on(_borders(self.fraction_bits), x.device)
-            )
-        else:
-            table = table_on(table, x.device).to(torch.float64)
-            step = torch.bucketize(within, table, right=True) - 1
-            lower, upper = table[step], torch.cat([table[1:], table.new_full((1,), 2.0)])[step]
-            k = (octave << self.fraction_bits) + step
-            # Below the smallest number lies zero.
-            smallest = float(self._powers_of(torch.tensor(self._zero + 1, device="cpu"), x.dtype))
-            vanishing = k <= self._zero
-            k = k.clamp(self._zero, -self._zero - 1)
-            fraction = where(vanishing, bits.view(torch.float64) / smallest, (within - lower) / (upper - lower))
-            # One bit below the fraction says that it is not zero, however small.
-            inexact = where(vanishing, bits > 0, within > lower).to(torch.int64)
-            significand = ((fraction * 2.0**32).to(torch.int64) << 1) | inexact
-            k = k + round_shifted(significand, 33, rule(how.rounding), x < 0, odd=k & 1, words=how.words)
-        return where(bits == 0, self._zero, k.clamp(self._zero, -self._zero - 1))
+        table = table_on(_powers(self.fraction_bits, numbers.dtype), numbers.device).to(torch.float64)
+        k = (((bits >> 52) - 1023) << self.fraction_bits) + torch.bucketize(within, table, right=True) - 1
+        return where(bits == 0, self._zero, k)
 
     @apart
     def _powers_of(self, k: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -206,9 +182,9 @@ class LogarithmicFormat(Family):
 
         Zero has the code of the lowest k; with the sign bit it is that of NaN.
         """
-        k = self._logarithms(x, how)
-        k = where(x.isnan(), self._zero, k)
-        sign = x.isnan() | ((x < 0) & (k > self._zero))
+        numbers = self._rounded_to_encode(x, how)
+        k = where(numbers.isnan(), self._zero, self._logarithms(numbers))
+        sign = numbers.isnan() | (numbers < 0)
         code = (k & ((1 << (self.width - 1)) - 1)) | (sign.to(torch.int64) << (self.width - 1))
         return code.to(code_dtype(self.width))
 

@@ -11,7 +11,6 @@ import torch
 
 from ..base.memory import apart
 from ..base.modes import Rounding
-from ..base.on_device import where
 from ..cpu.numbers.tables import HIGH, LOW, TIE_HIGH, TIE_LOW, Table
 
 if TYPE_CHECKING:
@@ -33,31 +32,6 @@ NAMED: dict[str, tuple[tuple[float, ...], int | None]] = {
     "binary": ((-1.0, 1.0), None),
 }
 """The tables that have a name, and how many numbers share a scale."""
-
-
-def between(
-    x: torch.Tensor, grid: torch.Tensor, choices: torch.Tensor | None, words: torch.Tensor | None
-) -> torch.Tensor:
-    """The places of what float64 numbers round to, in a table, or in one for each block along the last axis but one."""
-    last = grid.shape[-1] - 1
-    lower = (torch.searchsorted(grid, x.contiguous(), right=True) - 1).clamp(0, last - 1)
-
-    def number(place: torch.Tensor) -> torch.Tensor:
-        return grid[place] if grid.dim() == 1 else grid.gather(-1, place)
-
-    below, above = x - number(lower), number(lower + 1) - x
-    negative = x < 0
-    if words is not None:
-        fraction = where(negative, above, below) / (number(lower + 1) - number(lower))
-        up = ((fraction.nan_to_num(0.0, 0.0, 0.0) * 2.0**32).to(torch.int64) + words) >> 32
-        place = where(negative, lower + 1 - up, lower + up)
-    else:
-        assert choices is not None
-        choice = choices[lower]
-        nearer = (above < below) | ((above == below) & (choice == TIE_HIGH))
-        place = lower + where(choice >= TIE_LOW, nearer, (choice == HIGH) & (below > 0)).to(torch.int64)
-    place = where(x <= grid[..., :1], 0, place)
-    return where(x >= grid[..., -1:], last, place)
 
 
 @apart  # a format may be used for the first time inside a simulation

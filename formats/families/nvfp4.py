@@ -12,16 +12,17 @@ import torch
 from .. import gpu
 from ..arithmetic.codes import integer_codes
 from ..arithmetic.cutting import beside, blocks_in, check_axis, cut, cut_squares, joined, joined_squares
-from ..arithmetic.patterns import significand_and_exponent
-from ..arithmetic.tail import round_shifted, rule
+from ..arithmetic.float_layout import Specials
 from ..base.errors import FormatError
-from ..base.family import check_integer, words_for
+from ..base.family import check_integer
 from ..base.layouts import along, in_order_of_memory
-from ..base.modes import Rounding
+from ..base.modes import Overflow
 from ..base.names import AXIS_SUFFIX, Beginning, Suffix, register
 from ..base.on_device import table_on, where
+from ..base.random_words import random_words
 from ..cpu.scaled.blocks import round_blocks_in_mode
 from ..scales.shared_scale import AXES, BLOCK_SUFFIX, BLOCKS, ScaledByData
+from .floats import FloatFormat
 from .mx import ELEMENTS
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 BLOCK = 16
 _ELEMENT = ELEMENTS["mxfp4_e2m1"]
 _SCALE = ELEMENTS["mxfp8_e4m3"]  # the scales are E4M3 numbers, zero or positive
+_ELEMENTS = FloatFormat(2, 1, Specials.FINITE)
+_SCALES = FloatFormat(4, 3, Specials.FN, overflow=Overflow.SATURATE)
 
 
 class TwoLevelBlocks(NamedTuple):
@@ -114,34 +117,34 @@ class NVFP4Format(ScaledByData):
         return torch.cat([-positive[1:].flip(0), positive])
 
     def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
-        if self.square and how.random is not None:
-            words = words_for(how.rounding, how.random, source)
-            target.copy_(self._round_tensor(source, how._replace(words=words)))
-            return
         axis = check_axis(self, self.axis, source)
         low, high = torch.aminmax(in_order_of_memory(source))
         tensor_scale = _scale_in_memory(float(torch.maximum(-low, high)), source.dtype)
         if self.square:
-            squares = self._cut(source, axis).contiguous()
+            squares, in_squares = self._in_squares(source, axis, how)
             size = squares.shape[-1]
-            round_blocks_in_mode(squares, squares, (size, 1, size), 0, _ELEMENT, tensor_scale, how)
+            round_blocks_in_mode(squares, squares, (size, 1, size), 0, _ELEMENT, tensor_scale, in_squares)
             target.copy_(self._joined(squares, source, axis))
             return
         length, inner = along(source, axis)
         round_blocks_in_mode(source, target, (length, inner, self.block), 0, _ELEMENT, tensor_scale, how)
 
     def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
-        if self.square:
-            super()._round_on_device(source, target, how)
-            return
         low, high = torch.aminmax(source)
-        where = check_axis(self, self.axis, source), self.block
-        gpu.to_elements(source, target, where, 0, _ELEMENT, _tensor_scale(torch.maximum(-low, high)), how)
+        tensor_scale, axis = _tensor_scale(torch.maximum(-low, high)), check_axis(self, self.axis, source)
+        if self.square:
+            squares, in_squares = self._in_squares(source, axis, how)
+            where = squares.dim() - 1, squares.shape[-1]
+            gpu.to_elements(squares, squares, where, 0, _ELEMENT, tensor_scale, in_squares)
+            target.copy_(self._joined(squares, source, axis))
+            return
+        gpu.to_elements(source, target, (axis, self.block), 0, _ELEMENT, tensor_scale, how)
 
-    def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
-        axis = check_axis(self, self.axis, source)
-        codes, scales, tensor_scale = self._codes(source, axis, how)
-        return self._joined(self._scaled(codes, scales, tensor_scale), source, axis)
+    def _in_squares(self, source: torch.Tensor, axis: int, how: How) -> tuple[torch.Tensor, How]:
+        """The squares of a tensor, each a row; random words keep the numbers that they are for."""
+        if how.random is not None:
+            how = how._replace(random=self._cut(random_words(how.random, source), axis).contiguous())
+        return self._cut(source, axis).contiguous(), how
 
     def _cut(self, x: torch.Tensor, axis: int) -> torch.Tensor:
         return cut_squares(x, axis, self.block) if self.square else cut(x, axis, self.block)
@@ -153,18 +156,6 @@ class NVFP4Format(ScaledByData):
         """The axes that blocks lie along, of a tensor with so many."""
         return (beside(axis, dimensions), axis) if self.square else (axis,)
 
-    def _codes(self, x: torch.Tensor, axis: int, how: How) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Element codes and scale codes (int64) of the blocks, and the scale of the tensor."""
-        blocks = self._cut(x, axis)
-        tops = blocks.abs().amax(-1, keepdim=True)
-        top = tops.amax()
-        tensor_scale = _tensor_scale(top)
-        scales = _element_codes(tops / (_ELEMENT.max * tensor_scale), _SCALE, Rounding.NEAREST_EVEN, None)
-        total = table_on(_SCALE.table, x.device)[scales].to(x.dtype) * tensor_scale
-        quotients = where(total == 0, torch.copysign(torch.zeros_like(blocks), blocks), blocks / total)
-        pieces = None if how.words is None else self._cut(how.words, axis)
-        return _element_codes(quotients, _ELEMENT, how.rounding, pieces), scales, tensor_scale
-
     def _scaled(self, codes: torch.Tensor, scales: torch.Tensor, tensor_scale: torch.Tensor) -> torch.Tensor:
         dtype = tensor_scale.dtype
         total = table_on(_SCALE.table, codes.device)[scales].to(dtype) * tensor_scale
@@ -175,7 +166,14 @@ class NVFP4Format(ScaledByData):
         if x.numel() == 0:
             raise FormatError(f"{self}: an empty tensor has no scale")
         axis = check_axis(self, self.axis, x)
-        codes, scales, tensor_scale = self._codes(x, axis, how)
+        numbers = self._cut(self.rounded(x, how.rounding, how.policy, how.random), axis).to(torch.float64)
+        tops = self._cut(x, axis).abs().amax(-1, keepdim=True)
+        tensor_scale = _tensor_scale(tops.amax())
+        scales = _SCALES.encode((tops / (_ELEMENT.max * tensor_scale)).nan_to_num(0.0)).to(torch.int64)
+        total = table_on(_SCALE.table, x.device)[scales].to(x.dtype) * tensor_scale
+        # Each is an element times the total, rounded once: the element is the nearest one.
+        elements = where(total == 0, numbers, numbers / total.to(torch.float64)).nan_to_num(0.0)
+        codes = _ELEMENTS.encode(elements)
         if x.dim() > self.square:
             axes = self._axes(axis, x.dim())
             scales = scales.squeeze(-1).movedim(tuple(range(-len(axes), 0)), axes)
@@ -212,20 +210,6 @@ def _scale_in_memory(top: float, dtype: torch.dtype) -> float:
     carrier = np.float32 if dtype == torch.float32 else np.float64
     scale = float(carrier(top) / carrier(_SCALE.max * _ELEMENT.max))
     return max(scale, 2.0**-126) if math.isfinite(top) else math.nan
-
-
-def _element_codes(x: torch.Tensor, element: Element, rounding: Rounding, words: torch.Tensor | None) -> torch.Tensor:
-    """The codes (int64) of numbers rounded to a float element, saturating; 0 for NaN."""
-    significand, exponent = significand_and_exponent(x)
-    m, lowest = element.significand_bits, element.emin - element.significand_bits
-    quantum = (exponent + 52 - m).clamp(min=lowest)
-    k = round_shifted(significand, (quantum - exponent).clamp(min=0), rule(rounding), x < 0, words=words)
-    codes = ((quantum - lowest) << m) + k  # the implicit bit counts the exponent field up; so does a carry
-    top_quantum = element.emax - m
-    largest = ((top_quantum - lowest) << m) + int(element.max * 2.0**-top_quantum)
-    codes = where(quantum > top_quantum, largest, codes.clamp(max=largest))
-    codes = codes | (x.signbit().to(torch.int64) << (element.bits - 1))
-    return where(x.isnan(), 0, codes)
 
 
 register(

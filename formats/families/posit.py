@@ -10,7 +10,6 @@ import torch
 from .. import gpu
 from ..arithmetic.codes import code_dtype, integer_codes
 from ..arithmetic.patterns import float64_bits
-from ..arithmetic.tail import round_shifted, rule
 from ..base.family import Family, check_integer
 from ..base.names import Beginning, register
 from ..base.on_device import where
@@ -27,6 +26,7 @@ STANDARD_EXPONENT_BITS = 2
 
 _BIAS = 1023 << 52
 _MAGNITUDE = (1 << 63) - 1
+_INFINITY = 0x7FF << 52
 
 # As for floats: double rounding is harmless up to 11 bits of precision in float32.
 _LARGEST_PRECISION_IN_FLOAT32 = 11
@@ -136,12 +136,6 @@ class PositFormat(Family):
     def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         gpu.to_posit(source, target, self.width, self.exponent_bits, self._ends, how)
 
-    def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
-        bits = float64_bits(source)
-        magnitude = (self._rounded(bits, how) + _BIAS).view(torch.float64)
-        result = where((bits & _MAGNITUDE) == 0, 0.0, where(bits < 0, -magnitude, magnitude))
-        return where(source.isfinite(), result, torch.nan).to(source.dtype)
-
     @property
     def _below_regime(self) -> int:
         """How many bits a float64's pattern, less the bias, has below what is the regime k of a posit."""
@@ -151,38 +145,17 @@ class PositFormat(Family):
         """How many bits the code has below the regime; -1 for maxpos, whose regime lacks the closing zero."""
         return self.width - 1 - where(k >= 0, k + 2, 1 - k)
 
-    def _rounded(self, bits: torch.Tensor, how: How) -> torch.Tensor:
-        """The magnitudes of float64 patterns rounded, as patterns less the bias; anything for 0, infinity and NaN."""
-        negative = bits < 0
-        largest, smallest = self._ends
-        clamped = (bits & _MAGNITUDE).clamp(smallest, largest)
-        pattern, x = clamped - _BIAS, clamped.view(torch.float64)
-        k = pattern >> self._below_regime
-        kept = self._kept(k).clamp(min=0)
-        drop = (self._below_regime - kept).clamp(min=0)
-        lower = (pattern >> drop) << drop
-        if how.words is None:
-            # Where nothing is kept below the regime, its last bit is the code's last: 0 after ones, 1 after zeros.
-            odd = where(kept > 0, (pattern >> drop) & 1, (k < 0).to(torch.int64))
-            rest = pattern - lower
-            up = round_shifted(rest, drop, rule(how.rounding), negative, odd=odd)
-        else:
-            below, above = ((p + _BIAS).view(torch.float64) for p in (lower, lower + (1 << drop)))
-            fraction = ((x - below) / (above - below) * 2.0**32).to(torch.int64)
-            up = round_shifted(fraction, 32, rule(how.rounding), negative, words=how.words)
-        return lower + (up << drop)
-
     def _encoded(self, x: torch.Tensor, how: How) -> torch.Tensor:
         """Uint8, uint16 or uint32, the smallest that do; NaN and infinity have the code of NaR, 2^(n-1)."""
-        bits = float64_bits(x)
-        pattern = self._rounded(bits, how)
+        bits = float64_bits(self._rounded_to_encode(x, how))
+        pattern = (bits & _MAGNITUDE) - _BIAS
         k = pattern >> self._below_regime
         kept = self._kept(k)
         regime = where(k >= 0, (1 << (k.clamp(min=0) + 2)) - 2, 1)
         rest = (pattern & ((1 << self._below_regime) - 1)) >> (self._below_regime - kept.clamp(min=0))
         code = where(kept < 0, regime >> 1, (regime << kept.clamp(min=0)) | rest)
         code = where(bits < 0, -code, code) & ((1 << self.width) - 1)
-        code = where((bits & _MAGNITUDE) == 0, 0, where(x.isfinite(), code, 1 << (self.width - 1)))
+        code = where((bits & _MAGNITUDE) == 0, 0, where((bits & _MAGNITUDE) < _INFINITY, code, 1 << (self.width - 1)))
         return code.to(code_dtype(self.width))
 
     def _decoded(self, codes: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:

@@ -9,7 +9,6 @@ import torch
 from .. import gpu
 from ..arithmetic.codes import integer_codes
 from ..arithmetic.patterns import float64_bits, narrowed, power_of_two
-from ..arithmetic.tail import round_shifted, rule
 from ..base.errors import FormatError
 from ..base.family import Family
 from ..base.modes import How, Overflow, Rounding
@@ -116,27 +115,15 @@ class PowerOfTwoFormat(Family):
         over, infinite = (_QUIET if code == _NAN else (code + _FIELD) << 52 for code in self._beyond(how))
         return over, infinite
 
-    def _codes(self, x: torch.Tensor, how: How) -> torch.Tensor:
-        over, infinite = self._beyond(how)
-        bits = float64_bits(x)
-        code = (bits >> 52) - _FIELD
-        up = round_shifted(bits & _FRACTION, 52, rule(how.rounding), bits < 0, odd=code & 1, words=how.words)
-        code = where(code < 0, 0, code + up)
-        code = where(code > _LARGEST, over, code)
-        code = where(bits == _INFINITY, infinite, code)
-        return where((bits <= 0) | (bits > _INFINITY), _NAN, code)
-
     def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         round_to_powers(source, target, *self._beyond_patterns(how), how)
 
     def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         gpu.to_powers_of_two(source, target, *self._beyond_patterns(how), how)
 
-    def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
-        return self.decode(self._codes(source, how), source.dtype)
-
     def _encoded(self, x: torch.Tensor, how: How) -> torch.Tensor:
-        return self._codes(x, how).to(torch.uint8)
+        bits = float64_bits(self._rounded_to_encode(x, how))
+        return where(bits > _INFINITY, _NAN, (bits >> 52) - _FIELD).to(torch.uint8)
 
     def _decoded(self, codes: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
         """Decodes integers, or ``torch.float8_e8m0fnu``."""

@@ -14,7 +14,6 @@ from ..base.errors import FormatError
 from ..base.family import Family, check_integer
 from ..base.modes import Overflow, Rounding
 from ..base.names import Beginning, register
-from ..base.on_device import where
 from ..cpu.float_choice import FloatLoop
 from ..cpu.numbers.qtorch import legacy
 
@@ -133,31 +132,6 @@ class QtorchFormat(Family):
     def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         self._check_mode(how.rounding)
         gpu.as_qtorch(source, target, self._words, how)
-
-    def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
-        self._check_mode(how.rounding)
-        drop = 23 - self.significand_bits
-        half, keep = 1 << (drop - 1), _WORD & -(1 << drop)
-
-        def cut(word: torch.Tensor) -> torch.Tensor:
-            return (word + half) & keep  # the sum wraps at 2^32, which `keep` sees to
-
-        word = source.view(torch.int32).to(torch.int64) & _WORD
-        sign = word & 0x80000000
-        below = ((word >> 23) & 0xFF) < 127 + self.emin
-        rounded = cut(word)
-        last_field = (1 << (self.exponent_bits - 1)) + 127
-        largest = sign | (last_field << 23) | (keep & 0x7FFFFF)
-        beyond = ((rounded >> 23) & 0xFF) > last_field
-        normal = _float(where(beyond, largest, rounded))
-        anchor = where(sign != 0, -self.smallest_normal, self.smallest_normal).to(torch.float32)
-        shifted = (source + anchor).view(torch.int32).to(torch.int64) & _WORD
-        return where(below, _float(cut(shifted)) - anchor, normal)
-
-
-def _float(word: torch.Tensor) -> torch.Tensor:
-    """float32 numbers of 32-bit words held as int64."""
-    return where(word >= 1 << 31, word - (1 << 32), word).to(torch.int32).view(torch.float32)
 
 
 register(

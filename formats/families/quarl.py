@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .. import gpu
 from ..arithmetic.cutting import check_axis
 from ..base.errors import FormatError
-from ..base.family import Family, check_integer, words_for
+from ..base.family import Family, check_integer
+from ..base.layouts import along
 from ..base.modes import Rounding
 from ..base.names import AXIS_SUFFIX, Beginning, Suffix, format_called, register
-from ..base.on_device import where
+from ..cpu.numbers.grids import round_channels
 from ..scales.calibration import SMALLEST_SCALE
 from ..scales.shared_scale import AXES
-from .integer import whole_steps
 
 if TYPE_CHECKING:
     import re
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ..base.modes import How
 
 _HALF = 16
+_STEPS = -(1 << 20), 1 << 20  # more than there are
 
 
 @dataclass(frozen=True)
@@ -110,23 +112,28 @@ class QuarlFormat(Family):
         if self._half:
             format_called("e5m10").round_into(source, target, how.rounding, None, how.random)
         elif how.rounding is Rounding.NEAREST_EVEN:
+            self._to_nearest(source, target)
+        else:
             step = self._step(source)
-            torch.div(source, step, out=target)
-            target.round_().add_(0.0).mul_(step)  # -0 + 0 is 0
-        else:
-            words = words_for(how.rounding, how.random, source)
-            target.copy_(self._round_tensor(source, how._replace(words=words)))
+            length, inner = along(source, check_axis(self, self.axis or 0, source)) if step.numel() > 1 else (1, 1)
+            parameters = (1 / step).flatten(), step.flatten(), torch.zeros_like(step).flatten()
+            round_channels(source, target, (length, inner), parameters, _STEPS, how, between=True)
 
-    def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         if self._half:
-            half: torch.Tensor = format_called("e5m10")._round_tensor(source, how)  # noqa: SLF001  a family's own
-            return half
-        step = self._step(source)
-        if how.rounding is Rounding.NEAREST_EVEN:
-            whole = (source / step).round()
+            half: Family = format_called("e5m10")
+            half._round_on_device(source, target, how._replace(policy=half._policy(None)))  # noqa: SLF001  a family's own
+        elif how.rounding is Rounding.NEAREST_EVEN:
+            self._to_nearest(source, target)
         else:
-            whole = whole_steps(source, step, torch.zeros_like(step), how.rounding, how.words)
-        return where(whole == 0, 0.0, whole) * step
+            step = self._step(source).flatten()
+            inner = source.shape[check_axis(self, self.axis or 0, source) + 1 :].numel() if step.numel() > 1 else 1
+            gpu.to_grids(source, target, (inner, step.numel()), step, torch.zeros_like(step), _STEPS, how)
+
+    def _to_nearest(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        step = self._step(source)
+        torch.div(source, step, out=target)
+        target.round_().add_(0.0).mul_(step)  # -0 + 0 is 0
 
     def _step(self, x: torch.Tensor) -> torch.Tensor:
         """d, in a shape with which ``x`` can be divided by it."""

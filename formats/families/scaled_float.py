@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import re
     from collections.abc import Sequence
 
-    from ..base.modes import How, Random, Rounding
+    from ..base.modes import How, Rounding
     from ..cpu.addressed import Addressed
 
 _MOST_BITS = 16
@@ -123,7 +123,9 @@ class ScaledFloatFormat(ScaledByData):
 
     def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         if self.block is None and source.numel() >= 2 * ELEMENTS_PER_THREAD and torch.get_num_threads() > 1:
-            self._round(source, target, how, how.random)  # one scale, whose maximum several threads look for
+            (scale,) = self._scale_up(source, target)  # one, whose maximum several threads look for
+            self._saturating.round_into(target, target, how.rounding, None, how.random)
+            target.div_(scale)
             return
         n = source.numel()
         length, inner = (n, 1) if self.block is None else along(source, check_axis(self, self.axis, source))
@@ -150,17 +152,6 @@ class ScaledFloatFormat(ScaledByData):
             where = check_axis(self, self.axis, source), self.block
             largest, power = self.element.max, self.power_of_two
             gpu.to_scaled_blocks(source, target, where, parameters, largest, how, power_of_two=power)
-
-    def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
-        target = torch.empty_like(source)
-        self._round(source, target, how, how.words)
-        return target
-
-    def _round(self, source: torch.Tensor, target: torch.Tensor, how: How, random: Random) -> None:
-        scales = self._scale_up(source, target)
-        self._saturating.round_into(target, target, how.rounding, None, random)
-        for piece, scale in zip(self._pieces(target), scales, strict=True):
-            piece.div_(scale)
 
     def _scale_up(self, source: torch.Tensor, target: torch.Tensor) -> list[torch.Tensor]:
         """Writes x s into ``target``, which may be ``source``, and returns the scales of the pieces."""
@@ -208,7 +199,7 @@ class ScaledFloatFormat(ScaledByData):
         self._check_shape(x)
         scaled = torch.empty_like(x)
         scales = self._scale_up(x, scaled)
-        codes = self._saturating.encode(scaled.nan_to_num_(0.0), how.rounding, random=how.words)
+        codes = self._saturating.encode(scaled.nan_to_num_(0.0), how.rounding, random=how.random)
         if self.block is None or x.dim() == 0:
             return ScaledFloats(codes, scales[0])
         axis = check_axis(self, self.axis, x)

@@ -16,21 +16,21 @@ from ..arithmetic.codes import code_dtype, integer_codes
 from ..arithmetic.cutting import blocks_in, check_axis, cut, joined
 from ..arithmetic.patterns import float64_bits
 from ..base.errors import FormatError
-from ..base.family import Family, check_encodable, check_integer, words_for
+from ..base.family import Family, check_encodable, check_integer
 from ..base.layouts import along
 from ..base.memory import apart
-from ..base.modes import Rounding
 from ..base.names import AXIS_SUFFIX, Beginning, Suffix, register
 from ..base.on_device import table_on, where
+from ..base.random_words import random_words
 from ..cpu.numbers.tables import Table, addressed_table, addressed_table_in_blocks, round_scaled, round_to_table
 from ..scales.shared_scale import AXES, BLOCKS
-from .named_tables import NAMED, between, table_of
+from .named_tables import NAMED, table_of
 
 if TYPE_CHECKING:
     import re
     from collections.abc import Sequence
 
-    from ..base.modes import How
+    from ..base.modes import How, Rounding
     from ..cpu.addressed import Addressed
 
 COUNTS = range(2, (1 << 16) + 1)
@@ -199,13 +199,12 @@ class TableFormat(Family):
         layout = (length, self.block)
         if inner == 1:
             round_scaled(source, target, layout, table, self._scales(source.dtype), how)
-        elif how.random is None:
-            rows = source.movedim(axis, -1).clone(memory_format=torch.contiguous_format)
-            round_scaled(rows, rows, layout, table, self._scales(source.dtype), how)
-            target.copy_(rows.movedim(-1, axis))
-        else:  # random bits go by the places of elements, which moving them would change
-            words = words_for(how.rounding, how.random, source)
-            target.copy_(self._round_tensor(source, how._replace(words=words)))
+            return
+        if how.random is not None:  # it goes by the places of elements, which moving them would change
+            how = how._replace(random=random_words(how.random, source).movedim(axis, -1).contiguous())
+        rows = source.movedim(axis, -1).clone(memory_format=torch.contiguous_format)
+        round_scaled(rows, rows, layout, table, self._scales(source.dtype), how)
+        target.copy_(rows.movedim(-1, axis))
 
     @apart
     def addressed(self, dtype: torch.dtype, rounding: Rounding, *, strided: bool = False) -> Addressed | None:
@@ -225,33 +224,6 @@ class TableFormat(Family):
             where = check_axis(self, self.axis, source), self.block
             gpu.to_scaled_table(source, target, where, table, self._scales(source.dtype), how)
 
-    def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
-        values = table_on(self._tables[source.dtype].values, source.device)
-        places, tops = self._places(source, how)
-        if tops is None:
-            return where(source.isnan(), source, values[places])
-        return joined(self._scaled(values[places], tops), source, check_axis(self, self.axis, source))
-
-    def _places(self, x: torch.Tensor, how: How) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Places in ascending order of what ``x`` rounds to; with scales cut into blocks, and their largest numbers."""
-        table, rounding, words = self._tables[x.dtype], how.rounding, how.words
-        if self.block is None:
-            numbers = float64_bits(x).view(torch.float64).contiguous()
-            if words is None:
-                return torch.bucketize(numbers, table_on(table.thresholds[rounding], x.device)), None
-            return between(numbers, table_on(table.values, x.device).to(torch.float64), None, words), None
-        axis = check_axis(self, self.axis, x)
-        blocks = cut(x, axis, self.block)
-        tops = blocks.abs().amax(-1, keepdim=True)
-        tops = where(tops.isfinite(), tops, torch.nan)
-        if rounding is Rounding.NEAREST_EVEN:
-            steps = (blocks * (1 / self._scale(tops))).to(torch.float64).contiguous()
-            return torch.bucketize(steps, table_on(table.thresholds[rounding], x.device)), tops
-        grid = self._scaled(table_on(table.values, x.device), tops).to(torch.float64)
-        pieces = None if words is None else cut(words, axis, self.block)
-        choices = None if words is not None else table_on(table.choices[rounding], x.device)
-        return between(blocks.to(torch.float64), grid, choices, pieces), tops
-
     def _scales(self, dtype: torch.dtype) -> tuple[float, float]:
         """The smallest and the largest scale, with which no number is infinite."""
         largest, limits = self._tables[dtype].largest, finfo(dtype)
@@ -262,11 +234,6 @@ class TableFormat(Family):
         least, most = self._scales(tops.dtype)
         return (tops / self._tables[tops.dtype].largest).clamp(least, most)
 
-    def _scaled(self, numbers: torch.Tensor, tops: torch.Tensor) -> torch.Tensor:
-        """Numbers of the table times the scale of their block, whose largest magnitude is ``tops``."""
-        scaled = where(tops == 0, 0.0, numbers * self._scale(tops))
-        return where(scaled == 0, 0.0, scaled)
-
     @cached_property
     def _codes(self) -> torch.Tensor:
         """The code of each place."""
@@ -274,16 +241,25 @@ class TableFormat(Family):
         held = [float(kind(number)) for number in self.numbers]
         return torch.tensor([held.index(value) for value in self.values().tolist()], device="cpu")
 
+    def _codes_of(self, places: torch.Tensor) -> torch.Tensor:
+        """The codes of places in ascending order."""
+        return table_on(self._codes, places.device)[places].to(code_dtype(self.bits))
+
     def _encoded(self, x: torch.Tensor, how: How) -> torch.Tensor | ScaledCodes:
         """Encodes a tensor, as :class:`ScaledCodes` with scales. NaN has no code, nor with scales has infinity."""
         if not self.fits_in(x.dtype):
             raise FormatError(f"{self} does not fit in {x.dtype}: encode a float64 tensor, for example x.double()")
         check_encodable(self, x if self.block is None else x * 0)
-        places, tops = self._places(x, how)
-        codes = table_on(self._codes, x.device)[places].to(code_dtype(self.bits))
-        if tops is None:
-            return codes
+        numbers, values = self.rounded(x, how.rounding, how.policy, how.random), self._tables[x.dtype].values
+        values = table_on(values, x.device)
+        if self.block is None:
+            return self._codes_of(torch.bucketize(_exact(numbers), _exact(values)))
         axis = check_axis(self, self.axis, x)
+        tops = cut(x, axis, self.block).abs().amax(-1, keepdim=True)
+        grid = _exact(values * self._scale(tops) + 0.0)
+        # A block of zeros has 0, whether the table has it or not.
+        places = torch.searchsorted(grid, _exact(cut(numbers, axis, self.block))).clamp(max=len(values) - 1)
+        codes = self._codes_of(places)
         scales = where(tops == 0, 0.0, self._scale(tops)).squeeze(-1)
         return ScaledCodes(joined(codes, x, axis), scales.movedim(-1, axis) if x.dim() else scales.flatten())
 
@@ -302,6 +278,11 @@ class TableFormat(Family):
         axis = check_axis(self, self.axis, codes)
         scale = (scales.movedim(axis, -1) if codes.dim() else scales).unsqueeze(-1)
         return joined(cut(numbers, axis, self.block) * scale + 0.0, codes, axis)
+
+
+def _exact(x: torch.Tensor) -> torch.Tensor:
+    """Numbers in float64, also those that the processor would take for zeros."""
+    return float64_bits(x).view(torch.float64).contiguous()
 
 
 def _from_numbers(found: re.Match[str]) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from ..arithmetic.codes import code_dtype, integer_codes
 from ..arithmetic.cutting import blocks_in, check_axis, cut, joined
 from ..arithmetic.elements import Element, ScaleRule
 from ..arithmetic.patterns import float64_bits, narrowed, power_of_two, significand_and_exponent
-from ..arithmetic.tail import round_shifted, rule
 from ..base.errors import FormatError
 from ..base.family import Family, check_integer
 from ..base.layouts import along
@@ -200,54 +199,27 @@ class SharedScaleFormat(ScaledByData):
         where = check_axis(self, self.axis, source), self.block
         gpu.to_elements(source, target, where, self._addend, self.element, None, how)
 
-    def _round_tensor(self, source: torch.Tensor, how: How) -> torch.Tensor:
-        axis = check_axis(self, self.axis, source)
-        k, quantum, scale = self._integers(source, axis, how)
-        blocks = self._in_float64(k, quantum, scale, cut(source, axis, self.block))
-        return narrowed(joined(blocks, source, axis), source.dtype)
-
-    def _integers(self, x: torch.Tensor, axis: int, how: How) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Per element an integer k and the exponent of its unit, relative to the scale; per block the scale's code."""
-        blocks = cut(x, axis, self.block)
-        # The largest magnitude is the largest pattern without the sign; NaN lies beyond infinity.
-        top = (float64_bits(blocks) & _MAGNITUDE).amax(-1, keepdim=True)
-        shared = ((top + self._addend) >> 52) - 1023 - self.element.emax
-        shared = shared.clamp(-_SCALE_BIAS, _SCALE_BIAS)
-        significand, exponent = significand_and_exponent(blocks)
-        m, lowest = self.element.significand_bits, self.element.emin - self.element.significand_bits
-        # A subnormal float64 lies below every quantum there is, wherever its leading bit.
-        quantum = (exponent + 52 - shared - m).clamp(min=lowest)
-        pieces = None if how.words is None else cut(how.words, axis, self.block)
-        shift = (quantum + shared - exponent).clamp(min=0)
-        k = round_shifted(significand, shift, rule(how.rounding), blocks < 0, words=pieces)
-        # Saturate: the largest element is an integer times its own quantum.
-        top_quantum = self.element.emax - m
-        too_large = (quantum > top_quantum) | (k.to(torch.float64) * power_of_two(quantum) > self.element.max)
-        k = where(too_large, int(self.element.max * 2.0**-top_quantum), k)
-        quantum = where(too_large, top_quantum, quantum)
-        return k, quantum, where(top < _INFINITY, shared + _SCALE_BIAS, _NAN_SCALE)
-
-    def _in_float64(
-        self, k: torch.Tensor, quantum: torch.Tensor, scale: torch.Tensor, signs: torch.Tensor
-    ) -> torch.Tensor:
-        """The float64 numbers that integers stand for, with the signs of ``signs``."""
-        numbers = k.to(torch.float64) * power_of_two(quantum + scale - _SCALE_BIAS)
-        numbers = where(signs.signbit(), -numbers, numbers)
-        if not self.element.signed_zero:
-            numbers = where(numbers == 0, 0.0, numbers)  # torch.compile would drop adding 0
-        return where(scale == _NAN_SCALE, torch.nan, numbers)
-
     def _encoded(self, x: torch.Tensor, how: How) -> Blocks:
         """Element codes (uint8, uint16 or uint32, the smallest that do) and scale codes (uint8).
 
         A block with a NaN or an infinity gets scale code 255 and element codes 0.
         """
         axis = check_axis(self, self.axis, x)
-        k, quantum, scale = self._integers(x, axis, how)
-        m = self.element.significand_bits
-        negative = cut(x, axis, self.block).signbit()
-        # With the implicit bit in k, the exponent field counts from 0: a carry into the next binade comes by itself.
-        codes = ((quantum - (self.element.emin - m)) << m) + k
+        bits = float64_bits(x)
+        # In float64, which has room for what ends beyond float32.
+        numbers = self.rounded(bits.view(torch.float64), how.rounding, how.policy, how.random)
+        # The largest magnitude is the largest pattern without the sign; NaN lies beyond infinity.
+        top = (cut(bits, axis, self.block) & _MAGNITUDE).amax(-1, keepdim=True)
+        shared = (((top + self._addend) >> 52) - 1023 - self.element.emax).clamp(-_SCALE_BIAS, _SCALE_BIAS)
+        scale = where(top < _INFINITY, shared + _SCALE_BIAS, _NAN_SCALE)
+        blocks = cut(numbers, axis, self.block)
+        significand, exponent = significand_and_exponent(blocks)
+        m, lowest = self.element.significand_bits, self.element.emin - self.element.significand_bits
+        quantum = (exponent + 52 - shared - m).clamp(min=lowest)  # the unit of the element, relative to the scale
+        k = significand >> (quantum + shared - exponent).clamp(0, 63)
+        negative = blocks.signbit()
+        # With the implicit bit in k, the exponent field counts from 0.
+        codes = ((quantum - lowest) << m) + k
         if self.element.integer:
             codes = where(negative, -codes, codes) & ((1 << self.bits) - 1)
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import platform
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -80,7 +81,8 @@ def verify(names: Sequence[str] | None = None, device: str = "cpu", *, quick: bo
     Float formats: numbers of the format (all of them up to 8 bits, else a spread), the midpoints between neighbours,
     and the carrier's neighbours of both, in every rounding mode, against exact rational arithmetic; random bit patterns
     against torch's own type, or the same computed by other code; and all codes there and back. Other families: their
-    numbers must round to themselves, and random patterns give on the device what they give on the CPU by other code.
+    numbers must round to themselves; random patterns give on the device what the CPU's loops give in another order of
+    memory, and their codes, if there are any, are those of what they are rounded to.
 
     Args:
         names: formats; those that their families want verified if None.
@@ -136,19 +138,15 @@ def _verify_other(fmt: Format, place: torch.device, quick: bool) -> Iterator[Che
     x = _patterns(1 << (12 if quick else 18), fmt.carrier)
     x = x[x.isfinite()][: 1 << (11 if quick else 17)].view(-1, 256).contiguous()
     by_kernel = round(x.to(place), fmt)
-    other = torch.empty_like(x)
-    fmt.round_into(x.as_subclass(_Elsewhere), other)
-    yield _compare(
-        fmt, f"random patterns, {fmt.carrier}, against other code", x, by_kernel, other.as_subclass(torch.Tensor)
-    )
+    other = round(x.t().contiguous().t(), fmt).contiguous()
+    yield _compare(fmt, f"random patterns, {fmt.carrier}, against the CPU in another order", x, by_kernel, other)
+    with suppress(FormatError):  # a format without codes
+        again = fmt.decode(fmt.encode(x.to(place)), fmt.carrier)
+        yield _compare(fmt, f"codes of random patterns, {fmt.carrier}, there and back", x, again, other)
     numbers = listed(fmt) if fmt.elementwise else None  # where a scale is shared, a number alone is another
     if numbers is not None:
         numbers = numbers.to(fmt.carrier)
         yield _compare(fmt, "all numbers round to themselves", numbers, round(numbers.to(place), fmt), numbers)
-
-
-class _Elsewhere(torch.Tensor):
-    """A tensor that compiled loops do not take, so that the tensor operations for other devices get it."""
 
 
 def _trying(fmt: FloatFormat, dtype: torch.dtype, spread: int) -> torch.Tensor:

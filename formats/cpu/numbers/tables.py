@@ -28,7 +28,7 @@ LOW, HIGH, TIE_LOW, TIE_HIGH = range(4)
 
 
 class Table(NamedTuple):
-    """A table as the loops, and the tensor operations of other devices, read it."""
+    """A table as the loops and kernels read it."""
 
     values: torch.Tensor
     """The numbers in ascending order, of the carrier's type."""

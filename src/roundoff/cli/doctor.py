@@ -159,13 +159,13 @@ def _kernels(device: str, broken: list[str]) -> dict[str, Any]:
         broken.append(
             f"rounding on {device} is wrong: `roundoff verify --device {device}` tells where; please report it"
         )
-    broken += [f"the kernel that rounds to {which}; tensor operations replace it" for which in replaced]
+    broken += [f"the kernel that rounds to {which}; the CPU replaces it" for which in replaced]
     cases = sum(check.cases for check in report.checks)
     return {"device": device, "cases": cases, "differing": differing, "tried": tried, "replaced": replaced}
 
 
 def _tried_kernels(device: str) -> tuple[int, list[str]]:
-    """How many kinds of kernels of the device were compared with tensor operations, and which of them are wrong, why.
+    """How many kinds of kernels of the device were compared with the CPU, and which of them are wrong, why.
 
     On the CPU, which has loops, none.
     """
@@ -224,7 +224,7 @@ def _described(found: dict[str, Any]) -> str:
     for device, kernels in zip(found["devices"], found["kernels"], strict=True):
         model = f"{device['model']}, {device['memory'] / _GIB:.0f} GiB; " if "model" in device else ""
         right = "rounds right to the bit" if kernels["differing"] == 0 else "BROKEN, see below"
-        kinds = f"; {kernels['tried']} kinds of kernels compared with tensor operations" if kernels["tried"] else ""
+        kinds = f"; {kernels['tried']} kinds of kernels compared with the CPU" if kernels["tried"] else ""
         rows.append((f"device {device['device']}", f"{model}{right} ({kernels['cases']:,} cases{kinds})"))
     compiler = found["compiler"]
     rows.append(("C++ compiler", compiler["path"] or "none: steps run eagerly, and the backend qtorch does not run"))

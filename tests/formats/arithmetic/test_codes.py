@@ -5,7 +5,7 @@ import torch
 from comparing import same_bits
 from families_exact import random_patterns, special
 
-from roundoff.formats import Format, FormatError, pack, unpack
+from roundoff.formats import Format, FormatError, Rounding, pack, unpack
 from roundoff.formats.families.integer import Quantized
 from roundoff.formats.families.nvfp4 import TwoLevelBlocks
 from roundoff.formats.scales.shared_scale import Blocks
@@ -151,3 +151,12 @@ def test_refusals():
         unpack(pack(codes, 8, torch.float8_e4m3fn), 8, 4)
     with pytest.raises(FormatError, match="needs bits and count"):
         unpack(codes)
+
+
+@pytest.mark.parametrize("name", ["posit32", "lns12_1", "q20.20", "q20.20_wrap"])
+@pytest.mark.parametrize("mode", ["nearest-even", "up"])
+def test_numbers_of_a_dtype_that_does_not_hold_the_format_are_encoded(name, mode):
+    fmt = Format.parse(name)
+    assert not fmt.fits_in(torch.float32)
+    x = torch.cat([random_patterns(2000, torch.float32, finite=True), torch.linspace(-3, 3, 999)])
+    assert same_bits(fmt.decode(fmt.encode(x, mode)), fmt.rounded(x.double(), Rounding(mode)))

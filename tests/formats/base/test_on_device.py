@@ -3,10 +3,11 @@
 import pytest
 import torch
 from comparing import numbers, same_bits
-from devices import is_stand_in, stand_ins
+from devices import Waited, is_stand_in, stand_ins
 
 from roundoff.formats import Format, FormatError, RandomBits, Rounding, round
-from roundoff.formats.base import memory
+from roundoff.formats.base import family, memory
+from roundoff.formats.base.family import Family
 from roundoff.formats.base.names import FAMILIES
 from roundoff.formats.base.on_device import number_on, table_on, where
 from roundoff.formats.lists import round_list
@@ -55,6 +56,41 @@ def test_kernels_are_launched_without_waiting_on_tensors_of_the_device(name, mon
             assert len(launched) > before or fmt.native
     for source, target, data, given in launched:
         assert all(map(is_stand_in, (source, target, *data, given)))
+
+
+@pytest.mark.parametrize("name", [*NAMES, "int8_g16_p90", "nvfp4_square", "quarl8", "qtorch_e5m10"])
+def test_without_kernels_a_tensor_goes_to_the_cpu_and_back(name, monkeypatch):
+    fmt, copied = Format.parse(name), Family._round_on_cpu
+    x = numbers(0, 6, 40).nan_to_num(0.5, 2.0, -3.0).to(fmt.carrier)
+    words = torch.randint(0, 1 << 32, x.shape, generator=torch.Generator().manual_seed(1))
+    hows = [(Rounding.NEAREST_EVEN, None), (Rounding.STOCHASTIC, RandomBits(1, 2)), (Rounding.STOCHASTIC, words)]
+    for mode, random in hows if "qtorch" not in name else hows[:1]:
+        expected = round(x, fmt, rounding=mode, random=random)
+        with stand_ins(monkeypatch) as device, monkeypatch.context() as patch:
+            patch.setattr(Family, "_round_on_cpu", copied)
+            there, given = x.cuda(), random.cuda() if random is words else random
+            found = round(there, fmt, rounding=mode, random=given)
+            assert is_stand_in(found)
+            target = torch.empty(40, 6, device="cuda", dtype=x.dtype).t()
+            fmt.round_into(there, target, mode, None, given)
+            assert same_bits(target.cpu().contiguous(), expected)
+            with device.nothing_waits(), pytest.raises(Waited, match=r"copy of \(6, 40\) from it"):
+                round(there, fmt, rounding=mode, random=given)
+        assert same_bits(found, expected), mode
+
+
+def test_a_captured_graph_has_no_copy_to_the_cpu(monkeypatch):
+    copied = Family._round_on_cpu
+    with stand_ins(monkeypatch), monkeypatch.context() as patch:
+        patch.setattr(Family, "_round_on_cpu", copied)
+        patch.setattr(family, "is_captured", lambda: True)
+        with pytest.raises(FormatError, match=r"e5m10 on cuda:0: .* a CUDA graph cannot repeat that"):
+            round(torch.ones(3).cuda(), "e5m10")
+
+
+def test_a_tensor_without_numbers_has_the_shape_of_the_result():
+    found = round(torch.empty(4, 6, device="meta").t(), "int8_row")
+    assert (found.is_meta, found.shape, found.stride()) == (True, (6, 4), (1, 6))
 
 
 def test_rows_of_formats_do_not_wait(monkeypatch):

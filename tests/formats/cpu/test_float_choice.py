@@ -1,9 +1,10 @@
-"""The compiled loops of the families other than floats give the bits that their tensor operations do."""
+"""The compiled loops of the families other than floats give the bits that tensor operations do."""
 
 import pytest
 import torch
 from comparing import same_bits
 from each import each
+from tensor_roundings import by_operations
 
 from roundoff.formats import Format, RandomBits, Rounding
 
@@ -42,10 +43,6 @@ NUMBERS = [
 WIDE = ["q20.32", "q30.22_wrap", "uq52.0_wrap", "posit32", "posit32_4", "lns22_12", "lns20_9"]
 
 
-class Elsewhere(torch.Tensor):
-    """A tensor that compiled loops do not take."""
-
-
 def numbers(dtype, shape, seed=0):
     """Blocks and channels of very different sizes, ties, zeros, subnormals, and the special values here and there."""
     generator = torch.Generator().manual_seed(seed)
@@ -74,14 +71,6 @@ def sources(shape):
         RandomBits(5, 3, 5),
         torch.arange(shape[0] * shape[1] * shape[2]).view(shape) * 0x9E3779B1,
     ]
-
-
-def by_operations(fmt, x, rounding, overflow, random):
-    """Rounded by the tensor operations, which are for other devices."""
-    result = torch.empty_like(x)
-    given = random.as_subclass(Elsewhere) if isinstance(random, torch.Tensor) else random
-    fmt.round_into(x.as_subclass(Elsewhere), result.as_subclass(Elsewhere), rounding, overflow, given)
-    return result.as_subclass(torch.Tensor)
 
 
 def check(name, x, rounding, overflow=None):

@@ -3,7 +3,8 @@ import torch
 from block_exact import exact_block
 from comparing import same_bits
 from each import each
-from families_exact import DETERMINISTIC, on_tensor_path, random_patterns, rounded
+from families_exact import DETERMINISTIC, random_patterns, rounded
+from tensor_roundings import by_operations
 
 from roundoff.formats import FormatError
 from roundoff.formats.arithmetic.elements import ScaleRule
@@ -24,7 +25,7 @@ def test_equals_rational_arithmetic(width, block, rule):
             exact = [exact_block(row, fmt.element, rule, rounding) for row in x.tolist()]
             expected = torch.tensor([numbers for numbers, _ in exact], dtype=torch.float64).to(dtype)
             assert same_bits(rounded(fmt, x.to(dtype), rounding=rounding), expected)
-            assert same_bits(on_tensor_path(fmt, x.to(dtype), rounding=rounding), expected)
+            assert same_bits(by_operations(fmt, x.to(dtype), rounding=rounding), expected)
         stored = fmt.encode(x, rounding)
         assert same_bits(fmt.decode(stored), expected.float())
 
@@ -33,7 +34,7 @@ def test_equals_rational_arithmetic(width, block, rule):
 def test_both_paths_agree_on_random_patterns(width, block):
     fmt = BlockFloatFormat(width, block)
     for x in (random_patterns(20_000, torch.float32, finite=True), torch.randn(20_000)):
-        assert same_bits(rounded(fmt, x), on_tensor_path(fmt, x))
+        assert same_bits(rounded(fmt, x), by_operations(fmt, x))
 
 
 def test_mxint8_is_block_floating_point_of_8_bits():

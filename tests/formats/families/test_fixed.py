@@ -6,10 +6,11 @@ import pytest
 import torch
 from comparing import same_bits
 from each import each
-from families_exact import DETERMINISTIC, around, on_tensor_path, random_patterns, rounded, special
+from families_exact import DETERMINISTIC, around, random_patterns, rounded, special
 from formats_exact import round_to_integer
 from hypothesis import given
 from hypothesis import strategies as st
+from tensor_roundings import by_operations
 
 from roundoff.formats import FormatError
 from roundoff.formats.base.modes import Overflow, RandomBits, Rounding
@@ -54,7 +55,7 @@ def test_equals_rational_arithmetic(fmt, rounding, overflow, dtype):
     x = inputs(fmt, dtype)
     expected = torch.tensor([exact(fmt, v, rounding, overflow) for v in x.tolist()], dtype=dtype)
     assert same_bits(rounded(fmt, x, rounding=rounding, overflow=overflow), expected)
-    assert same_bits(on_tensor_path(fmt, x, rounding=rounding, overflow=overflow), expected)
+    assert same_bits(by_operations(fmt, x, rounding=rounding, overflow=overflow), expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -62,7 +63,7 @@ def test_equals_rational_arithmetic(fmt, rounding, overflow, dtype):
 def test_both_paths_agree_on_a_million_patterns_also_in_place(fmt, dtype):
     x = torch.cat([random_patterns(500_000, dtype), torch.randn(500_000, dtype=dtype) * fmt.max / 2])
     result = rounded(fmt, x)
-    assert same_bits(result, on_tensor_path(fmt, x))
+    assert same_bits(result, by_operations(fmt, x))
     fmt.round_into(x, x)
     assert same_bits(result, x)
 

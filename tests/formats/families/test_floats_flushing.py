@@ -12,8 +12,9 @@ import pytest
 import torch
 from comparing import same_bits
 from each import each
-from families_exact import DETERMINISTIC, on_tensor_path, rounded
+from families_exact import DETERMINISTIC, rounded
 from formats_exact import exponent, round_float, round_to_integer
+from tensor_roundings import by_operations
 
 import roundoff
 from roundoff.formats import FloatFormat, Format, FormatError, RandomBits, Rounding
@@ -65,7 +66,7 @@ def test_equal_exact_arithmetic(name, flush, dtype):
         expected = torch.tensor(numbers, dtype=torch.float64).to(dtype)
         how = {"rounding": rounding, "random": random}
         assert same_bits(rounded(fmt, x, **how), expected), rounding
-        assert same_bits(on_tensor_path(fmt, x, **how), expected), rounding
+        assert same_bits(by_operations(fmt, x, **how), expected), rounding
     data = float_data(fmt, dtype, torch.device("cpu"))
     assert same_bits(operator(x, data.parameters, data.by_addition), rounded(fmt, x))
     assert same_bits(roundoff.round(x.view(1, -1), [fmt]).view(-1), rounded(fmt, x))

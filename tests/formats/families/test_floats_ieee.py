@@ -5,10 +5,11 @@ import math
 import pytest
 import torch
 from each import each
-from families_exact import on_tensor_path, rounded
+from families_exact import rounded
 from formats_exact import round_float
 from hypothesis import given
 from hypothesis import strategies as st
+from tensor_roundings import by_operations
 
 import roundoff
 from roundoff.formats import FloatFormat, Format, FormatError
@@ -183,6 +184,6 @@ def test_facts_are_torchs():
 
 def test_infinity_alone_propagates_where_what_is_too_large_saturates():
     x = torch.tensor([math.inf, -math.inf, 1e30, -1e30, 1.0])
-    for path in (rounded, on_tensor_path):
+    for path in (rounded, by_operations):
         found = path(Format.parse("e4m3"), x, overflow=Overflow.PROPAGATE)
         assert found.tolist() == [math.inf, -math.inf, 240.0, -240.0, 1.0]

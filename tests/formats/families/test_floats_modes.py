@@ -4,11 +4,12 @@ import pytest
 import torch
 from comparing import same_bits
 from each import each
-from families_exact import around, on_tensor_path, random_patterns, rounded, special
+from families_exact import around, random_patterns, rounded, special
 from formats_exact import round_float
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import DETERMINISTIC, float32_tensors, float_formats
+from tensor_roundings import by_operations
 
 import roundoff
 from roundoff.formats import Format, FormatError, Overflow, RandomBits, Rounding
@@ -41,7 +42,7 @@ def test_every_mode_is_exact(name, rounding):
         x = trying(fmt, dtype)
         expected = reference(fmt, x, rounding)
         assert same_bits(rounded(fmt, x, rounding=rounding), expected)
-        assert same_bits(on_tensor_path(fmt, x, rounding=rounding), expected)
+        assert same_bits(by_operations(fmt, x, rounding=rounding), expected)
         in_place = x.clone()
         fmt.round_into(in_place, in_place, rounding)
         assert same_bits(in_place, expected)
@@ -59,7 +60,7 @@ def test_overflow_can_be_overridden(name, rounding, overflow):
     x = trying(fmt, torch.float32)
     expected = reference(fmt, x, rounding, overflow)
     assert same_bits(roundoff.round(x, fmt, rounding=rounding, overflow=overflow), expected)
-    assert same_bits(on_tensor_path(fmt, x, rounding=rounding, overflow=overflow), expected)
+    assert same_bits(by_operations(fmt, x, rounding=rounding, overflow=overflow), expected)
 
 
 @each("bits", [32, 5])
@@ -72,7 +73,7 @@ def test_stochastic_rounding_is_exact_given_its_words(name, bits):
         expected = reference(fmt, x, Rounding.STOCHASTIC, words=words)
         how = {"rounding": Rounding.STOCHASTIC, "random": random}
         assert same_bits(rounded(fmt, x, **how), expected)
-        assert same_bits(on_tensor_path(fmt, x, **how), expected)
+        assert same_bits(by_operations(fmt, x, **how), expected)
         in_place = x.clone()
         fmt.round_into(in_place, in_place, **how)
         assert same_bits(in_place, expected)
@@ -88,7 +89,7 @@ def test_kernels_and_tensor_operations_agree_on_random_patterns(name, dtype):
     )
     for rounding in Rounding:
         how = {"rounding": rounding, "random": RandomBits(5) if rounding is Rounding.STOCHASTIC else None}
-        assert same_bits(rounded(fmt, x, **how), on_tensor_path(fmt, x, **how))
+        assert same_bits(rounded(fmt, x, **how), by_operations(fmt, x, **how))
 
 
 @given(float_formats(), float32_tensors(), st.sampled_from(DETERMINISTIC))
@@ -96,7 +97,7 @@ def test_any_format_is_exact_and_lawful(fmt, x, rounding):
     x = x.double()
     y = rounded(fmt, x, rounding=rounding)
     assert same_bits(y, reference(fmt, x, rounding))
-    assert same_bits(y, on_tensor_path(fmt, x, rounding=rounding))
+    assert same_bits(y, by_operations(fmt, x, rounding=rounding))
     if fmt.fits_in(torch.float32):
         assert same_bits(rounded(fmt, x.float(), rounding=rounding), y.float())
     finite = y[y.isfinite()]

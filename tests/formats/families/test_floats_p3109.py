@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 from comparing import same_bits
-from families_exact import around, on_tensor_path, random_patterns, rounded, special
+from families_exact import around, random_patterns, rounded, special
 from formats_exact import round_float
+from tensor_roundings import by_operations
 
 import roundoff
 from roundoff.formats import FloatFormat, Format, FormatError, RandomBits, Rounding
@@ -68,7 +69,7 @@ def test_rounding_in_every_mode(name, dtype):
         expected = torch.tensor(numbers, dtype=torch.float64).to(dtype)
         how = {"rounding": rounding, "random": random}
         assert same_bits(rounded(fmt, x, **how), expected), rounding
-        assert same_bits(on_tensor_path(fmt, x, **how), expected), rounding
+        assert same_bits(by_operations(fmt, x, **how), expected), rounding
         assert same_bits(roundoff.round(x.flip(0), fmt, **how), rounded(fmt, x.flip(0), **how))
 
 
@@ -85,7 +86,7 @@ def test_propagating_saturation(name, dtype):
         how = {"rounding": rounding, "random": RandomBits(5) if rounding is Rounding.STOCHASTIC else None}
         expected = torch.where(x.isinf(), x, rounded(saturating, x, **how))
         assert same_bits(rounded(fmt, x, **how), expected)
-        assert same_bits(on_tensor_path(fmt, x, **how), expected)
+        assert same_bits(by_operations(fmt, x, **how), expected)
         assert same_bits(roundoff.round(x, name, overflow="propagate", **how), expected)
         in_place = x.clone()
         fmt.round_into(in_place, in_place, rounding, None, how["random"])

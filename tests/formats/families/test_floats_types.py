@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 import torch
 from comparing import same_bits
-from families_exact import around, on_tensor_path, random_patterns, special
+from families_exact import around, random_patterns, special
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import float_formats
+from tensor_roundings import by_operations
 
 import roundoff
 from roundoff.formats import Format, FormatError, Overflow, QtorchFormat, pack, unpack
@@ -191,7 +192,7 @@ def test_the_legacy_mode_equals_qtorch(e, m):
     theirs = roundoff.round(x, f"e{e}m{m}", backend="qtorch")
     fmt = Format.parse(f"qtorch_e{e}m{m}")
     assert same_bits(roundoff.round(x, fmt), theirs)
-    assert same_bits(on_tensor_path(fmt, x), theirs)
+    assert same_bits(by_operations(fmt, x), theirs)
     fmt.round_into(x, x)
     assert same_bits(x, theirs)
 

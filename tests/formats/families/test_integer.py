@@ -8,10 +8,11 @@ import pytest
 import torch
 from comparing import same_bits
 from each import each
-from families_exact import DETERMINISTIC, on_tensor_path, random_patterns, rounded
+from families_exact import DETERMINISTIC, random_patterns, rounded
 from formats_exact import goes_up, round_to_integer
 from hypothesis import given
 from hypothesis import strategies as st
+from tensor_roundings import by_operations
 
 import roundoff
 from roundoff.formats import Format, FormatError
@@ -102,7 +103,7 @@ def test_equals_the_documented_arithmetic(fmt, dtype):
         numbers = [exact(fmt, v, fmt.scale, fmt.zero_point, rounding, dtype) for v in x.tolist()]
         expected = torch.tensor(numbers, dtype=dtype)
         assert same_bits(rounded(fmt, x, rounding=rounding), expected)
-        assert same_bits(on_tensor_path(fmt, x, rounding=rounding), expected)
+        assert same_bits(by_operations(fmt, x, rounding=rounding), expected)
 
 
 @pytest.mark.parametrize("fmt", GIVEN, ids=str)
@@ -130,7 +131,7 @@ def test_both_paths_and_the_codes_agree(fmt):
     for dtype in NUMPY:
         y = x.to(dtype)
         result = rounded(fmt, y)
-        assert same_bits(result, on_tensor_path(fmt, y))
+        assert same_bits(result, by_operations(fmt, y))
         assert same_bits(fmt.dequantize(fmt.quantize(y)), result)
         other_order = y.transpose(0, 2).contiguous().transpose(0, 2)
         assert same_bits(rounded(fmt, other_order).contiguous(), result)
@@ -182,7 +183,7 @@ def test_a_slice_with_nan_or_infinity_is_lost_and_no_other(symmetric):
     x[1, 2], x[2, 3], x[3, 4] = torch.nan, torch.inf, -torch.inf
     for fmt in (IntegerFormat(8, symmetric=symmetric, axis=0), IntegerFormat(8, symmetric=symmetric, group=8),
                 IntegerFormat(8, symmetric=symmetric, group=8, percentile=60.0)):  # fmt: skip
-        for result in (rounded(fmt, x), on_tensor_path(fmt, x), rounded(fmt, x.double())):
+        for result in (rounded(fmt, x), by_operations(fmt, x), rounded(fmt, x.double())):
             assert result.isnan().all(1).tolist() == [False, True, True, True]
             assert result[0].isfinite().all()
         with pytest.raises(FormatError, match="no code for NaN or infinity"):
@@ -276,9 +277,9 @@ def test_numbers_of_the_format_stay_what_they_are_in_every_mode(fmt, dtype):
         how = {"rounding": rounding, "random": RandomBits(0) if rounding is Rounding.STOCHASTIC else None}
         if same_scale:
             assert same_bits(rounded(fmt, numbers, **how), numbers), rounding
-            assert same_bits(on_tensor_path(fmt, numbers, **how), numbers), rounding
+            assert same_bits(by_operations(fmt, numbers, **how), numbers), rounding
         else:
-            assert same_bits(rounded(fmt, x, **how), on_tensor_path(fmt, x, **how)), rounding
+            assert same_bits(rounded(fmt, x, **how), by_operations(fmt, x, **how)), rounding
 
 
 @pytest.mark.parametrize("dtype", NUMPY, ids=str)
@@ -324,7 +325,7 @@ def test_finite_data_stay_finite(name, dtype):
             how = {"rounding": rounding, "random": RandomBits(0) if rounding is Rounding.STOCHASTIC else None}
             result = rounded(fmt, x, **how)
             assert result.isfinite().all(), (pair, rounding)
-            assert same_bits(result, on_tensor_path(fmt, x, **how)), (pair, rounding)
+            assert same_bits(result, by_operations(fmt, x, **how)), (pair, rounding)
         assert fmt.dequantize(fmt.quantize(x)).isfinite().all()
         if name == "int8":
             assert (rounded(fmt, x) / largest - x / largest).abs().max() < 0.01
@@ -362,4 +363,4 @@ def test_a_row_longer_than_a_piece_has_the_scales_of_all_its_columns():
     x = torch.randn(3, 2500, generator=torch.Generator().manual_seed(0)) * torch.arange(1, 2501)
     fmt = IntegerFormat(6, axis=1, symmetric=False)
     for mode in (Rounding.NEAREST_EVEN, Rounding.UP):
-        assert same_bits(rounded(fmt, x, rounding=mode), on_tensor_path(fmt, x, rounding=mode))
+        assert same_bits(rounded(fmt, x, rounding=mode), by_operations(fmt, x, rounding=mode))

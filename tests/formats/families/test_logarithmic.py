@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 from comparing import same_bits
-from families_exact import DETERMINISTIC, on_tensor_path, random_patterns, rounded, special
+from families_exact import DETERMINISTIC, random_patterns, rounded, special
 from formats_exact import goes_up
 from hypothesis import given
 from hypothesis import strategies as st
+from tensor_roundings import by_operations
 
 from roundoff.formats import FormatError
 from roundoff.formats.base.modes import Overflow, RandomBits, Rounding
@@ -77,7 +78,7 @@ def test_equals_high_precision_at_every_border(fmt, dtype):
     for rounding in DETERMINISTIC:
         expected = torch.tensor([exact(fmt, v, rounding, dtype) for v in x.tolist()], dtype=dtype)
         assert same_bits(rounded(fmt, x, rounding=rounding), expected)
-        assert same_bits(on_tensor_path(fmt, x, rounding=rounding), expected)
+        assert same_bits(by_operations(fmt, x, rounding=rounding), expected)
 
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=str)

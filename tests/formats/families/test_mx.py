@@ -6,9 +6,10 @@ import pytest
 import torch
 from block_exact import exact_block
 from comparing import same_bits
-from families_exact import DETERMINISTIC, around, on_tensor_path, random_patterns, rounded
+from families_exact import DETERMINISTIC, around, random_patterns, rounded
 from hypothesis import given
 from hypothesis import strategies as st
+from tensor_roundings import by_operations
 
 from roundoff.formats import FormatError
 from roundoff.formats.arithmetic.elements import ScaleRule
@@ -50,7 +51,7 @@ def test_equals_rational_arithmetic(name, rule):
         exact = [exact_block(row, fmt.element, rule, rounding) for row in x.tolist()]
         expected = torch.tensor([numbers for numbers, _ in exact], dtype=torch.float64).to(dtype)
         assert same_bits(rounded(fmt, x, rounding=rounding), expected)
-        assert same_bits(on_tensor_path(fmt, x, rounding=rounding), expected)
+        assert same_bits(by_operations(fmt, x, rounding=rounding), expected)
         stored = fmt.encode(x, rounding)
         assert stored.scales.flatten().tolist() == [255 if e is None else e + 127 for _, e in exact]
         assert same_bits(fmt.decode(stored, torch.float64).to(dtype), expected)
@@ -65,7 +66,7 @@ def test_every_element_every_midpoint_and_their_neighbours(name):
     for rounding in DETERMINISTIC:
         expected, _ = exact_block(x[0].tolist(), element, ScaleRule.FLOOR, rounding)
         assert rounded(fmt, x, rounding=rounding)[0].tolist() == expected
-        assert on_tensor_path(fmt, x, rounding=rounding)[0].tolist() == expected
+        assert by_operations(fmt, x, rounding=rounding)[0].tolist() == expected
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -110,7 +111,7 @@ def test_both_paths_agree_on_random_patterns_also_in_place(name, rule):
     tame = torch.randn(40_000, generator=torch.Generator().manual_seed(3))
     for x in (wild, finite, tame):
         result = rounded(fmt, x)
-        assert same_bits(result, on_tensor_path(fmt, x))
+        assert same_bits(result, by_operations(fmt, x))
         fmt.round_into(x, x)
         assert same_bits(result, x)
 
@@ -191,7 +192,7 @@ def test_scales_at_their_borders(name, rule):
         assert (fmt.encode(x).scales.int() - 127).tolist() == [scale for _, scale in expected]
         numbers = torch.tensor([block[0] for block, _ in expected], dtype=torch.float64).to(dtype)
         assert same_bits(rounded(fmt, x), numbers)
-        assert same_bits(on_tensor_path(fmt, x), numbers)
+        assert same_bits(by_operations(fmt, x), numbers)
 
 
 def test_ceil_and_rceil_do_what_they_promise():

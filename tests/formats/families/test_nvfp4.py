@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 from comparing import same_bits
-from families_exact import DETERMINISTIC, float_element, on_tensor_path, rounded
+from families_exact import DETERMINISTIC, float_element, rounded
+from tensor_roundings import by_operations
 
 from roundoff.formats import Format, FormatError, round
 from roundoff.formats.base.modes import Overflow, RandomBits, Rounding
+from roundoff.formats.base.random_words import random_words
 from roundoff.formats.families.nvfp4 import NVFP4Format
 
 NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
@@ -54,7 +56,7 @@ def test_equals_the_formula(rounding, dtype):
         x = x.to(dtype)
         expected = torch.tensor(exact(x.tolist(), dtype, rounding), dtype=dtype)
         assert same_bits(rounded(NVFP4Format(), x, rounding=rounding), expected)
-        assert same_bits(on_tensor_path(NVFP4Format(), x, rounding=rounding), expected)
+        assert same_bits(by_operations(NVFP4Format(), x, rounding=rounding), expected)
         assert same_bits(NVFP4Format().decode(NVFP4Format().encode(x, rounding)), expected)
 
 
@@ -124,7 +126,7 @@ def test_squares_share_a_scale(shape):
     y = round(x, fmt)
     assert str(fmt) == "nvfp4_square"
     assert same_bits(fmt.decode(fmt.encode(x)), y)
-    assert same_bits(on_tensor_path(fmt, x), y)
+    assert same_bits(by_operations(fmt, x), y)
     if x.dim() == 2:
         assert same_bits(round(x.t().contiguous(), fmt).t().contiguous(), y)  # a square is one from either side
         top = x.abs().max() / (448 * 6)
@@ -133,3 +135,13 @@ def test_squares_share_a_scale(shape):
                 part = x[i : i + 16, j : j + 16]
                 scale = (part.abs().max() / (6 * top)).to(torch.float8_e4m3fn).float() * top
                 assert same_bits(round(part / scale, "e2m1_finite") * scale, y[i : i + 16, j : j + 16].contiguous())
+
+
+@pytest.mark.parametrize("shape", [(21, 40), (3, 10, 17)])
+def test_random_bits_of_squares_are_those_of_the_places_of_numbers(shape):
+    fmt, x = Format.parse("nvfp4_b8_square"), torch.randn(shape, generator=torch.Generator().manual_seed(2))
+    bits = RandomBits(1, 2)
+    for random in (bits, random_words(bits, x)):
+        found = fmt.rounded(x, Rounding.STOCHASTIC, None, random)
+        assert same_bits(found, by_operations(fmt, x, Rounding.STOCHASTIC, None, bits))
+        assert same_bits(found, fmt.decode(fmt.encode(x, Rounding.STOCHASTIC, random=random)))

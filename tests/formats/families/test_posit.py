@@ -6,10 +6,11 @@ import pytest
 import torch
 from comparing import same_bits
 from each import each
-from families_exact import DETERMINISTIC, around, on_tensor_path, random_patterns, rounded, special
+from families_exact import DETERMINISTIC, around, random_patterns, rounded, special
 from formats_exact import goes_up
 from hypothesis import given
 from hypothesis import strategies as st
+from tensor_roundings import by_operations
 
 from roundoff.formats import FormatError
 from roundoff.formats.base.modes import Overflow, RandomBits, Rounding
@@ -81,7 +82,7 @@ def test_equals_the_standard_everywhere(fmt):
     for rounding in DETERMINISTIC:
         expected = torch.tensor([exact(fmt, v, rounding) for v in x.tolist()], dtype=torch.float64)
         assert same_bits(rounded(fmt, x, rounding=rounding), expected)
-        assert same_bits(on_tensor_path(fmt, x, rounding=rounding), expected)
+        assert same_bits(by_operations(fmt, x, rounding=rounding), expected)
 
 
 @pytest.mark.parametrize("fmt", SIXTEEN, ids=str)
@@ -100,7 +101,7 @@ def test_every_border_of_16_bits(fmt):
     for x, expected in cases:
         for sign in (1.0, -1.0):
             assert same_bits(rounded(fmt, sign * x), sign * expected)
-            assert same_bits(on_tensor_path(fmt, sign * x), sign * expected)
+            assert same_bits(by_operations(fmt, sign * x), sign * expected)
 
 
 @pytest.mark.parametrize("fmt", [f for f in SIXTEEN if f.fits_in(torch.float32)], ids=str)
@@ -108,7 +109,7 @@ def test_float32_is_rounded_as_float64_is(fmt):
     x = torch.cat([random_patterns(200_000, torch.float32), torch.randn(100_000), special(torch.float32)])
     expected = rounded(fmt, x.double()).float()
     assert same_bits(rounded(fmt, x), expected)
-    assert same_bits(on_tensor_path(fmt, x), expected)
+    assert same_bits(by_operations(fmt, x), expected)
     fmt.round_into(x, x)
     assert same_bits(x, expected)
 
@@ -126,7 +127,7 @@ def test_wide_posits_equal_the_standard(fmt):
     for rounding in DETERMINISTIC:
         expected = torch.tensor([exact(fmt, v, rounding) for v in x.tolist()], dtype=torch.float64)
         assert same_bits(rounded(fmt, x, rounding=rounding), expected)
-        assert same_bits(on_tensor_path(fmt, x, rounding=rounding), expected)
+        assert same_bits(by_operations(fmt, x, rounding=rounding), expected)
     codes = torch.cat([codes, (1 << fmt.width) - codes, torch.tensor([0, 1, (1 << fmt.width - 1) - 1])])
     assert fmt.encode(fmt.decode(codes, torch.float64)).tolist() == codes.tolist()
 

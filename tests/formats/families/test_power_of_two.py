@@ -6,8 +6,9 @@ from fractions import Fraction
 import pytest
 import torch
 from comparing import same_bits
-from families_exact import on_tensor_path, random_patterns, rounded, special
+from families_exact import random_patterns, rounded, special
 from formats_exact import exponent, goes_up
+from tensor_roundings import by_operations
 
 import roundoff
 from roundoff.formats import Format, Overflow, RandomBits, Rounding
@@ -57,7 +58,7 @@ def test_equals_exact_arithmetic_in_every_mode(overflow, dtype):
         expected = torch.tensor(values, dtype=torch.float64).to(dtype)
         how = {"rounding": rounding, "random": random}
         assert same_bits(rounded(fmt, x, overflow=overflow, **how), expected), rounding
-        assert same_bits(on_tensor_path(fmt, x, overflow=overflow, **how), expected), rounding
+        assert same_bits(by_operations(fmt, x, overflow=overflow, **how), expected), rounding
         if overflow is Overflow.SATURATE:
             assert same_bits(rounded(saturating, x, **how), expected), rounding
         codes = fmt.encode(x, rounding, overflow, random)

@@ -8,11 +8,12 @@ import pytest
 import torch
 from comparing import same_bits
 from each import each
-from families_exact import on_tensor_path, rounded
+from families_exact import rounded
 from formats_exact import round_to_integer
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import float32_tensors
+from tensor_roundings import by_operations
 
 import roundoff
 from roundoff.formats import Format, FormatError, QuarlFormat, RandomBits, Rounding
@@ -38,7 +39,7 @@ def test_is_the_formula_in_numpy(width, dtype):
             fmt = QuarlFormat(width, axis, affine=width == 16)
             right = by_numpy(x, width, axis)
             assert same_bits(rounded(fmt, x), right)
-            assert same_bits(on_tensor_path(fmt, x), right)
+            assert same_bits(by_operations(fmt, x), right)
 
 
 def test_has_one_level_more_than_codes():
@@ -65,7 +66,7 @@ def test_chooses_as_rational_arithmetic_does(x, rounding, width):
         return
     fmt = QuarlFormat(width)
     got = rounded(fmt, x, rounding=rounding)
-    assert same_bits(got, on_tensor_path(fmt, x, rounding=rounding))
+    assert same_bits(got, by_operations(fmt, x, rounding=rounding))
     low, high = x.min().abs() * 2.0**-width, x.max().abs() * 2.0**-width
     step = max(float(low + high), SMALLEST)
     for one, result in zip(x.tolist(), got.tolist(), strict=True):

@@ -7,11 +7,12 @@ import pytest
 import torch
 from comparing import same_bits
 from each import each
-from families_exact import DETERMINISTIC, on_tensor_path, random_patterns, rounded
+from families_exact import DETERMINISTIC, random_patterns, rounded
 from formats_exact import round_float
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import float32_tensors, float_formats
+from tensor_roundings import by_operations
 
 from roundoff.formats import FloatFormat, Format, FormatError, Overflow, RandomBits, Rounding, ScaledFloatFormat
 from roundoff.formats.base.random_words import random_words
@@ -83,7 +84,7 @@ def test_equals_rational_arithmetic_in_every_mode(name, dtype):
         right = expected(y, fmt, rounding, random)
         how = {"rounding": rounding, "random": random}
         assert same_bits(rounded(fmt, y, **how), right), rounding
-        assert same_bits(on_tensor_path(fmt, y, **how), right), rounding
+        assert same_bits(by_operations(fmt, y, **how), right), rounding
         assert same_bits(fmt.decode(fmt.encode(y, rounding, random=random)), right), rounding
 
 
@@ -93,7 +94,7 @@ def test_any_tensor_is_rounded_as_rational_arithmetic_says(name, x, rounding):
     if x.numel():
         right = expected(x[None], fmt, rounding)[0]
         assert same_bits(rounded(fmt, x, rounding=rounding), right)
-        assert same_bits(on_tensor_path(fmt, x, rounding=rounding), right)
+        assert same_bits(by_operations(fmt, x, rounding=rounding), right)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -103,7 +104,7 @@ def test_both_paths_agree_on_random_patterns_also_in_place(name):
         x = random_patterns(40_000, torch.float32, finite=finite)
         x = x[: len(x) // 50 * 50].view(-1, 50)
         result = rounded(fmt, x)
-        assert same_bits(result, on_tensor_path(fmt, x))
+        assert same_bits(result, by_operations(fmt, x))
         fmt.round_into(x, x)
         assert same_bits(result, x)
 
@@ -125,7 +126,7 @@ def test_any_shape_axis_and_order_of_memory(name, shape):
     right = expected(rows.reshape(-1, rows.shape[-1]), fmt).view(rows.shape)
     right = right.reshape(()) if x.dim() == 0 else right.movedim(-1, fmt.axis)
     stored = fmt.encode(x)
-    for y in (result, on_tensor_path(fmt, x), fmt.decode(stored)):
+    for y in (result, by_operations(fmt, x), fmt.decode(stored)):
         assert same_bits(y.contiguous(), right.contiguous())
     if fmt.block is None or x.dim() == 0:
         assert stored.scales.shape == ()
@@ -145,7 +146,7 @@ def test_any_shape_axis_and_order_of_memory(name, shape):
 @pytest.mark.parametrize("name", ["fp8_e4m3_b3_ax1", "fp8_e5m2_row_ax1_pow2"])
 def test_columns_of_more_than_one_strip(name):
     x = torch.randn(2, 7, 1100, generator=torch.Generator().manual_seed(1)) * torch.linspace(1e-3, 1e3, 1100)
-    assert same_bits(rounded(Format.parse(name), x), on_tensor_path(Format.parse(name), x))
+    assert same_bits(rounded(Format.parse(name), x), by_operations(Format.parse(name), x))
 
 
 def test_one_bad_number_costs_its_piece_and_no_other():

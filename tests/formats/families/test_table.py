@@ -7,7 +7,8 @@ from fractions import Fraction
 import pytest
 import torch
 from comparing import same_bits
-from families_exact import around, on_tensor_path, random_patterns, rounded, special
+from families_exact import around, random_patterns, rounded, special
+from tensor_roundings import by_operations
 
 import roundoff
 from roundoff.formats import Format, FormatError, RandomBits, Rounding, TableFormat
@@ -64,7 +65,7 @@ def test_every_mode_chooses_as_defined(table, dtype):
     for rounding in MODES:
         expected = torch.tensor([by_definition(held, v, rounding) for v in x.tolist()], dtype=dtype)
         assert same_bits(rounded(fmt, x, rounding=rounding), expected), rounding
-        assert same_bits(on_tensor_path(fmt, x, rounding=rounding), expected), rounding
+        assert same_bits(by_operations(fmt, x, rounding=rounding), expected), rounding
     assert fmt.bounds(dtype) == (held[0], held[-1])
 
 
@@ -80,7 +81,7 @@ def test_a_table_of_the_numbers_of_a_format_rounds_as_it_does(name, dtype):
         how = {"rounding": rounding, "random": RandomBits(1) if rounding is Rounding.STOCHASTIC else None}
         expected = rounded(other, x, **how) + 0.0  # a table has no negative zero
         assert same_bits(rounded(fmt, x, **how), expected), rounding
-        assert same_bits(on_tensor_path(fmt, x, **how), expected), rounding
+        assert same_bits(by_operations(fmt, x, **how), expected), rounding
 
 
 @pytest.mark.parametrize("name", ["ternary", "nf4_unscaled", "table[0.1,-5,2.5]"])
@@ -132,7 +133,7 @@ def test_scaled_blocks_in_every_mode(name, dtype):
     for rounding in Rounding:
         how = {"rounding": rounding, "random": RandomBits(1) if rounding is Rounding.STOCHASTIC else None}
         result = rounded(fmt, x, **how)
-        assert same_bits(result, on_tensor_path(fmt, x, **how)), rounding
+        assert same_bits(result, by_operations(fmt, x, **how)), rounding
         assert not result.isinf().any()
         if fmt.block < 2000 and "table" not in name:  # whose largest number is in every block
             assert same_bits(rounded(fmt, nearest, **how), nearest), rounding  # its numbers stay what they are
@@ -203,3 +204,14 @@ def test_other_refusals():
     with pytest.raises(FormatError, match="takes its range from the data"):
         roundoff.round(torch.ones(1), "nf4", gradient="clipped")
     assert TableFormat((0.0, 1e300)).carrier is torch.float64
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_block_of_zeros_has_the_codes_of_zero(mode):
+    x = torch.ones(2, 64)
+    x[1] = 0.0
+    codes, scales = Format.parse("nf4").encode(x, mode)
+    assert codes[1].unique().tolist() == [TABLES["nf4"].index(0.0)]
+    assert scales.flatten().tolist() == [1.0, 0.0]
+    negative = Format.parse("table[-2,-1]_b8")  # which has no zero
+    assert negative.decode(negative.encode(torch.zeros(8), mode)).tolist() == [0.0] * 8
