@@ -335,7 +335,14 @@ def test_the_shell_completes_commands(tmp_path):
 
 def test_the_command_says_what_it_can_without_pytorch(tmp_path):
     write_sweep(tmp_path, [write_run(tmp_path, "fp32", 0, 0.5)])
-    asked = (["--help"], ["presets", "fig4"], ["presets", "--size", "quick"], ["schema"], ["status", str(tmp_path)])
+    asked = (
+        ["--help"],
+        ["presets", "fig4"],
+        ["presets", "--size", "quick"],
+        ["schema"],
+        ["formats"],
+        ["status", str(tmp_path)],
+    )
     program = "import sys; from roundoff.cli import app\n"
     program += f"for words in {asked!r}: app(words, standalone_mode=False)\n"
     program += "assert 'torch' not in sys.modules; assert 'pandas' not in sys.modules"

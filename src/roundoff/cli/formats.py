@@ -9,6 +9,9 @@ import typer
 
 from roundoff.cli.options import AllowImport, AsJson, import_allowed, say, say_json
 
+KEPT = Path(__file__).with_name("formats.txt")
+"""What ``format_table()`` gives; a test compares the two."""
+
 
 def formats(
     names: Annotated[list[str] | None, typer.Argument(help="Formats to show [default: a selection].")] = None,
@@ -21,6 +24,9 @@ def formats(
     allow_import: AllowImport = None,
 ) -> None:
     """Print what number formats can hold: a table, or everything about one."""
+    if not (names or plot or as_json or allow_import):  # the usual table is kept, since PyTorch takes seconds to import
+        say(KEPT.read_text(encoding="utf-8").rstrip("\n"))
+        return
     import_allowed(allow_import)
     from roundoff.formats.tools.table import describe, facts, format_table, parsed
 

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 import roundoff
+from roundoff.cli.formats import KEPT
 from roundoff.formats import FloatFormat, Format, FormatError
+from roundoff.formats.base.names import FAMILIES
 from roundoff.formats.tools.neighbours import neighbours
 from roundoff.formats.tools.plot import plot_formats
 from roundoff.formats.tools.table import describe, format_table
@@ -50,6 +52,15 @@ def test_the_table_has_the_facts():
     assert "65504" in lines[4]
     assert "6.10352e-05" in lines[4]
     assert len(format_table().splitlines()) > 20
+
+
+def test_the_table_that_the_command_has_kept_is_this_one():
+    """The command reads it, since it then needs no PyTorch; families that other tests have registered are left out."""
+    ours = [name for family in FAMILIES.values() if family.__module__.startswith("roundoff.") for name in family.shown]
+    again = (
+        "python -c 'from roundoff.formats.tools.table import *; print(format_table())' > src/roundoff/cli/formats.txt"
+    )
+    assert KEPT.read_text(encoding="utf-8") == format_table(ours) + "\n", again
 
 
 def test_a_description_lists_few_numbers_and_compares_neighbours():
