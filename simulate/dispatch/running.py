@@ -25,7 +25,7 @@ from ..operands.weights import draws
 from ..policy.policy import Policy
 from ..presence.entering import this_thread
 from ..watching.integers import ALWAYS_NOTED, NOTED_OF_COUNTS, Integers, counted, say_if_absorbed
-from ..watching.metrics import ChangedMeasures
+from ..watching.metrics import ChangedMeasures, is_measure
 from ..watching.watcher import NO_OPERANDS, Call, Watcher
 from .narrow_tensors import NARROW, NarrowCall
 from .plan import OperationPlan
@@ -107,7 +107,7 @@ class Runner:
             return
         if places is not None and places.is_entered():  # by a thread of which nothing could be told any more
             return
-        changes, integers, whole = self._changes is not None, self._integers, self.whole
+        integers, whole = self._integers, self.whole
         always, of_counts = (
             (ALWAYS_NOTED, NOTED_OF_COUNTS) if integers is not None else (frozenset[str](), frozenset[str]())
         )
@@ -119,8 +119,11 @@ class Runner:
             marks += [(of, OF_NOISE if sure is None else OF_WEIGHTS[sure]) for of, sure in self.operands.marked()]
             marks += zip(self.operands.multiplied(), OF_MULTIPLIED, strict=True)
         with self._lock:
-            notes = Notes(whole is not None, changes, always, of_counts, follows, draws)
-            self._shortcut = Shortcut.of(self._mode, notes, marks, self._draws, follows=places is not None)
+            of_singles = None if self._changes is None else is_measure
+            notes = Notes(whole is not None, of_singles, always, of_counts, follows, draws)
+            self._shortcut = Shortcut.of(
+                self._mode, notes, marks, self._draws, follows=places is not None, changed=self._changes
+            )
             if self._shortcut is not None:
                 if follows:
                     self.operands.ask(self._shortcut.remembers)

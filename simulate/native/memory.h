@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "exact.h"
+#include "values.h"
 
 namespace memory {
 
@@ -76,18 +77,33 @@ inline Kind kind_of(const c10::TensorImpl& x) {
   return base.is_leaf() && (base.requires_grad() || tensor.requires_grad()) ? kOfLeaf : kData;
 }
 
-// Whether there is nothing to be noted of an argument, which has these marks: it is no weight, or one that is known and
-// that an operation only gives views of. `no_parameters`: parameters are rounded before the operation sees them.
-inline bool says_nothing(const c10::TensorImpl& x, int64_t marks, bool notes_weights, bool no_parameters,
-                         bool only_views) {
-  if (!notes_weights && !no_parameters) return true;
-  Kind kind = kind_of(x);
-  if (kind == kUnknown) return false;
-  if (no_parameters && (kind != kData || marks & (kParameter | kLeaf))) return false;
-  if (!notes_weights) return true;
-  if (marks & kNoise || (kind == kOfParameter && !(marks & kParameter)) || (kind == kOfLeaf && !(marks & weights)))
-    return false;
-  return only_views || !(marks & weights);
-}
+// The arguments of a call, as weights.py looks at them, to find out whether there is something to be noted of it.
+class Operands {
+ public:
+  // `notes_weights`: whether it is noted what is made of weights; `no_parameters`: parameters are rounded before the
+  // operation sees them.
+  Operands(bool notes_weights, bool no_parameters) : notes_weights_(notes_weights), no_parameters_(no_parameters) {}
+
+  // Adds an argument with its marks; `changed`: the operation writes to it. False if Python is to look at it first.
+  bool add(const c10::TensorImpl& x, int64_t marks, bool changed) {
+    if (!notes_weights_ && !no_parameters_) return true;
+    Kind kind = kind_of(x);
+    if (kind == kUnknown) return false;
+    if (no_parameters_ && (kind != kData || marks & (kParameter | kLeaf))) return false;
+    if (!notes_weights_) return true;
+    if ((kind == kOfParameter && !(marks & kParameter)) || (kind == kOfLeaf && !(marks & weights))) return false;
+    if (marks & (weights | kNoise)) (changed ? changed_ : marked_) = true;
+    else if (!changed && x.dim() && values::is_carrier(values::type_of(x))) data_ = true;
+    return true;
+  }
+
+  // Whether nothing is to be noted: there are no weights and no random numbers, or nothing but views is made of them, or
+  // what is made of them is data, since data are among them, and nothing that was marked is written over.
+  bool say_nothing(bool only_views) const { return only_views || (!changed_ && (!marked_ || data_)); }
+
+ private:
+  const bool notes_weights_, no_parameters_;
+  bool marked_ = false, changed_ = false, data_ = false;
+};
 
 }  // namespace memory

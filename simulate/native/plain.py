@@ -61,8 +61,9 @@ class Notes(NamedTuple):
 
     whole: bool
     """Whether notes are taken of memory that holds whole numbers."""
-    singles: bool
-    """What rounding does to results of one element."""
+    of_singles: Callable[[str], bool] | None
+    """Whether it is noted of an operation with this name what rounding does to its results of one element; of others it
+    is where one is made of such a result. None: nothing is."""
     always: Collection[str]
     """What rounding does to results of these operations."""
     of_integers: Collection[str]
@@ -134,11 +135,12 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Descri
         overwrites=_mask(position for position, _ in plan.counts.writes) if makes else 0,
         counts_up=notes.whole and plan.operation is torch.ops.aten.add_.Tensor,
         reads=meaning.reads,
+        asks=meaning.asks,
         power=meaning.power,
         root=0 if meaning.roots is None else 1 + plan.name.endswith("_"),
         counts=(2 if plan.name.endswith("_") else 1) if adds else 0,
         no_integers=plan.rounds and plan.name in notes.of_integers,
-        no_single=plan.rounds and notes.singles,
+        no_single=0 if notes.of_singles is None or not plan.rounds else 1 if notes.of_singles(plan.name) else 2,
         moves=moves is not None,
         large=2 * ELEMENTS_PER_THREAD,
         product=_first_matrix(plan),

@@ -28,6 +28,7 @@
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 using c10::DispatchKey;
@@ -78,12 +79,14 @@ struct Description {
   uint64_t numbers_given;
   uint64_t overwrites;   // the arguments that such a call overwrites, be it with zeros
   int64_t counts_up;     // whether it adds a number in place, which may be a step of a count
-  int64_t reads;         // whether it reads a number, of which nothing is said if it is finite
+  int64_t reads;         // whether it reads a number, of which nothing is said if it is finite and not changed visibly
+  int64_t asks;          // 1: it asks of numbers whether they are finite; 2: it compares, which may be such a question
   int64_t power;         // whether it takes powers, of which square roots are computed elsewhere
   int64_t root;          // 1: square roots, rounded to the nearest by these loops; 2: in place
   Root single_root, twofold_root;
   int64_t no_integers;   // whether arguments that are tensors of integers (16 to 64 bits) are something to be noted
-  int64_t no_single;     // whether results with one element are looked at
+  // 1: results with one element are looked at; 2: where one is, or is made of, a number that rounding has changed visibly.
+  int64_t no_single;
   // When it is an exact move; see `Moves` in aten/moves.py.
   int64_t moves;
   uint64_t numbers, combining, windows, types, tensors;
@@ -158,6 +161,8 @@ struct Simulation {
   std::atomic<size_t> marks{0};
   size_t purge_at = 1 << 12;
   mutable Lock lock;
+  std::unordered_set<const void*> changed;  // numbers that rounding has changed visibly, by their addresses
+  std::atomic<size_t> changes{0};
   memory::Storages<Lock> inside;  // what was computed here, as far as that matters
   products::Remembered<Lock> remembered;
 
@@ -224,6 +229,19 @@ struct Simulation {
     if (!on) marks_of.own &= ~kind;
     if (!(marks_of.told | marks_of.own)) marked.erase(memory);
     marks = marked.size();
+  }
+
+  void tell_change(const void* number, bool on) {
+    std::lock_guard<Lock> guard(lock);
+    if (on) changed.insert(number);
+    else changed.erase(number);
+    changes = changed.size();
+  }
+
+  bool has_changed(const c10::TensorImpl& x) const {
+    if (!changes.load(std::memory_order_relaxed) || x.numel() != 1) return false;
+    std::lock_guard<Lock> guard(lock);
+    return changed.contains(x.data());
   }
 
   bool is_whole(const void* memory) const {
@@ -376,6 +394,34 @@ bool is_finite(const IValue& value) {
   return place && std::isfinite(type == at::kFloat ? *static_cast<const float*>(place) : *static_cast<const double*>(place));
 }
 
+bool is_unchanged(const Simulation& simulation, const IValue& value) {
+  return !simulation.has_changed(*value.unsafeToTensorImpl());
+}
+
+bool are_finite(const c10::TensorImpl& x) {
+  auto of = [&](const auto* numbers) {
+    for (int64_t i = 0; i < x.numel(); ++i)
+      if (!std::isfinite(numbers[i])) return false;
+    return true;
+  };
+  if (!x.is_non_overlapping_and_dense() || !x.data()) return !x.numel();
+  return type_of(x) == at::kFloat ? of(static_cast<const float*>(x.data())) : of(static_cast<const double*>(x.data()));
+}
+
+// Whether an operation that may ask for numbers that are not finite finds none, or asks something else: isfinite is made
+// of x == x and abs(x) != inf.
+bool asks_in_vain(const Description& how, const IValue* given) {
+  if (!given[0].isTensor()) return false;
+  const auto& x = *given[0].unsafeToTensorImpl();
+  if (!is_defined(&x) || !is_carrier(type_of(x))) return is_defined(&x);
+  if (how.asks == 2) {
+    double number;
+    bool of_infinity = number_of(given[1], &number) && std::isinf(number);
+    if (!of_infinity && !(given[1].isTensor() && given[1].unsafeToTensorImpl() == &x)) return true;
+  }
+  return !reads_are_told.load(std::memory_order_relaxed) && are_finite(x);
+}
+
 bool has_roots(const IValue& value, const Description& how) {
   return all_tensors(value, [&](const c10::TensorImpl* x) {
     auto type = type_of(*x);
@@ -508,13 +554,16 @@ bool takes(const Plain& plain, const Simulation& simulation, const IValue* given
   const Description& how = plain.how;
   bool notes_weights = how.following == memory::kWeights ||
                        (how.following == memory::kUnlessGradient && at::GradMode::is_enabled());
+  memory::Operands operands(notes_weights, how.no_parameters);
+  size_t position = 0;
   auto fits = [&](const c10::TensorImpl* x) {
     if (!suits(x, how, simulation)) return false;
     if (!how.following || !is_defined(x) || how.products.tells) return true;
-    return memory::says_nothing(*x, simulation.marks_of(*x), notes_weights, how.no_parameters, !(how.made | how.changed));
+    return operands.add(*x, simulation.marks_of(*x), has(how.changed, position));
   };
-  for (size_t i = 0; i < count; ++i)
-    if (!all_tensors(given[i], fits)) return false;
+  for (; position < count; ++position)
+    if (!all_tensors(given[position], fits)) return false;
+  if (!operands.say_nothing(!(how.made | how.changed))) return false;
   if (how.data >= 0 && !is_data(given[how.data])) return false;
   if (how.dtypes)
     for (size_t i = 0; i < count; ++i)
@@ -527,7 +576,8 @@ bool takes(const Plain& plain, const Simulation& simulation, const IValue* given
       if (has(how.operands, i) && !can_be_seen(given[i], how)) return false;
   if (how.products.roundings && !sees_products(how.products, simulation, given, count, notes_weights, call)) return false;
   if (how.makes_whole && !gives_numbers(given, count, how)) return false;
-  if (how.reads && !is_finite(given[0])) return false;
+  if (how.reads && !(is_finite(given[0]) && is_unchanged(simulation, given[0]))) return false;
+  if (how.asks && !asks_in_vain(how, given)) return false;
   if (how.root && !has_roots(given[0], how)) return false;
   double power;
   if (how.power && (!number_of(given[1], &power) || power == 0.5)) return false;
@@ -538,7 +588,7 @@ bool takes(const Plain& plain, const Simulation& simulation, const IValue* given
   if (how.counts && may_count(given, how)) return false;
   if (!finds_exact(how, given, count, rows)) return false;
   // Of exact results nothing is left to Python.
-  bool looked_at = how.no_single && !how.exact.of_lists;
+  bool looked_at = !how.exact.of_lists && (how.no_single == 1 || (how.no_single == 2 && simulation.changes));
   return rows.empty() || (how.single.run && !(looked_at && rows[0].model->numel() == 1));
 }
 
@@ -601,6 +651,17 @@ bool is_single(const IValue& result) {
   const auto* x = result.unsafeToTensorImpl();
   return is_defined(x) && x->numel() == 1 &&
          at::isFloatingType(type_of(*x));
+}
+
+// Whether it is looked at in Python what rounding does to the one element of a result.
+bool is_looked_at(const Description& how, const Simulation& simulation, const IValue* given, size_t count,
+                  const IValue& result) {
+  if (!is_single(result)) return false;
+  if (how.no_single == 1 || simulation.has_changed(*result.unsafeToTensorImpl())) return true;
+  for (size_t i = 0; i < count; ++i)
+    if (!all_tensors(given[i], [&](const c10::TensorImpl* x) { return !is_defined(x) || !simulation.has_changed(*x); }))
+      return true;
+  return false;
 }
 
 // Notes what was computed inside.
@@ -809,7 +870,7 @@ void run(Plain& plain, Simulation& simulation, const exact::Rows& rows, const pr
     return;
   }
   auto sound = [&](const c10::TensorImpl* x) { return is_sound(x, how); };
-  if (!model && ((how.no_single && made && is_single(results[0])) ||
+  if (!model && ((how.no_single && made && is_looked_at(how, simulation, given.data(), count, results[0])) ||
                  !all_computed(how, given.data(), count, results, made, sound))) {
     plain.calls.fetch_sub(1, std::memory_order_relaxed);
     draws.take_back();
@@ -998,6 +1059,11 @@ int64_t roundoff_take_seen(void* plain, int64_t place) { return static_cast<Plai
 // Notes a kind of mark on memory, or that there is none.
 void roundoff_mark(void* simulation, int64_t kind, const void* memory, int64_t on) {
   static_cast<Simulation*>(simulation)->tell_mark(kind, memory, on != 0);
+}
+
+// Notes that a number was changed visibly by rounding, or no longer is.
+void roundoff_change(void* simulation, const void* number, int64_t on) {
+  static_cast<Simulation*>(simulation)->tell_change(number, on != 0);
 }
 
 // Whether it was noted here that memory was computed inside (0), that a forward product has multiplied it (1), or with a

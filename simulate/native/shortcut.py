@@ -52,6 +52,7 @@ class Shortcut:
         follows: whether it depends on the place what is done with an operation; see :class:`.policy.places.Follower`,
             which this is.
         draws: counts its stochastic roundings.
+        changed: numbers that rounding has changed visibly, by the addresses of their memory; None if none are noted.
         notes: what it takes notes of.
         marks: memory of which something is known, with the kind of mark; see :mod:`.plain`.
     """
@@ -65,6 +66,7 @@ class Shortcut:
         draws: Counting,
         *,
         follows: bool,
+        changed: Marking | None = None,
     ) -> None:
         self._loaded, self._notes, self._follows = loaded, notes, follows
         # Plans, with what the C++ knows and counts for them.
@@ -77,16 +79,26 @@ class Shortcut:
         weakref.finalize(self, loaded.free, self._handle).atexit = False
         for marking, kind in marks:
             marking.tell(partial(self._mark, kind))  # so that this lives as long as what it is told by
+        if changed is not None:
+            changed.tell(self._change)
         loaded.know(id(mode), self._handle)
         weakref.finalize(mode, loaded.forget, id(mode)).atexit = False
 
     @staticmethod
     def of(
-        mode: object, notes: Notes, marks: Iterable[tuple[Marking, int]], draws: Counting, *, follows: bool
+        mode: object,
+        notes: Notes,
+        marks: Iterable[tuple[Marking, int]],
+        draws: Counting,
+        *,
+        follows: bool,
+        changed: Marking | None = None,
     ) -> Shortcut | None:
         """Makes the shortcut of a simulation; None where there is no library."""
         loaded = library()
-        return None if loaded is None else Shortcut(loaded, mode, notes, marks, draws, follows=follows)
+        return None if loaded is None else Shortcut(
+            loaded, mode, notes, marks, draws, follows=follows, changed=changed
+        )
 
     def describe(self, plan: Any) -> None:
         """Has an operation run without Python from its next call on, if it is plain."""
@@ -160,6 +172,9 @@ class Shortcut:
     def remembers(self, what: int, memory: int) -> bool:
         """Whether C++ knows that memory was computed inside (0), multiplied (1; with a weight: 2), or is whole (3)."""
         return bool(self._loaded.remembers(self._handle, what, memory))
+
+    def _change(self, number: int, on: bool) -> None:
+        self._loaded.change(self._handle, number, on)
 
     def _mark(self, kind: int, memory: int, on: bool) -> None:
         self._loaded.mark(self._handle, kind, memory, on)

@@ -62,7 +62,9 @@ class StandsFor(NamedTuple):
     """What a function computes."""
 
     reads: bool = False
-    """The operation reads a number: something is said of one that is not finite, or after one was not."""
+    """The operation reads a number: something is said of one that is not finite or changed, or after one was not."""
+    asks: int = 0
+    """1: the operation asks whether numbers are finite, of which something is said as above; 2: it may."""
     power: bool = False
     """The operation takes powers: square roots alone are computed otherwise."""
     roots: Mapping[torch.dtype, Callable[..., None]] | None = None

@@ -10,7 +10,7 @@ import torch
 
 from ...formats.base.memory import in_memory
 from ..native import library as native
-from ..native.stand_ins import StandsFor, standing_for
+from ..native.stand_ins import StandsFor, meaning_of, standing_for
 from ..presence.user_code import user_level
 
 if TYPE_CHECKING:
@@ -76,7 +76,9 @@ def _reading(kernel: Callable[..., Any], told: Callable[[], Sequence[LastRead]])
             _tell(told, _READING, None if math.isfinite(number) else str(number))
         return number
 
-    return standing_for(read, StandsFor(reads=isinstance(kernel, torch._ops.OpOverload)))  # noqa: SLF001  its only name
+    meaning = meaning_of(kernel)
+    plain = isinstance(kernel, torch._ops.OpOverload) or (meaning is not None and meaning.reads)  # noqa: SLF001  its only name
+    return standing_for(read, StandsFor(reads=plain))
 
 
 def _asking(kernel: Callable[..., Any], name: str, told: Callable[[], Sequence[LastRead]]) -> Callable[..., Any]:
@@ -96,7 +98,9 @@ def _asking(kernel: Callable[..., Any], name: str, told: Callable[[], Sequence[L
             _tell(told, name, "a number that is not finite" if found else None)
         return answer
 
-    return ask
+    if not isinstance(kernel, torch._ops.OpOverload):  # noqa: SLF001  its only name
+        return ask
+    return standing_for(ask, StandsFor(asks=2 if name in _COMPARING else 1))
 
 
 def _tell(told: Callable[[], Sequence[LastRead]], name: str, found: str | None) -> None:

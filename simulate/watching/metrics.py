@@ -17,6 +17,7 @@ import torch
 from ...formats import FloatFormat
 from ...formats.base.memory import in_memory
 from ..aten.tables import plain_name
+from ..native.stand_ins import StandsFor, standing_for
 from ..presence.entering import SimulationWarning
 from ..presence.user_code import is_users, user_level
 
@@ -71,6 +72,13 @@ class ChangedMeasures:
 
     def __init__(self) -> None:
         self._found: dict[int, _Change] = {}
+        self._told: Callable[[int, bool], None] | None = None
+
+    def tell(self, told: Callable[[int, bool], None]) -> None:
+        """Has ``told`` called with each address at which there is such a number, and True; where it is gone, False."""
+        self._told = told
+        for address in self._found:
+            told(address, True)
 
     @staticmethod
     def in_formats(formats: Iterable[Format]) -> ChangedMeasures | None:
@@ -101,12 +109,22 @@ class ChangedMeasures:
         address = x.data_ptr()
         if before is not None and _is_visible(before, x.item()):
             if len(self._found) >= _MANY:
-                self._found.clear()
-            self._found[address] = _Change(x.item(), f"rounded from {before:.6g} to {fmt}")
+                for other in list(self._found):
+                    self._forget(other)
+            self._add(address, _Change(x.item(), f"rounded from {before:.6g} to {fmt}"))
         elif any(self._holds_changed(arg, address, name) for arg in args):
-            self._found[address] = _Change(x.item(), f"computed from a number that was rounded to {fmt}")
+            self._add(address, _Change(x.item(), f"computed from a number that was rounded to {fmt}"))
         else:
-            self._found.pop(address, None)
+            self._forget(address)
+
+    def _add(self, address: int, change: _Change) -> None:
+        if self._told and address not in self._found:
+            self._told(address, True)
+        self._found[address] = change
+
+    def _forget(self, address: int) -> None:
+        if self._found.pop(address, None) is not None and self._told:
+            self._told(address, False)
 
     def _holds_changed(self, arg: Any, written: int, name: str) -> bool:
         if type(arg) is not torch.Tensor or arg.numel() != 1 or not in_memory(arg):
@@ -159,7 +177,7 @@ def reading(operation: OpOverload, changes: ChangedMeasures) -> Callable[[torch.
                 )
         return number
 
-    return read
+    return standing_for(read, StandsFor(reads=True))
 
 
 def _is_pytorchs() -> bool:

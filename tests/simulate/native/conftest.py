@@ -3,14 +3,16 @@
 import pytest
 
 from roundoff.simulate.dispatch.simulation import Simulation
-from roundoff.simulate.native import library
+from roundoff.simulate.native import building, library
 
 
 @pytest.fixture
 def asked_for(monkeypatch):
-    """The library, or the test is skipped."""
+    """The library; where there is no compiler, the test is skipped."""
     monkeypatch.setenv(library.VARIABLE, "1")
     if library.library() is None:
+        if building.compiler():
+            pytest.fail(library.reason_against())
         pytest.skip(library.reason_against())
 
 
