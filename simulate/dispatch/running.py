@@ -315,7 +315,9 @@ class Runner:
         """What the operation returns, before it is rounded."""
         assert plan.kernel is not None
         if computed.waits and computed.is_at_hand():  # it ran in C++, and Python had nothing to say until it saw this
-            return computed.take()
+            result = computed.take()
+            # The operands of each product are still seen to: their roundings draw, and are counted.
+            return result if separate is None else separate(lambda _: result)
         if plan.contracts and is_on_gpu(args):
             with in_float32(plan.name):
                 result = separate(partial(self._compute, plan)) if separate else self._compute(plan, args, kwargs)

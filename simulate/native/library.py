@@ -71,7 +71,8 @@ class SeenProducts(ctypes.Structure):
     _fields_ = (
         ("roundings", ctypes.POINTER(OperandRounding)), ("tells", _NUMBER), ("in_backward", _NUMBER),
         ("about_weights", _NUMBER), ("matrix", _NUMBER), ("operands", _MASK), ("multiplied", _MASK),
-        ("columns", _MASK), ("always", _NUMBER), ("table", _NUMBER * PLACES_BY_ROLE),
+        ("columns", _MASK), ("convolves", _NUMBER), ("separates", _NUMBER), ("always", _NUMBER),
+        ("table", _NUMBER * PLACES_BY_ROLE),
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@
 #include <ATen/ops/clone_ops.h>
 #include <ATen/ops/copy_ops.h>
 #include <ATen/ops/empty_like_ops.h>
+#include <ATen/ops/transpose_ops.h>
 
 #include <array>
 
@@ -41,20 +42,25 @@ struct Description {
   int64_t matrix;             // whether backward products sum over the other axis of the last two
   uint64_t operands, multiplied;
   uint64_t columns;         // operands of which the last axis but one is contracted, not the last
+  int64_t convolves;        // 1: it is a convolution; 2: its backward products
+  int64_t separates;        // whether these see operands in different ways, and are computed one by one
   int64_t always;           // the rounding of every operand; -1: none
   int64_t table[by_role];  // the roundings in the forward product (and behind them in the backward) of each role in each product; -1: none
 };
 
+constexpr size_t most_arguments = 11;
+
 // What is known of one call.
 struct Call {
-  std::array<int8_t, 8> role;
+  std::array<int8_t, most_arguments> role;
   Product product = kNoProduct;
   bool backward = false;
+  // Of convolutions.
+  bool transposed = false, in_groups = false;
+  bool over_positions = false;  // it sums over the batch and all positions, for each channel
 
   Call() { role.fill(kNoRole); }
 };
-
-constexpr size_t most_arguments = 8;
 
 inline bool is_number(const IValue& value) {
   if (!value.isTensor()) return false;
@@ -192,12 +198,31 @@ bool all_roundings(const Description& how, const Call& call, size_t i, F each) {
   return how.always < 0 || each(how.roundings[how.always], counted_always(call, i));
 }
 
-// How an operand lies along an axis, (outer, length, inner); see formats/base/layouts.py.
-inline loops::Shape shape_of(const c10::TensorImpl& x, const Description& how, const Rounding& rounding, size_t i) {
-  if (!rounding.along || !x.dim()) return {x.numel(), x.dim() ? x.size(-1) : 1, 1};
+// The arguments of convolutions, and of their backward products.
+enum Convolution : size_t { kInput, kWeightOf, kTransposed = 6, kGroups = 8 };
+enum ConvolutionBackward : size_t { kGradOutput, kInputOf, kWeightThere, kTransposedThere = 7, kGroupsThere = 9, kMask };
+
+// The axis that a convolution sums over, group by group; see of_convolution and of_input_gradient in contracted_axes.py.
+inline int64_t axis_in_convolution(const Description& how, const Call& call, bool as_forward, size_t i) {
+  if (how.convolves == 1) return i == kWeightOf && call.transposed ? 0 : 1;
+  if (i != kWeightThere) return 1;
+  return call.transposed == as_forward ? 0 : 1;
+}
+
+// The axis along which blocks lie in an operand that has some.
+inline int64_t axis_of(const c10::TensorImpl& x, const Description& how, const Call& call, const Rounding& rounding,
+                       size_t i) {
+  if (how.convolves && has(how.multiplied, i)) return axis_in_convolution(how, call, rounding.as_forward, i);
   bool columns = has(how.columns, i);
   if (rounding.as_forward && how.matrix && x.dim() > 1) columns = !columns;
-  int64_t axis = x.dim() - 1 - columns, length = x.size(axis), inner = 1;
+  return x.dim() - 1 - columns;
+}
+
+// How an operand lies along an axis, (outer, length, inner); see formats/base/layouts.py.
+inline loops::Shape shape_of(const c10::TensorImpl& x, const Description& how, const Call& call, const Rounding& rounding,
+                             size_t i) {
+  if (!rounding.along || !x.dim()) return {x.numel(), x.dim() ? x.size(-1) : 1, 1};
+  int64_t axis = axis_of(x, how, call, rounding, i), length = x.size(axis), inner = 1;
   if (x.is_contiguous()) {
     for (int64_t behind = axis + 1; behind < x.dim(); ++behind) inner *= x.size(behind);
   } else if (length > 1) {
@@ -217,18 +242,48 @@ inline bool passes(const Rounding& rounding, bool single) { return rounding.pass
 inline bool can_be_seen(const IValue& value, const Description& how, const Call& call, size_t i) {
   if (!is_number(value)) return true;
   const auto& x = *value.unsafeToTensorImpl();
-  bool single = values::type_of(x) == at::kFloat;
+  bool single = values::type_of(x) == at::kFloat, convolved = how.convolves && has(how.multiplied, i);
   return all_roundings(how, call, i, [&](const Rounding& rounding, size_t) {
     constexpr int64_t most = int64_t(1) << 32;
-    if (x.dim() < 1 + has(how.columns, i) || x.numel() >= most || (x.numel() && !x.data())) return false;
+    int64_t fewest = convolved ? 2 : 1 + has(how.columns, i);
+    if (x.dim() < fewest || x.numel() >= most || (x.numel() && !x.data())) return false;
+    if (convolved && rounding.along && (call.in_groups || !x.numel())) return false;
+    if (how.convolves == 2 && rounding.as_forward && i == kGradOutput) return false;
     if (passes(rounding, single)) return true;
     return loop_of(rounding, single, 1).run && loop_of(rounding, single, 2).run;
   });
 }
 
+inline at::Tensor unwritten_like(const at::Tensor& x) {
+  return at::_ops::empty_like::call(x, std::nullopt, std::nullopt, std::nullopt, std::nullopt, std::nullopt);
+}
+
+// Calls `each` with what is known of every product of a call, and a mask of the operands that it sees rounded; ends where
+// `each` returns false.
+template <class F>
+bool all_products(const Description& how, const Call& call, const IValue* given, F each) {
+  if (!how.separates) return each(call, how.operands);
+  const auto mask = given[kMask].toBoolList();
+  constexpr uint64_t one = 1;
+  if (mask.get(0) && !each(call, one << kGradOutput | one << kWeightThere)) return false;
+  if (!mask.get(1) && !mask.get(2)) return true;
+  Call of_weight = call;
+  of_weight.over_positions = true;
+  if (call.product != kNoProduct) of_weight.product = kGradWeight;
+  return each(of_weight, one << kGradOutput | (mask.get(1) ? one << kInputOf : 0));
+}
+
+// Notes what kind of convolution a call is.
+inline void look_at_convolution(const Description& how, const IValue* given, Call* call) {
+  if (!how.convolves) return;
+  call->transposed = given[how.convolves == 1 ? kTransposed : kTransposedThere].toBool();
+  call->in_groups = given[how.convolves == 1 ? kGroups : kGroupsThere].toInt() != 1;
+}
+
 // A copy of an operand, rounded; it lies as the operand does where that is dense. `next`: gives the random bits.
 template <class Next>
-at::Tensor seen(const at::Tensor& x, const Description& how, const Rounding& rounding, size_t i, Next next) {
+at::Tensor seen(const at::Tensor& x, const Description& how, const Call& call, const Rounding& rounding, size_t i,
+                Next next) {
   bool single = x.scalar_type() == at::kFloat;
   bool draws = loop_of(rounding, single, 1).draws;
   loops::Random random = next(draws);
@@ -241,8 +296,17 @@ at::Tensor seen(const at::Tensor& x, const Description& how, const Rounding& rou
                                                          std::nullopt)
                             : at::_ops::clone::call(x, at::MemoryFormat::Preserve);
   if (!x.numel()) return target;
+  if (call.over_positions && rounding.along && !rounding.as_forward) {  // the batch and all positions as one axis
+    at::Tensor rows = at::_ops::clone::call(at::_ops::transpose_int::call(x, 0, 1), at::MemoryFormat::Contiguous);
+    at::Tensor into = unwritten_like(rows);
+    loops::Shape shape{x.numel(), x.numel() / x.size(1), 1};
+    loops::run(loop_of(rounding, single, 1), single, rows.unsafeGetTensorImpl()->data(),
+               into.unsafeGetTensorImpl()->mutable_data(), shape, random);
+    at::_ops::copy_::call(target, at::_ops::transpose_int::call(into, 0, 1), false);
+    return target;
+  }
   auto run = [&](const at::Tensor& from, const at::Tensor& into) {
-    loops::Shape shape = shape_of(*from.unsafeGetTensorImpl(), how, rounding, i);
+    loops::Shape shape = shape_of(*from.unsafeGetTensorImpl(), how, call, rounding, i);
     loops::run(loop_of(rounding, single, shape.inner), single, from.unsafeGetTensorImpl()->data(),
                into.unsafeGetTensorImpl()->mutable_data(), shape, random);
   };

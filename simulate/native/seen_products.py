@@ -24,7 +24,8 @@ ROLES = ("weights", "activations", "gradients")
 """Roles of what is multiplied, by the numbers that the C++ has for them."""
 PRODUCTS = ("output", "grad-input", "grad-weight", None)
 """Products, likewise; the last is that of no weight."""
-_MOST_ARGUMENTS = 8
+_MOST_ARGUMENTS = 11
+_CONVOLUTIONS = ("convolution", "convolution_backward")
 _SINGLE, _TWOFOLD = 1, 2
 
 Counted = tuple[int, tuple[str, str, str]]
@@ -38,15 +39,18 @@ def seen_products(plan: PlanOfOperation, loops: Loops) -> tuple[SeenProducts, li
         return None
     if not plan.multiplies and (arithmetic.of_operands or not has_blocks(arithmetic.operands)):
         return None
-    columns = fixed_contractions(plan.name)
+    convolves = plan.name in _CONVOLUTIONS
+    columns = set[str]() if convolves else fixed_contractions(plan.name)
     rules = arithmetic.of_operands
     about_others = any(role not in ROLES for rule in rules for role in rule.role)
-    if columns is None or about_others or any(rule.hadamard for rule in rules) or meaning_of(plan.kernel) is not None:
+    rotates = not convolves and any(rule.hadamard for rule in rules)
+    if columns is None or about_others or rotates or meaning_of(plan.kernel) is not None:
         return None
     assert plan.operation is not None
     arguments = schema_of(plan.operation).arguments
     names = argument_names(plan.operation)
-    if len(names) > _MOST_ARGUMENTS or any("List" in str(argument.type) for argument in arguments):
+    of_lists = any("List" in str(argument.type) and "Tensor" in str(argument.type) for argument in arguments)
+    if len(names) > _MOST_ARGUMENTS or of_lists:
         return None
     return _Table(plan, loops).described(names, columns)
 
@@ -69,6 +73,9 @@ class _Table:
         made.operands = sum(1 << i for i, name in enumerate(names) if is_operand(plan.name, name))
         made.multiplied = sum(1 << i for i, name in enumerate(names) if is_multiplied(plan.name, name))
         made.columns = sum(1 << i for i, name in enumerate(names) if name in columns)
+        made.convolves = 1 + _CONVOLUTIONS.index(plan.name) if plan.name in _CONVOLUTIONS else 0
+        formats = (plan.arithmetic.operands, *(rule.format for rule in rules))
+        made.separates = made.convolves > 1 and (any(map(has_blocks, formats)) or any(rule.product for rule in rules))
         for place in range(PLACES_BY_ROLE):
             backward, rest = divmod(place, len(ROLES) * len(PRODUCTS))
             role, product = ROLES[rest // len(PRODUCTS)], PRODUCTS[rest % len(PRODUCTS)]

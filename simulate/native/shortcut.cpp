@@ -544,9 +544,12 @@ bool sees_products(const products::Description& how, const Simulation& simulatio
   auto inside = [&](const void* storage) { return simulation.inside.has(storage); };
   if (how.tells && !products::tell(how, simulation.remembered, given, count, marks, inside, notes_weights, &call))
     return false;
-  for (size_t i = 0; i < count; ++i)
-    if (has(how.operands, i) && !products::can_be_seen(given[i], how, call, i)) return false;
-  return true;
+  products::look_at_convolution(how, given, &call);
+  return products::all_products(how, call, given, [&](const products::Call& product, uint64_t operands) {
+    for (size_t i = 0; i < count; ++i)
+      if (has(operands, i) && !products::can_be_seen(given[i], how, product, i)) return false;
+    return true;
+  });
 }
 
 bool takes(const Plain& plain, const Simulation& simulation, const IValue* given, size_t count, exact::Rows& rows,
@@ -726,18 +729,40 @@ uint64_t see(const Description& how, const IValue* given, size_t count, IValue* 
   return seen;
 }
 
-// Puts rounded copies in the place of a product's operands.
-void see_products(const products::Description& how, const products::Call& call, const IValue* given, size_t count,
-                  IValue* operands, Draws& draws) {
+// Puts rounded copies in the place of the operands of a product.
+void see_product(const products::Description& how, const products::Call& call, uint64_t seen, size_t count,
+                 IValue* operands, Draws& draws) {
   c10::impl::ExcludeDispatchKeyGuard guard(python_and_above);
   auto next = [&](int64_t draws_any) { return draws.next(draws_any); };
   for (size_t i = 0; i < count; ++i) {
-    if (!has(how.operands, i) || !products::is_number(given[i])) continue;
+    if (!has(seen, i) || !products::is_number(operands[i])) continue;
     products::all_roundings(how, call, i, [&](const products::Rounding& rounding, size_t) {
-      operands[i] = products::seen(operands[i].toTensor(), how, rounding, i, next);
+      operands[i] = products::seen(operands[i].toTensor(), how, call, rounding, i, next);
       return true;
     });
   }
+}
+
+// Puts the gradients of a convolution in the place of its arguments on the stack, each of operands rounded for it.
+void compute_separately(const products::Description& how, const products::Call& call, const c10::OperatorHandle& op,
+                        DispatchKeySet keys, Stack* stack, const IValue* given, size_t count, Draws& draws) {
+  c10::impl::ExcludeDispatchKeyGuard guard(python_and_above);
+  const auto asked = given[products::kMask].toBoolList();
+  IValue gradients[3] = {at::Tensor(), at::Tensor(), at::Tensor()};
+  products::all_products(how, call, given, [&](const products::Call& product, uint64_t seen) {
+    Stack arguments(given, given + count);
+    see_product(how, product, seen, count, arguments.data(), draws);
+    bool of_weight = product.over_positions;
+    c10::List<bool> mask;
+    for (size_t i = 0; i < 3; ++i) mask.push_back(asked.get(i) && of_weight == (i > 0));
+    arguments[products::kMask] = std::move(mask);
+    op.redispatchBoxed(keys & below, &arguments);
+    for (size_t i = 0; i < 3; ++i)
+      if (of_weight == (i > 0)) gradients[i] = std::move(arguments[i]);
+    return true;
+  });
+  stack->erase(stack->end() - count, stack->end());
+  stack->insert(stack->end(), gradients, gradients + 3);
 }
 
 // Puts exact results in the place of the arguments on the stack.
@@ -843,23 +868,29 @@ void run(Plain& plain, Simulation& simulation, const exact::Rows& rows, const pr
   uint64_t seen = how.operands ? see(how, given.data(), count, stack->data() + stack->size() - count, draws) : 0;
   if (how.products.roundings) {
     products::remember(how.products, call, simulation.remembered, given.data(), count);
-    see_products(how.products, call, given.data(), count, stack->data() + stack->size() - count, draws);
+    if (!how.products.separates)
+      see_product(how.products, call, how.products.operands, count, stack->data() + stack->size() - count, draws);
   }
   plain.calls.fetch_add(1, std::memory_order_relaxed);
   bool whole = how.makes_whole && makes_whole(given.data(), count, how);
   const at::Tensor* model = rows.empty() && !whole ? in_pieces(plain, given.data(), count) : nullptr;
   if (model) run_in_pieces(plain, *model, op, keys, stack, given.data(), count, made);
+  else if (how.products.separates) compute_separately(how.products, call, op, keys, stack, given.data(), count, draws);
   else if (rows.empty()) compute(how, op, keys, stack, given.data(), count, made);
   else compute_exactly(how, rows, stack, given.data(), count, made, draws);
   auto count_seen = [&] {
     for (size_t i = 0; seen && i < count; ++i)
       if (has(seen, i)) plain.seen[i].fetch_add(1, std::memory_order_relaxed);
-    for (size_t i = 0; how.products.roundings && i < count; ++i)
-      if (has(how.products.operands, i) && products::is_number(given[i]))
-        products::all_roundings(how.products, call, i, [&](const products::Rounding&, size_t place) {
-          plain.seen[place].fetch_add(1, std::memory_order_relaxed);
-          return true;
-        });
+    if (!how.products.roundings) return;
+    products::all_products(how.products, call, given.data(), [&](const products::Call& product, uint64_t operands) {
+      for (size_t i = 0; i < count; ++i)
+        if (has(operands, i) && products::is_number(given[i]))
+          products::all_roundings(how.products, product, i, [&](const products::Rounding&, size_t place) {
+            plain.seen[place].fetch_add(1, std::memory_order_relaxed);
+            return true;
+          });
+      return true;
+    });
   };
   const IValue* results = stack->data() + stack->size() - made;
   if (whole) note_whole(plain, simulation, given.data(), count, results, made);

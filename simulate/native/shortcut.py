@@ -96,9 +96,7 @@ class Shortcut:
     ) -> Shortcut | None:
         """Makes the shortcut of a simulation; None where there is no library."""
         loaded = library()
-        return None if loaded is None else Shortcut(
-            loaded, mode, notes, marks, draws, follows=follows, changed=changed
-        )
+        return None if loaded is None else Shortcut(loaded, mode, notes, marks, draws, follows=follows, changed=changed)
 
     def describe(self, plan: Any) -> None:
         """Has an operation run without Python from its next call on, if it is plain."""
