@@ -29,6 +29,32 @@ if TYPE_CHECKING:
     from .training.quantize import QuantizedRun, quantize
     from .training.together import Job, train_together
 
+    # isort: split
+    # For the other folders, which import nothing from behind this face; no part of the public interface.
+    from .actors.stage import guarded_folder as guarded_folder
+    from .adapters.settings import adapted as adapted
+    from .environments.tasks import Kind as Kind
+    from .environments.tasks import may_import as may_import
+    from .environments.tasks import module_of as module_of
+    from .programs.population import shared_kind as shared_kind
+    from .programs.population import worth_sharing as worth_sharing
+    from .run import checkpoint as checkpoint
+    from .run.device import open_device as open_device
+    from .run.observed import Numerics as Numerics
+    from .run.parts import check_run as check_run
+    from .run.reporter import Reporter as Reporter
+    from .run.stopping import PATIENCE as PATIENCE
+    from .run.stopping import Stopped as Stopped
+    from .run.stopping import StopRequest as StopRequest
+    from .run.stopping import stopping_on_sigterm as stopping_on_sigterm
+    from .run.stopwatch import Stopwatch as Stopwatch
+    from .training.blame import LEFT_MOVES as LEFT_MOVES
+    from .training.blame import UNROUNDED as UNROUNDED
+    from .training.blame import check_over as check_over
+    from .training.blame import units_of_run as units_of_run
+    from .training.blame import with_rules as with_rules
+    from .training.cost import count_updates as count_updates
+
 _MODULES = {
     "BASELINES": "config.baselines",
     "FIXES": "config.fixes",
@@ -52,6 +78,32 @@ _MODULES = {
     "export": "training.export",
     "train": "training.alone",
     "train_together": "training.together",
+}
+
+_FOR_OTHER_FOLDERS = {
+    "Kind": "environments.tasks",
+    "LEFT_MOVES": "training.blame",
+    "Numerics": "run.observed",
+    "PATIENCE": "run.stopping",
+    "Reporter": "run.reporter",
+    "StopRequest": "run.stopping",
+    "Stopped": "run.stopping",
+    "Stopwatch": "run.stopwatch",
+    "UNROUNDED": "training.blame",
+    "adapted": "adapters.settings",
+    "check_over": "training.blame",
+    "check_run": "run.parts",
+    "checkpoint": "run.checkpoint:",  # the module itself
+    "count_updates": "training.cost",
+    "guarded_folder": "actors.stage",
+    "may_import": "environments.tasks",
+    "module_of": "environments.tasks",
+    "open_device": "run.device",
+    "shared_kind": "programs.population",
+    "stopping_on_sigterm": "run.stopping",
+    "units_of_run": "training.blame",
+    "with_rules": "training.blame",
+    "worth_sharing": "programs.population",
 }
 
 __all__ = [
@@ -81,8 +133,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    place = _MODULES.get(name) or _FOR_OTHER_FOLDERS.get(name)
+    if place is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, colon, _ = place.partition(":")
     with from_extras():
-        module = _MODULES[name]
-        return getattr(import_module(module if module.startswith("roundoff") else f"{__name__}.{module}"), name)
+        found = import_module(module if module.startswith("roundoff") else f"{__name__}.{module}")
+        return found if colon else getattr(found, name)

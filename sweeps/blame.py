@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 from roundoff.files import write_json
 from roundoff.searches import FEW, ask, halving
 
-from ..agents.training.blame import LEFT_MOVES, UNROUNDED, check_over, units_of_run, with_rules
+from ..agents import LEFT_MOVES, UNROUNDED, check_over, units_of_run, with_rules
 from ..analysis import MARGIN, difference, equivalence, holm, in_words, markdown
 from ..simulate import HIGH, BlameError
 from .folder.directory import SweepDirectory

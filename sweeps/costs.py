@@ -157,7 +157,7 @@ def counted_steps(
         from .programs.cost import count_steps  # noqa: PLC0415  imports torch
 
         return count_steps(config, models)
-    from ..agents.training.cost import count_updates  # noqa: PLC0415  imports torch, and environments
+    from ..agents import count_updates  # noqa: PLC0415  imports torch, and environments
 
     assert isinstance(config, TrainConfig)
     return count_updates(config, allow_imports, models)

@@ -16,10 +16,8 @@ from roundoff.errors import RoundoffError
 from roundoff.files import read_json
 from roundoff.runs.folder import RunDirectory, config_in
 
-from ..agents import TrainConfig
-from ..agents.config.fields import KeyRole
-from ..agents.config.registry import keys_with
-from ..agents.run.stopping import Stopped, StopRequest
+from ..agents import Stopped, StopRequest, TrainConfig
+from ..agents.config import KeyRole, keys_with
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from roundoff.errors import RoundoffError
 from roundoff.files import directory_lock, make_directory, make_directory_inside, remove_temporaries
 
-from ..agents.run.stopping import Stopped
+from ..agents import Stopped
 from ..formats import Format
 from .display.progress import ProgressDisplay
 from .errors import SweepError

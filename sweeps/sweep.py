@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from roundoff.files import directory_lock, make_directory, make_directory_inside, remove_temporaries
 
-from ..agents.config.train_config import TrainConfig
-from ..agents.run.parts import check_run
+from ..agents import check_run
+from ..agents.config import TrainConfig
 from .folder.directory import SweepDirectory
 from .folder.leases import Leases
 from .subjects.program_keys import ProgramConfig
@@ -175,7 +175,7 @@ def _check_devices(configs: Sequence[RunConfig]) -> None:
     asked = {(config.device, config.format if config.native else None) for config in agents}
     asked |= {(config.own.device, None) for config in configs if isinstance(config, ProgramConfig)}
     if any(device != "cpu" for device, _ in asked):
-        from ..agents.run.device import open_device  # noqa: PLC0415  imports torch
+        from ..agents import open_device  # noqa: PLC0415  imports torch
 
         for device, native in sorted(asked, key=str):
             open_device(device, native)

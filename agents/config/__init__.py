@@ -1,1 +1,98 @@
-"""What a run is given: its keys, their defaults, and which of them go together."""
+"""What a run is given: its keys, their defaults, and which of them go together.
+
+The names below are for the other folders, which import nothing of the keys from behind this face; each is imported when
+it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from roundoff.extras import from_extras
+
+if TYPE_CHECKING:
+    from .baselines import BASELINES
+    from .fields import KeyRole, Panel, Positive, key
+    from .fixes import FIXES, OPTIONAL_FIXES, PARTS_OF_FIXES
+    from .fp32_policies import without_policy
+    from .own_algorithms import WRITTEN
+    from .own_algorithms import check as check_own_algorithm
+    from .own_algorithms import module_of as module_of_algorithm
+    from .quantization_aware import QuantizationAware
+    from .recursions import is_about_values, remarks, said_of
+    from .registry import drawn_values, keys, keys_with, leading, panels
+    from .registry import fields as fields_of
+    from .train_config import ALGORITHMS, LIBRARIES, TrainConfig, check_device, check_policy, config_class, config_of
+
+_PLACES = {
+    "ALGORITHMS": "train_config",
+    "BASELINES": "baselines",
+    "FIXES": "fixes",
+    "KeyRole": "fields",
+    "LIBRARIES": "train_config",
+    "OPTIONAL_FIXES": "fixes",
+    "PARTS_OF_FIXES": "fixes",
+    "Panel": "fields",
+    "Positive": "fields",
+    "QuantizationAware": "quantization_aware",
+    "TrainConfig": "train_config",
+    "WRITTEN": "own_algorithms",
+    "check_device": "train_config",
+    "check_own_algorithm": "own_algorithms:check",
+    "check_policy": "train_config",
+    "config_class": "train_config",
+    "config_of": "train_config",
+    "drawn_values": "registry",
+    "fields_of": "registry:fields",
+    "is_about_values": "recursions",
+    "key": "fields",
+    "keys": "registry",
+    "keys_with": "registry",
+    "leading": "registry",
+    "module_of_algorithm": "own_algorithms:module_of",
+    "panels": "registry",
+    "remarks": "recursions",
+    "said_of": "recursions",
+    "without_policy": "fp32_policies",
+}
+
+__all__ = [
+    "ALGORITHMS",
+    "BASELINES",
+    "FIXES",
+    "LIBRARIES",
+    "OPTIONAL_FIXES",
+    "PARTS_OF_FIXES",
+    "WRITTEN",
+    "KeyRole",
+    "Panel",
+    "Positive",
+    "QuantizationAware",
+    "TrainConfig",
+    "check_device",
+    "check_own_algorithm",
+    "check_policy",
+    "config_class",
+    "config_of",
+    "drawn_values",
+    "fields_of",
+    "is_about_values",
+    "key",
+    "keys",
+    "keys_with",
+    "leading",
+    "module_of_algorithm",
+    "panels",
+    "remarks",
+    "said_of",
+    "without_policy",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, called = _PLACES[name].partition(":")
+    with from_extras():
+        return getattr(import_module(f"{__name__}.{module}"), called or name)

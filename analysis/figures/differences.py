@@ -12,8 +12,7 @@ import pandas as pd
 from roundoff.files import open_to_read
 from roundoff.runs.folder import RunDirectory
 
-from ...agents.config.fields import KeyRole
-from ...agents.config.registry import keys_with
+from ...agents.config import KeyRole, keys_with
 from ..tables.summary import REFERENCE
 from .drawing.axes import ordered
 from .drawing.legends import legend_under

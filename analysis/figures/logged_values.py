@@ -10,8 +10,7 @@ import pandas as pd
 
 from roundoff.runs.metric import RETURN, Metric
 
-from ...agents.config.fields import Panel
-from ...agents.config.registry import drawn_values, panels
+from ...agents.config import Panel, drawn_values, panels
 from ..statistics.intervals import bootstrap_intervals, generator_for
 from ..tables.summary import REFERENCE, records
 from .curves import thinned

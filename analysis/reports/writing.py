@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...agents.config.recursions import is_about_values, said_of
+from ...agents.config import is_about_values, said_of
 from ..figures.comparison import comparison_table
 from ..figures.curves import curves_table
 from ..figures.degradation import are_floats, degradation_table

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ...agents.config.fields import KeyRole
-from ...agents.config.registry import keys_with
+from ...agents.config import KeyRole, keys_with
 from .fp32_runs import NO_POLICY
 
 if TYPE_CHECKING:

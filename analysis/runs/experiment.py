@@ -14,7 +14,7 @@ from roundoff.runs.folder import RunDirectory, config_in, unplanned_runs
 from roundoff.runs.metric import RETURN, Metric, read_metric
 from roundoff.runs.result import MALFORMED
 
-from ...agents.config.train_config import config_class
+from ...agents.config import config_class
 from ..errors import AnalysisError
 from .conditions import Conditions
 from .costs import read_costs

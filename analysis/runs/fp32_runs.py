@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from ...agents.config.fp32_policies import without_policy
+from ...agents.config import without_policy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from ...agents.config.fixes import FIXES
+from ...agents.config import FIXES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

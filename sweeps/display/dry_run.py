@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ...agents import TrainConfig
-from ...agents.config.recursions import remarks
-from ...agents.environments.tasks import module_of
+from ...agents import TrainConfig, module_of
+from ...agents.config import remarks
 from ..allocation import CheapestArithmetic
 from ..estimate import estimate
 from ..folder.directory import MARKER, SweepDirectory

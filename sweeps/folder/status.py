@@ -9,7 +9,7 @@ from roundoff.printable import printable
 from roundoff.runs.folder import RunDirectory, unplanned_runs
 from roundoff.runs.log import last_records
 
-from ...agents.config.registry import leading
+from ...agents.config import leading
 from ..errors import SweepError
 from .directory import State, SweepDirectory
 from .leases import STALE, Leases, alive

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from roundoff.runs.metric import Metric
 
 from ...agents import TrainConfig
-from ...agents.config.fp32_policies import without_policy
+from ...agents.config import without_policy
 from ..errors import SweepFileError
 from ..subjects.program_keys import ProgramKeys
 from ..trackers import LogTo

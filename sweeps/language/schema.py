@@ -10,15 +10,19 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from ...agents import FIXES
-from ...agents.adapters.settings import adapted
-from ...agents.config.baselines import BASELINES
-from ...agents.config.fixes import OPTIONAL_FIXES, PARTS_OF_FIXES
-from ...agents.config.own_algorithms import WRITTEN as OWN
-from ...agents.config.quantization_aware import QuantizationAware
-from ...agents.config.registry import fields, keys
-from ...agents.config.train_config import ALGORITHMS, LIBRARIES, config_of
-from ...agents.environments.tasks import TASKS, Kind
+from ...agents import FIXES, TASKS, Kind, adapted
+from ...agents.config import (
+    ALGORITHMS,
+    BASELINES,
+    LIBRARIES,
+    OPTIONAL_FIXES,
+    PARTS_OF_FIXES,
+    QuantizationAware,
+    config_of,
+    fields_of,
+    keys,
+)
+from ...agents.config import WRITTEN as OWN
 from ..subjects.agents import AGENTS
 from ..wording import RANGE
 from .shorthand import MANY_FORMATS, NAME_WITH_A_GAP
@@ -79,7 +83,7 @@ def _keys() -> dict[str, Any]:
     schemas = {name: config_of(name).model_json_schema()["properties"] for name in (*ALGORITHMS, *LIBRARIES)}
     found = {}
     for key in sorted(keys()):
-        algorithms = fields(key)
+        algorithms = fields_of(key)
         of_field = schemas[next(iter(algorithms))][key]
         defaults = {name: schemas[name][key]["default"] for name in algorithms}
         same = all(default == of_field["default"] for default in defaults.values())
@@ -106,7 +110,7 @@ def _models() -> dict[str, Any]:
 
 def _described(key: str) -> str:
     """What a key means; where algorithms differ, to each."""
-    texts = {name: str(field.description).replace("`", "") for name, field in fields(key).items()}
+    texts = {name: str(field.description).replace("`", "") for name, field in fields_of(key).items()}
     if len(set(texts.values())) == 1:
         return next(iter(texts.values()))
     return " ".join(f"{name}: {text}" for name, text in texts.items())

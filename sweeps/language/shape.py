@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from ...agents.config import own_algorithms
-from ...agents.config.train_config import ALGORITHMS, LIBRARIES
+from ...agents.config import ALGORITHMS, LIBRARIES, check_own_algorithm, module_of_algorithm
 from ..wording import shown, unknown
 from .sweep_file import DISTRIBUTIONS, Shape, shape_of
 
@@ -75,9 +74,9 @@ def _not_imported(item: Located, key: object = None) -> Iterator[tuple[str, str]
         parts = item.value.items() if isinstance(item.value, dict) else ((key, part) for part in item.value)
         for name, part in parts:
             yield from _not_imported(part, name)
-    elif key == "algorithm" and own_algorithms.module_of(item.value):
+    elif key == "algorithm" and module_of_algorithm(item.value):
         try:
-            own_algorithms.check(item.value, (*ALGORITHMS, *LIBRARIES))
+            check_own_algorithm(item.value, (*ALGORITHMS, *LIBRARIES))
         except ValueError as error:
             yield item.place, str(error)
 

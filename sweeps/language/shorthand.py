@@ -9,7 +9,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...agents.config.fixes import FIXES, OPTIONAL_FIXES, PARTS_OF_FIXES
+from ...agents.config import FIXES, OPTIONAL_FIXES, PARTS_OF_FIXES
 from ..subjects.agents import AGENTS
 from ..wording import RANGE, shown
 

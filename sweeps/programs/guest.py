@@ -17,12 +17,12 @@ from roundoff.errors import FolderInUseError, RoundoffError
 from roundoff.processes import end_with
 from roundoff.runs.metric import Metric
 
-from ...agents.run.stopping import Stopped, StopRequest, stopping_on_sigterm
+from ...agents import Stopped, StopRequest, stopping_on_sigterm
 from ..user_code import described
 from .run import config_of, run_program
 
 if TYPE_CHECKING:
-    from ...agents.run.reporter import Progress
+    from ...agents import Progress
     from ..subjects.program import Program
 
 _HIGH = 200  # descriptors from here on are out of the way of what programs close and open

@@ -15,14 +15,13 @@ from roundoff.errors import FileError, RoundoffError
 from roundoff.files import encodable
 from roundoff.runs.log import MetricsLog
 
-from ...agents.run import checkpoint
+from ...agents import checkpoint
 from ...simulate import exact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ...agents.run.reporter import Reporter
-    from ...agents.run.stopping import StopRequest
+    from ...agents import Reporter, StopRequest
     from ...simulate import Simulation
 
 _MOST_STEPS = 2**63  # which tables of integers can hold

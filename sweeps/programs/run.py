@@ -19,11 +19,7 @@ from roundoff.files import directory_lock, encodable, make_directory, remove_tem
 from roundoff.runs.folder import RunDirectory
 from roundoff.runs.result import Crash, ProgramResult
 
-from ...agents.run.device import open_device
-from ...agents.run.observed import Numerics
-from ...agents.run.reporter import Reporter
-from ...agents.run.stopping import Stopped, StopRequest
-from ...agents.run.stopwatch import Stopwatch
+from ...agents import Numerics, Reporter, Stopped, StopRequest, Stopwatch, open_device
 from ...simulate import OutOfMemory, Simulation, SteppedOptimizers, lost_numbers
 from ..errors import SweepError
 from ..subjects.program_keys import ARITHMETIC, ProgramConfig, ProgramKeys
@@ -35,7 +31,7 @@ if TYPE_CHECKING:
 
     from roundoff.runs.metric import Metric
 
-    from ...agents.run.reporter import Progress
+    from ...agents import Progress
     from ..subjects.program import Program
 
 

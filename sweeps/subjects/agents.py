@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 from pydantic import TypeAdapter, ValidationError
 
 from ...agents import TrainConfig
-from ...agents.config.registry import fields, keys
-from ...agents.config.train_config import config_class
+from ...agents.config import config_class, fields_of, keys
 from ..wording import complaint
 from .subject import RunConfig, Subject, adapter_of
 
@@ -63,4 +62,4 @@ AGENTS = Agents()
 
 def _field(key: str) -> FieldInfo:
     """What a key is to any algorithm: one of the same name has the same values, if not the same default."""
-    return next(iter(fields(key).values()))
+    return next(iter(fields_of(key).values()))

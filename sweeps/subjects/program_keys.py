@@ -14,8 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticCustomError
 
-from ...agents.config.fields import KeyRole, Positive, key
-from ...agents.config.train_config import check_device, check_policy
+from ...agents.config import KeyRole, Positive, check_device, check_policy, key
 from ..errors import SweepError
 from ..wording import complaint
 from .subject import RunConfig, Subject, adapter_of

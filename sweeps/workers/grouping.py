@@ -40,7 +40,7 @@ def group(runs: Sequence[Run], population: int, workers: int, *, compiled: bool 
 
 def _kind(run: Run, *, forced: bool) -> str | None:
     """What runs that can share a program have in common; None for one that cannot, or gains nothing."""
-    from ...agents.programs.population import shared_kind, worth_sharing  # noqa: PLC0415  imports torch
+    from ...agents import shared_kind, worth_sharing  # noqa: PLC0415  imports torch
 
     config = run.config
     if not isinstance(config, TrainConfig):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from roundoff.ray_cluster import connect
 
-from ...agents.actors.stage import guarded_folder
+from ...agents import guarded_folder
 from ..errors import SweepError
 from .local import WorkerProcess
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from roundoff.own_modules import looked_in
 from roundoff.runs.folder import RunDirectory
 
-from ...agents.config import own_algorithms
-from ...agents.environments.tasks import may_import, module_of
-from ...agents.run.stopping import PATIENCE
+from ...agents import PATIENCE, may_import, module_of
+from ...agents.config import module_of_algorithm
 from ..errors import SweepError
 from ..subjects.program_keys import ProgramConfig
 from .grouping import group
@@ -165,7 +164,7 @@ class _Pool:
         self._executor = executor
         self._metric = metric
         self._allow_imports = allow_imports
-        own = {own_algorithms.module_of(getattr(run.config, "algorithm", None)) for runs in groups for run in runs}
+        own = {module_of_algorithm(getattr(run.config, "algorithm", None)) for runs in groups for run in runs}
         self._modules = sorted(sys.modules.keys() & {*allow_imports, *own})  # here they may have registered formats
         self._compiled = compiled
         self._leases = leases

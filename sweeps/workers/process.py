@@ -32,7 +32,7 @@ from roundoff.errors import FolderInUseError, RoundoffError
 from roundoff.own_modules import import_all, look_in
 from roundoff.processes import keep_from_children
 
-from ...agents.run.stopping import Stopped, StopRequest, stopping_on_sigterm
+from ...agents import Stopped, StopRequest, stopping_on_sigterm
 from ..folder.leases import Lease
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def main() -> None:
     orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     stop, serving = StopRequest(), threading.Event()
     threading.Thread(target=_read_orders, args=(lines, orders, stop, serving), daemon=True).start()
-    import roundoff.agents.training.together  # noqa: F401, PLC0415  seconds, and worth doing before the first order comes
+    from ...agents import train_together  # noqa: F401, PLC0415  seconds, and worth doing before the first order comes
 
     _send(events, event="ready")
     guests = _Guests()
@@ -141,8 +141,7 @@ def _serve(order: dict[str, Any], events: TextIO, stop: StopRequest, guests: _Gu
 
 
 def _train(held: list[_HeldRun], stop: StopRequest, *, compiled: bool | None, modules: Sequence[str]) -> None:
-    from ...agents import TrainConfig  # noqa: PLC0415  after main has imported it
-    from ...agents.training.together import Job, train_together  # noqa: PLC0415
+    from ...agents import Job, TrainConfig, train_together  # noqa: PLC0415
 
     try:
         import_all(modules)  # in which formats and algorithms are that runs name

@@ -29,7 +29,7 @@ from roundoff.origin import origin
 from roundoff.processes import adopt_orphans, end_children, end_with, in_words
 from roundoff.runs.folder import RunDirectory
 
-from ...agents.run.reporter import Progress
+from ...agents import Progress
 from ...simulate import Simulation
 from ..errors import SweepError
 from ..programs.guest import be_run
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from ...agents.run.stopping import StopRequest
+    from ...agents import StopRequest
     from ..subjects.program import Program
 
 _POLL = 0.1  # seconds between two looks at whether to stop
