@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 OLDEST = (2, 8)
 """Formats, ``round`` and ``testing`` work from here on."""
-SIMULATING = ((2, 13), (2, 15))
+SIMULATING = ((2, 13), (2, 14), (2, 15))
 """Simulations, observers, blame and sweeps of programs were checked with these."""
-COMPILING = ((2, 13), (2, 15))
+COMPILING = ((2, 13), (2, 14), (2, 15))
 """The bits of compiled steps and populations were checked with these."""
 VARIABLE = "ROUNDOFF_UNCHECKED"
 """Compiles on every version where this environment variable is ``1``: to check one."""
