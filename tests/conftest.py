@@ -63,7 +63,6 @@ LONG = [
     "agents/test_quantization_aware.py",
     "agents/test_storage.py",
     "agents/actors/test_runs_with_actors.py",
-    "agents/actors/test_noise_and_weights.py",
     "agents/test_pixel_training.py",
     "formats/cpu/test_float_choice.py",
     "agents/test_td3.py",

@@ -302,7 +302,12 @@ SPREAD = {"prioritized": True, "environments": 3, "exploration_noise_min": 0.0, 
 
 
 @pytest.mark.parametrize(
-    "options", [OPTIONS["ddpg"], OPTIONS["prioritized"] | OPTIONS["wide actor"]], ids=["ddpg", "d4pg"]
+    "options",
+    [
+        # Every day test_compiled_updates.py traces DDPG, with stochastic rounding.
+        pytest.param(OPTIONS["ddpg"], id="ddpg", marks=pytest.mark.slow),
+        pytest.param(OPTIONS["prioritized"] | OPTIONS["wide actor"], id="d4pg"),
+    ],
 )
 def test_traced_it_has_the_same_bits(options, uncompiled):
     eager, mine = (agent_of("e5m7", loss_scale_growth_interval=2, **{**options, "lr": 3e-2}) for _ in range(2))

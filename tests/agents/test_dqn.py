@@ -435,12 +435,21 @@ TINY = {
 }  # fmt: skip
 
 
+INTERRUPTED = TrainConfig(**TINY, **RAINBOW, format="e5m10", environments=5)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """What a run leaves that nothing interrupts."""
+    directory = tmp_path_factory.mktemp("whole")
+    train(INTERRUPTED, directory, compiled=False)
+    return outcome(directory)
+
+
 @pytest.mark.parametrize("at", [60, 151, 222])
-def test_interrupted_anywhere_it_leaves_the_same_bytes(tmp_path, at):
-    config = TrainConfig(**TINY, **RAINBOW, format="e5m10", environments=5)
-    train(config, tmp_path / "whole", compiled=False)
-    stopped_and_continued(config, tmp_path / "stopped", at)
-    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
+def test_interrupted_anywhere_it_leaves_the_same_bytes(tmp_path, uninterrupted, at):
+    stopped_and_continued(INTERRUPTED, tmp_path, at)
+    assert outcome(tmp_path) == uninterrupted
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,11 @@ import torch
 from pydantic import ValidationError
 from scipy import stats
 
-from roundoff.agents import TrainConfig, train
+from roundoff.agents import TrainConfig
 from roundoff.agents.acting.engines import SimulatedEngine
 from roundoff.agents.acting.packed import PackedPolicy
 from roundoff.agents.actors.chunks import PolicyChoice, Pull
 from roundoff.agents.actors.noise import NoisyPolicy
-from roundoff.agents.actors.stage import connected
 from roundoff.agents.algorithms.dqn.exploration import EpsilonGreedy
 from roundoff.agents.algorithms.explorer import GaussianExplorer
 from roundoff.agents.environments.parallel import Steps
@@ -20,8 +19,6 @@ from roundoff.agents.experience.prioritized import PrioritizedReplay
 from roundoff.agents.experience.replay import Replay
 from roundoff.agents.experience.sampling import Sample
 from roundoff.agents.models.policy_layers import Activation, Decision, LinearLayer, PolicyLayers
-from roundoff.agents.run import checkpoint
-from roundoff.agents.run.stopping import Stopped, StopRequest
 from roundoff.formats import Format
 
 CPU = torch.device("cpu")
@@ -233,61 +230,3 @@ def test_a_pull_shows_what_was_chosen_after_it():
     shown = pull.shown([None, *choices])
     np.testing.assert_array_equal(shown.states, np.repeat([0, 1], 2)[:, None] * np.ones(3))
     np.testing.assert_array_equal(shown.basis[:, 0], [0, 0, 1, 1])
-
-
-# Whole runs
-
-LOCKSTEP = {"count": 1, "format": "fp32", "lockstep": True, "pull_every": 7}
-RUN = {
-    "steps": 160, "eval_every": 80, "eval_episodes": 1, "checkpoint_every": 50, "hidden_units": 16, "hidden_layers": 2,
-    "batch_size": 8, "seed_steps": 40, "exploration_steps": 100, "exploration_end": 0.2, "training_intensity": None,
-    "target_every": 20, "lr": 1e-2, "n_steps": 3,
-}  # fmt: skip
-
-
-def weights_of(directory):
-    return torch.cat([tensor.flatten().double() for tensor in checkpoint.load(directory / "agent.pt").values()])
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """What runs in lockstep have learned, by the keys of their actors."""
-    pytest.importorskip("ray")
-    folder = tmp_path_factory.mktemp("runs")
-    found = {}
-
-    def learned(**actors):
-        name = str(sorted(actors.items()))
-        if name not in found:
-            directory = folder / str(len(found))
-            train(config_of({**LOCKSTEP, **actors}, **RUN), directory, compiled=False)
-            found[name] = weights_of(directory), directory
-        return found[name]
-
-    with connected(2):
-        yield learned
-
-
-def test_weights_count_where_an_actor_does_what_the_learner_would_not(runs, tmp_path):
-    train(config_of(None, **RUN), tmp_path, compiled=False)
-    behind, _ = runs()
-    assert torch.equal(weights_of(tmp_path), runs(pull_every=1, importance_weights=True)[0])
-    assert not torch.equal(behind, runs(importance_weights=True)[0])
-
-
-def test_actors_with_noise_go_on_as_they_were_saved(runs, tmp_path):
-    keys = {"noise_of": "int2", "importance_weights": True}
-    whole, directory = runs(**keys)
-    stop = StopRequest()
-
-    def interrupt(progress):
-        if progress.step > 90:
-            stop.make()
-
-    config = config_of({**LOCKSTEP, **keys}, **RUN)
-    with pytest.raises(Stopped):
-        train(config, tmp_path, interrupt, stop, compiled=False)
-    train(config, tmp_path, compiled=False)
-    assert torch.equal(weights_of(tmp_path), whole)
-    assert (tmp_path / "metrics.jsonl").read_bytes() == (directory / "metrics.jsonl").read_bytes()
-    assert not torch.equal(whole, runs(importance_weights=True)[0])

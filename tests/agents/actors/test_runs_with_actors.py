@@ -1,4 +1,4 @@
-"""Runs with actors on Ray: schedules to the bit, who may be killed, what is recorded."""
+"""Runs with actors on Ray: schedules, noise and weights to the bit, who may be killed, what is recorded."""
 
 import json
 import os
@@ -124,6 +124,56 @@ def test_a_run_in_lockstep_has_the_same_bytes_when_it_is_stopped_and_goes_on(clu
     for name in ("metrics.jsonl", "result.json"):
         assert (tmp_path / name).read_bytes() == (in_lockstep / name).read_bytes()
     assert same(of_run(tmp_path), of_run(in_lockstep))
+
+
+# Noise, and weights for what actors did that the learner would not
+
+SHORT = {"steps": 160, "eval_every": 80}
+
+
+def weights_of(directory):
+    return torch.cat([tensor.flatten().double() for tensor in checkpoint.load(directory / "agent.pt").values()])
+
+
+@pytest.fixture(scope="module")
+def learned_by(cluster, tmp_path_factory):
+    """What runs in lockstep have learned, by the keys of their actors; each is made once."""
+    found = {}
+
+    def learned(**actors):
+        name = str(sorted(actors.items()))
+        if name not in found:
+            directory = tmp_path_factory.mktemp("learned")
+            train(config_of({**LOCKSTEP, "pull_every": 7, **actors}, **SHORT), directory, compiled=False)
+            found[name] = weights_of(directory), directory
+        return found[name]
+
+    return learned
+
+
+def test_weights_count_where_an_actor_does_what_the_learner_would_not(learned_by, tmp_path):
+    train(config_of(None, **SHORT), tmp_path, compiled=False)
+    behind, _ = learned_by()
+    assert torch.equal(weights_of(tmp_path), learned_by(pull_every=1, importance_weights=True)[0])
+    assert not torch.equal(behind, learned_by(importance_weights=True)[0])
+
+
+def test_actors_with_noise_go_on_as_they_were_saved(learned_by, tmp_path):
+    keys = {"noise_of": "int2", "importance_weights": True}
+    whole, directory = learned_by(**keys)
+    stop = StopRequest()
+
+    def interrupt(progress):
+        if progress.step > 90:
+            stop.make()
+
+    config = config_of({**LOCKSTEP, "pull_every": 7, **keys}, **SHORT)
+    with pytest.raises(Stopped):
+        train(config, tmp_path, interrupt, stop, compiled=False)
+    train(config, tmp_path, compiled=False)
+    assert torch.equal(weights_of(tmp_path), whole)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == (directory / "metrics.jsonl").read_bytes()
+    assert not torch.equal(whole, learned_by(importance_weights=True)[0])
 
 
 # Who may be killed
