@@ -37,6 +37,8 @@ class Calling(IntEnum):
     TABLE_IN_BLOCKS = 11
     LOGARITHM = 12
     LOGARITHM_IN_MODE = 13
+    WHOLE = 14
+    """How many elements there are, and what one scale for all of them follows from."""
 
 
 class Numbers(ctypes.Structure):

@@ -21,7 +21,7 @@ from ..base.names import AXIS_SUFFIX, Beginning, Suffix, register
 from ..base.on_device import number_on, where
 from ..base.random_words import random_words
 from ..cpu.numbers.grids import round_channels
-from ..cpu.numbers.grids_nearest import is_small, round_whole
+from ..cpu.numbers.grids_nearest import addressed_whole, is_small, round_whole
 from ..cpu.scaled.groups import round_groups
 from ..cpu.scaled.groups_strided import channel_scales
 from ..scales.calibration import SMALLEST_SCALE, scales_of
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..base.modes import How, RandomBits
+    from ..cpu.addressed import Addressed
 
 WIDTHS = range(2, 17)
 
@@ -272,6 +273,16 @@ class IntegerFormat(Family):
             known = [p.movedim(-1, axis).contiguous() for p in self._parameters(source)]
         where = (length, inner, min(self.group, length))
         round_groups(source, target, where, codes, known, SMALLEST_SCALE, how, symmetric=self.symmetric)
+
+    def addressed(self, dtype: torch.dtype, rounding: Rounding, *, strided: bool = False) -> Addressed | None:
+        """See :meth:`.Family.addressed`."""
+        del strided  # one scale for all
+        if (self.axis, self.group, self.percentile) != (None, None, None):
+            return None
+        if dtype != torch.float32 or rounding is not Rounding.NEAREST_EVEN:
+            return None
+        codes = (self.code_min, self.code_max)
+        return addressed_whole(codes, SMALLEST_SCALE, (self.scale or 0.0, self.zero_point), symmetric=self.symmetric)
 
     def _parameters(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Scale and zero point of each slice, contiguous, of the dtype of ``x``."""

@@ -13,6 +13,7 @@ namespace loops {
 enum Calling : int64_t {  // see formats/cpu/addressed.py
   kByAddress, kDrawn, kPosit, kPositInMode, kGrid, kGridInMode, kWrapping, kBlocks, kBlocksInMode,
   kScaled, kTable, kTableInBlocks, kLogarithm, kLogarithmInMode,
+  kWhole,
 };
 
 struct Loop {
@@ -129,6 +130,11 @@ void run_with_numbers(const Loop& loop, const void* source, void* target, const 
                            double, const int64_t*, const void*);
       return reinterpret_cast<Run>(loop.run)(source, target, at(w[2]), at(w[3]), at(w[4]), 0, n, w[0], w[1],
                                              given.real[0], settings, words);
+    }
+    case kWhole: {  // one scale for all, which follows from them where none is given
+      using Run = void (*)(const void*, void*, int64_t, double, double, int64_t, double, Real, Real);
+      return reinterpret_cast<Run>(loop.run)(source, target, n, given.real[0], given.real[1], w[0], given.real[2],
+                                             static_cast<Real>(given.real[3]), static_cast<Real>(w[1]));
     }
     default:
       return;

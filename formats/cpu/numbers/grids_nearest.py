@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numba import njit
 
+from ..addressed import Addressed, Calling, numbers
 from ..scaled.range_scales import scale_of
 from ..threads import ELEMENTS_PER_THREAD, compiled, in_pieces
 from ..widths import real
@@ -149,3 +150,9 @@ def round_whole(
     """
     kernel = compiled(_whole, source.dtype, in_place=target is source)
     kernel(source.data_ptr(), target.data_ptr(), source.numel(), *codes, symmetric, smallest, *given)
+
+
+def addressed_whole(codes: tuple[int, int], smallest: float, given: tuple[float, int], *, symmetric: bool) -> Addressed:
+    """The loop of :func:`round_whole`, for callers without Python."""
+    parameters = numbers((int(symmetric), given[1]), (*codes, smallest, given[0]))
+    return Addressed(Calling.WHOLE, _whole, torch.float32, parameters, places=True)

@@ -247,3 +247,27 @@ def test_formats_of_every_family_have_loops_in_cpp(name, rounding, monkeypatch, 
         through_python.clear()
         torch.relu(x)
     assert not through_python
+
+
+@pytest.mark.parametrize("name", ["int8", "uint8", "int4_asym", "int8_s0.02", "uint8_s0.02_z7"])
+def test_integers_with_one_scale_have_loops_in_cpp(name, monkeypatch, through_python):
+    x = torch.linspace(-2, 3, 210).view(3, 7, 10)
+    broken, weight = x.clone(), torch.linspace(-1, 1, 30).view(10, 3).requires_grad_()
+    broken[0, 0, 0], broken[1, 2, 3], broken[2, 2, :5] = -0.0, float("nan"), 1e-30
+
+    def program():
+        for _ in range(3):
+            parts = [y for z in (x, x.double(), broken, x * 0) for y in (torch.relu(z), z[0].t().tanh(), z[:0] + 1)]
+            y = x[0] @ weight
+            parts += [y.detach(), *torch.autograd.grad(y.square().mean(), [weight])]
+        return parts
+
+    policies = roundoff.Policy(name), roundoff.Policy.mixed_precision(name), roundoff.Policy("fp32", operands=name)
+    for policy in policies:
+        assert_same(both_ways(monkeypatch, program, policy))
+        monkeypatch.setenv(library.VARIABLE, "1")
+        with roundoff.simulate(policy):
+            (x[0] @ weight).relu()
+            through_python.clear()
+            (x[0] @ weight).relu()
+        assert {"mm", "relu"}.isdisjoint(through_python)
