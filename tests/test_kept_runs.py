@@ -419,3 +419,39 @@ def test_what_each_factor_is_worth_is_what_the_kept_runs_say(tmp_path):
         low, high = test.interval
         line = f"| {one} against {other} | {test.value:+.0f} ({low:+.0f} to {high:+.0f}) | {p:.2g} |"
         assert line in page, line
+
+
+def tables_of_mismatch():
+    """What the page about rollouts says of divergences by width, and by part."""
+    found = pd.read_csv(DATA.with_name("mismatch-of-reasoning.csv"))
+    means = found.fillna({"m": 0}).groupby(["part", "m"])[["kl", "outside", "predicted"]].mean()
+    whole = means.loc["everything"]
+    widths = [
+        f"| {m:.0f} | {row.kl:.1e} | {row.predicted:.1e} | {100 * row.outside:.1f} % |\n" for m, row in whole.iterrows()
+    ]
+    by_part = means["kl"].reset_index().pivot_table(index="part", columns="m", values="kl")
+    shares = (by_part / whole["kl"])[[3, 5, 7]].drop(index="everything").dropna()
+    parts = [
+        f"| {part} | {' | '.join(f'{100 * share:.0f} %' for share in row)} |\n"
+        for part, row in shares.sort_values(7, ascending=False).iterrows()
+    ]
+    formats = [
+        f"| {name} | {means.loc[(name, 0), 'kl']:.1e} | {100 * means.loc[(name, 0), 'outside']:.1f} % |\n"
+        for name in ("fp16", "bf16", "fp8 rowwise", "mxfp8", "e4m3", "e5m2")
+    ]
+    return ["".join(rows) for rows in (widths, parts, formats)]
+
+
+def test_divergences_of_rollouts_are_those_that_were_measured():
+    page = (DATA.parents[1] / "rollouts.md").read_text(encoding="utf-8")
+    for rows in tables_of_mismatch():
+        assert rows in page
+    found = pd.read_csv(DATA.with_name("mismatch-of-reasoning.csv"))
+    assert found["seed"].nunique() == 16
+    whole = found[found["part"] == "everything"].groupby("m")[["kl", "predicted"]].mean()
+    ratios = whole["kl"] / whole["predicted"]
+    assert ratios.loc[5:].between(0.94, 1.06).all()  # "within 6 %"
+    assert ratios.loc[3:4].between(1.1, 1.3).all()
+    assert 2.5 < ratios.loc[2] < 3.5
+    bf16, fp16 = (found[found["part"] == name]["kl"].mean() for name in ("bf16", "fp16"))
+    assert 58 < bf16 / fp16 < 64
