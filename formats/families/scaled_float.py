@@ -11,12 +11,13 @@ import torch
 
 from .. import gpu
 from ..arithmetic.carriers import INTEGER
-from ..arithmetic.cutting import blocks_in, check_axis
+from ..arithmetic.cutting import blocks_in, check_axis, cut_squares, joined_squares
 from ..base.errors import FormatError
 from ..base.family import check_integer
 from ..base.layouts import along
 from ..base.modes import Overflow
 from ..base.names import ALIASES, AXIS_SUFFIX, Beginning, Suffix, format_called, register
+from ..base.random_words import random_words
 from ..cpu.scaled.float_scales import addressed_scaled, round_scaled
 from ..cpu.threads import ELEMENTS_PER_THREAD
 from ..scales.shared_scale import AXES, ROW, ScaledByData, check_block
@@ -65,6 +66,9 @@ class ScaledFloatFormat(ScaledByData):
         block: how many neighbours share a scale; ``shared_scale.ROW`` for all along the axis; None for a tensor.
         axis: along which axis blocks and rows lie.
         power_of_two: whether scales are powers of two.
+        square: blocks are squares of ``block`` times ``block`` numbers, which lie along ``axis`` and the axis beside
+            it, so that a matrix and its transpose have the same numbers: weights of DeepSeek-V3 (2024, Section 3.3.2)
+            are scaled in squares of 128.
 
     Raises:
         FormatError: the element does not suit, or a number is out of range.
@@ -74,6 +78,7 @@ class ScaledFloatFormat(ScaledByData):
     block: int | None = None
     axis: int = -1
     power_of_two: bool = False
+    square: bool = False
 
     def __post_init__(self) -> None:
         element = self.element
@@ -88,12 +93,20 @@ class ScaledFloatFormat(ScaledByData):
         check_integer("a format with a scale", "axis", self.axis, AXES)
         if self.block is None and self.axis != -1:
             raise FormatError(f"a scale of the whole tensor lies along no axis: leave out axis, got {self.axis}")
+        if self.square:
+            if self.block in (None, ROW):
+                raise FormatError(
+                    "squares have a side: say how many neighbours share a scale, as in fp8_e4m3_b128_square"
+                )
+            assert self.block is not None
+            check_block("a format with a scale", "numbers in a square", self.block**2)
 
     def __str__(self) -> str:
         span = "tensor" if self.block is None else "row" if self.block == ROW else f"b{self.block}"
         axis = f"_ax{self.axis}" if self.axis != -1 else ""
         element = str(self.element)  # torch.compile reads this method, and formats no objects
-        return f"{element}_{span}{axis}" + ("_pow2" if self.power_of_two else "")
+        power_of_two, square = "_pow2" if self.power_of_two else "", "_square" if self.square else ""
+        return f"{element}_{span}{axis}{power_of_two}{square}"
 
     @property
     def bits(self) -> int:
@@ -103,13 +116,15 @@ class ScaledFloatFormat(ScaledByData):
     @property
     def bits_per_number(self) -> float:
         """Storage size of one number in a full block, with its share of the 32-bit scale; a row's is not counted."""
-        return self.bits + (32 / self.block if self.block not in (None, ROW) else 0.0)
+        if self.block is None or self.block == ROW:
+            return float(self.bits)
+        return self.bits + 32 / (self.block**2 if self.square else self.block)
 
     def stored_bits(self, shape: Sequence[int]) -> int:
         """Storage size of a tensor of this shape, in bits: full blocks, and a 32-bit scale for each, or for all."""
         if self.block is None:
             return math.prod(shape) * self.bits + 32
-        blocks, numbers = blocks_in(shape, self.axis, self.block)
+        blocks, numbers = blocks_in(shape, self.axis, self.block, square=self.square)
         return numbers * self.bits + blocks * 32
 
     @property
@@ -121,7 +136,34 @@ class ScaledFloatFormat(ScaledByData):
         """The finite numbers of the element, which are those at a scale of 1."""
         return self.element.values()
 
+    @cached_property
+    def _rows(self) -> ScaledFloatFormat:
+        """The format of squares that stand in rows."""
+        assert self.block is not None
+        return replace(self, block=self.block**2, axis=-1, square=False)
+
+    def _cut(self, x: torch.Tensor) -> torch.Tensor:
+        """The squares of a tensor, each a row."""
+        assert self.block is not None
+        return cut_squares(x, check_axis(self, self.axis, x), self.block).contiguous()
+
+    def _joined(self, squares: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        assert self.block is not None
+        return joined_squares(squares, like, check_axis(self, self.axis, like), self.block)
+
+    def _in_squares(self, source: torch.Tensor, how: How) -> tuple[torch.Tensor, How]:
+        """The squares of a tensor, in memory of their own; random words keep the numbers that they are for."""
+        if how.random is not None:
+            how = how._replace(random=self._cut(random_words(how.random, source)))
+        squares = self._cut(source)
+        return (squares.clone() if squares.data_ptr() == source.data_ptr() else squares), how
+
     def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        if self.square:
+            squares, in_squares = self._in_squares(source, how)
+            self._rows._round_memory(squares, squares, in_squares)  # noqa: SLF001  of this class
+            target.copy_(self._joined(squares, source))
+            return
         if self.block is None and source.numel() >= 2 * ELEMENTS_PER_THREAD and torch.get_num_threads() > 1:
             (scale,) = self._scale_up(source, target)  # one, whose maximum several threads look for
             self._saturating.round_into(target, target, how.rounding, None, how.random)
@@ -140,11 +182,16 @@ class ScaledFloatFormat(ScaledByData):
         """See :meth:`.Family.addressed`."""
         del strided  # one loop for both
         element = self._saturating.addressed(dtype, rounding)
-        if self.axis != -1 or element is None:
+        if self.axis != -1 or self.square or element is None:
             return None
         return addressed_scaled(dtype, self.block or 0, self.element.max, element, power_of_two=self.power_of_two)
 
     def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+        if self.square:
+            squares, in_squares = self._in_squares(source, how)
+            self._rows._round_on_device(squares, squares, in_squares)  # noqa: SLF001  of this class
+            target.copy_(self._joined(squares, source))
+            return
         parameters = self._saturating.parameters(source.dtype, how.rounding)
         if self.block is None or source.dim() == 0:
             gpu.to_scaled_float(source, target, parameters, self._scale_of(source), how)
@@ -197,6 +244,10 @@ class ScaledFloatFormat(ScaledByData):
         if x.numel() == 0:
             raise FormatError(f"{self}: an empty tensor has no scale")
         self._check_shape(x)
+        if self.square:
+            squares, in_squares = self._in_squares(x, how)
+            stored = self._rows._encoded(squares, in_squares)  # noqa: SLF001  of this class
+            return ScaledFloats(self._joined(stored.codes, x), stored.scales.squeeze(-1))
         scaled = torch.empty_like(x)
         scales = self._scale_up(x, scaled)
         codes = self._saturating.encode(scaled.nan_to_num_(0.0), how.rounding, random=how.random)
@@ -207,6 +258,9 @@ class ScaledFloatFormat(ScaledByData):
 
     def _decoded(self, stored: ScaledFloats, dtype: torch.dtype | None) -> torch.Tensor:
         """Decodes codes, which may be of torch's own types, with scales, one for each block."""
+        if self.square:
+            squares = ScaledFloats(self._cut(stored.codes), stored.scales.unsqueeze(-1))
+            return self._joined(self._rows._decoded(squares, dtype), stored.codes)  # noqa: SLF001  of this class
         numbers = self.element.decode(stored.codes, torch.float64).to(stored.scales.dtype)
         if self.block is not None and numbers.dim():
             axis = check_axis(self, self.axis, numbers)
@@ -243,7 +297,11 @@ register(
             behind=(FloatFormat, ("_tensor", "_row", "_bBLOCK")),
         )
     ],
-    suffixes=[AXIS_SUFFIX, Suffix("_pow2", "power_of_two", "(pow2)", lambda _: True)],
+    suffixes=[
+        AXIS_SUFFIX,
+        Suffix("_pow2", "power_of_two", "(pow2)", lambda _: True),
+        Suffix("_square", "square", "(square)", lambda _: True),
+    ],
     aliases={
         f"fp8_{name}_{span}": ScaledFloatFormat(element, block)
         for name, element in (("e4m3", _E4M3), ("e5m2", _E5M2))
@@ -251,6 +309,18 @@ register(
     },
     called="scaled",
     shown=["fp8_e4m3_tensor", "fp8_e4m3_row"],
-    verified=["fp8_e4m3_tensor", "fp8_e5m2_row", "fp8_e4m3_b128", "fp8_e4m3_row_pow2", "fp4_e2m1_b16"],
-    drawn={"element": (_E4M3, _E5M2, _E2M1), "block": (None, ROW, 16, 2), "power_of_two": (False, True)},
+    verified=[
+        "fp8_e4m3_tensor",
+        "fp8_e5m2_row",
+        "fp8_e4m3_b128",
+        "fp8_e4m3_row_pow2",
+        "fp4_e2m1_b16",
+        "fp8_e4m3_b128_square",
+    ],
+    drawn={
+        "element": (_E4M3, _E5M2, _E2M1),
+        "block": (None, ROW, 16, 2),
+        "power_of_two": (False, True),
+        "square": (False, True),
+    },
 )

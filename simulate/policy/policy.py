@@ -170,7 +170,7 @@ class Policy:
 
     @classmethod
     def fp8(cls, recipe: str, format: Format | str = "fp32", *, but: str | Sequence[str] = ()) -> Policy:
-        """Linear layers and convolutions multiply in FP8, after a recipe of torchao's ``Float8LinearConfig``.
+        """Linear layers and convolutions multiply in FP8, after a recipe of torchao or of DeepSeek-V3.
 
         What is multiplied is rounded, with a scale that follows from the numbers at hand; products are summed in the
         carrier, and results are rounded to ``format``. Products without a weight, as those of attention, keep their
@@ -178,7 +178,9 @@ class Policy:
 
         Args:
             recipe: ``tensorwise`` (E4M3, gradients E5M2, a scale for each tensor), ``rowwise`` (E4M3, a power of two
-                for each row along what is contracted), or ``rowwise-with-gw-hp``.
+                for each row along what is contracted), ``rowwise-with-gw-hp``, or ``blockwise`` (E4M3; weights in
+                squares of 128 by 128, activations and gradients in blocks of 128 along what is contracted; after
+                DeepSeek-V3), whose scales are powers of two with ``blockwise-pow2``.
             format: of results; fp32 stands for the carrier itself.
             but: modules whose products keep their operands, as patterns of :class:`Rule` (``"*lm_head"``).
 

@@ -1,7 +1,8 @@
 """Recipes of training in few bits: what rules round the operands of which product to.
 
-FP8 is after torchao's Float8LinearConfig; MX after its MXFP8 training, each operand in blocks along what the product
-sums over; NVFP4 after NVIDIA, "Pretraining Large Language Models with NVFP4" (2025).
+FP8 is after torchao's Float8LinearConfig, and block-wise after DeepSeek-V3 (2024, Section 3.3.2); MX after its MXFP8
+training, each operand in blocks along what the product sums over; NVFP4 after NVIDIA, "Pretraining Large Language
+Models with NVFP4" (2025).
 """
 
 from __future__ import annotations
@@ -26,6 +27,13 @@ def _rule(role: Role | tuple[Role, ...], product: Product | tuple[Product, ...],
     return Rule(CONTRACTIONS, role=role, product=product, format=format)
 
 
+def _blockwise(scales: str) -> tuple[Rule, ...]:
+    return (
+        _rule((Role.ACTIVATIONS, Role.GRADIENTS), _ALL, f"fp8_e4m3_b128{scales}"),
+        _rule(Role.WEIGHTS, _ALL, f"fp8_e4m3_b128{scales}_square"),
+    )
+
+
 RECIPES = MappingProxyType(
     {
         # A scale for each tensor: E4M3 for activations and weights, E5M2 for gradients.
@@ -41,6 +49,10 @@ RECIPES = MappingProxyType(
             _rule(Role.GRADIENTS, Product.GRAD_INPUT, _E4M3_ROW),
             _rule(Role.WEIGHTS, Product.GRAD_INPUT, "fp8_e4m3_tensor_pow2"),
         ),
+        # A scale for each square of 128 by 128 of weights, and each 128 neighbours along what the product sums over of
+        # what they are multiplied with.
+        "fp8-blockwise": _blockwise(""),
+        "fp8-blockwise-pow2": _blockwise("_pow2"),
         # Squares of weights, so that both passes see the same; gradients stochastically; Hadamard transforms before the
         # product that gives the gradient of the weight.
         "nvfp4": (

@@ -249,3 +249,29 @@ def test_requests_that_cannot_be_met_are_refused():
     for element in ("fp8_e4m3", FloatFormat(4, 3, overflow="saturate"), FloatFormat(4, 3, subnormals=False)):
         with pytest.raises(FormatError, match="float element"):
             ScaledFloatFormat(element)
+
+
+@pytest.mark.parametrize("ends", ["", "_pow2"])
+@pytest.mark.parametrize("shape", [(300, 200), (5, 7), (128, 129), (2, 130, 9)])
+def test_squares_are_tensors_by_themselves(shape, ends):
+    """In either orientation, in codes and scales, too; with a NaN one square is lost."""
+    fmt, of_tensor = (Format.parse(f"fp8_e4m3_{of}") for of in (f"b128{ends}_square", f"tensor{ends}"))
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(shape, generator=generator) * torch.randn(shape, generator=generator).mul(3).exp()
+    found = fmt.rounded(x)
+    for matrix, whole in zip(x.view(-1, *shape[-2:]), found.view(-1, *shape[-2:]), strict=True):
+        lines = [[of_tensor.rounded(s.contiguous()) for s in line.split(128, 1)] for line in matrix.split(128)]
+        assert same_bits(whole, torch.cat([torch.cat(line, 1) for line in lines]))
+    assert same_bits(fmt.rounded(x.mT).mT, found)
+    stored = fmt.encode(x)
+    assert stored.codes.shape == x.shape
+    assert stored.scales.numel() * (128**2 * 8 + 32) == fmt.stored_bits(shape)
+    assert same_bits(fmt.decode(stored), found)
+    x.view(-1)[0] = torch.nan
+    assert fmt.rounded(x).isnan().sum() == min(shape[-1], 128) * min(shape[-2], 128)
+
+
+def test_squares_have_a_side():
+    for name in ("fp8_e4m3_tensor_square", "fp8_e4m3_row_square", "fp8_e4m3_b1025_square"):
+        with pytest.raises(FormatError):
+            Format.parse(name)

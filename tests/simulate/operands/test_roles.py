@@ -13,7 +13,7 @@ from roundoff import Policy, Rule, simulate
 from roundoff.formats import FormatError, RandomBits
 from roundoff.simulate.operands.hadamard import rotated
 
-RECIPES = ["tensorwise", "rowwise", "rowwise-with-gw-hp"]
+RECIPES = ["tensorwise", "rowwise", "rowwise-with-gw-hp", "blockwise", "blockwise-pow2"]
 
 
 def numbers(*shape, seed=0, size=1.0):
@@ -26,6 +26,24 @@ def along(x, axis, element="fp8_e4m3", ends="_pow2"):
 
 def tensor(x, element="fp8_e4m3", ends=""):
     return roundoff.round(x, f"{element}_tensor{ends}")
+
+
+def tiles(x, axis, ends=""):
+    """Each 128 neighbours along an axis are a row by themselves."""
+    return torch.cat([along(part, axis, ends=ends) for part in x.split(128, axis)], axis)
+
+
+def squares_of_tensors(w, ends=""):
+    """Each square of 128 by 128 is a tensor by itself."""
+    return torch.cat([torch.cat([tensor(s, ends=ends) for s in rows.split(128, 1)], 1) for rows in w.split(128)])
+
+
+def blockwise(ends=""):
+    return lambda x, w, g: (
+        (tiles(x, 1, ends), squares_of_tensors(w, ends)),
+        (tiles(g, 1, ends), squares_of_tensors(w, ends)),
+        (tiles(g, 0, ends), tiles(x, 0, ends)),
+    )
 
 
 # What the three products of x @ w.t() are given, written out: the operands of output, grad-input and grad-weight.
@@ -41,6 +59,8 @@ EXPECTED = {
         (along(g, 0), along(x, 0)),
     ),
     "rowwise-with-gw-hp": lambda x, w, g: ((along(x, 1), along(w, 1)), (along(g, 1), tensor(w, ends="_pow2")), (g, x)),
+    "blockwise": blockwise(),
+    "blockwise-pow2": blockwise("_pow2"),
 }
 
 
@@ -56,7 +76,9 @@ def run(policy, program, *leaves, gradient, **settings):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_product_of_a_linear_layer(recipe, bias, of_input):
-    layer, x, g = torch.nn.Linear(20, 12, bias=bias), numbers(30, 20), numbers(30, 12, size=1e-6)
+    many, wide, narrow = (130, 260, 150) if recipe.startswith("blockwise") else (30, 20, 12)
+    layer, x = torch.nn.Linear(wide, narrow, bias=bias), numbers(many, wide)
+    g = numbers(many, narrow, size=1e-6)
     x.requires_grad_(of_input)  # a leaf that wants a gradient, as parameters are
     with simulate(Policy.fp8(recipe), products="plain"):
         y = layer(x)

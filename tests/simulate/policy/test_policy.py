@@ -340,13 +340,15 @@ def test_a_policy_goes_through_plain_data_and_back(policy):
     assert str(policy.format) in str(policy)
 
 
-@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise-with-gw-hp"])
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise-with-gw-hp", "blockwise", "blockwise-pow2"])
 def test_recipes_are_presets(recipe):
     assert (
         Policy.parse({"preset": f"fp8-{recipe}"}) == Policy.fp8(recipe) == Policy.fp8(recipe.replace("-", "_"), "fp32")
     )
     assert Policy.parse({"preset": f"fp8-{recipe}"}, "bf16") == Policy.fp8(recipe, "bf16")
-    with pytest.raises(FormatError, match="recipe must be tensorwise, rowwise, rowwise-with-gw-hp, got 'columnwise'"):
+    with pytest.raises(
+        FormatError, match=r"recipe must be tensorwise, rowwise, rowwise-with-gw-hp, blockwise, .*, got 'columnwise'"
+    ):
         Policy.fp8("columnwise")
 
 
