@@ -62,6 +62,20 @@ def test_a_program_prints_what_the_page_shows(name, tmp_path):
     assert len(numbers) >= 3
 
 
+def test_trl_runs_as_it_is_in_parts():
+    pytest.importorskip("trl")
+    page = (ROOT / "docs/rollouts.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^\$ (.*grpo\.py)\nreward (.*)\n", page, re.MULTILINE)
+    assert len(commands) == 4
+    printed = []
+    for command, shown in commands:
+        done = run(command, ROOT, HF_HUB_OFFLINE="1")
+        assert "PolicyWarning" not in done.stderr
+        printed.append(float(re.findall(r"^reward (.*)\n", done.stdout, re.MULTILINE)[0]))
+        assert printed[-1] == pytest.approx(float(shown), abs=0.1), command
+    assert len(set(printed)) > 2
+
+
 @pytest.mark.filterwarnings("ignore")  # Lightning's own
 def test_a_policy_finds_its_roles_in_lightning(tmp_path, monkeypatch):
     """Products of the forward and the backward pass are in FP8, though Lightning trains within the optimizer's step."""

@@ -242,17 +242,17 @@ class Policy:
         """A policy from plain data, as a YAML file has it.
 
         Args:
-            description: a format's name, or a mapping with ``parts`` (a mapping from the names of functions to policies
-                of their own; see :meth:`with_part`), ``preset`` (``every-op``, ``storage``, ``mixed-precision``,
-                ``engine``, ``mx``, ``nvfp4``, or ``fp8-`` with a recipe of :meth:`fp8`), ``but`` beside a recipe, any
-                setting of :class:`Policy`, and ``rules``: a list of mappings with what :class:`Rule` takes.
+            description: a format's or recipe's name, or a mapping with ``preset`` (``every-op``, ``storage``,
+                ``mixed-precision``, ``engine``, ``mx``, ``nvfp4``, or ``fp8-`` with a recipe of :meth:`fp8`), ``but``
+                beside a recipe, any setting of :class:`Policy`, ``rules``: a list of mappings with what :class:`Rule`
+                takes, and ``parts``: a mapping from names of functions to policies of their own; see :meth:`with_part`.
             format: the format, if the description has none; a recipe needs none.
 
         Raises:
             FormatError: a key or value is wrong; the message says where.
         """
         if isinstance(description, str):
-            return cls.of(description)
+            return cls.parse({"preset": description}, format) if description in RECIPES else cls.of(description)
         settings = _mapping(description, "policy", {"preset", "but", "rules", "parts", *OF_POLICIES, *SETTINGS})
         given = settings.pop("format", format)
         preset = str(settings.pop("preset", "every-op"))

@@ -90,8 +90,8 @@ def run(
         typer.Option(
             "--part",
             metavar="NAME=POLICY",
-            help="What is rounded within a function (its qualified name) or a block roundoff.part: a format, or a"
-            " policy as YAML; any number of these.",
+            help="What is rounded within a function (its qualified name) or a block roundoff.part: a format, a"
+            " recipe, or a policy as YAML or a file of it; any number of these.",
         ),
     ] = None,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT names a module, as behind python -m.")] = False,
@@ -221,12 +221,22 @@ def _with_exact(policy: Policy, exact: Sequence[str], only: Sequence[str]) -> Po
 def _with_part(policy: Policy, text: str) -> Policy:
     """Returns the policy with another one within a part of the program."""
     from roundoff.simulate import Policy
-    from roundoff.sweeps.language.located_yaml import parse  # which needs an extra
 
     name, equals, described = text.partition("=")
     if not (name and equals and described):
         raise typer.BadParameter(f"say NAME=POLICY, got {text!r}", param_hint="--part")
-    return policy.with_part(name, Policy.parse(parse(described, "--part").plain()))
+    return policy.with_part(name, Policy.parse(_described(described, "--part")))
+
+
+def _described(text: str, source: str) -> Any:
+    """What YAML, or a file of it, says."""
+    from roundoff.sweeps.language.located_yaml import parse  # which needs an extra
+
+    if Path(text).is_file():
+        from roundoff.files import read_bytes
+
+        source, text = text, read_bytes(text).decode(errors="replace")
+    return parse(text, source).plain()
 
 
 def _policy(format_name: str | None, text: str | None, given: dict[str, Any]) -> Policy:
@@ -239,15 +249,7 @@ def _policy(format_name: str | None, text: str | None, given: dict[str, Any]) ->
         if format_name is None:
             raise typer.BadParameter("say which: --format e5m10, or --policy", param_hint="--format")
         return replace(Policy.of(format_name), **given)
-    from roundoff.sweeps.language.located_yaml import parse  # which needs an extra
-
-    described: Any = text
-    source = "--policy"
-    if Path(text).is_file():
-        from roundoff.files import read_bytes
-
-        source, described = text, read_bytes(text).decode(errors="replace")
-    described = parse(described, source).plain()
+    described = _described(text, "--policy")
     if isinstance(described, str):
         described = {"preset": described}
     chosen = replace(Policy.parse(described, format_name), **given)
