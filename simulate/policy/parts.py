@@ -151,7 +151,8 @@ def part(name: str) -> Iterator[None]:
     ``with roundoff.part("rollout"):`` gives a part of one's own code a name, by which rules of policies give it an
     arithmetic (``Rule(within="rollout", format="e4m3")``), and by which audits and reports tell what runs in it.
     Functions need no such block: rules know them by their qualified names. Operations of the backward pass belong to
-    the part of their forward operation. Outside of simulations it does nothing.
+    the part of their forward operation. Outside of simulations it does nothing. A generator that is suspended inside of
+    the block leaves its caller in the part; one that a rule names as a function does not.
 
     Args:
         name: any text without ``/ : * ? [ !``.
