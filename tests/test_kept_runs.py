@@ -455,3 +455,28 @@ def test_divergences_of_rollouts_are_those_that_were_measured():
     assert 2.5 < ratios.loc[2] < 3.5
     bf16, fp16 = (found[found["part"] == name]["kl"].mean() for name in ("bf16", "fp16"))
     assert 58 < bf16 / fp16 < 64
+
+
+def table_of_reasoning():
+    """What the page about rollouts says of learning from rollouts in other arithmetic: rewards, and differences."""
+    runs = pd.read_csv(DATA.with_name("reasoning.csv"))
+    assert set(runs["status"]) == {"done"}
+    rewards = {case: dict(zip(own["seed"], own["return"], strict=True)) for case, own in runs.groupby("case")}
+    assert len({frozenset(own) for own in rewards.values()}) == 1  # the same seeds
+    e5m2 = "e5m2 rollouts"
+    others = sorted((case for case in rewards if case != "fp32"), key=lambda case: -sum(rewards[case].values()))
+    pairs = [(case, "fp32") for case in others] + [(case, e5m2) for case in others if case.startswith(f"{e5m2},")]
+    pairs.append(("fp16 for both", "bf16 for both"))
+    found = [difference([rewards[one]], [rewards[other]]) for one, other in pairs]
+    means = {case: sum(own.values()) / len(own) for case, own in rewards.items()}
+    lines = [f"| fp32 | {means['fp32']:.3f} | | |\n"]
+    for (one, other), test, p in zip(pairs, found, holm([test.p for test in found]), strict=True):
+        low, high = test.interval
+        what = one if other == "fp32" else f"{one}, against {other}"
+        lines.append(f"| {what} | {means[one]:.3f} | {test.value:+.3f} ({low:+.3f} to {high:+.3f}) | {p:.2g} |\n")
+    return "".join(lines)
+
+
+def test_learning_from_unlike_rollouts_is_what_the_kept_runs_say():
+    table = table_of_reasoning()
+    assert table in (DATA.parents[1] / "rollouts.md").read_text(encoding="utf-8"), table
