@@ -217,6 +217,9 @@ class Simulation(Witness):
             )
         if needed:
             self._runner.take_shortcut(self.places)
+        if self.places:
+            self.places.enter()  # which may refuse, so that nothing else is entered
+        if needed:
             _process.enter()
             if self.policy.finfo == Finfo.FORMAT:
                 _finfo.enter()
@@ -224,8 +227,6 @@ class Simulation(Witness):
                 _fast_path.enter()
         self.presence.enter(frame, push=needed)
         self._draws.enter()
-        if self.places:
-            self.places.enter()
 
     def leave_block(self, frame: FrameType) -> None:
         """Ends what :meth:`enter_block` began."""

@@ -32,7 +32,8 @@ struct Whereabouts {
     int64_t module, pass;  // the backward pass in which it began; -1: in none
   };
   std::vector<Inside> modules;
-  int64_t part = 0;  // the part of the program, outside of its modules
+  int64_t part = 0;    // the part of the program, outside of its modules
+  int64_t begun = -1;  // the backward pass in which that began; -1: in none
   int64_t optimizers = 0;
   bool lost = false;  // something began of which nothing was told: an interrupt came between
   // From autograd's sequence number `starts[i]` on, operations were made by the module `owners[i]`.
@@ -59,6 +60,13 @@ struct Whereabouts {
   void begin(int64_t module, size_t around) {
     shrink(around);
     modules.push_back({module, torch::autograd::get_current_graph_task_id()});
+    owner_changes();
+  }
+
+  // What it is in goes on as another module, in the pass that it began in.
+  void go_on(int64_t module, size_t around) {
+    shrink(around);
+    modules.push_back({module, modules.empty() ? -1 : modules.back().pass});
     owner_changes();
   }
 
@@ -106,6 +114,7 @@ inline bool find(const Whereabouts* thread, Place* place) {
   }
   *place = {kBackward, inside};
   if (inside != alone) return true;
+  if (thread && thread->begun == pass) return false;  // a part that began in this pass: in the module of the node
   auto node = torch::autograd::get_current_node();
   uint64_t number = node ? node->sequence_nr() : no_forward;
   if (number == no_forward) return true;

@@ -1054,8 +1054,17 @@ void roundoff_module(void* simulation, int64_t module, int64_t around) {
   else thread.begin(module, around);
 }
 
-// The part of the program that this thread is in, as a module; 0: none.
-void roundoff_part(void* simulation, int64_t part) { whereabouts(*static_cast<Simulation*>(simulation)).part = part; }
+// What this thread is in goes on as another module, inside of so many: a part of the program begins.
+void roundoff_part_begins(void* simulation, int64_t module, int64_t around) {
+  whereabouts(*static_cast<Simulation*>(simulation)).go_on(module, around);
+}
+
+// The part of the program that this thread is in, as a module (0: none), and the backward pass in which it began (-1: none).
+void roundoff_part(void* simulation, int64_t part, int64_t begun) {
+  auto& thread = whereabouts(*static_cast<Simulation*>(simulation));
+  thread.part = part;
+  thread.begun = begun;
+}
 
 // How many optimizers' steps this thread is in.
 void roundoff_optimizers(void* simulation, int64_t count) {

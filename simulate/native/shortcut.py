@@ -49,8 +49,8 @@ class Shortcut:
     Args:
         loaded: the library.
         mode: the simulation.
-        follows: whether it depends on the place what is done with an operation; see :class:`.policy.places.Follower`,
-            which this is.
+        follows: whether it depends on the place what is done with an operation; see
+            :class:`.policy.places.PlaceFollower`, which this is.
         draws: counts its stochastic roundings.
         changed: numbers that rounding has changed visibly, by the addresses of their memory; None if none are noted.
         notes: what it takes notes of.
@@ -126,23 +126,27 @@ class Shortcut:
                     plan.outcome.seen[which] += times
 
     def module_begins(self, path: str, around: int) -> None:
-        """See :class:`.policy.places.Follower`."""
+        """See :class:`.policy.places.PlaceFollower`."""
         self._loaded.module(self._handle, self._module(path), around)
 
     def module_ends(self, around: int) -> None:
-        """See :class:`.policy.places.Follower`."""
+        """See :class:`.policy.places.PlaceFollower`."""
         self._loaded.module(self._handle, -1, around)
 
-    def part(self, path: str) -> None:
-        """See :class:`.policy.places.Follower`."""
-        self._loaded.part(self._handle, self._module(path))
+    def part_begins(self, path: str, around: int) -> None:
+        """See :class:`.policy.places.PlaceFollower`."""
+        self._loaded.part_begins(self._handle, self._module(path), around)
+
+    def part(self, path: str, begun: int) -> None:
+        """See :class:`.policy.places.PlaceFollower`."""
+        self._loaded.part(self._handle, self._module(path), begun)
 
     def optimizers(self, count: int) -> None:
-        """See :class:`.policy.places.Follower`."""
+        """See :class:`.policy.places.PlaceFollower`."""
         self._loaded.optimizers(self._handle, count)
 
     def left(self) -> None:
-        """See :class:`.policy.places.Follower`."""
+        """See :class:`.policy.places.PlaceFollower`."""
         self._loaded.left(self._handle)
 
     def here(self) -> tuple[str, str] | None:

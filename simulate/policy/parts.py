@@ -44,7 +44,12 @@ def fits(part: str, patterns: Sequence[str]) -> bool:
 
 
 def _any(names: Sequence[str], patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern.rpartition(":")[2]) for name in names for pattern in patterns)
+    return any(fits_name(name, pattern) for name in names for pattern in patterns)
+
+
+def fits_name(name: str, pattern: str) -> bool:
+    """Whether the name of one part, ``function`` or ``package.module:function``, fits a pattern of either kind."""
+    return fnmatchcase(name if ":" in pattern else name.rpartition(":")[2], pattern)
 
 
 class Parts(NamedTuple):
@@ -128,7 +133,10 @@ class _Watch:
         name = frame.f_code.co_qualname
         self.follower.parts.functions.add(name)
         full = f"{frame.f_globals.get('__name__')}:{name}"
-        return name if any(fnmatchcase(full if ":" in p else name, p) for p in self.patterns) else None
+        fitting = [pattern for pattern in self.patterns if fits_name(full, pattern)]
+        if not fitting:
+            return None
+        return full if any(":" in pattern for pattern in fitting) else name
 
 
 class _Here(threading.local):

@@ -9,7 +9,7 @@ import weakref
 from bisect import bisect_right
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -55,8 +55,11 @@ class PlaceFollower(Protocol):
     def module_ends(self, around: int) -> None:
         """A module has ended it, inside of so many."""
 
-    def part(self, path: str) -> None:
-        """The thread is in the part with this path, as that of a module; empty in none."""
+    def part_begins(self, path: str, around: int) -> None:
+        """A part begins inside of so many modules; the innermost one goes on under this path."""
+
+    def part(self, path: str, begun: int) -> None:
+        """The thread is in this part, as the path of a module; ``begun``: in this backward pass, or in none, -1."""
 
     def optimizers(self, count: int) -> None:
         """The thread is in so many optimizers' steps."""
@@ -91,6 +94,16 @@ def in_role(role: Role | str) -> Iterator[None]:
         _said.tell()
 
 
+class _Part(NamedTuple):
+    """A part of the program that a thread is in."""
+
+    path: str
+    around: int
+    """How many modules, and parts, were around it."""
+    begun: int
+    """The backward pass in which it began; -1: in none."""
+
+
 class _Thread(threading.local):
     """What is at work in one thread."""
 
@@ -98,8 +111,7 @@ class _Thread(threading.local):
         self.modules: list[str] = []
         # The backward pass in which each of these modules began; -1: in none.
         self.passes: list[int] = []
-        # The parts of the program it is in, with how many modules were around each.
-        self.parts: list[tuple[str, int]] = []
+        self.parts: list[_Part] = []
         self.optimizers = 0
         # From autograd's sequence number `starts[i]` on, operations were made by the module `owners[i]`.
         self.starts: list[int] = []
@@ -154,7 +166,7 @@ class Places:
     @property
     def part(self) -> str:
         """The part of the program that this thread is in."""
-        return self._thread.parts[-1][0] if self._thread.parts else ""
+        return self._thread.parts[-1].path if self._thread.parts else ""
 
     @property
     def alone(self) -> str:
@@ -219,8 +231,8 @@ class Places:
 
         The path begins with the class of the outermost module; it is empty outside of modules, in optimizers and where
         the program says the role. A closure that a step calls is a forward and a backward pass, as everywhere.
-        An operation of the backward pass belongs to the module whose operation it derives. What a checkpoint computes
-        again in a module is part of the forward pass.
+        An operation of the backward pass belongs to the module whose operation it derives, and to the part of that, if
+        no part has begun in this pass. What a checkpoint computes again in a module is part of the forward pass.
         """
         thread = self._thread
         alone = self.alone if thread.parts else ""
@@ -233,7 +245,12 @@ class Places:
         if backward == -1 or (thread.passes and thread.passes[-1] == backward):
             # Outside of the backward pass, or in a module that a checkpoint calls again in this one.
             return Role.FORWARD.value, inside
-        return Role.BACKWARD.value, inside if inside != alone else self._owner(alone)
+        if inside != alone:
+            return Role.BACKWARD.value, inside
+        owner = self._owner(alone)
+        if thread.parts and thread.parts[-1].begun == backward:
+            owner = place_in(self.part, split(owner)[1])
+        return Role.BACKWARD.value, owner
 
     def _owner(self, otherwise: str) -> str:
         node = torch._C._current_autograd_node()  # noqa: SLF001  the only access there is
@@ -295,7 +312,9 @@ class Places:
 
     def _module_ends(self, _module: torch.nn.Module, _arguments: Any, _result: Any) -> None:
         thread = self._thread
-        if len(thread.modules) > (thread.parts[-1][1] + 1 if thread.parts else 0):  # else entered inside of this module
+        if len(thread.modules) > (
+            thread.parts[-1].around + 1 if thread.parts else 0
+        ):  # else entered inside of this one
             thread.modules.pop()
             thread.passes.pop()
             self._owner_changes()
@@ -304,29 +323,29 @@ class Places:
 
     def part_begins(self, name: str) -> None:
         """A part of the program begins, in this thread: a module that it stands in goes on in the part."""
-        thread = self._thread
+        thread, around = self._thread, len(self._thread.modules)
         part = inside_of(self.part, name)
-        module = split(thread.modules[-1])[1] if thread.modules else ""
-        thread.parts.append((part, len(thread.modules)))
-        thread.modules.append(place_in(part, module))
+        thread.parts.append(_Part(part, around, torch._C._current_graph_task_id()))  # noqa: SLF001  the only access
+        thread.modules.append(place_in(part, split(thread.modules[-1])[1] if thread.modules else ""))
         thread.passes.append(thread.passes[-1] if thread.passes else -1)
-        self._part_changes()
+        self._owner_changes()
         if self._follower:
-            self._follower.module_begins(thread.modules[-1], len(thread.modules) - 1)
+            self._follower.part_begins(thread.modules[-1], around)
+            self._tell_part(self._follower)
 
     def part_ends(self) -> None:
         """The part that began last in this thread ends."""
         thread = self._thread
-        _, around = thread.parts.pop()
+        around = thread.parts.pop().around
         del thread.modules[around:], thread.passes[around:]
-        self._part_changes()
-        if self._follower:
-            self._follower.module_ends(around)
-
-    def _part_changes(self) -> None:
         self._owner_changes()
         if self._follower:
-            self._follower.part(self.alone)
+            self._follower.module_ends(around)
+            self._tell_part(self._follower)
+
+    def _tell_part(self, follower: PlaceFollower) -> None:
+        parts = self._thread.parts
+        follower.part(self.alone, parts[-1].begun if parts else -1)
 
     def _optimizer_begins(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -210,17 +210,20 @@ class Policy:
             policy: of the part.
 
         Raises:
-            FormatError: what is said of a program as a whole (``finfo``, ``whole``, ``exact_in``, ``only_in``) is not
-                the same in both; or a rule of the other one is within a part itself.
+            FormatError: the other one says something of a program as a whole (``finfo``, ``whole``, ``exact_in``,
+                ``only_in``) that this one does not; a rule of it is within a part itself; or the name is none.
         """
         inside = Policy.of(policy)
+        defaults = Policy("fp32")
         for setting in OF_POLICIES:
-            if getattr(inside, setting) != getattr(self, setting):
+            if getattr(inside, setting) not in (getattr(defaults, setting), getattr(self, setting)):
                 raise FormatError(
                     f"{setting} of a policy is said of a whole program, and of a part it cannot be"
                     f" {getattr(inside, setting)!r}, where the program has {getattr(self, setting)!r}"
                 )
         names = (name,) if isinstance(name, str) else tuple(name)
+        if not names or not all(isinstance(one, str) and one and not one.startswith("!") for one in names):
+            raise FormatError(f"a part is named by a function or a block, or a pattern, or several, got {name!r}")
         outside = tuple(f"!{pattern}" for pattern in names)
         # What the policy says everywhere, and the part does not: None leaves as it is.
         lone = {s: getattr(self, s) for s in SETTINGS if getattr(inside, s) is None and getattr(self, s) is not None}
@@ -242,17 +245,19 @@ class Policy:
         """A policy from plain data, as a YAML file has it.
 
         Args:
-            description: a format's or recipe's name, or a mapping with ``preset`` (``every-op``, ``storage``,
-                ``mixed-precision``, ``engine``, ``mx``, ``nvfp4``, or ``fp8-`` with a recipe of :meth:`fp8`), ``but``
-                beside a recipe, any setting of :class:`Policy`, ``rules``: a list of mappings with what :class:`Rule`
-                takes, and ``parts``: a mapping from names of functions to policies of their own; see :meth:`with_part`.
+            description: the name of a format or of a recipe of :meth:`fp8`, or a mapping with ``preset``
+                (``every-op``, ``storage``, ``mixed-precision``, ``engine``, ``mx``, ``nvfp4``, or ``fp8-`` with a
+                recipe of :meth:`fp8`), ``but`` beside a recipe, any setting of :class:`Policy`, ``rules``: a list of
+                mappings with what :class:`Rule` takes, and ``parts``: a mapping from names of functions to policies of
+                their own; see :meth:`with_part`.
             format: the format, if the description has none; a recipe needs none.
 
         Raises:
             FormatError: a key or value is wrong; the message says where.
         """
         if isinstance(description, str):
-            return cls.parse({"preset": description}, format) if description in RECIPES else cls.of(description)
+            is_recipe = description in RECIPES and "-" in description  # nvfp4 is a format, too
+            return cls.parse({"preset": description}, format) if is_recipe else cls.of(description)
         settings = _mapping(description, "policy", {"preset", "but", "rules", "parts", *OF_POLICIES, *SETTINGS})
         given = settings.pop("format", format)
         preset = str(settings.pop("preset", "every-op"))

@@ -1,8 +1,10 @@
 """Parts of a program with arithmetic of their own: functions by their qualified names, and named blocks."""
 
+import cProfile
 import sys
 import threading
 import warnings
+from contextlib import suppress
 
 import pytest
 import torch
@@ -200,7 +202,83 @@ def test_the_policy_of_a_part_stands_in_the_place_of_the_programs():
     assert Policy.parse(described) == Policy("e5m7").with_part("generate", of_part)
 
 
+def test_functions_of_one_name_in_two_modules_are_two_parts():
+    there: dict = {"THIRD": THIRD, "__name__": "elsewhere"}
+    exec("def generate():\n    return (THIRD + 0).item()", there)
+    rules = (Rule(within=f"{__name__}:generate", format="e5m2"), Rule(within="elsewhere:generate", format="e5m3"))
+    with simulate(Policy("e4m3", rules=rules)) as simulation:
+        assert (generate(), there["generate"](), third()) == (E5M2, 0.34375, E4M3)
+    formats = {plan.module: str(plan.arithmetic.format) for plan in simulation.plans() if "add" in plan.name}
+    assert formats == {f"{__name__}:generate: ": "e5m2", "elsewhere:generate: ": "e5m3", "": "e4m3"}
+
+
+def test_what_is_thrown_into_a_generator_ends_the_part():
+    with simulate(Policy("e4m3").with_rules(Rule(within="steps", format="e5m2"))):
+        for end in (lambda generator: generator.close(), lambda generator: generator.throw(KeyError)):
+            generator = steps()
+            next(generator)
+            with suppress(KeyError):
+                end(generator)
+            assert third() == E4M3
+
+
+def test_a_part_that_begins_in_the_backward_pass_counts_there():
+    class Halved(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x / 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient / 3
+
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return Halved.apply(x)
+
+    net, found = Net(), []
+    with simulate(Policy("e4m3").with_rules(Rule(within="*Halved.backward", format="e5m2"))) as simulation:
+        for _ in range(3):  # through Python first, and then without
+            x = torch.ones(1, requires_grad=True)
+            net(x).backward()
+            found.append(x.grad.item())
+    assert found == [E5M2] * 3
+    (place,) = {(plan.role, plan.module) for plan in simulation.plans() if "Halved.backward" in plan.module}
+    assert place[0] == "backward"
+    assert place[1].endswith("Halved.backward: Net")
+
+
+def test_a_profiler_in_the_way_is_said_and_nothing_stays_entered():
+    if sys.version_info >= (3, 12):
+        pytest.skip("there is room for both")
+    profiler = cProfile.Profile()
+    profiler.enable()
+    try:
+        with pytest.raises(FormatError, match="another profiler"):
+            simulate(IN_A_PART).__enter__()
+    finally:
+        profiler.disable()
+    assert third() == THIRD.item()
+    with simulate(IN_A_PART):
+        assert (generate(), third()) == (E5M2, E4M3)
+
+
+def test_what_a_whole_program_has_may_stand_beside_parts():
+    policy = Policy("e4m3", exact_in=f"{__name__}:third", whole="rounded").with_part("generate", "e5m2")
+    assert policy.exact_in == (f"{__name__}:third",)
+    assert policy == Policy.parse({
+        "format": "e4m3", "whole": "rounded", "exact_in": f"{__name__}:third", "parts": {"generate": "e5m2"}
+    })  # fmt: skip
+
+
+def test_a_recipe_has_a_name_where_no_format_has_it():
+    assert Policy.parse("fp8-rowwise") == Policy.fp8("rowwise")
+    assert Policy.parse("nvfp4") == Policy("nvfp4")
+
+
 WRONG = {
+    "nowhere": (lambda: Policy("e5m2").with_part("!f", "e4m3"), "a part is named by"),
+    "no part": (lambda: Policy("e5m2").with_part((), "e4m3"), "a part is named by"),
     "a name": (lambda: roundoff.part("a/b").__enter__(), "without / : "),
     "an empty name": (lambda: roundoff.part(" ").__enter__(), "name of a part"),
     "no text": (lambda: Rule(within=3, format="e5m2"), "within of a rule must be a pattern"),
