@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..base.errors import FormatError
+from ..base.random_words import random_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..base.format import Format
+    from ..base.modes import How
 
 
 def check_axis(fmt: Format, axis: int, x: torch.Tensor) -> int:
@@ -86,6 +88,14 @@ def cut_squares(x: torch.Tensor, axis: int, side: int) -> torch.Tensor:
     rows = torch.nn.functional.pad(rows, (0, -wide % side, 0, -low % side))
     squares = rows.reshape(*rows.shape[:-2], -(-low // side), side, -(-wide // side), side).transpose(-3, -2)
     return squares.flatten(-2)
+
+
+def in_squares(x: torch.Tensor, axis: int, side: int, how: How) -> tuple[torch.Tensor, How]:
+    """What :func:`cut_squares` cuts, in memory of its own, and how it is rounded: numbers keep their random words."""
+    if how.random is not None:
+        words = cut_squares(random_words(how.random, x), axis, side)
+        how = how._replace(random=words.contiguous())
+    return cut_squares(x, axis, side).contiguous(), how  # padding has copied it
 
 
 def joined_squares(squares: torch.Tensor, like: torch.Tensor, axis: int, side: int) -> torch.Tensor:

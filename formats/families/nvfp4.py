@@ -11,7 +11,7 @@ import torch
 
 from .. import gpu
 from ..arithmetic.codes import integer_codes
-from ..arithmetic.cutting import beside, blocks_in, check_axis, cut, cut_squares, joined, joined_squares
+from ..arithmetic.cutting import beside, blocks_in, check_axis, cut, cut_squares, in_squares, joined, joined_squares
 from ..arithmetic.float_layout import Specials
 from ..base.errors import FormatError
 from ..base.family import check_integer
@@ -19,7 +19,6 @@ from ..base.layouts import along, in_order_of_memory
 from ..base.modes import Overflow
 from ..base.names import AXIS_SUFFIX, Beginning, Suffix, register
 from ..base.on_device import table_on, where
-from ..base.random_words import random_words
 from ..cpu.scaled.blocks import round_blocks_in_mode
 from ..scales.shared_scale import AXES, BLOCK_SUFFIX, BLOCKS, ScaledByData
 from .floats import FloatFormat
@@ -121,9 +120,9 @@ class NVFP4Format(ScaledByData):
         low, high = torch.aminmax(in_order_of_memory(source))
         tensor_scale = _scale_in_memory(float(torch.maximum(-low, high)), source.dtype)
         if self.square:
-            squares, in_squares = self._in_squares(source, axis, how)
+            squares, of_squares = in_squares(source, axis, self.block, how)
             size = squares.shape[-1]
-            round_blocks_in_mode(squares, squares, (size, 1, size), 0, _ELEMENT, tensor_scale, in_squares)
+            round_blocks_in_mode(squares, squares, (size, 1, size), 0, _ELEMENT, tensor_scale, of_squares)
             target.copy_(self._joined(squares, source, axis))
             return
         length, inner = along(source, axis)
@@ -133,18 +132,12 @@ class NVFP4Format(ScaledByData):
         low, high = torch.aminmax(source)
         tensor_scale, axis = _tensor_scale(torch.maximum(-low, high)), check_axis(self, self.axis, source)
         if self.square:
-            squares, in_squares = self._in_squares(source, axis, how)
+            squares, of_squares = in_squares(source, axis, self.block, how)
             where = squares.dim() - 1, squares.shape[-1]
-            gpu.to_elements(squares, squares, where, 0, _ELEMENT, tensor_scale, in_squares)
+            gpu.to_elements(squares, squares, where, 0, _ELEMENT, tensor_scale, of_squares)
             target.copy_(self._joined(squares, source, axis))
             return
         gpu.to_elements(source, target, (axis, self.block), 0, _ELEMENT, tensor_scale, how)
-
-    def _in_squares(self, source: torch.Tensor, axis: int, how: How) -> tuple[torch.Tensor, How]:
-        """The squares of a tensor, each a row; random words keep the numbers that they are for."""
-        if how.random is not None:
-            how = how._replace(random=self._cut(random_words(how.random, source), axis).contiguous())
-        return self._cut(source, axis).contiguous(), how
 
     def _cut(self, x: torch.Tensor, axis: int) -> torch.Tensor:
         return cut_squares(x, axis, self.block) if self.square else cut(x, axis, self.block)

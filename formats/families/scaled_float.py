@@ -11,13 +11,12 @@ import torch
 
 from .. import gpu
 from ..arithmetic.carriers import INTEGER
-from ..arithmetic.cutting import blocks_in, check_axis, cut_squares, joined_squares
+from ..arithmetic.cutting import blocks_in, check_axis, cut_squares, in_squares, joined_squares
 from ..base.errors import FormatError
 from ..base.family import check_integer
 from ..base.layouts import along
 from ..base.modes import Overflow
 from ..base.names import ALIASES, AXIS_SUFFIX, Beginning, Suffix, format_called, register
-from ..base.random_words import random_words
 from ..cpu.scaled.float_scales import addressed_scaled, round_scaled
 from ..cpu.threads import ELEMENTS_PER_THREAD
 from ..scales.shared_scale import AXES, ROW, ScaledByData, check_block
@@ -142,26 +141,18 @@ class ScaledFloatFormat(ScaledByData):
         assert self.block is not None
         return replace(self, block=self.block**2, axis=-1, square=False)
 
-    def _cut(self, x: torch.Tensor) -> torch.Tensor:
-        """The squares of a tensor, each a row."""
+    def _in_squares(self, x: torch.Tensor, how: How) -> tuple[torch.Tensor, How]:
         assert self.block is not None
-        return cut_squares(x, check_axis(self, self.axis, x), self.block).contiguous()
+        return in_squares(x, check_axis(self, self.axis, x), self.block, how)
 
     def _joined(self, squares: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         assert self.block is not None
         return joined_squares(squares, like, check_axis(self, self.axis, like), self.block)
 
-    def _in_squares(self, source: torch.Tensor, how: How) -> tuple[torch.Tensor, How]:
-        """The squares of a tensor, in memory of their own; random words keep the numbers that they are for."""
-        if how.random is not None:
-            how = how._replace(random=self._cut(random_words(how.random, source)))
-        squares = self._cut(source)
-        return (squares.clone() if squares.data_ptr() == source.data_ptr() else squares), how
-
     def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         if self.square:
-            squares, in_squares = self._in_squares(source, how)
-            self._rows._round_memory(squares, squares, in_squares)  # noqa: SLF001  of this class
+            squares, of_squares = self._in_squares(source, how)
+            self._rows._round_memory(squares, squares, of_squares)  # noqa: SLF001  of this class
             target.copy_(self._joined(squares, source))
             return
         if self.block is None and source.numel() >= 2 * ELEMENTS_PER_THREAD and torch.get_num_threads() > 1:
@@ -188,8 +179,8 @@ class ScaledFloatFormat(ScaledByData):
 
     def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
         if self.square:
-            squares, in_squares = self._in_squares(source, how)
-            self._rows._round_on_device(squares, squares, in_squares)  # noqa: SLF001  of this class
+            squares, of_squares = self._in_squares(source, how)
+            self._rows._round_on_device(squares, squares, of_squares)  # noqa: SLF001  of this class
             target.copy_(self._joined(squares, source))
             return
         parameters = self._saturating.parameters(source.dtype, how.rounding)
@@ -245,8 +236,8 @@ class ScaledFloatFormat(ScaledByData):
             raise FormatError(f"{self}: an empty tensor has no scale")
         self._check_shape(x)
         if self.square:
-            squares, in_squares = self._in_squares(x, how)
-            stored = self._rows._encoded(squares, in_squares)  # noqa: SLF001  of this class
+            squares, of_squares = self._in_squares(x, how)
+            stored = self._rows._encoded(squares, of_squares)  # noqa: SLF001  of this class
             return ScaledFloats(self._joined(stored.codes, x), stored.scales.squeeze(-1))
         scaled = torch.empty_like(x)
         scales = self._scale_up(x, scaled)
@@ -259,8 +250,10 @@ class ScaledFloatFormat(ScaledByData):
     def _decoded(self, stored: ScaledFloats, dtype: torch.dtype | None) -> torch.Tensor:
         """Decodes codes, which may be of torch's own types, with scales, one for each block."""
         if self.square:
-            squares = ScaledFloats(self._cut(stored.codes), stored.scales.unsqueeze(-1))
-            return self._joined(self._rows._decoded(squares, dtype), stored.codes)  # noqa: SLF001  of this class
+            assert self.block is not None
+            codes = cut_squares(stored.codes, check_axis(self, self.axis, stored.codes), self.block)
+            squares = self._rows._decoded(ScaledFloats(codes, stored.scales.unsqueeze(-1)), dtype)  # noqa: SLF001  of this class
+            return self._joined(squares, stored.codes)
         numbers = self.element.decode(stored.codes, torch.float64).to(stored.scales.dtype)
         if self.block is not None and numbers.dim():
             axis = check_axis(self, self.axis, numbers)
