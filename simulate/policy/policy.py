@@ -219,7 +219,7 @@ class Policy:
             if getattr(inside, setting) not in (getattr(defaults, setting), getattr(self, setting)):
                 raise FormatError(
                     f"{setting} of a policy is said of a whole program, and of a part it cannot be"
-                    f" {getattr(inside, setting)!r}, where the program has {getattr(self, setting)!r}"
+                    f" {getattr(inside, setting)}, where the program has {getattr(self, setting)}"
                 )
         names = (name,) if isinstance(name, str) else tuple(name)
         if not names or not all(isinstance(one, str) and one and not one.startswith("!") for one in names):
@@ -261,10 +261,6 @@ class Policy:
         settings = _mapping(description, "policy", {"preset", "but", "rules", "parts", *OF_POLICIES, *SETTINGS})
         given = settings.pop("format", format)
         preset = str(settings.pop("preset", "every-op"))
-        if given is None and preset in RECIPES:
-            given = "fp32"
-        if given is None:
-            raise FormatError("policy needs a format")
         makers: dict[str, Callable[[Format | str], Policy]] = {
             "every-op": cls,
             "storage": cls.storage,
@@ -276,6 +272,10 @@ class Policy:
         }
         if preset not in makers:
             raise FormatError(f"policy.preset must be {', '.join(makers)}, got {preset!r}")
+        if given is None and preset in RECIPES:
+            given = "fp32"
+        if given is None:
+            raise FormatError("policy needs a format")
         but = settings.pop("but", ())
         if but and preset not in ("mx", *RECIPES):
             raise FormatError(f"policy.but goes with a recipe (mx, {', '.join(RECIPES)}), got preset {preset!r}")

@@ -220,12 +220,17 @@ def _with_exact(policy: Policy, exact: Sequence[str], only: Sequence[str]) -> Po
 
 def _with_part(policy: Policy, text: str) -> Policy:
     """Returns the policy with another one within a part of the program."""
+    from roundoff.formats import FormatError
     from roundoff.simulate import Policy
 
     name, equals, described = text.partition("=")
     if not (name and equals and described):
         raise typer.BadParameter(f"say NAME=POLICY, got {text!r}", param_hint="--part")
-    return policy.with_part(name, Policy.parse(_described(described, "--part")))
+    inside = _described(described, "--part")
+    try:
+        return policy.with_part(name, Policy.parse(inside))
+    except FormatError as error:
+        raise typer.BadParameter(f"{name}: {error}", param_hint="--part") from None
 
 
 def _described(text: str, source: str) -> Any:

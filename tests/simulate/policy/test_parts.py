@@ -282,10 +282,17 @@ WRONG = {
     "a name": (lambda: roundoff.part("a/b").__enter__(), "without / : "),
     "an empty name": (lambda: roundoff.part(" ").__enter__(), "name of a part"),
     "no text": (lambda: Rule(within=3, format="e5m2"), "within of a rule must be a pattern"),
-    "of a whole program": (lambda: Policy("e5m2").with_part("f", Policy("e5m2", whole="rounded")), "whole of a policy"),
+    "of a whole program": (
+        lambda: Policy("e5m2").with_part("f", Policy("e5m2", whole="rounded")),
+        "it cannot be rounded, where",
+    ),
     "parts of parts": (
         lambda: Policy("e5m2").with_part("f", Policy("e5m2").with_rules(Rule(within="g", format="e5m3"))),
         "cannot be within another",
+    ),
+    "no preset": (
+        lambda: Policy.parse({"format": "e5m2", "parts": {"f": {"preset": "x"}}}),
+        "parts.f: .*preset must be",
     ),
     "no mapping": (lambda: Policy.parse({"format": "e5m2", "parts": ["f"]}), "policy.parts must be a mapping"),
     "no policy": (lambda: Policy.parse({"format": "e5m2", "parts": {"f": {"rulez": 1}}}), "policy.parts.f: .*rulez"),
