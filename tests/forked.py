@@ -52,7 +52,7 @@ class ForkedWorker:
             sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
             sys.stderr = os.fdopen(2, "w", buffering=1)
             if train:
-                roundoff.agents.training.together.train_together = one_by_one(train)
+                roundoff.agents.train_together = one_by_one(train)  # in the face, where workers look
             worker.main()
 
         self.pid = fork(serve)
