@@ -93,16 +93,12 @@ def mismatch(
     lengths = counts.sum(1)
     sequences = lengths > 0
     tokens = log_ratios[counts]
-    r = tokens.exp()
     whole = log_ratios.sum(1)[sequences]
     training, sampled = (-(one.sum(1) / lengths)[sequences] for one in (trainer, rollout))
     return Mismatch(
-        kl=_number((-tokens).mean()),
-        k3_kl=_number((torch.expm1(tokens) - tokens).mean()),
-        outside=_number(((r - 1).abs() > band).double().mean()),
+        **distances(tokens, band),
         chi2_token=_number(torch.expm1(2 * tokens).mean()),
         chi2_seq=_number(torch.expm1(2 * whole).mean()),
-        ess_token=_effective(tokens),
         ess_seq=_effective(whole),
         training_ppl=_number(training.exp().mean()),
         rollout_ppl=_number(sampled.exp().mean()),
@@ -158,15 +154,33 @@ def importance_weights(
     if not 0 <= least < threshold:
         raise ValueError(f"least must be 0 or more and less than threshold, got {least} and {threshold}")
     trainer, rollout, counts = _checked(trainer_log_probs, rollout_log_probs, mask)
-    log_ratios = trainer - rollout
+    weights = weights_of(trainer - rollout, correction, threshold, least)
+    return torch.where(counts, weights, 0.0).to(trainer_log_probs.dtype).view(trainer_log_probs.shape)
+
+
+def weights_of(log_ratios: torch.Tensor, correction: Correction, threshold: float, least: float) -> torch.Tensor:
+    """The weights of :func:`importance_weights` from log r, (sequences, tokens), in float64; 0 beyond a sequence.
+
+    NaN stays NaN, but for masks, which leave it out.
+    """
     if correction.startswith("sequence"):
         log_ratios = log_ratios.sum(1, keepdim=True).expand_as(log_ratios)
     weights = torch.ones_like(log_ratios) if correction == "none" else log_ratios.exp()
     if correction.endswith("truncate"):
-        weights = weights.clamp(max=threshold)
-    elif correction.endswith("mask"):
-        weights = torch.where((weights >= least) & (weights <= threshold), weights, 0.0)
-    return torch.where(counts, weights, 0.0).to(trainer_log_probs.dtype).view(trainer_log_probs.shape)
+        return weights.clamp(max=threshold)
+    if correction.endswith("mask"):
+        return torch.where((weights >= least) & (weights <= threshold), weights, 0.0)
+    return weights
+
+
+def distances(log_ratios: torch.Tensor, band: float = 0.1) -> dict[str, float]:
+    """``kl``, ``k3_kl``, ``outside`` and ``ess_token`` of :class:`Mismatch`, from log r of tokens, (tokens,)."""
+    return {
+        "kl": _number((-log_ratios).mean()),
+        "k3_kl": _number((torch.expm1(log_ratios) - log_ratios).mean()),
+        "outside": _number(((log_ratios.exp() - 1).abs() > band).double().mean()),
+        "ess_token": _effective(log_ratios),
+    }
 
 
 def _checked(

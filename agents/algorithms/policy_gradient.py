@@ -22,12 +22,14 @@ from ..optimizers.step_norms import half_batch_cosine
 from ..streams import Stream, torch_generator
 from .learner import Learner
 from .part import Metrics, Part
+from .rollout_copy import RolloutCopy
+from .state import ACT
 from .stochastic_targets import stochastic_returns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..config.learning_keys import OnPolicyKeys
+    from ..config.on_policy_keys import OnPolicyKeys
     from ..experience.on_policy import Minibatch
     from ..experience.replay import Batch
     from ..models.policies import PolicyHead
@@ -54,6 +56,7 @@ class PolicyGradient(Learner):
 
     Attributes:
         normalizer: of observations; None where they are taken as they are.
+        rollouts: what acts in training in an arithmetic of its own; None where the learner does.
 
     Raises:
         RunError: observations are planes, and actions are numbers, or observations are to be normalized.
@@ -77,6 +80,7 @@ class PolicyGradient(Learner):
         with self.constructing():
             self.optimizers = {"actor": self.make_optimizer(actor.flat, kahan=True)}
         self.parts = (Part("actor", PolicyGradient.update_actor),)
+        self.rollouts = RolloutCopy(self, config.rollouts) if config.rollouts else None
 
     def _make_network(self, sizes: Sizes) -> ActorCritic | PlanesNetwork:
         generator = torch_generator(self.config.seed, Stream.WEIGHTS, torch.device("cpu"))
@@ -193,18 +197,39 @@ class PolicyGradient(Learner):
         drawn = gumbel((count, self.action_size), self.generators["act_noise"], self.format.carrier, self.device)
         return round(drawn, self.format).to(self.dtype)
 
+    def act(self, observations: torch.Tensor, *, deterministic: bool, number: int = 0, first: int = 0) -> torch.Tensor:
+        """Chooses actions; those of training by the copy that rollouts are made with, if there is one."""
+        if deterministic or self.rollouts is None:
+            return super().act(observations, deterministic=deterministic, number=number, first=first)
+        self.actions += 1
+        with torch.no_grad(), self._arithmetic(self.actions, ACT):
+            noise = self.action_noise(len(observations), first)
+        return self._coerced(self.rollouts.sample(observations, noise))
+
     @property
     def row_size(self) -> int:
         """Numbers in a row of a minibatch."""
-        return self.observation_size + self.action_size + JUDGEMENTS
+        return self.observation_size + self.action_size + JUDGEMENTS + self.config.weighed
 
     def unpacked(self, rows: torch.Tensor) -> Minibatch:
         """The minibatch that rows are."""
-        return minibatch_of(rows, self.observation_size)
+        return minibatch_of(rows, self.observation_size, weighed=self.config.weighed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to continue identically."""
+        return super().state_dict() | ({"rollouts": self.rollouts.distances} if self.rollouts else {})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what :meth:`state_dict` returned."""
+        super().load_state_dict(state)
+        if self.rollouts:
+            self.rollouts.distances = state["rollouts"]
 
     @torch.no_grad()
     def judge(self, rollout: Batch, last: torch.Tensor) -> torch.Tensor:
         """Log-probabilities, values, advantages and returns of a rollout: (n, 4), by the policy as it is.
+
+        Where the config has a ``correction``, weights stand before them: (n, 5).
 
         A_t = delta_t + gamma lambda d_t A_(t+1), delta_t = r_t + gamma d_t V(s'_t) - V(s_t), return_t = A_t + V(s_t),
         where d_t is 0 at a terminal state, else 1. Where an episode ends there is no A_(t+1); where it was cut off,
@@ -225,7 +250,11 @@ class PolicyGradient(Learner):
             following = self.values(rollout.next_observations, exact=exact)
             log_prob = self.policy.log_prob(outputs, actions)
             advantages, returns = self._returns(rollout, last, values, following)
-            return torch.cat((log_prob, values, advantages, returns), dim=1)
+        judged = [log_prob, values, advantages, returns]
+        if self.rollouts:
+            weights = self.rollouts.judge(rollout.observations, actions, log_prob, last)
+            judged = [weights, *judged] if self.config.weighed else judged
+        return torch.cat(judged, dim=1)
 
     @in_role(Role.TARGETS)
     def _returns(
@@ -260,6 +289,8 @@ class PolicyGradient(Learner):
             slope, metrics = self.surrogate(log_prob, batch.log_probs, advantages)
             error = values - batch.returns
             slope_of_values = self.value_slope(values, error, batch)
+            if batch.weights is not None:
+                slope = slope * batch.weights
         computed = [log_prob, values]
         weights = [
             slope * optimizer.mean_weight(-1 / of_advantages, count),
@@ -280,7 +311,7 @@ class PolicyGradient(Learner):
         """The means of metrics; an entropy that is not computed is minus the mean log-probability of actions."""
         numbers = super().summarize(metrics)
         log_prob = numbers.pop("log_prob")
-        return {"entropy": -log_prob, **numbers}
+        return {"entropy": -log_prob, **numbers, **(self.rollouts.distances if self.rollouts else {})}
 
 
 def _summed_backwards(deltas: torch.Tensor, weights: torch.Tensor, environments: int) -> torch.Tensor:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from .baselines import check_baseline
-from .fields import Below1, Count, KeyRole, NonNegativeFloat, Positive, PositiveFloat, key, with_default
+from .fields import Below1, Count, KeyRole, Positive, PositiveFloat, key
 from .fixes import FIXES, parse_fixes
 from .reward_scale import automatic_reward_scale, read_reward_scale
 from .storage import Storage, read_storage
 from .train_config import TrainConfig
 
-NORMALIZED_LIMIT = 10.0
-"""Normalized observations and rewards are clipped to this magnitude."""
 SHARED = (
     "algorithm", "task", "seed", "steps", "action_repeat", "eval_every", "eval_episodes", "evaluate_in", "evaluation",
     "checkpoint_every", "environments", "environment_workers", "random_start", "clip_rewards", "device", "threads",
@@ -28,7 +25,6 @@ SHARED = (
 _MANY_STEPS = 10**9
 _FREE = KeyRole.TIMELESS
 _DATA = KeyRole.TIMELESS | KeyRole.DATA
-_OF_EXPERIENCE = KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS | KeyRole.LATER
 
 
 def format_with_codes(name: str | None) -> str | None:
@@ -264,84 +260,3 @@ class OffPolicyKeys(OptimizerKeys):
     def soon_learning(self) -> dict[str, Any]:
         """Keys to change for a run in which a step takes as long, but learning begins at once; to measure that."""
         return {"seed_steps": 1, "replay_capacity": min(self.replay_capacity, 10_000)}
-
-
-class OnPolicyKeys(OptimizerKeys):
-    """Learning from what the policy has just done; the defaults are PPO's for continuous control.
-
-    Source:
-        Schulman et al., "Proximal Policy Optimization Algorithms", Table 3.
-    """
-
-    leading: ClassVar[str] = "actor"
-    acts: ClassVar[tuple[str, ...]] = ("continuous", "discrete")
-
-    fixes: Annotated[tuple[str, ...], BeforeValidator(parse_fixes)] = with_default(
-        OptimizerKeys, "fixes", (*FIXES, "scaled_norms")
-    )
-    hidden_units: Positive = with_default(OptimizerKeys, "hidden_units", 64)
-    batch_size: Positive = with_default(OptimizerKeys, "batch_size", 64)
-    lr: PositiveFloat = with_default(OptimizerKeys, "lr", 3e-4)
-    adam_eps: PositiveFloat = with_default(OptimizerKeys, "adam_eps", 1e-5)
-    horizon: Positive = key(
-        2048,
-        "Agent steps of every environment in a rollout, after which is learned; `batch_size` divides horizon x"
-        " environments.",
-        KeyRole.OUTSIDE_UPDATES,
-    )
-    gae_lambda: Annotated[float, Field(ge=0, le=1)] = key(
-        0.95, "Lambda of generalized advantage estimation; 1: returns minus values.", KeyRole.OUTSIDE_UPDATES | _FREE
-    )
-    value_weight: PositiveFloat = key(0.5, "Weight of the values' squared error.", _FREE)
-    entropy_weight: NonNegativeFloat = key(0.0, "Weight of the policy's entropy, which is raised.")
-    max_grad_norm: PositiveFloat | None = key(
-        0.5, "Gradients with a larger norm, over all parameters together, are scaled down to it; null: none are."
-    )
-    normalize_advantages: bool = key(
-        True, "Advantages of a minibatch have their mean subtracted and are divided by their standard deviation."
-    )
-    normalize_observations: bool | None = key(
-        None,
-        "Observations have their running mean subtracted, are divided by their running standard deviation and clipped"
-        " to [-10, 10], before they are rounded; null: as OpenAI's Baselines do, with ppo where the task is known to"
-        " take numbers.",
-        _OF_EXPERIENCE,
-    )
-    normalize_rewards: bool | None = key(
-        None,
-        "Rewards are divided by the running standard deviation of discounted returns and clipped to [-10, 10], before"
-        " they are rounded; what is logged are rewards as they are. null: with ppo where the task is known"
-        " to take numbers.",
-        _OF_EXPERIENCE,
-    )
-    lr_schedule: Literal["constant", "linear"] = key(
-        "constant", "`linear`: the learning rate falls to 0 over the updates of the run.", _FREE
-    )
-
-    @property
-    def largest_reward(self) -> float:
-        """The largest reward there is to be expected, as it is learned from."""
-        return NORMALIZED_LIMIT if self.normalize_rewards else super().largest_reward
-
-    @property
-    def passes(self) -> int:
-        """How often a rollout is learned from."""
-        return 1
-
-    @property
-    def rollout(self) -> int:
-        """Transitions of a rollout."""
-        return self.horizon * self.environments
-
-    @property
-    def anneal_over(self) -> int | None:
-        """All updates of the run, if the learning rate falls."""
-        return self.updates_in(self.transitions) if self.lr_schedule == "linear" else None
-
-    def updates_in(self, transitions: int) -> int:
-        """Updates that so many transitions take."""
-        return transitions // self.rollout * self.passes * (self.rollout // self.batch_size)
-
-    def soon_learning(self) -> dict[str, Any]:
-        """The shortest rollout, of which a transition takes as many updates."""
-        return {"horizon": self.batch_size // math.gcd(self.batch_size, self.environments)}

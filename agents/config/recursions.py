@@ -15,7 +15,8 @@ from .fixes import (
     STOCHASTIC_TARGETS,
     is_stochastic,
 )
-from .learning_keys import OffPolicyKeys, OnPolicyKeys, OptimizerKeys
+from .learning_keys import OffPolicyKeys, OptimizerKeys
+from .on_policy_keys import OnPolicyKeys
 from .rules import beyond_support
 from .storage import STOCHASTIC, Storage, read_storage
 from .train_config import config_class

@@ -16,7 +16,7 @@ from .fixes import COMPENSATED_STEPS, NEED_SINGLE_STEPS, is_stochastic
 from .storage import LAYERS, STOCHASTIC, check_fit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from pydantic import BaseModel
 
@@ -81,16 +81,16 @@ def _too_many_workers(config: Any) -> int | None:
     return most if config.environment_workers > most else None
 
 
-def _unfit_quantization(config: Any) -> str:
-    if not config.evaluate_in:
+def _unfit_quantization(config: Any, found: Sequence[Any] | None = None) -> str:
+    """What is wrong with the first quantization that does not fit: of those found, or of ``evaluate_in``."""
+    found = config.evaluate_in if found is None else found
+    if not found:
         return ""
     from ...formats import Format  # noqa: PLC0415  imports torch, which costs seconds
     from ..quantization.quantization import Quantization  # noqa: PLC0415  imports torch, which costs seconds
 
     carrier = Format.parse(config.format).carrier
-    return next(
-        filter(None, (complaint(Quantization.parse(one).check_fits, carrier) for one in config.evaluate_in)), ""
-    )
+    return next(filter(None, (complaint(Quantization.parse(one).check_fits, carrier) for one in found)), "")
 
 
 def _simulated_in_native(config: Any) -> tuple[str, Any] | None:
@@ -296,6 +296,14 @@ RULES = (
     KeyRule(lambda c: c.transitions < c.rollout, "horizon",
          "nothing would be learned: a rollout is horizon x environments = {c.rollout} agent steps, and the run has"
          " {c.transitions}; allowed are as many steps or more, or a shorter horizon"),
+    KeyRule(lambda c: c.rollouts and c.native, "rollouts",
+         "rollouts in an arithmetic of their own are simulated, and native: true simulates nothing; leave one of them"
+         " out"),
+    KeyRule(lambda c: c.rollouts and _unfit_quantization(c, [c.rollouts.format]), "rollouts",
+         "rollouts.format: {found}"),
+    KeyRule(lambda c: c.rollouts and not c.rollouts.least < c.rollouts.threshold, "rollouts",
+         "rollouts.least must be less than rollouts.threshold, or no weight is left, got {c.rollouts.least:g} and"
+         " {c.rollouts.threshold:g}"),
     # The keys under `actors`, which are a config of their own, and that key.
     KeyRule(lambda c: c.noise_of is not None and (c.format, c.engine) != ("fp32", "simulated"), "noise_of",
          "noise_of is added to actors in fp32: set format: fp32 and engine: simulated, got format: {c.format} and"

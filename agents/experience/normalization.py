@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 import torch
 
-from ..config.learning_keys import NORMALIZED_LIMIT
+from ..config.on_policy_keys import NORMALIZED_LIMIT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

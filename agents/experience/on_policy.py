@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ..config.learning_keys import OnPolicyKeys
+    from ..config.on_policy_keys import OnPolicyKeys
     from ..sizes import Sizes
     from .intake import Intake
     from .normalization import ObservationNormalizer
@@ -43,6 +43,7 @@ class Minibatch:
         values: (batch, 1), those of the observations then.
         advantages: (batch, 1).
         returns: (batch, 1), what values are moved towards.
+        weights: (batch, 1), those of the surrogate's terms; None where all are 1.
     """
 
     rows: torch.Tensor
@@ -52,13 +53,14 @@ class Minibatch:
     values: torch.Tensor
     advantages: torch.Tensor
     returns: torch.Tensor
+    weights: torch.Tensor | None = None
 
 
 class Judge(Protocol):
     """What a learner makes of a rollout before it learns from it."""
 
     def __call__(self, rollout: Batch, last: torch.Tensor) -> torch.Tensor:
-        """Log-probabilities, values, advantages and returns: (n, 4).
+        """Log-probabilities, values, advantages and returns: (n, 4); before them the weights, if there are any: (n, 5).
 
         Args:
             rollout: all transitions: step by step, and of each step those of all environments.
@@ -66,13 +68,14 @@ class Judge(Protocol):
         """
 
 
-def minibatch_of(rows: torch.Tensor, observation_size: int) -> Minibatch:
-    """The parts of rows (observation, action, log-probability, value, advantage, return), as views."""
-    o = observation_size
+def minibatch_of(rows: torch.Tensor, observation_size: int, *, weighed: bool = False) -> Minibatch:
+    """The parts of rows (observation, action, [weight,] log-probability, value, advantage, return), as views."""
+    o, end = observation_size, -JUDGEMENTS - weighed
     return Minibatch(
         rows=rows,
         observations=rows[:, :o],
-        actions=rows[:, o:-JUDGEMENTS],
+        actions=rows[:, o:end],
+        weights=rows[:, end:-JUDGEMENTS] if weighed else None,
         log_probs=rows[:, -4:-3],
         values=rows[:, -3:-2],
         advantages=rows[:, -2:-1],
@@ -106,7 +109,7 @@ class RolloutRecorder:
         self.intake = intake
         self._replay = replay
         self._size = len(replay.rows)
-        self._batch_size, self._passes = config.batch_size, config.passes
+        self._batch_size, self._passes, self._weighed = config.batch_size, config.passes, config.weighed
         self._judge, self._enough = judge, enough
         self._rewards = RewardRange.of(config)
         self._last = torch.zeros(self._size, 1, dtype=torch.bool, device=intake.device)
@@ -157,11 +160,11 @@ class RolloutRecorder:
         size = self._replay.observation_size
         for _ in range(self._passes):
             if self._batch_size == self._size:
-                yield minibatch_of(rows, size)
+                yield minibatch_of(rows, size, weighed=self._weighed)
                 continue
             order = torch.randperm(self._size, generator=self._generator, device=rows.device)
             for places in torch.split(order, self._batch_size):
-                yield minibatch_of(rows.index_select(0, places), size)
+                yield minibatch_of(rows.index_select(0, places), size, weighed=self._weighed)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue identically."""

@@ -10,7 +10,8 @@ import torch
 
 from ..actors.sampler import RemoteSampler
 from ..config.actor_keys import WithActors
-from ..config.learning_keys import OffPolicyKeys, OnPolicyKeys
+from ..config.learning_keys import OffPolicyKeys
+from ..config.on_policy_keys import OnPolicyKeys
 from ..experience.normalization import RewardNormalizer
 from ..experience.sampling import LocalSampler, Sampler, random_actions
 from ..models.perturbation import move_by_ulps

@@ -96,7 +96,7 @@ def test_roles_are_those_of_the_keys():
     execution = {"device", "threads", "checkpoint_every", "environment_workers", "evaluate_in"}
     assert registry.keys_with(KeyRole.EXECUTION) == execution
     assert registry.keys_with(KeyRole.ARITHMETIC) == {
-        "format", "policy", "native", "observe", "qat", "reward_scale", "storage",
+        "format", "policy", "native", "observe", "qat", "reward_scale", "rollouts", "storage",
     }  # fmt: skip
     assert registry.keys_with(KeyRole.DATA) == {"lr", "discount", "tau", "initial_temperature"}
     assert {"seed", "task", "steps"} <= registry.keys_with(KeyRole.OUTSIDE_UPDATES)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field
 
 from ...config.fields import Below1, NonNegativeFloat, Panel, Positive, PositiveFloat, key, with_default
-from ...config.learning_keys import OnPolicyKeys
+from ...config.on_policy_keys import ROLLOUT_PANELS, OnPolicyKeys
 from ...config.rules import KeyRule
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class A2CConfig(OnPolicyKeys):
         "critic_loss": Panel("squared error of the values", log=True),
         "actor_loss_scale": Panel("loss scale", log=True),
         "half_batch_cosine": Panel("cosine of the gradient and half of the batch's"),
+        **ROLLOUT_PANELS,
     }
 
     rules: ClassVar[tuple[KeyRule, ...]] = (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field
 
 from ...config.fields import KeyRole, NonNegativeFloat, Panel, Positive, PositiveFloat, key
-from ...config.learning_keys import OnPolicyKeys
+from ...config.on_policy_keys import ROLLOUT_PANELS, OnPolicyKeys
 from ...environments.task_check import check_task, has_discrete_actions
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class PPOConfig(OnPolicyKeys):
         "clipped": Panel("part of the samples that is clipped"),
         "actor_loss_scale": Panel("loss scale", log=True),
         "half_batch_cosine": Panel("cosine of the gradient and half of the batch's"),
+        **ROLLOUT_PANELS,
     }
 
     algorithm: str = key("ppo", "What learns; each has keys of its own.")

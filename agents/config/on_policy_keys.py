@@ -1,0 +1,170 @@
+"""Keys of learning from what the policy has just done, and from rollouts in an arithmetic of their own."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, ClassVar, Literal, final
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from .fields import KeyRole, NonNegativeFloat, Panel, Positive, PositiveFloat, key, with_default
+from .fixes import FIXES, parse_fixes
+from .learning_keys import OptimizerKeys
+from .train_config import parse_quantizations
+
+NORMALIZED_LIMIT = 10.0
+"""Normalized observations and rewards are clipped to this magnitude."""
+ROLLOUT_PANELS = {
+    "rollout_k3_kl": Panel("KL of rollouts and trainer for a step (k3)", log=True),
+    "rollout_outside": Panel("steps whose ratio is not within 0.1 of 1"),
+    "rollout_ess": Panel("effective sample size of a rollout's steps"),
+}
+"""What is drawn of rollouts in an arithmetic of their own."""
+_FREE = KeyRole.TIMELESS
+_OF_EXPERIENCE = KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS | KeyRole.LATER
+
+
+def _quantization(value: Any) -> Any:
+    (found,) = parse_quantizations([value])
+    return found
+
+
+@final
+class Rollouts(BaseModel):
+    """Rollouts by a copy of the policy in another arithmetic, and weights that make up for it.
+
+    Source:
+        Qi et al., "Defeating the Training-Inference Mismatch via FP16", Section 3; see
+        :func:`roundoff.importance_weights`.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    format: Annotated[str | dict[str, Any], BeforeValidator(_quantization)] = Field(
+        description="How the copy computes: whatever `evaluate_in` takes."
+    )
+    correction: Literal[
+        "none", "token", "token-truncate", "token-mask", "sequence", "sequence-truncate", "sequence-mask"
+    ] = Field(
+        default="none",
+        description="The weights of the surrogate's terms, by the names of `roundoff.importance_weights`: a token is a"
+        " step, and a sequence the part of an episode that is in a rollout.",
+    )
+    threshold: PositiveFloat = Field(default=2.0, description="The largest weight; for truncation and masks.")
+    least: NonNegativeFloat = Field(default=0.0, description="The smallest weight that a mask leaves.")
+
+
+def read_rollouts(value: Any) -> Any:
+    """A value of the key; raises ValueError with all that is wrong in it."""
+    if value is None or isinstance(value, Rollouts):
+        return value
+    if not isinstance(value, dict) or "format" not in value:
+        raise ValueError(f"must be a mapping with a format, such as {{format: int8}}, got {value!r}")
+    for name in value:
+        if name not in Rollouts.model_fields:
+            raise ValueError(f"has no key {name!r}; allowed are {', '.join(Rollouts.model_fields)}")
+    try:
+        return Rollouts(**value)
+    except ValidationError as error:
+        raise ValueError("; ".join(map(_told, error.errors()))) from None
+
+
+def _told(error: Any) -> str:
+    place = f"rollouts.{error['loc'][0]}"
+    if error["type"] == "value_error":
+        return f"{place}: {error['ctx']['error']}"
+    return f"{place} {error['msg'].replace('Input should', 'must')}, got {error['input']!r}"
+
+
+class OnPolicyKeys(OptimizerKeys):
+    """Learning from what the policy has just done; the defaults are PPO's for continuous control.
+
+    Source:
+        Schulman et al., "Proximal Policy Optimization Algorithms", Table 3.
+    """
+
+    leading: ClassVar[str] = "actor"
+    acts: ClassVar[tuple[str, ...]] = ("continuous", "discrete")
+
+    fixes: Annotated[tuple[str, ...], BeforeValidator(parse_fixes)] = with_default(
+        OptimizerKeys, "fixes", (*FIXES, "scaled_norms")
+    )
+    hidden_units: Positive = with_default(OptimizerKeys, "hidden_units", 64)
+    batch_size: Positive = with_default(OptimizerKeys, "batch_size", 64)
+    lr: PositiveFloat = with_default(OptimizerKeys, "lr", 3e-4)
+    adam_eps: PositiveFloat = with_default(OptimizerKeys, "adam_eps", 1e-5)
+    horizon: Positive = key(
+        2048,
+        "Agent steps of every environment in a rollout, after which is learned; `batch_size` divides horizon x"
+        " environments.",
+        KeyRole.OUTSIDE_UPDATES,
+    )
+    gae_lambda: Annotated[float, Field(ge=0, le=1)] = key(
+        0.95, "Lambda of generalized advantage estimation; 1: returns minus values.", KeyRole.OUTSIDE_UPDATES | _FREE
+    )
+    value_weight: PositiveFloat = key(0.5, "Weight of the values' squared error.", _FREE)
+    entropy_weight: NonNegativeFloat = key(0.0, "Weight of the policy's entropy, which is raised.")
+    max_grad_norm: PositiveFloat | None = key(
+        0.5, "Gradients with a larger norm, over all parameters together, are scaled down to it; null: none are."
+    )
+    normalize_advantages: bool = key(
+        True, "Advantages of a minibatch have their mean subtracted and are divided by their standard deviation."
+    )
+    normalize_observations: bool | None = key(
+        None,
+        "Observations have their running mean subtracted, are divided by their running standard deviation and clipped"
+        " to [-10, 10], before they are rounded; null: as OpenAI's Baselines do, with ppo where the task is known to"
+        " take numbers.",
+        _OF_EXPERIENCE,
+    )
+    normalize_rewards: bool | None = key(
+        None,
+        "Rewards are divided by the running standard deviation of discounted returns and clipped to [-10, 10], before"
+        " they are rounded; what is logged are rewards as they are. null: with ppo where the task is known"
+        " to take numbers.",
+        _OF_EXPERIENCE,
+    )
+    lr_schedule: Literal["constant", "linear"] = key(
+        "constant", "`linear`: the learning rate falls to 0 over the updates of the run.", _FREE
+    )
+
+    rollouts: Annotated[Rollouts | None, BeforeValidator(read_rollouts)] = key(
+        None,
+        "Rollouts by a copy of the policy in another arithmetic: a mapping with its `format` (whatever `evaluate_in`"
+        " takes), the `correction` (`none`) by which the surrogate's terms are weighed, its `threshold` (2) and `least`"
+        " (0); null: the learner acts as it learns. See docs/rollouts.md.",
+        KeyRole.ARITHMETIC | KeyRole.LATER,
+    )
+
+    @property
+    def largest_reward(self) -> float:
+        """The largest reward there is to be expected, as it is learned from."""
+        return NORMALIZED_LIMIT if self.normalize_rewards else super().largest_reward
+
+    @property
+    def passes(self) -> int:
+        """How often a rollout is learned from."""
+        return 1
+
+    @property
+    def weighed(self) -> bool:
+        """Whether the terms of the surrogate have weights."""
+        return self.rollouts is not None and self.rollouts.correction != "none"
+
+    @property
+    def rollout(self) -> int:
+        """Transitions of a rollout."""
+        return self.horizon * self.environments
+
+    @property
+    def anneal_over(self) -> int | None:
+        """All updates of the run, if the learning rate falls."""
+        return self.updates_in(self.transitions) if self.lr_schedule == "linear" else None
+
+    def updates_in(self, transitions: int) -> int:
+        """Updates that so many transitions take."""
+        return transitions // self.rollout * self.passes * (self.rollout // self.batch_size)
+
+    def soon_learning(self) -> dict[str, Any]:
+        """The shortest rollout, of which a transition takes as many updates."""
+        return {"horizon": self.batch_size // math.gcd(self.batch_size, self.environments)}
