@@ -155,7 +155,7 @@ class WholeNumbers:
         """Marks the counts of steps that an optimizer keeps in tensors."""
         for state in optimizer.state.values():
             step = state.get("step") if isinstance(state, dict) else None
-            if isinstance(step, torch.Tensor):
+            if isinstance(step, torch.Tensor) and step not in self._marked:
                 self.mark(step)
 
 

@@ -40,6 +40,7 @@ NAMES: dict[str, PrivateName] = {
     "torch._C._TorchDispatchModeKey": PrivateName(FORMATS, "names the modes of tracing", _FAILS),
     "torch._C._get_dispatch_mode": PrivateName(FORMATS, "finds the mode that traces", _FAILS),
     "torch._C._len_torch_dispatch_stack": PrivateName(FORMATS, "tells whether any mode is at work", _FAILS),
+    "torch._C._get_dispatch_stack_at": PrivateName(SIMULATIONS, "has one of the modes", _FAILS),
     "torch._C._pop_torch_dispatch_stack": PrivateName(FORMATS, "rounds apart from the modes around", _FAILS),
     "torch._C._push_on_torch_dispatch_stack": PrivateName(FORMATS, "puts the modes back", _FAILS),
     "torch._C._disabled_torch_dispatch_impl": PrivateName(
