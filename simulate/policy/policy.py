@@ -193,6 +193,23 @@ class Policy:
             raise FormatError(f"recipe must be {known}, got {recipe!r}")
         return cls(format, rules=(*RECIPES[name], *_leaving(but)))
 
+    @classmethod
+    def int8(cls, format: Format | str = "fp32", *, but: str | Sequence[str] = ()) -> Policy:
+        """Linear layers and convolutions multiply in INT8, as inference engines do (W8A8); backward products do not.
+
+        Weights have a scale for each output channel, activations one for each token, each the largest magnitude over
+        127. Products are summed in the carrier, which is exact in float64, and in float32 as long as a sum is below
+        2^24 units of the two scales.
+
+        Args:
+            format: of results; fp32 stands for the carrier itself.
+            but: modules whose products keep their operands, as patterns of :class:`Rule` (``"*lm_head"``).
+
+        Raises:
+            FormatError: there is no such format.
+        """
+        return cls(format, rules=(*RECIPES["int8-rowwise"], *_leaving(but)))
+
     def with_rules(self, *rules: Rule) -> Policy:
         """Returns the policy with more rules, which win over those it has."""
         return replace(self, rules=(*self.rules, *rules))
@@ -246,8 +263,8 @@ class Policy:
 
         Args:
             description: the name of a format or of a recipe of :meth:`fp8`, or a mapping with ``preset``
-                (``every-op``, ``storage``, ``mixed-precision``, ``engine``, ``mx``, ``nvfp4``, or ``fp8-`` with a
-                recipe of :meth:`fp8`), ``but`` beside a recipe, any setting of :class:`Policy`, ``rules``: a list of
+                (``every-op``, ``storage``, ``mixed-precision``, ``engine``, ``mx``, ``nvfp4``, ``int8-rowwise``, or
+                ``fp8-`` with a recipe of :meth:`fp8`), ``but`` beside a recipe, any setting of :class:`Policy`, ``rules``: a list of
                 mappings with what :class:`Rule` takes, and ``parts``: a mapping from names of functions to policies of
                 their own; see :meth:`with_part`.
             format: the format, if the description has none; a recipe needs none.
@@ -268,7 +285,8 @@ class Policy:
             "engine": cls.engine,
             "mx": cls.mx,
             "nvfp4": cls.nvfp4,
-            **{name: partial(cls.fp8, name.removeprefix("fp8-")) for name in RECIPES if name != "nvfp4"},
+            "int8-rowwise": cls.int8,
+            **{name: partial(cls.fp8, name.removeprefix("fp8-")) for name in RECIPES if name.startswith("fp8-")},
         }
         if preset not in makers:
             raise FormatError(f"policy.preset must be {', '.join(makers)}, got {preset!r}")

@@ -2,7 +2,8 @@
 
 FP8 is after torchao's Float8LinearConfig, and block-wise after DeepSeek-V3 (2024, Section 3.3.2); MX after its MXFP8
 training, each operand in blocks along what the product sums over; NVFP4 after NVIDIA, "Pretraining Large Language
-Models with NVFP4" (2025).
+Models with NVFP4" (2025). INT8 is "W8A8" of inference engines such as vLLM: Dettmers et al., "LLM.int8()" (2022),
+Section 2.1 (vector-wise quantization), without its outliers.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ RECIPES = MappingProxyType(
         # what they are multiplied with.
         "fp8-blockwise": _blockwise(""),
         "fp8-blockwise-pow2": _blockwise("_pow2"),
+        # A scale for each output channel of the weight and each token, in the forward pass alone.
+        "int8-rowwise": (_rule(_FORWARD, Product.OUTPUT, "int8_row"),),
         # Squares of weights, so that both passes see the same; gradients stochastically; Hadamard transforms before the
         # product that gives the gradient of the weight.
         "nvfp4": (
