@@ -264,9 +264,9 @@ class Policy:
         Args:
             description: the name of a format or of a recipe of :meth:`fp8`, or a mapping with ``preset``
                 (``every-op``, ``storage``, ``mixed-precision``, ``engine``, ``mx``, ``nvfp4``, ``int8-rowwise``, or
-                ``fp8-`` with a recipe of :meth:`fp8`), ``but`` beside a recipe, any setting of :class:`Policy`, ``rules``: a list of
-                mappings with what :class:`Rule` takes, and ``parts``: a mapping from names of functions to policies of
-                their own; see :meth:`with_part`.
+                ``fp8-`` with a recipe of :meth:`fp8`), ``but`` beside a recipe, any setting of :class:`Policy`,
+                ``rules``: a list of mappings with what :class:`Rule` takes, and ``parts``: a mapping from names of
+                functions to policies of their own; see :meth:`with_part`.
             format: the format, if the description has none; a recipe needs none.
 
         Raises:
