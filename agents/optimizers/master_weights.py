@@ -14,6 +14,8 @@ from .kahan_momentum import MovingAverage, PlainEMA
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ...simulate import Watcher
+
 
 @final
 class MasterWeights:
@@ -40,6 +42,10 @@ class MasterWeights:
         self.weights = low.detach().to(dtype=format.carrier, copy=True)
         self._format = format
         self._unrounded = Simulation("fp32")
+
+    def watch(self, watcher: Watcher) -> None:
+        """Has a watcher told of what is computed in full precision, which simulations around do not see."""
+        self._unrounded = Simulation("fp32", watchers=[watcher])
 
     @contextmanager
     def updating(self) -> Iterator[None]:
@@ -77,6 +83,10 @@ class MasterEMA(MovingAverage):
         self.average = average
         self._master = MasterWeights(average, format)
         self._plain = PlainEMA(self._master.weights, tau)
+
+    def watch(self, watcher: Watcher) -> None:
+        """Has a watcher told of what the average computes in full precision, which simulations around do not see."""
+        self._master.watch(watcher)
 
     def update_(self, source: torch.Tensor) -> None:
         """Moves the average towards ``source``, which is in full precision too; NaN and infinity spread into it."""

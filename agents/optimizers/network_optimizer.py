@@ -24,6 +24,7 @@ from .scaled_norms import norm_over, norm_over_naive
 
 if TYPE_CHECKING:
     from ...formats import Format
+    from ...simulate import Watcher
     from ..config.learning_keys import OptimizerKeys
     from ..config.storage import Storage
     from .adam import AdamBase
@@ -152,6 +153,11 @@ class NetworkOptimizer:
         if self.scaler is None:
             return factor / count
         return at_hand(factor * self.scaler.tensors["scale"] / count, self.flat.dtype)
+
+    def watch(self, watcher: Watcher) -> None:
+        """Has a watcher told of what is computed with master weights, which simulations around do not see."""
+        if self._master:
+            self._master.watch(watcher)
 
     def clip_gradients(self, most: float) -> None:
         """Scales the gradients down where their norm, without the loss scale, is above ``most``.

@@ -17,6 +17,7 @@ from ..actors.weights import FullPolicy
 from ..config.actor_keys import WithActors, has_actors
 from ..errors import RunError
 from ..learners.parcels import Parcel
+from ..optimizers.master_weights import MasterEMA
 from ..run.loop import Run
 from .alone import open_run
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ...simulate import CostCounter
     from ..algorithms.learner import Learner
     from ..config.train_config import TrainConfig
+    from ..optimizers.kahan_momentum import MovingAverage
     from ..optimizers.network_optimizer import NetworkOptimizer
 
 _FEW_TRANSITIONS = 64
@@ -70,6 +72,11 @@ def count_updates(
         if learner.simulation is None:
             learner.simulation = Simulation("fp32", seed=config.seed)
         counter = learner.simulation.count_cost()
+        for optimizer in learner.optimizers.values():
+            optimizer.watch(counter)
+        for average in learner.averages.values():
+            if isinstance(average, MasterEMA):
+                average.watch(counter)
         count = math.lcm(*(part.every for part in learner.parts))
         replay = list(_tensors_of(getattr(run.intake, "replay", None)))
         numbers = None if config.native else Format.parse(config.format)  # of what environments give
@@ -113,19 +120,26 @@ def _say_formats(learner: Learner, counter: CostCounter, *, begins: bool) -> Non
     assert learner.simulation is not None
     storage = getattr(learner.config, "storage", None)
     stored = {} if storage is None else storage.formats
-    results = None if learner.config.native or not begins else learner.simulation.format
+    own = None if learner.config.native else learner.simulation.format
+    results = own if begins else None
 
     def kept_in(key: str, *, is_stored: bool = True) -> Format | None:
         return Format.parse(stored[key].format) if is_stored and key in stored else results
 
     for average in learner.averages.values():
-        _say_format(counter, [average.average], kept_in("targets"))
+        has_master = isinstance(average, MasterEMA)
+        _say_format(counter, [average.average], own if has_master else kept_in("targets"))
+        if not has_master:
+            sums = [x for x in _behind(average) if x.shape == average.average.shape]  # and no table of constants
+            _say_format(counter, sums, kept_in("target_compensations"))
     for name, optimizer in learner.optimizers.items():
         is_stored = name in learner.networks  # and no single number, such as a temperature
-        _say_format(counter, [optimizer.flat], kept_in("weights", is_stored=is_stored))
+        has_master = optimizer.parameters is not optimizer.flat  # whose state is in full precision, too
+        weights = own if has_master else kept_in("weights", is_stored=is_stored)
+        _say_format(counter, [optimizer.flat], weights)
         adam = optimizer.optimizer
         state = adam.state_of(optimizer.parameters, kahan=adam.param_groups[0]["kahan"])
-        for what in state.keys() & _STORED.keys():
+        for what in state.keys() & _STORED.keys() if not has_master else ():
             _say_format(counter, [state[what]], kept_in(_STORED[what], is_stored=is_stored))
 
 
@@ -144,13 +158,19 @@ def _kept(learner: Learner, replay: Sequence[torch.Tensor]) -> dict[str, list[to
             kept.setdefault("master weights", []).append(optimizer.parameters)
     for average in learner.averages.values():
         kept.setdefault("targets", []).append(average.average)
-        others = [x for x in vars(average).values() if isinstance(x, torch.Tensor) and x.dim()]
-        if others := [x for x in others if x is not average.average]:
-            kept.setdefault("sums behind targets", []).extend(others)
+        if behind := _behind(average):
+            kind = "master weights" if isinstance(average, MasterEMA) else "sums behind targets"
+            kept.setdefault(kind, []).extend(behind)
     for optimizer in learner.optimizers.values():
         for name, x in _state_of(optimizer):
             kept.setdefault(_KINDS.get(name, "scales and steps"), []).append(x)
     return kept | ({"replay": list(replay)} if replay else {})
+
+
+def _behind(average: MovingAverage) -> list[torch.Tensor]:
+    """What an average keeps beside itself: sums, what rounding has lost of them, itself in full precision."""
+    held = [x for x in (*vars(average).values(), *average.state_dict().values()) if isinstance(x, torch.Tensor)]
+    return list({id(x): x for x in held if x.dim() and x is not average.average}.values())
 
 
 def _state_of(optimizer: NetworkOptimizer) -> Iterator[tuple[str, torch.Tensor]]:
