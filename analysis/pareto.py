@@ -36,7 +36,7 @@ def pareto(
 
     Args:
         directory: the folder of a sweep, in which ``roundoff cost`` has counted; ``bits`` needs no costs.
-        cost: ``bits``, ``bytes``, ``bops``, ``memory`` or ``energy``.
+        cost: ``bits``, ``bytes``, ``bops``, ``memory``, ``sent`` or ``energy``.
         margin: what difference is too small to matter, as a fraction of fp32's mean score.
         model: whose figures ``energy`` takes.
         reference: settings of the runs that others are compared with, as for ``against``; None: ``format`` fp32.

@@ -63,8 +63,8 @@ def plot(
     ``curves-environments`` and ``curves-batch_size``, if that varies; ``comparison`` and ``heatmap``, if something
     besides task, format and seed varies; ``hyperparameters``, if several numbers do; ``exponents``, ``gradients`` and
     ``norms``, if runs were observed; ``differences``, if runs kept their networks; ``pareto-bits``, ``pareto-bytes``,
-    ``pareto-bops``, ``pareto-memory`` and ``pareto-energy``, if ``roundoff cost`` has counted what a step costs.
-    The same runs give the same bytes. Each file is replaced as a whole.
+    ``pareto-bops``, ``pareto-memory``, ``pareto-sent`` and ``pareto-energy``, if ``roundoff cost`` has counted what a
+    step costs. The same runs give the same bytes. Each file is replaced as a whole.
 
     Args:
         directory: the folder of a sweep, or of runs.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
 import yaml
@@ -20,6 +20,7 @@ from roundoff.searches import allocation, ask
 
 from ..analysis import difference, equivalence, in_words
 from .costs import counted_steps
+from .errors import SweepError
 from .language.cheapest import arithmetic, candidate, cost_by, fixed_units, found_units
 from .language.run import Run, run_id
 from .language.search_goal import REFERENCE
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
-    from ..simulate import CountedSteps
+    from ..simulate import CostModel, CountedSteps
     from .folder.directory import SweepDirectory
     from .language.plan import Plan
     from .subjects.subject import RunConfig
@@ -47,7 +48,7 @@ class Allocation:
     """What a search for the cheapest has found; ``print`` it.
 
     Attributes:
-        by: the cost that was made small.
+        by: the cost that was made small; a model by its name.
         chosen: the format of each part that has one; the others stay in fp32.
         arithmetic: the same as keys of a run: ``policy``, or ``storage``.
         cost: of a step, or what is kept; None where the model has no number.
@@ -58,6 +59,8 @@ class Allocation:
         answer: of the test with these seeds: ``equivalent within 5 %``, ``not shown``, ...; empty as long as they have
             not ended.
         finished: whether nothing is left to be run.
+        source: of the model and its unit, where a model says what is cheap.
+        unpriced: what the model has no number for, by the part that it was left out for.
     """
 
     by: str
@@ -70,20 +73,28 @@ class Allocation:
     seeds: int
     answer: str
     finished: bool
+    source: str = ""
+    unpriced: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
+        left_out = f"\nleft out: {_without_numbers(self.by, self.unpriced)}" if self.unpriced else ""
         if not self.chosen:
             so_far = "" if self.finished else "not finished, so far "
-            return f"{so_far}no part has a cheaper format that passes: {REFERENCE} is the cheapest"
+            return f"{so_far}no part has a cheaper format that passes: {REFERENCE} is the cheapest{left_out}"
         named = ", ".join(f"{unit} {name}" for unit, name in self.chosen.items())
         if not self.finished or not self.answer:
             return f"not finished, so far: {named}"
-        saved = ""
-        if self.cost is not None and self.reference_cost:
-            share = 100 * self.cost / self.reference_cost
-            saved = f"; {self.by} {self.cost:,.0f}, {share:.3g} % of {REFERENCE}'s {self.reference_cost:,.0f}"
         means = f"mean {_shown(self.mean)}, {REFERENCE} {_shown(self.reference)}"
-        return f"{named}{saved}\non {self.seeds} fresh seeds: {self.answer} ({means})"
+        return f"{named}{self._saved()}\non {self.seeds} fresh seeds: {self.answer} ({means}){left_out}"
+
+    def _saved(self) -> str:
+        """The cost beside that of the reference; of a model with its source."""
+        if self.cost is None or not self.reference_cost:
+            return f"; model {self.by} has no number for all of it" if self.source else ""
+        share = f"{100 * self.cost / self.reference_cost:.3g} % of {REFERENCE}'s"
+        if self.source:
+            return f"; model {self.by} {self.cost:,.4g}, {share} {self.reference_cost:,.4g} ({self.source})"
+        return f"; {self.by} {self.cost:,.0f}, {share} {self.reference_cost:,.0f}"
 
 
 @final
@@ -101,9 +112,12 @@ class CheapestArithmetic:
         self._subject = plan.program or AGENTS
         self._imports = allow_imports
         self._counted: dict[str, CountedSteps] = {}
+        self._model = plan.search.model
+        self._by = plan.search.by if self._model is None else self._model.name
         self._choosing = list(plan.runs[: plan.search.choose])
         self._fresh = list(plan.runs[plan.search.choose :])
-        self._choices = _cheapest_first(plan.search.formats)
+        self._choices = _cheapest_first(plan.search.formats, self._model)
+        self.unpriced: dict[str, str] = {}
         self.units = self._in_order()
         self._sign = 1 if plan.metric is None or plan.metric.goal == "maximize" else -1
 
@@ -116,6 +130,10 @@ class CheapestArithmetic:
         for asked, count in questions:
             each |= {chosen["one"]: count for chosen in asked}
         return len(self._plan.runs) + len(self.units) * sum(each.values()) + len(self._fresh)
+
+    def told_unpriced(self) -> str:
+        """What the model has no number for, and which parts are left out for that."""
+        return _without_numbers(self._by, self.unpriced)
 
     def asked(self, store: SweepDirectory) -> list[Run]:
         """The runs that are wanted in view of those that have ended, which are among them."""
@@ -177,7 +195,7 @@ class CheapestArithmetic:
         own, theirs = self._runs(chosen, self._fresh), self._fresh
         known = finished and bool(chosen)
         return Allocation(
-            by=self._goal.by,
+            by=self._by,
             chosen=dict(chosen),
             arithmetic=arithmetic(self._goal, chosen),
             cost=self._cost(candidate(self._goal, base, chosen, self._subject)),
@@ -187,6 +205,8 @@ class CheapestArithmetic:
             seeds=len(self._fresh),
             answer=self._answer(store, own) if known else "",
             finished=finished,
+            source="" if self._model is None else f"{self._model.unit}; source: {self._model.source}",
+            unpriced=self.unpriced,
         )
 
     def _answer(self, store: SweepDirectory, runs: Sequence[Run]) -> str:
@@ -214,6 +234,11 @@ class CheapestArithmetic:
         """
         base = self._plan.runs[0]
         plain = self._cost(base.config)
+        if plain is None:
+            raise SweepError(
+                f"search.by: {_without_numbers(self._by, {REFERENCE: self._without(base.config)})}: there is nothing to"
+                " compare with"
+            )
         units = fixed_units(self._goal, base.config)
         if units is None:
             units = found_units(self._goal, self._count(base.config).cost)
@@ -221,25 +246,43 @@ class CheapestArithmetic:
         for unit in units:
             config = candidate(self._goal, base, {unit: self._choices[0]}, self._subject)
             cost = self._cost(config)
-            if plain is not None and cost is not None and cost < plain:
+            if cost is None:
+                self.unpriced[unit] = self._without(config)
+            elif cost < plain:
                 lost = self._count(config).led_astray(self._count(base.config))
                 worth[unit] = (plain - cost) / lost if lost else math.inf
         return sorted(worth, key=worth.__getitem__, reverse=True)
 
     def _cost(self, config: RunConfig) -> float | None:
-        return cost_by(self._goal.by, self._count(config).cost)
+        return cost_by(self._by, self._count(config).cost)
+
+    def _without(self, config: RunConfig) -> str:
+        """What the model has no number for."""
+        return "; ".join(self._count(config).cost["models"][self._by]["without"])
 
     def _count(self, config: RunConfig) -> CountedSteps:
         key = json.dumps({name: value for name, value in config.as_json().items() if name != "seed"}, sort_keys=True)
         if key not in self._counted:
-            self._counted[key] = counted_steps(config, self._imports)
+            models = () if self._model is None else (self._model,)
+            self._counted[key] = counted_steps(config, self._imports, models)
         return self._counted[key]
 
 
-def _cheapest_first(names: Sequence[str]) -> list[str]:
+def _without_numbers(model: str, unpriced: Mapping[str, str]) -> str:
+    """Says what a model has no number for, and for which parts."""
+    listed = ", ".join(f"{unit} ({products})" for unit, products in unpriced.items())
+    return f"model {model} has no number for all products of {listed}"
+
+
+def _cheapest_first(names: Sequence[str], model: CostModel | None) -> list[str]:
+    """Formats in the order of what a product of two of them costs by a model, and of their bits."""
     from .subjects.program_keys import format_named  # noqa: PLC0415  imports torch, which costs seconds
 
-    return sorted(names, key=lambda name: format_named(name).bits_per_number)
+    def cost(name: str) -> tuple[float, float]:
+        price = 0.0 if model is None else model.price(name, name, REFERENCE)
+        return (math.inf if price is None else price, format_named(name).bits_per_number)
+
+    return sorted(names, key=cost)
 
 
 def _mean(store: SweepDirectory, runs: Sequence[Run]) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ COLUMNS = ("macs", "bops", "bytes_moved", "bytes_kept", "bytes_peak")
 
 def read_costs(directory: str | Path, warnings: list[str]) -> dict[str, dict[str, Any]]:
     """The costs of a step by run, with these columns and the models that were asked; empty where none were counted.
+
+    ``bytes_sent`` is not a number where nothing is sent.
 
     Args:
         directory: the folder of a sweep.
@@ -30,6 +33,7 @@ def read_costs(directory: str | Path, warnings: list[str]) -> dict[str, dict[str
                 continue
             cost: dict[str, Any] = {name: float(entry[name]) for name in ("macs", "bops", "bytes_kept", "bytes_peak")}
             cost["bytes_moved"] = float(entry["bytes_read"]) + float(entry["bytes_written"])
+            cost["bytes_sent"] = math.fsum(map(float, entry["sent"].values())) if entry.get("sent") else math.nan
             cost["uncounted"] = [str(name) for name in entry["uncounted"]]
             cost["models"] = {str(name): dict(model) for name, model in entry["models"].items()}
             costs |= {str(run): cost for run in entry["runs"]}

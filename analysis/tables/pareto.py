@@ -32,6 +32,7 @@ KINDS = {
     "bytes": CostKind("bytes_moved", "bytes moved in a step"),
     "bops": CostKind("bops", "bit operations of a step"),
     "memory": CostKind("bytes_kept", "bytes kept between steps"),
+    "sent": CostKind("bytes_sent", "size in bytes of a message: weights to an actor, or gradients of a learner"),
     "energy": CostKind("models", "energy of the products of a step"),
 }
 """The costs by which ``roundoff pareto`` and the figures go, by name."""

@@ -74,6 +74,10 @@ class CostModel:
         for key in ("name", "source", "unit"):
             if not isinstance(description.get(key), str) or not description[key].strip():
                 raise FormatError(f"a cost model needs {key}, a text: figures are never shown without it")
+        if description["name"] in MODELS:
+            raise FormatError(
+                f"a cost model of one's own needs another name than {description['name']}: that one is there"
+            )
         return CostModel(
             str(description["name"]),
             str(description["source"]),

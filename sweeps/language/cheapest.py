@@ -67,14 +67,15 @@ def found_units(goal: SearchGoal, counted: Mapping[str, Any]) -> list[str]:
 
 
 def cost_by(by: str, counted: Mapping[str, Any]) -> float | None:
-    """A cost of a step that was counted, by its name in ``search.by``; None where a model has no number for it."""
+    """A cost of a step that was counted, by its name; None where a model has no number for some of the products."""
+    if (told := counted["models"].get(by)) is not None:
+        return None if told["value"] is None or told["without"] else float(told["value"])
     moved = float(counted["bytes_read"] + counted["bytes_written"])
     if by == "bits":
         return 8 * moved / float(counted["elements_read"] + counted["elements_written"])
     if by == "bytes":
         return moved
-    value = counted[_SUMS[by]] if by in _SUMS else counted["models"][by]["value"]
-    return None if value is None else float(value)
+    return float(counted[_SUMS[by]])
 
 
 def arithmetic(goal: SearchGoal, chosen: Mapping[str, str]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roundoff.errors import suggestion
+from roundoff.errors import RoundoffError, suggestion
 from roundoff.files import read_bytes
 
 from ..errors import Problem, SweepError, SweepFileError
@@ -24,6 +24,8 @@ from .sweep_file import CASE, SECTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from ...simulate import CostModel
 
 _LARGEST = 1 << 24  # bytes of a file
 _MAX_FILES = 100  # that a sweep may include, in all
@@ -55,6 +57,30 @@ def _content(path: Path) -> bytes:
         with path.open("rb") as file:
             return file.read(_LARGEST)
     return read_bytes(path, _LARGEST)
+
+
+def read_cost_model(name: str) -> CostModel:
+    """A model of what products cost, by its name, or as a YAML file describes it.
+
+    Raises:
+        FormatError: there is no model of this name.
+        SweepError: the file cannot be read, or describes no model.
+    """
+    from ...simulate import CostModel  # noqa: PLC0415  imports torch, which costs seconds
+
+    if not (_is_file_name(name) or Path(name).is_file()):
+        return CostModel.parse(name)
+    try:
+        text = read_bytes(name, _LARGEST).decode()
+    except OSError as error:
+        raise SweepError(f"{name}: cannot be read ({error.strerror}); a cost model's YAML file was wanted") from error
+    except ValueError as error:
+        raise SweepError(f"{name}: is not UTF-8 text; the YAML file of a cost model is") from error
+    described = parse(text, name, needs="a cost model needs at least name, source and unit").plain()
+    try:
+        return CostModel.parse(described if isinstance(described, dict) else {"name": described})
+    except RoundoffError as error:
+        raise SweepError(f"{name}: {error}") from error
 
 
 def read_outline(text: str, source: str, arguments: Sequence[str], program: Program | None = None) -> Outline:
@@ -145,6 +171,8 @@ class _Reader:
             chain: the files that include it, the outermost first.
         """
         found = sections(written_out(document, self.outline), self.outline)
+        if "search" in found:
+            found["search"] = _with_model_beside(found["search"], path)
         for name in alternatives(found["include"]) if "include" in found else ():
             self._include(name, path, chain)
         merge(self.outline, found, own=not chain, strict=strict)
@@ -180,7 +208,20 @@ def _included_file(name: str, path: Path) -> Path | None:
     named = includable_files()
     if name in named:
         return named[name]
-    return path.parent / name if name.endswith(_FILE_ENDINGS) or "/" in name else None
+    return path.parent / name if _is_file_name(name) else None
+
+
+def _is_file_name(name: str) -> bool:
+    return name.endswith(_FILE_ENDINGS) or "/" in name
+
+
+def _with_model_beside(search: Located, path: Path) -> Located:
+    """The section ``search``; the file of a cost model that it names stands beside that which names it."""
+    by = search.value.get("by") if isinstance(search.value, dict) else None
+    if by is None or not isinstance(by.value, str) or not _is_file_name(by.value):
+        return search
+    beside = Located(str(path.parent / by.value), by.place)
+    return Located({**search.value, "by": beside}, search.place, search.key_places)
 
 
 def _program(document: Located, path: Path, depth: int = 0) -> tuple[Located, Path] | None:

@@ -63,13 +63,16 @@ class Located:
         return self.value
 
 
-def parse(text: str, source: str, *, columns: bool = True) -> Located:
+def parse(
+    text: str, source: str, *, columns: bool = True, needs: str = "a sweep needs at least name and grid"
+) -> Located:
     """Reads one YAML document.
 
     Args:
         text: the document.
         source: what to call it in places.
         columns: whether places say line and column, or, since that helps nobody in an argument, the source alone.
+        needs: what to say of a document in which nothing stands.
 
     Raises:
         SweepFileError: it is no YAML, has duplicate or non-text keys, tags, or is absurdly large.
@@ -88,7 +91,7 @@ def parse(text: str, source: str, *, columns: bool = True) -> Located:
         what = "nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]
         raise SweepFileError([Problem(source, f"is not YAML: {what}")]) from error
     if node is None:
-        raise SweepFileError([Problem(source, "is empty; a sweep needs at least name and grid")])
+        raise SweepFileError([Problem(source, f"is empty; {needs}")])
     reader = _Reader(place)
     result = reader.read(node, 0)
     if reader.problems:

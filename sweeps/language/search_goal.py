@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from roundoff.errors import RoundoffError
+
+from ..errors import SweepError
+from .documents import read_cost_model
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ...simulate import CostModel
     from ..subjects.subject import RunConfig
 
 REFERENCE = "fp32"
-CostName = Literal["bits", "bops", "bytes", "memory", "array-multiplier", "horowitz-45nm"]
+_COSTS = ("bits", "bops", "bytes", "memory")
 PartKind = Literal["role", "module", "operation", "storage"]
 _SHARE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
 _OF_CHEAPEST = ("by", "over", "within", "formats", "choose")
 _UNTIL = re.compile(r"\s*within\s+(\d+(?:\.\d+)?)\s*%\s*")
+
+
+def _model(by: str) -> CostModel | None:
+    return None if by in _COSTS else read_cost_model(by)
 
 
 @final
@@ -33,7 +44,8 @@ class SearchGoal(BaseModel):
         until: ``within 2 %``: how far below the reference's mean (above it, for a metric to be minimized) is good
             enough.
         by: of the cheapest: which cost counts: of a step, the bits of a number that it moves on average, bit
-            operations, bytes moved, what a model says of the products; or the bytes that are kept (``memory``).
+            operations, bytes moved, what a model says of the products, by the model's name or file; or the bytes that
+            are kept (``memory``).
         over: of the cheapest: what gets formats of its own: roles, operations, modules of a program, or what is kept in
             memory by an agent (``storage``).
         within: of the cheapest: ``5 %``: the margin in which it is to be equivalent to fp32.
@@ -47,11 +59,21 @@ class SearchGoal(BaseModel):
     of: Literal["format", "actors.format"] = "format"
     bits: Literal["significand", "exponent", "width"] = "significand"
     until: str = "within 2 %"
-    by: CostName = "bops"
+    by: str = "bops"
     over: PartKind = "role"
     within: str = "5 %"
     formats: tuple[str, ...] = ()
     choose: int = Field(2, ge=1)
+
+    @field_validator("by")
+    @classmethod
+    def _check_by(cls, by: str) -> str:
+        try:
+            _model(by)
+        except RoundoffError as error:
+            costs = "" if isinstance(error, SweepError) else f" (or {', '.join(_COSTS)})"
+            raise ValueError(f"{error}{costs}") from error
+        return by
 
     @field_validator("formats", mode="before")
     @classmethod
@@ -79,6 +101,11 @@ class SearchGoal(BaseModel):
         if self.looks_for == "cheapest" and not self.formats:
             raise ValueError("for: cheapest needs formats: those that a part may get, such as [e5m10, e4m3]")
         return self
+
+    @functools.cached_property
+    def model(self) -> CostModel | None:
+        """The model whose figures count; None where ``by`` is no model."""
+        return _model(self.by)
 
     @property
     def margin(self) -> float:

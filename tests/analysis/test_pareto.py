@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -190,6 +191,26 @@ def test_conditions_and_tasks(tmp_path):
     assert "condition" in text
     assert any("twice" in warning for warning in warnings)
     assert set(pareto(tmp_path, "bytes")[0]["cost"]) == {7.1, 7.2}
+
+
+def test_what_is_sent_is_a_cost_of_those_that_send(tmp_path):
+    """Formats of actors change no byte of an update, but those of the messages with their weights."""
+    root = write(tmp_path, moved=dict.fromkeys(MOVED, 100.0))
+    content = json.loads((root / "costs.json").read_text())
+    sizes = {"fp32": 400, "e5m10": 200, "e5m7": 150}
+    for entry in content["costs"]:
+        if entry["config"]["format"] in sizes:
+            size = float(sizes[entry["config"]["format"]])
+            entry["sent"] = {"a pull of weights by an actor": size - 1, "gradients of a learner, an update": 1.0}
+    (root / "costs.json").write_text(json.dumps(content))
+    table, _, warnings = pareto(root, "sent")
+    sent = by_format(table, "cost")
+    assert {fmt: cost for fmt, cost in sent.items() if not math.isnan(cost)} == sizes
+    assert by_format(table, "front")["e5m7"]
+    assert any("without a cost" in warning and "e5m3" in warning for warning in warnings)
+    (root / "other").mkdir()
+    with pytest.raises(AnalysisError, match="no format has a size in bytes of a message"):
+        pareto(write(root / "other"), "sent")
 
 
 def test_the_command(tmp_path, monkeypatch, capsys):

@@ -1,6 +1,7 @@
 """Searches for the cheapest arithmetic: what is run, what is found, the last word, and the file that a run takes."""
 
 import json
+import re
 import sys
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from roundoff.sweeps import SweepFileError, allocation, plan_text
 from roundoff.sweeps.allocation import CheapestArithmetic
 from roundoff.sweeps.costs import counted_cost
 from roundoff.sweeps.display.dry_run import describe_plan
+from roundoff.sweeps.errors import SweepError
 from roundoff.sweeps.folder.directory import SweepDirectory
 from roundoff.sweeps.language.cheapest import candidate, cost_by
 from roundoff.sweeps.search import run_search
@@ -190,7 +192,7 @@ def test_parts_that_save_much_for_what_they_lose_come_first(folder, monkeypatch)
     saves = {"forward": 10, "backward": 6, "optimizer": 100}
     loses = {"forward": 2.0, "backward": 1.0, "optimizer": torch.inf}
 
-    def counted(config, _):
+    def counted(config, *_):
         (unit,) = [rule["role"] for rule in config.own.policy.get("rules", [])] or [None]
         end = torch.tensor([0.0, 1.0 + loses.get(unit, 0)])
         return CountedSteps({"bops": 200 - saves.get(unit, 0)}, {"all": torch.zeros(2)}, {"all": end})
@@ -201,16 +203,103 @@ def test_parts_that_save_much_for_what_they_lose_come_first(folder, monkeypatch)
     assert CheapestArithmetic(plan).units == ["backward", "forward", "optimizer"]
 
 
-@pytest.mark.parametrize("by", ["bits", "bytes", "memory", "horowitz-45nm", "array-multiplier"])
-def test_any_cost_can_be_made_small(folder, by):
-    plan = planned(folder, f"search={{for: cheapest, by: {by}, over: role, formats: [e5m10]}}")
-    chosen = {"optimizer": "e5m10", "forward": "e5m10"}
+@pytest.mark.parametrize(
+    ("by", "over"),
+    [
+        ("bits", "role"),
+        ("bytes", "role"),
+        ("memory", "role"),
+        ("horowitz-45nm", "module"),
+        ("array-multiplier", "role"),
+    ],
+)
+def test_any_cost_can_be_made_small(folder, by, over):
+    plan = planned(folder, f"search={{for: cheapest, by: {by}, over: {over}, formats: [e5m10]}}")
+    parts = {"role": ("optimizer", "forward"), "module": ("Sequential.0", "Sequential.2")}[over]
+    chosen = dict.fromkeys(parts, "e5m10")
     configs = plan.runs[0].config, candidate(plan.search, plan.runs[0], chosen, plan.program)
     plain, narrow = (cost_by(by, counted_cost(config)) for config in configs)
     if by == "bits":
         assert (16 < narrow < plain, plain) == (True, 32)
     else:
         assert 0 < narrow < plain
+
+
+CHIP = """
+name: my chip
+source: my bench
+unit: pJ
+multiply: {fp32: 4, e5m10: 2, e5m3: 1, e5m2: 3}    # narrower is not cheaper here
+add: {fp32: 1}
+"""
+
+
+def test_the_model_of_a_file_of_ones_own_says_what_is_cheap(folder, monkeypatch, capsys):
+    (folder / "chip.yaml").write_text(CHIP)
+    inside = folder / "elsewhere"
+    inside.mkdir()
+    monkeypatch.chdir(inside)  # the file stands beside the sweep file, as programs do
+    plan = planned(folder, "search={for: cheapest, by: ../chip.yaml, over: module, formats: [e5m10, e5m2, e5m3]}")
+    assert plan.search.model.name == "my chip"
+    text = (folder / "sweep.yaml").read_text().replace("by: bops", "by: chip.yaml").replace("choose: 2", "choose: 1")
+    (folder / "sweep.yaml").write_text(text)
+    plan = planned(folder)
+    search = CheapestArithmetic(plan)
+    assert search._choices == ["e5m3", "e5m10", "e5m2", "e5m7"]  # by the prices; the last one has none
+    plain = counted_cost(plan.runs[0].config, models=[plan.search.model])
+    assert cost_by("my chip", plain) == plain["macs"] * 5
+    found, _ = searched(folder, plan)
+    assert found.chosen["Sequential.2"] == "e5m3"
+    assert (found.by, found.reference_cost) == ("my chip", plain["macs"] * 5)
+    assert "; model my chip " in str(found)
+    assert "(pJ; source: my bench)" in str(found)
+    monkeypatch.chdir(folder)  # as an argument it stands where the command is given
+    options = ["--formats", "e5m3", "--over", "module", "--by", "chip.yaml", "--seeds", "5", "--dry-run"]
+    monkeypatch.setattr("sys.argv", ["roundoff", "allocate", "sweep.yaml", *options])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    assert "a search: Sequential." in capsys.readouterr().out
+
+
+def test_what_a_model_has_no_number_for_is_not_free(folder):
+    """The backward pass multiplies numbers of e5m10 by those of float32, for which the table has no price."""
+    plan = planned(folder, "search={for: cheapest, by: horowitz-45nm, over: role, formats: [e5m10]}")
+    search = CheapestArithmetic(plan)
+    assert search.units == []
+    assert "e5m10 x fp32" in search.unpriced["forward"] or "fp32 x e5m10" in search.unpriced["forward"]
+    assert any("model horowitz-45nm has no number for" in line for line in describe_plan(plan, folder / "out"))
+    found, _ = searched(folder, plan)
+    assert "fp32 is the cheapest\nleft out: model horowitz-45nm has no number for" in str(found)
+    (folder / "half.yaml").write_text("{name: half, source: mine, unit: pJ, multiply: {fp16: 1}, add: {fp32: 1}}")
+    plan = planned(folder, "search={for: cheapest, by: half.yaml, over: role, formats: [e5m10]}")
+    with pytest.raises(SweepError, match=r"model half has no number for .* fp32 \(fp32 x fp32.*nothing to compare"):
+        CheapestArithmetic(plan)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "chip.yaml: cannot be read"),
+        ("", "chip.yaml.*: is empty; a cost model needs at least name"),
+        ("{", "chip.yaml:1:.*is not YAML"),
+        ("bops", "chip.yaml: a cost model needs source"),
+        ("{name: chip, source: me, unit: pJ, multiply: {fp61: 1}}", "chip.yaml: .*fp61"),
+        ("{name: chip, source: me, unit: pJ, multiply: {fp16: 1, fp16: 2}}", "chip.yaml:1:.*duplicate key 'fp16'"),
+        ("{name: horowitz-45nm, source: me, unit: pJ}", "chip.yaml: .*needs another name than horowitz-45nm"),
+        (b"\xff", "chip.yaml: is not UTF-8"),
+    ],
+)
+def test_the_file_of_a_model_with_a_mistake_is_refused_everywhere_alike(folder, content, said, monkeypatch, capsys):
+    if content is not None:
+        (folder / "chip.yaml").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(SweepFileError, match=f"search.by: {said}"):
+        planned(folder, "search.by=chip.yaml")
+    monkeypatch.setattr("sys.argv", ["roundoff", "cost", "sweep.yaml", "--cost-model", "chip.yaml"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    told = capsys.readouterr().err
+    assert re.search(said, told)
+    assert len(told.splitlines()) == 1
 
 
 def test_operations_get_formats_of_their_own(folder):
@@ -232,6 +321,8 @@ def test_operations_get_formats_of_their_own(folder):
     ("overrides", "said"),
     [
         (["search={for: cheapest, formats: [e61]}"], "e61"),
+        (["search={for: cheapest, formats: [e5m2], by: moore}"], "search.by: there is no cost model 'moore'.*bytes"),
+        (["search={for: cheapest, formats: [e5m2], by: 3}"], "search.by: .*valid string, got 3"),
         (["search={for: cheapest, formats: [e5m2], until: within 2 %}"], "got until"),
         (["search={for: best}"], "takes no other keys, got by"),
         (["search={formats: []}"], "needs formats"),

@@ -80,9 +80,9 @@ def pareto(
     directory: Annotated[Path, typer.Argument(help="Folder of a sweep, in which `roundoff cost` has counted.")],
     *,
     cost: Annotated[
-        Literal["bits", "bytes", "bops", "memory", "energy"],
+        Literal["bits", "bytes", "bops", "memory", "sent", "energy"],
         typer.Option(
-            help="Bits of a number; or of a step: bytes moved, bit operations, bytes kept, energy by a model."
+            help="Bits of a number; or of a step: bytes moved, bit operations, bytes kept or sent, energy by a model."
         ),
     ] = "bytes",
     model: Annotated[str | None, typer.Option(help="Of energy, by its name [default: horowitz-45nm].")] = None,
@@ -104,8 +104,11 @@ def allocate(
     *,
     formats: Annotated[str, typer.Option(help="That a part may get beside fp32, with commas, such as e5m10,e4m3.")],
     by: Annotated[
-        Literal["bits", "bops", "bytes", "memory", "array-multiplier", "horowitz-45nm"],
-        typer.Option(help="The cost that is made small; the last two are models."),
+        str,
+        typer.Option(
+            metavar="COST|NAME|FILE.yaml",
+            help="The cost that is made small: bits, bops, bytes, memory, or what a model says, as of --cost-model.",
+        ),
     ] = "bops",
     over: Annotated[
         Literal["role", "module", "operation", "storage"], typer.Option(help="What gets formats of its own.")
@@ -146,11 +149,6 @@ def allocate(
 
 def cost_model(name: str) -> CostModel:
     """A cost model by its name, or from a YAML file."""
-    from roundoff.simulate import CostModel
+    from roundoff.sweeps.language.documents import read_cost_model
 
-    if not Path(name).is_file():
-        return CostModel.parse(name)
-    from roundoff.files import read_bytes
-    from roundoff.sweeps.language.located_yaml import parse  # which needs an extra
-
-    return CostModel.parse(parse(read_bytes(name).decode(errors="replace"), name).plain())
+    return read_cost_model(name)
