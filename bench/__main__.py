@@ -10,6 +10,7 @@ from bench import (
     families,
     folders,
     formats,
+    language,
     launches,
     native,
     pixels,
@@ -32,6 +33,7 @@ formats.main()
 families.main()
 launches.main()
 native.main()
+language.main()
 update.main()
 compiled.main()
 policy_gradient.main()

@@ -15,7 +15,7 @@ from roundoff.simulate import Policy, simulate
 from roundoff.simulate.native.library import VARIABLE
 
 FORMAT = "e5m10"
-_WAYS = {"plain": None, "through Python": "0", "in C++": "1"}
+WAYS = {"plain": None, "through Python": "0", "in C++": "1"}
 
 
 OTHERS = {
@@ -90,14 +90,12 @@ def main() -> None:
         ("two layers of 1024 units, batch 128, Adam", lambda: perceptron(1024, 128), 10),
     ]
     measured = [
-        (what, {name: within(asked, made()) for name, asked in _WAYS.items()}, calls) for what, made, calls in cases
+        (what, {name: within(asked, made()) for name, asked in WAYS.items()}, calls) for what, made, calls in cases
     ]
     for what, policy in OTHERS.items():
-        contestants = {name: within(asked, perceptron(64, 64), policy) for name, asked in _WAYS.items()}
+        contestants = {name: within(asked, perceptron(64, 64), policy) for name, asked in WAYS.items()}
         measured.append((f"two layers of 64 units: {what}", contestants, 10))
-    sac = {
-        name: asking(asked, partial(updates, FORMAT if asked else "fp32", 128, 128)) for name, asked in _WAYS.items()
-    }
+    sac = {name: asking(asked, partial(updates, FORMAT if asked else "fp32", 128, 128)) for name, asked in WAYS.items()}
     rows = []
     for what, contestants, calls in [*measured, ("SAC update, 128 units, batch 128", sac, 1)]:
         taken = interleaved(contestants, rounds=15, seconds=0.1, clock=time.process_time)

@@ -25,7 +25,17 @@ takes 1.6 times as long as in plain float32, compiled about as long.
 PARTS = {
     "performance-agents.md": (
         "Performance: training agents",
-        ["acting", "adapters", "pixels", "policy_gradient", "population", "q_learning", "sampling", "update"],
+        [
+            "acting",
+            "adapters",
+            "language",
+            "pixels",
+            "policy_gradient",
+            "population",
+            "q_learning",
+            "sampling",
+            "update",
+        ],
     ),
     "performance-sweeps.md": ("Performance: sweeps and their folders", ["folders", "store", "sweeps"]),
     "performance-gpu.md": ("Performance: on a GPU", ["launches"]),
@@ -72,6 +82,11 @@ CAPTIONS = {
         Rounding to floats. `copy_` and "into" write to memory that is there; the others allocate, which is most of
         their time at 16 000 000 elements. The last rows are casts of PyTorch's and other libraries (not measured at
         16 000 000). `times_copy`: times the seconds of `copy_`.
+    """,
+    "language": """
+        Reinforcement learning of tiny transformers in bfloat16: a rollout of 256 answers and a step of
+        `examples/reasoning`, and six steps of TRL's GRPOTrainer, by CPU time on one thread, others at work beside it.
+        `engine` rounds weights, too, which is done in Python.
     """,
     "launches": """
         Launching the rounding of 1000 numbers on a GPU, as far as Python takes it: Triton's kernels are compiled for

@@ -1,6 +1,7 @@
 """Runs kept in the repository as text, and put into a sweep's folder again."""
 
 import json
+import math
 from pathlib import Path
 
 import pandas as pd
@@ -468,6 +469,31 @@ def test_divergences_of_rollouts_are_those_that_were_measured():
     assert 2.5 < ratios.loc[2] < 3.5
     bf16, fp16 = (found[found["part"] == name]["kl"].mean() for name in ("bf16", "fp16"))
     assert 58 < bf16 / fp16 < 64
+
+
+ENGINES = {
+    "batches of 8": "batches of 8 answers",
+    "token by token": "token by token, without a cache",
+    "the format": "no format: the trainer in fp32",
+    "cache in FP8": "a cache in FP8 (E4M3, a scale for each row)",
+}
+
+
+def test_engines_of_one_format_are_as_far_apart_as_was_measured():
+    page = (DATA.parents[1] / "rollouts.md").read_text(encoding="utf-8")
+    found = pd.read_csv(DATA.with_name("engines-of-one-format.csv"))
+    assert found["seed"].nunique() == 16
+    means = found.pivot_table(index="engine", columns="format", values="kl")[["bf16", "fp16", "fp32"]]
+    order = means.sort_values(["bf16", "fp16"], kind="stable").iterrows()
+    for name, row in order:
+        cells = " | ".join("" if math.isnan(kl) else f"{kl:.1e}" for kl in row).replace("|  |", "| |")
+        assert f"| {ENGINES.get(name, name)} | {cells} |\n".replace("|  |", "| |") in page, (name, cells)
+    farther = means.div(means.loc["the format"])[["bf16", "fp16"]]
+    for name in ("attention step by step", "sums rounded to the format every 32"):
+        assert farther.loc[name].between(0.7, 1).all()  # "about as far"
+    for name in ("every primitive rounded", "sums in the format"):
+        assert farther.loc[name].between(2, 8).all()
+    assert 10 < farther.loc["cache in FP8", "bf16"] < 11
 
 
 def table_of_reasoning():

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from .baselines import BASELINES
     from .fields import KeyRole, Panel, Positive, key
     from .fixes import FIXES, OPTIONAL_FIXES, PARTS_OF_FIXES
-    from .fp32_policies import without_policy
     from .own_algorithms import WRITTEN
     from .own_algorithms import check as check_own_algorithm
     from .own_algorithms import module_of as module_of_algorithm
@@ -54,7 +53,7 @@ _PLACES = {
     "panels": "registry",
     "remarks": "recursions",
     "said_of": "recursions",
-    "without_policy": "fp32_policies",
+    "without_policy": "registry",
 }
 
 __all__ = [

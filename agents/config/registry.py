@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from .fields import Panel
 
 
+_OF_ONE_FORMAT = frozenset({"every-op", "storage", "mixed-precision", "engine"})
+"""Presets that round to the format of the run and to no other one."""
+
+
 def fields(key: str) -> dict[str, FieldInfo]:
     """What a key is to the algorithms that have it, by algorithm; empty if there is no such key."""
     return _fields(key, _names())
@@ -78,3 +82,16 @@ def leading(config: Mapping[str, Any]) -> str:
 def _names() -> tuple[str, ...]:
     """Soft actor-critic's keys come first, which is their order in files from before there were others."""
     return (*sorted(ALGORITHMS, key=lambda name: name != "sac"), *LIBRARIES, *own_algorithms.known())
+
+
+def without_policy(config: dict[str, Any]) -> dict[str, Any] | None:
+    """The config of a run in fp32, as JSON values, without a policy that rounds nothing there; None for other runs.
+
+    Such a policy is none at all, or a preset that rounds to the run's format alone, without anything beside it. A run
+    with accumulators of its own is another one: which products have them, the policy says.
+    """
+    policy = config.get("policy")
+    alone = isinstance(policy, dict) and set(policy) == {"preset"} and policy["preset"] in _OF_ONE_FORMAT
+    if config.get("format") != "fp32" or config.get("accumulate") is not None or (policy and not alone):
+        return None
+    return {key: value for key, value in config.items() if key != "policy"}

@@ -19,7 +19,7 @@ def even(completions: list[str], **_: object) -> list[float]:
     return [sum(word == "a" for word in text.split()[::2]) / 4 for text in completions]
 
 
-def train(steps: int = 12) -> dict:
+def train(steps: int = 12, hidden: int = 64) -> dict:
     """Trains for some steps, and returns the mean reward of the last four."""
     torch.manual_seed(0)
     words = Tokenizer(models.WordLevel(WORDS, unk_token="<pad>"))
@@ -28,8 +28,8 @@ def train(steps: int = 12) -> dict:
         tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", padding_side="left"
     )
     model = LlamaForCausalLM(LlamaConfig(
-        vocab_size=len(WORDS), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-        pad_token_id=0, eos_token_id=1, bos_token_id=None,
+        vocab_size=len(WORDS), hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=2,
+        num_attention_heads=4, pad_token_id=0, eos_token_id=1, bos_token_id=None,
     ))  # fmt: skip
     settings = GRPOConfig(
         output_dir="grpo", max_steps=steps, per_device_train_batch_size=16, num_generations=8, max_completion_length=8,
