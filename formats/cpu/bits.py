@@ -46,10 +46,11 @@ SCRATCH = 1024
 """How many words a scratch has."""
 
 
-def _scratch(word: types.Type, llvm: ir.Type) -> Any:
-    """A numba function that gives a pointer to ``SCRATCH`` zeros on the stack of the running function.
+def _scratch(word: types.Type, llvm: ir.Type, *, zeros: bool) -> Any:
+    """A numba function that gives a pointer to ``SCRATCH`` words on the stack of the running function.
 
-    No argument can overlap that memory, so that loops over it and an argument are vectorised without a test.
+    They are zeros at first, or else anything: to fill them takes as long as to round a hundred numbers. No argument can
+    overlap that memory, so that loops over it and an argument are vectorised without a test.
     """
 
     @intrinsic  # type: ignore[untyped-decorator]
@@ -58,7 +59,8 @@ def _scratch(word: types.Type, llvm: ir.Type) -> Any:
             words = ir.ArrayType(llvm, SCRATCH)
             with builder.goto_entry_block():
                 place = builder.alloca(words)
-                builder.store(ir.Constant(words, None), place)
+                if zeros:
+                    builder.store(ir.Constant(words, None), place)
             return builder.bitcast(place, llvm.as_pointer())
 
         return types.CPointer(word)(), generate
@@ -76,5 +78,7 @@ right32 = _shift(types.uint32, ir.IntType(32), "right")
 left64 = _shift(types.uint64, ir.IntType(64), "left")
 right64 = _shift(types.uint64, ir.IntType(64), "right")
 
-scratch32 = _scratch(types.uint32, ir.IntType(32))
-scratch64 = _scratch(types.uint64, ir.IntType(64))
+scratch32 = _scratch(types.uint32, ir.IntType(32), zeros=True)
+scratch64 = _scratch(types.uint64, ir.IntType(64), zeros=True)
+unfilled32 = _scratch(types.uint32, ir.IntType(32), zeros=False)
+unfilled64 = _scratch(types.uint64, ir.IntType(64), zeros=False)

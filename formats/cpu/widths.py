@@ -30,6 +30,8 @@ from .bits import (
     right64,
     scratch32,
     scratch64,
+    unfilled32,
+    unfilled64,
 )
 from .content_names import names_in
 
@@ -57,6 +59,8 @@ float_of: Any = ByWidth(float_of32, float_of64)
 left: Any = ByWidth(left32, left64)
 right: Any = ByWidth(right32, right64)
 scratch: Any = ByWidth(scratch32, scratch64)
+unfilled: Any = ByWidth(unfilled32, unfilled64)
+"""A scratch that is no zeros at first."""
 
 WIDTH: Any = ByWidth(uint32(32), uint64(64))
 STORED: Any = ByWidth(uint32(23), uint64(52))

@@ -22,8 +22,7 @@ from ..base.on_device import number_on, where
 from ..base.random_words import random_words
 from ..cpu.numbers.grids import round_channels
 from ..cpu.numbers.grids_nearest import addressed_whole, is_small, round_whole
-from ..cpu.scaled.groups import round_groups
-from ..cpu.scaled.groups_strided import channel_scales
+from ..cpu.scaled.groups import channel_scales, round_groups
 from ..scales.calibration import SMALLEST_SCALE, scales_of
 from ..scales.shared_scale import AXES, ROW, check_block
 

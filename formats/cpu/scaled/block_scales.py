@@ -43,26 +43,16 @@ def _shared_exponent(top: Any, addend: Any, emax: Any) -> Any:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def block_scale(top: Any, addend: Any, emax: Any, emin: Any, largest: Any, tensor_scale: Any) -> Any:
-    """The scale for the largest magnitude ``top``, a pattern.
+def power_scale(top: Any, addend: Any, emax: Any, emin: Any, largest: Any) -> Any:
+    """The power-of-two scale for the largest magnitude ``top``; its first part multiplies.
 
     Args:
-        top: NaN and infinity give a scale that makes all numbers NaN.
+        top: a pattern; NaN and infinity give a scale that makes all numbers NaN.
         addend: added to the float64 pattern of ``top`` before its exponent is read.
         emax: exponent of the largest element.
         emin: exponent of the smallest normal element.
         largest: the largest element, float64.
-        tensor_scale: 0 for a power-of-two scale, which multiplies before; else the tensor's scale, and that of the
-            block divides before.
     """
-    if tensor_scale == real(0.0):
-        return power_scale(top, addend, emax, emin, largest)
-    return scale_in_tensor(top, emin, largest, tensor_scale)
-
-
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def power_scale(top: Any, addend: Any, emax: Any, emin: Any, largest: Any) -> Any:
-    """:func:`block_scale` for a power of two."""
     exponent = _shared_exponent(float64(float_of(top)), addend, emax)
     lift = int64(_LIFT) if LIFTS and top < unsigned(_SMALL) else int64(0)
     after = real(np.nan) if top >= INFINITE else real(_power(-lift))
@@ -72,7 +62,14 @@ def power_scale(top: Any, addend: Any, emax: Any, emin: Any, largest: Any) -> An
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def scale_in_tensor(top: Any, emin: Any, largest: Any, tensor_scale: Any) -> Any:
-    """:func:`block_scale` for NVFP4's blocks."""
+    """The scale of a block of NVFP4 for the largest magnitude ``top``; its first part divides.
+
+    Args:
+        top: a pattern; NaN and infinity give a scale that makes all numbers NaN.
+        emin: exponent of the smallest normal element.
+        largest: the largest element, float64.
+        tensor_scale: the scale of the tensor.
+    """
     ratio = float_of(top) / (real(largest) * tensor_scale)
     own, places, limit = unsigned(_SCALE_EMIN + int64(BIAS)), unsigned(_SCALE_M), real(_SCALE_MAX)
     after = to_element(bits_of(ratio), own, places, limit, unsigned(0), _NEAREST, uint32(0)) * tensor_scale

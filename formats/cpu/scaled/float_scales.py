@@ -6,6 +6,7 @@ the two loops the loop of the element format rounds all numbers.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from numba import njit
 
 from ..addressed import Addressed, Calling, address_of, numbers
 from ..threads import compiled, in_pieces
-from ..widths import INFINITE, MAGNITUDE, ByWidth, bits_of, float_of, real, scratch, unsigned
-from .blocks_strided import STRIP, largest_of_columns, pieces, strip
+from ..widths import INFINITE, ByWidth, bits_of, float_of, real, specialised, unfilled, unsigned
+from .nests import STRIP, extremes, extremes_of_columns, pieces, strip
+from .range_scales import magnitude_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,12 +43,10 @@ def _up_strips(
     source: Any, target: Any, scales: Any, first: Any, last: Any, length: Any, inner: Any, block: Any, largest: Any,
     power_of_two: Any,
 ) -> None:  # fmt: skip
-    tops, factors = scratch(), scratch()
+    unused, tops, factors = unfilled(), unfilled(), unfilled()
     for item in range(first, last):
-        start, rows, columns = strip(item, length, inner, block)
-        largest_of_columns(source, tops, start, rows, columns, inner)
-        strips = (inner + STRIP - 1) // STRIP
-        place = (item // strips) * inner + (item % strips) * STRIP
+        start, rows, columns, place = strip(item, length, inner, block)
+        extremes_of_columns(source, start, rows, columns, inner, unused, tops)
         for j in range(columns):
             scale = _scale(tops[j], largest, power_of_two)
             scales[place + j], factors[j] = scale, bits_of(scale)
@@ -66,16 +66,17 @@ def _up(
         for item in range(first, last):
             within = (item % in_row) * block
             start, count = (item // in_row) * length + within, min(block, length - within)
-            top = unsigned(0)
-            for i in range(count):
-                magnitude = unsigned(bits_of(source[start + i]) & MAGNITUDE)
-                top = magnitude if magnitude > top else top  # noqa: FURB136
-            scale = _scale(top, largest, power_of_two)
+            scale = _scale(unsigned(extremes(source, start, start + count)[1]), largest, power_of_two)
             scales[item] = scale
             for i in range(count):
                 target[start + i] = source[start + i] * scale
     else:
         _up_strips(source, target, scales, first, last, length, inner, block, largest, power_of_two)
+
+
+@cache
+def _up_loop(dtype: torch.dtype) -> Any:
+    return specialised(_up, dtype, key=magnitude_key, two_ended=False)
 
 
 def _down(target: Numbers, scales: Numbers, first: Int, last: Int, length: Int, inner: Int, block: Int) -> None:
@@ -88,11 +89,9 @@ def _down(target: Numbers, scales: Numbers, first: Int, last: Int, length: Int, 
             for i in range(count):
                 target[start + i] = target[start + i] / scale
         return
-    factors = scratch()
+    factors = unfilled()
     for item in range(first, last):
-        start, rows, columns = strip(item, length, inner, block)
-        strips = (inner + STRIP - 1) // STRIP
-        place = (item // strips) * inner + (item % strips) * STRIP
+        start, rows, columns, place = strip(item, length, inner, block)
         for j in range(columns):
             factors[j] = bits_of(scales[place + j])
         for row in range(rows):
@@ -124,7 +123,7 @@ def round_scaled(
     length, _, block = layout
     items, n = pieces(source.numel(), layout), source.numel()
     scales = torch.empty(n // length * -(-length // block), dtype=source.dtype, device="cpu")
-    scale_up = compiled(_up, source.dtype, in_place=target is source)
+    scale_up = compiled(_up_loop(source.dtype), source.dtype, in_place=target is source)
     scale_down = compiled(_down, source.dtype)
     start, into, kept = source.data_ptr(), target.data_ptr(), scales.data_ptr()
     how = (*layout, largest, int(power_of_two))
@@ -148,4 +147,4 @@ def addressed_scaled(
     down = compiled(_down, dtype)
     rest = (element.address(in_place=True), element.parameters, element.calling, address_of(down), STRIP)
     given = numbers((block, int(power_of_two), *rest), (largest,))
-    return Addressed(Calling.SCALED, _up, dtype, given, places=True, part=element)
+    return Addressed(Calling.SCALED, _up_loop(dtype), dtype, given, places=True, part=element)

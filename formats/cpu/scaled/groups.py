@@ -1,124 +1,84 @@
 """Integer quantization of groups of neighbours with a scale each: the compiled loops for CPU, every mode and carrier.
 
-As many groups as a scratch holds are taken at a time: first their ranges, then their scales, then their numbers. Longer
-groups are taken in parts. The scales may also be given.
+Scales may also be given. Channels, which have one scale each and no bounds along the others, have a loop for theirs.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import torch
 from numba import njit
 from numpy import float64, int64
 
-from ..addends import BETWEEN, fill, mode_of, run_in_mode
-from ..bits import SCRATCH, scratch32
+from ..addends import mode_of, run_in_mode
 from ..step_tail import between_steps, on_grid, to_integer
-from ..widths import bits_of, float_of, real, scratch
-from .blocks_strided import pieces
-from .groups_strided import strips_of_groups
-from .range_scales import FIRST, LAST, key_of, range_scale, scale_of
+from ..threads import compiled, in_pieces
+from ..widths import KernelPart, bits_of, float_of, real, signed, specialised, unfilled, unsigned
+from .nests import STRIP, extremes, extremes_of_columns, pieces, rows, strips
+from .range_scales import FIRST, LAST, key_of, range_scale
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import torch
-
     from ...base.modes import How
     from ..arguments import Double, Int, Mode, Numbers, Real, Words
 
+nest: Any = KernelPart()
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def _load(source: Any, first: Any, count: Any, bits: Any, words: Any, settings: Any, given: Any) -> None:
-    fill(words, count, first, settings, given)
-    for i in range(count):
-        bits[i] = bits_of(source[first + i])
+_BY_RANGE: Any = {"key": key_of, "two_ended": True}
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _ends(bits: Any, first: Any, count: Any) -> Any:
-    bottom, top = LAST, FIRST
-    for i in range(count):
-        key = key_of(bits[first + i])
-        bottom = key if key < bottom else bottom  # noqa: FURB136
-        top = key if key > top else top  # noqa: FURB136
-    return bottom, top
+def _from_range(low: Any, high: Any, _group: Any, what: Any) -> Any:
+    _, _, code_min, code_max, symmetric, least, _ = what
+    scale, zero = range_scale(low, high, float64(code_min), float64(code_max), symmetric, least)
+    return bits_of(real(1.0) / scale), bits_of(scale), bits_of(zero), unsigned(0)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _quantize(
-    target: Any, at: Any, count: Any, bits: Any, words: Any, first: Any, scale: Any, zero: Any, low: Any, high: Any,
-    between: Any, mode: Any,
-) -> None:  # fmt: skip
-    inverse = real(1.0) / scale
-    if between == 0:  # as two loops, of which the compiler vectorises this one
-        for i in range(count):
-            steps = to_integer(float_of(bits[first + i]) * inverse, mode, words[first + i])
-            target[at + i] = on_grid(steps, scale, zero, low, high)
-        return
-    for i in range(count):
-        steps = between_steps(float_of(bits[first + i]), inverse, scale, zero, mode, words[first + i])
-        target[at + i] = on_grid(steps, scale, zero, low, high)
+def _known(_low: Any, _high: Any, group: Any, what: Any) -> Any:
+    scales, zeros, _, _, _, _, _ = what
+    return bits_of(real(1.0) / scales[group]), bits_of(scales[group]), bits_of(zeros[group]), unsigned(0)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _long_group(
-    source: Any, target: Any, start: Any, end: Any, bits: Any, words: Any, scale: Any, zero: Any, low: Any, high: Any,
-    between: Any, mode: Any, settings: Any, given: Any,
-) -> None:  # fmt: skip
-    for at in range(start, end, SCRATCH):
-        part = min(int64(SCRATCH), end - at)
-        _load(source, at, part, bits, words, settings, given)
-        _quantize(target, at, part, bits, words, 0, scale, zero, low, high, between, mode)
+def _yes(_shared: Any) -> Any:
+    return True
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _as_it_is(bits: Any, _shared: Any) -> Any:
+    return bits
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _nearest(bits: Any, shared: Any, what: Any, word: Any) -> Any:
+    _, _, low, high, _, _, mode = what
+    inverse, scale, zero = float_of(shared[0]), float_of(shared[1]), float_of(shared[2])
+    return on_grid(to_integer(float_of(bits) * inverse, mode, word), scale, zero, low, high)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def _between(bits: Any, shared: Any, what: Any, word: Any) -> Any:
+    _, _, low, high, _, _, mode = what
+    inverse, scale, zero = float_of(shared[0]), float_of(shared[1]), float_of(shared[2])
+    return on_grid(between_steps(float_of(bits), inverse, scale, zero, mode, word), scale, zero, low, high)
 
 
 def _groups(
-    source: Numbers, target: Numbers, scales: Numbers, zeros: Numbers, first: Int, last: Int, length: Int, _inner: Int,
-    group: Int, known: Int, low: Real, high: Real, symmetric: Int, least: Double, settings: Mode, given: Words,
+    source: Numbers, target: Numbers, scales: Numbers, zeros: Numbers, first: Int, last: Int, length: Int, inner: Int,
+    group: Int, low: Real, high: Real, symmetric: Int, least: Double, settings: Mode, given: Words,
 ) -> None:  # fmt: skip
-    bits, words, mode = scratch(), scratch32(), mode_of(settings)
-    between = settings[BETWEEN]
-    scale_bits, zero_bits = scratch(), scratch()
-    code_min, code_max = float64(low), float64(high)
-    in_row = (length + group - 1) // group
-    item: Any = first
-    while item < last:
-        start, within = (item // in_row) * length + (item % in_row) * group, (item % in_row) * group
-        count = min(group, length - within)
-        groups = min(max(SCRATCH // group, int64(1)), last - item)
-        end = (
-            start + count if groups == 1 else ((item + groups) // in_row) * length + ((item + groups) % in_row) * group
-        )
-        if count <= SCRATCH:
-            _load(source, start, end - start, bits, words, settings, given)
-        offset, place = int64(0), within
-        for k in range(groups):
-            size = min(group, length - place)
-            if known != 0:
-                scale, zero = scales[item + k], zeros[item + k]
-            elif count > SCRATCH:
-                scale, zero = scale_of(source, start, end, code_min, code_max, symmetric, least)
-            else:
-                bottom, top = _ends(bits, offset, size)
-                scale, zero = range_scale(bottom, top, code_min, code_max, symmetric, least)
-            scale_bits[k], zero_bits[k] = bits_of(scale), bits_of(zero)
-            offset += size
-            place = place + group if place + group < length else int64(0)
-        offset, place = int64(0), within
-        for k in range(groups):
-            size = min(group, length - place)
-            scale, zero = float_of(scale_bits[k]), float_of(zero_bits[k])
-            if size > SCRATCH:
-                _long_group(
-                    source, target, start, end, bits, words, scale, zero, low, high, between, mode, settings, given
-                )
-            elif size == 32:
-                _quantize(target, start + offset, 32, bits, words, offset, scale, zero, low, high, between, mode)
-            else:
-                _quantize(target, start + offset, size, bits, words, offset, scale, zero, low, high, between, mode)
-            offset += size
-            place = place + group if place + group < length else int64(0)
-        item += groups
+    what = scales, zeros, low, high, symmetric, least, mode_of(settings)
+    nest(source, target, first, last, length, inner, group, what, settings, given)
+
+
+@cache
+def _loop(dtype: torch.dtype, nest: Any, shared_of: Any, number_of: Any) -> Any:
+    parts = {"nest": nest, "shared_of": shared_of, "is_ready": _yes, "ready": _as_it_is, "number_of": number_of}
+    return specialised(_groups, dtype, **parts, **_BY_RANGE)
 
 
 def round_groups(
@@ -147,7 +107,51 @@ def round_groups(
         how: the mode, and the random bits of stochastic rounding.
         symmetric: whether the zero point is 0.
     """
-    data = (source, target, *(known or (source, source)))
-    rest = (*layout, int(known is not None), *codes, int(symmetric), least)
-    loop, between = _groups if layout[1] == 1 else strips_of_groups, how.rounding != "nearest-even"
-    run_in_mode(loop, how, data, rest, pieces(source.numel(), layout), between=between)
+    data, rest = (source, target, *(known or (source, source))), (*layout, *codes, int(symmetric), least)
+    shared_of, number_of = _known if known else _from_range, _nearest if how.rounding == "nearest-even" else _between
+    loop = _loop(source.dtype, rows if layout[1] == 1 else strips, shared_of, number_of)
+    run_in_mode(loop, how, data, rest, pieces(source.numel(), layout))
+
+
+def _ranges(
+    source: Numbers, scales: Numbers, zeros: Numbers, first: Int, last: Int, outer: Int, length: Int, inner: Int,
+    low: Double, high: Double, symmetric: Int, least: Double,
+) -> None:  # fmt: skip
+    lows, highs = unfilled(), unfilled()
+    for channel in range(first, last, STRIP):
+        channels = min(int64(STRIP), last - channel)
+        if inner == 1:
+            extremes_of_columns(source, channel, outer, channels, length, lows, highs)
+        else:
+            for j in range(channels):
+                bottom, top = LAST, FIRST
+                for row in range(outer):
+                    start = (row * length + channel + j) * inner
+                    smallest, largest = extremes(source, start, start + inner)
+                    bottom, top = min(smallest, bottom), max(largest, top)
+                lows[j], highs[j] = unsigned(bottom), unsigned(top)
+        for j in range(channels):
+            scale, zero = range_scale(signed(lows[j]), signed(highs[j]), low, high, symmetric, least)
+            scales[channel + j], zeros[channel + j] = scale, zero
+
+
+def channel_scales(
+    x: torch.Tensor, length: int, inner: int, codes: tuple[int, int], least: float, *, symmetric: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scales and zero points from minimum and maximum of each channel; the scale is NaN for one not finite.
+
+    Args:
+        x: float32 or float64 on the CPU, its elements filling one gapless piece of memory; not empty.
+        length: the number of channels.
+        inner: the stride of their axis.
+        codes: smallest and largest code.
+        least: no scale is smaller.
+        symmetric: whether the zero point is 0.
+    """
+    scales = torch.empty(length, dtype=x.dtype, device="cpu")
+    zeros = torch.empty_like(scales)
+    kernel = compiled(specialised(_ranges, x.dtype, **_BY_RANGE), x.dtype)
+    data = (x.data_ptr(), scales.data_ptr(), zeros.data_ptr())
+    rest = (x.numel() // (length * inner), length, inner, *codes, int(symmetric), least)
+    in_pieces(lambda first, last: kernel(*data, first, last, *rest), length, x.numel())
+    return scales, zeros

@@ -31,6 +31,12 @@ def key_of(bits: Any) -> Any:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
+def magnitude_key(bits: Any) -> Any:
+    """A pattern without its sign, as a signed integer."""
+    return signed(bits & MAGNITUDE)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
 def ends(source: Any, first: Any, last: Any) -> Any:
     """The keys of minimum and maximum of the numbers from ``first`` to before ``last``."""
     bottom, top = LAST, FIRST

@@ -8,7 +8,7 @@ import torch
 from numba import njit
 
 from roundoff.formats.cpu.content_names import named_after_content
-from roundoff.formats.cpu.scaled.blocks import _rows
+from roundoff.formats.cpu.numbers.grids import _columns
 from roundoff.formats.cpu.widths import specialised
 
 SOURCE = """
@@ -41,9 +41,9 @@ def test_a_change_anywhere_gives_another_name():
 
 
 def test_what_a_real_loop_is_made_of_counts(monkeypatch):
-    rows = specialised(_rows, torch.float32)
-    name = named_after_content(rows).__qualname__
-    assert name.startswith("_rows32_")
+    columns = specialised(_columns, torch.float32)
+    name = named_after_content(columns).__qualname__
+    assert name.startswith("_columns32_")
     from roundoff.formats.cpu.tail import round_shifted
 
     tail_of = specialised(round_shifted, torch.float32)
@@ -51,4 +51,4 @@ def test_what_a_real_loop_is_made_of_counts(monkeypatch):
         tail_of.py_func.__code__.replace(co_consts=(*tail_of.py_func.__code__.co_consts, 7)), {}
     )
     monkeypatch.setattr(tail_of, "py_func", changed)
-    assert named_after_content(rows).__qualname__ != name
+    assert named_after_content(columns).__qualname__ != name
