@@ -1,9 +1,13 @@
 """The examples: their sweep files are plans, and their programs run and learn something, made short."""
 
 import json
+import math
+import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from roundoff.analysis import plot, table
 from roundoff.sweeps import plan_file
@@ -76,3 +80,32 @@ def test_an_example(name, tmp_path):
     assert list(table(tmp_path / "runs")["metric"]) == [plan.metric.name] * 2
     written, _ = plot(tmp_path / "runs")
     assert any(path.name == "summary.csv" for path in written)
+
+
+def test_grpo_clips_the_ratio_and_begins_along_the_policy_gradient():
+    example = SimpleNamespace(**runpy.run_path(str(EXAMPLES / "reasoning" / "train.py")))
+    torch.manual_seed(0)
+    model = example.Model(16, 1)
+    prompts = example.questions(24)[0]
+    answers = example.rollout(model, prompts)
+    advantages = torch.randn(24)
+    still = torch.optim.SGD(model.parameters(), lr=0.0)
+
+    def gradient(*more):
+        old = example.learn(model, still, prompts, answers, advantages, "none", *more)
+        return old, torch.cat([p.grad.flatten().clone() for p in model.parameters()])
+
+    old, plain = gradient()
+    assert torch.allclose(gradient(old, 0.2)[1], plain, rtol=1e-4, atol=1e-7)
+    assert not gradient(old - advantages.sign()[:, None], 0.2)[1].any()  # all have moved too far already
+    assert torch.allclose(gradient(old + 0.1, 0.2)[1], plain * math.exp(-0.1), rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.filterwarnings("ignore:the policy has rules about matrix products")
+def test_the_language_model_learns_by_grpo(tmp_path):
+    plan = plan_file(
+        EXAMPLES / "reasoning" / "sweep.yaml", [*SHORT["reasoning"][1:], "steps=4", "algorithm=grpo", "epochs=2"]
+    )
+    found = run_program(plan.runs[-1].config, plan.metric, tmp_path)
+    assert found["status"] == "done"
+    assert found["values"]["questions"] == 16

@@ -114,12 +114,21 @@ def log_probs(model: Model, prompts: torch.Tensor, tokens: torch.Tensor) -> torc
 
 def learn(
     model: Model, optimizer: torch.optim.Optimizer, prompts: torch.Tensor, answers: Answers, advantages: torch.Tensor,
-    correction: str,
+    correction: str, old: torch.Tensor | None = None, clip: float | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """One step along the policy gradient, and the trainer's log-probabilities of the answers."""
+    """One step along the policy gradient, and the trainer's log-probabilities of the answers.
+
+    With ``clip`` it is GRPO's: the ratio to ``old``, what the trainer said of the answers before it learned from them,
+    counts up to that far from 1 (Shao et al., "DeepSeekMath", equation (3), without its divergence from a reference).
+    """
     found = log_probs(model, prompts, answers.tokens)
-    weights = roundoff.importance_weights(found.detach(), answers.log_probs, correction=correction, threshold=2.0)
-    loss = -(weights * advantages[:, None] * found).mean()
+    old = found.detach() if old is None else old
+    weights = roundoff.importance_weights(old, answers.log_probs, correction=correction, threshold=2.0)
+    gains = advantages[:, None] * found
+    if clip is not None:
+        ratio, a = (found - old).exp(), advantages[:, None]
+        gains = torch.minimum(ratio * a, ratio.clamp(1 - clip, 1 + clip) * a)
+    loss = -(weights * gains).mean()
     optimizer.zero_grad()
     (SCALE * loss).backward()
     with roundoff.exact():
@@ -147,6 +156,8 @@ def solvable(model: Model, count: int, least: float = 0.2, most: float = 0.8) ->
 
 def train(
     correction: Literal["none", "token-truncate", "sequence-mask", "sequence"] = "none",
+    algorithm: Literal["policy gradient", "grpo"] = "policy gradient",
+    epochs: int = 1,
     steps: int = 200,
     lr: float = 3e-4,
     asked_at_once: int = 16,
@@ -157,7 +168,10 @@ def train(
     taught_for: int = 160,
     least: float = 0.2,
 ) -> dict:
-    """Learns to answer ``count`` questions; returns the share of right answers in the last tenth of the steps."""
+    """Learns to answer ``count`` questions; returns the share of right answers in the last tenth of the steps.
+
+    With GRPO advantages are divided by their deviation in a group, and each rollout is learned from ``epochs`` times.
+    """
     model = taught(width, layers, taught_for)
     prompts, answers = solvable(model, count, least)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)
@@ -167,11 +181,16 @@ def train(
         sampled = rollout(model, prompts[chosen])
         reward = (sampled.tokens == answers[chosen]).all(1).float()
         groups = reward.view(-1, samples)
-        advantages = (groups - groups.mean(1, keepdim=True)).flatten()
-        found = learn(model, optimizer, prompts[chosen], sampled, advantages, correction)
+        advantages = groups - groups.mean(1, keepdim=True)
+        if algorithm == "grpo":
+            advantages /= groups.std(1, keepdim=True) + 1e-4
+        old, clip = None, 0.2 if algorithm == "grpo" else None
+        for _ in range(epochs):
+            found = learn(model, optimizer, prompts[chosen], sampled, advantages.flatten(), correction, old, clip)
+            old = found if old is None else old
         rewards.append(reward.mean().item())
         if step % 20 == 0:
-            apart = roundoff.mismatch(found, sampled.log_probs)
+            apart = roundoff.mismatch(old, sampled.log_probs)
             roundoff.log(step, reward=sum(rewards[-20:]) / 20, kl=apart.k3_kl, outside=apart.outside, ess=apart.ess_seq)
     last = rewards[-max(1, steps // 10) :]
     return {"reward": sum(last) / len(last), "questions": len(prompts)}
