@@ -63,6 +63,14 @@ CAPTIONS = {
         One update of algorithms of [other libraries](libraries.md), alone and simulated, with Adam's eps at 1e-4; CPU
         time. A2C and PPO: of a whole rollout. `over_fp32`: times the seconds of fp32.
     """,
+    "counting": """
+        A training step of three layers of 64 units with Adam, batch 64, e5m10: what counting [its cost](cost.md) takes,
+        beside observing. CPU time.
+
+        The same step, with nothing counted, `here` and `there`: in a copy in which simulations tell nobody of operands,
+        modules, steps and stored tensors (`python -m bench.counting COPY`). Two processes take turns; `ratio` is the
+        median of 400, with its quartiles; plain float32 is the control. CPU seconds, others at work beside it.
+    """,
     "compiled": """
         One SAC update, eager and compiled. Reference: a textbook SAC with `torch.nn` and `torch.optim`; e5m10 is
         simulated, with all six fixes.

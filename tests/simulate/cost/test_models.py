@@ -1,6 +1,7 @@
 """Models of cost: prices by format, what they have no number for, and files of one's own."""
 
 import math
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -61,6 +62,19 @@ def test_a_model_of_ones_own_and_what_it_lacks():
     assert told.missing == {"bf16 x bf16, added in fp32": 7}
     assert "model my chip: 191 pJ (source: measured by me)" in told.text
     assert "no number for 7 of bf16 x bf16" in told.text
+
+
+def test_bits_that_are_read_and_written_have_prices_of_their_own():
+    model = CostModel.parse({**OWN, "read": 0.25, "write": 3})
+    assert model.of(products(), {"bytes_read": 8.0, "bytes_written": 100.0}).value == 8 * (8 * 0.25 + 100 * 3)
+
+
+def test_the_table_of_horowitz_is_that_of_the_page():
+    page = " ".join((Path(__file__).parents[3] / "docs" / "cost.md").read_text(encoding="utf-8").split())
+    model = CostModel.parse("horowitz-45nm")
+    assert model.add.keys() == model.multiply.keys()
+    listed = ", ".join(f"{name} {price} + {model.add[name]}" for name, price in model.multiply.items())
+    assert f"{model.unit} of a multiplication and an addition: {listed}; no memory" in page
 
 
 def test_a_model_that_has_no_number_says_nothing_of_energy():
