@@ -37,7 +37,10 @@ PARTS = {
             "update",
         ],
     ),
-    "performance-sweeps.md": ("Performance: sweeps and their folders", ["folders", "store", "sweeps"]),
+    "performance-sweeps.md": (
+        "Performance: sweeps, their folders, and counting costs",
+        ["counting", "folders", "store", "sweeps"],
+    ),
     "performance-gpu.md": ("Performance: on a GPU", ["launches"]),
 }
 # What each table shows, by the name of its file; a paragraph for each table.

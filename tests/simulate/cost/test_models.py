@@ -30,6 +30,8 @@ NOTHING_MOVED = {"bytes_read": 0.0, "bytes_written": 0.0}
         (("e5m10", "fp16", "fp32"), 1.1 + 0.9),
         (("fp32", "fp32", "fp32"), 3.7 + 0.9),
         (("int8", "int8_row", "int32"), 0.2 + 0.1),
+        (("int32", "int32", "int32"), 3.1 + 0.1),
+        (("int16", "int16", "int32"), None),
         (("fp16", "fp16", "e5m10/32"), 1.1 + 0.4),
         (("bf16", "bf16", "fp32"), None),  # the source has none
         (("fp16", "fp32", "fp32"), None),
