@@ -181,6 +181,7 @@ def test_what_learners_send_each_other():
     plain = cost(format="fp32", fixes=[], learners=2, environments=2)["sent"]
     packed = cost(format="fp32", fixes=[], learners=2, environments=2, communicate="e5m2")["sent"]
     assert list(plain.values()) == [weights * 4]
+    assert list(packed) == ["gradients of a learner, an update"]
     assert list(packed.values()) == [weights + 3]  # a byte for each parcel says whether all is finite
 
 
@@ -210,6 +211,7 @@ def test_what_actors_pull():
         fmt: cost(algorithm="td3", format="fp32", fixes=[], environments=2, actors={"count": 1, "format": fmt})["sent"]
         for fmt in ("fp32", "int8")
     }
+    assert {tuple(one) for one in sent.values()} == {("a pull of weights by an actor",)}
     (full,), (packed,) = (one.values() for one in sent.values())
     assert 0 < packed < full
 
