@@ -6,10 +6,9 @@ and no PyTorch.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from roundoff.extras import from_extras
+from roundoff.extras import lazy_names
 
 if TYPE_CHECKING:
     from roundoff.runs.result import Crash, Result
@@ -36,12 +35,15 @@ if TYPE_CHECKING:
     from .environments.tasks import Kind as Kind
     from .environments.tasks import may_import as may_import
     from .environments.tasks import module_of as module_of
+    from .environments.tasks import modules_of_tasks_in as modules_of_tasks_in
     from .programs.population import shared_kind as shared_kind
     from .programs.population import worth_sharing as worth_sharing
     from .run import checkpoint as checkpoint
     from .run.device import open_device as open_device
     from .run.observed import Numerics as Numerics
     from .run.parts import check_run as check_run
+    from .run.profile import Profile as Profile
+    from .run.profile import read_profile as read_profile
     from .run.reporter import Reporter as Reporter
     from .run.stopping import PATIENCE as PATIENCE
     from .run.stopping import Stopped as Stopped
@@ -50,10 +52,12 @@ if TYPE_CHECKING:
     from .run.stopwatch import Stopwatch as Stopwatch
     from .training.blame import LEFT_MOVES as LEFT_MOVES
     from .training.blame import UNROUNDED as UNROUNDED
+    from .training.blame import blame_run as blame_run
     from .training.blame import check_over as check_over
     from .training.blame import units_of_run as units_of_run
     from .training.blame import with_rules as with_rules
     from .training.cost import count_updates as count_updates
+    from .training.export import export_policy as export_policy
 
 _MODULES = {
     "BASELINES": "config.baselines",
@@ -85,20 +89,25 @@ _FOR_OTHER_FOLDERS = {
     "LEFT_MOVES": "training.blame",
     "Numerics": "run.observed",
     "PATIENCE": "run.stopping",
+    "Profile": "run.profile",
     "Reporter": "run.reporter",
     "StopRequest": "run.stopping",
     "Stopped": "run.stopping",
     "Stopwatch": "run.stopwatch",
     "UNROUNDED": "training.blame",
     "adapted": "adapters.settings",
+    "blame_run": "training.blame",
     "check_over": "training.blame",
     "check_run": "run.parts",
     "checkpoint": "run.checkpoint:",  # the module itself
     "count_updates": "training.cost",
+    "export_policy": "training.export",
     "guarded_folder": "actors.stage",
     "may_import": "environments.tasks",
     "module_of": "environments.tasks",
+    "modules_of_tasks_in": "environments.tasks",
     "open_device": "run.device",
+    "read_profile": "run.profile",
     "shared_kind": "programs.population",
     "stopping_on_sigterm": "run.stopping",
     "units_of_run": "training.blame",
@@ -131,12 +140,4 @@ __all__ = [
     "train_together",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    place = _MODULES.get(name) or _FOR_OTHER_FOLDERS.get(name)
-    if place is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, colon, _ = place.partition(":")
-    with from_extras():
-        found = import_module(module if module.startswith("roundoff") else f"{__name__}.{module}")
-        return found if colon else getattr(found, name)
+__getattr__ = lazy_names(__name__, _MODULES | _FOR_OTHER_FOLDERS)

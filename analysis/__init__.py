@@ -1,6 +1,8 @@
 """From folders of runs to statistics, tables and figures."""
 
-from roundoff.extras import from_extras
+from typing import TYPE_CHECKING
+
+from roundoff.extras import from_extras, lazy_names
 
 with from_extras():
     from .against import against
@@ -22,4 +24,27 @@ with from_extras():
     from .statistics.intervals import Interval as Interval
     from .tables import markdown as markdown
 
+if TYPE_CHECKING:
+    from .paper.performance_tables import PERFORMANCE as PERFORMANCE
+    from .paper.performance_tables import performance_page as performance_page
+    from .paper.reproduction import reproduce as reproduce
+    from .plot import TYPES as TYPES
+    from .plot import check_known as check_known
+    from .runs.collect import collect as collect
+    from .tables import quantized as quantized
+    from .tables.summary import records as records
+
 __all__ = ["AnalysisError", "Experiment", "against", "compare", "pareto", "plot", "read_experiment", "report", "table"]
+
+_FOR_THE_COMMAND_LINE = {
+    "PERFORMANCE": "paper.performance_tables",
+    "TYPES": "plot",
+    "check_known": "plot",
+    "collect": "runs.collect",
+    "performance_page": "paper.performance_tables",
+    "quantized": "tables.quantized:",  # the module itself
+    "records": "tables.summary",
+    "reproduce": "paper.reproduction",
+}
+
+__getattr__ = lazy_names(__name__, _FOR_THE_COMMAND_LINE)

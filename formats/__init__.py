@@ -1,5 +1,9 @@
 """What a number format is, and rounding a tensor into it."""
 
+from typing import TYPE_CHECKING
+
+from roundoff.extras import lazy_names
+
 from .families.floats import FloatFormat  # in the order of imports, families are shown
 
 # isort: split
@@ -37,6 +41,17 @@ from .tools.recursions import bits_needed as bits_needed
 from .tools.recursions import least_change as least_change
 from .tools.recursions import reach as reach
 
+if TYPE_CHECKING:
+    from .base.first_use import tried_kinds as tried_kinds
+    from .cpu.c_functions import folder_of_loops as folder_of_loops
+    from .tools.plot import plot_formats as plot_formats
+    from .tools.table import aligned as aligned
+    from .tools.table import describe as describe
+    from .tools.table import facts as facts
+    from .tools.table import format_table as format_table
+    from .tools.table import parsed as parsed
+    from .tools.verify import verify as verify
+
 __all__ = [
     "Beginning",
     "BlockFloatFormat",
@@ -66,3 +81,17 @@ __all__ = [
     "round",
     "unpack",
 ]
+
+_FOR_THE_COMMAND_LINE = {
+    "aligned": "tools.table",
+    "describe": "tools.table",
+    "facts": "tools.table",
+    "folder_of_loops": "cpu.c_functions",
+    "format_table": "tools.table",
+    "parsed": "tools.table",
+    "plot_formats": "tools.plot",
+    "tried_kinds": "base.first_use",
+    "verify": "tools.verify",
+}
+
+__getattr__ = lazy_names(__name__, _FOR_THE_COMMAND_LINE)

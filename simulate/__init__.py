@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from roundoff.extras import lazy_names
+
 from .accumulation.description import Accumulation
 from .blame import Blame, BlameError, blame
 from .compiling.step import CompiledStep, CompileWarning, compile  # noqa: A004  torch.compile's name
@@ -49,9 +51,22 @@ from .watching.lost_numbers import SteppedOptimizers as SteppedOptimizers
 from .watching.lost_numbers import damaged_weight as damaged_weight
 from .watching.lost_numbers import lost_numbers as lost_numbers
 
+# Those below are imported when they are first used: some import pandas, others the compiler.
 if TYPE_CHECKING:
-    from .cost.counter import CostCounter as CostCounter  # which imports pandas
+    from .compiling.program_cache import folder_of_programs as folder_of_programs
+    from .cost.counter import CostCounter as CostCounter
     from .cost.report import Cost as Cost
+    from .native.building import folder_of_natives as folder_of_natives
+    from .native.library import reason_against_native as reason_against_native
+    from .scripts.blaming import blame_script as blame_script
+    from .scripts.children import PythonChildren as PythonChildren
+    from .scripts.measures import Measure as Measure
+    from .scripts.running import Script as Script
+    from .scripts.running import end_as_python as end_as_python
+    from .scripts.running import run_as_main as run_as_main
+    from .scripts.running import show_as_python as show_as_python
+    from .testing.self_check import check_bits as check_bits
+    from .watching.lost_numbers import left_behind as left_behind
 
 __all__ = [
     "Accumulation",
@@ -76,3 +91,22 @@ __all__ = [
     "simulate",
     "store",
 ]
+
+_FOR_OTHER_FOLDERS = {
+    "Cost": "cost.report",
+    "CostCounter": "cost.counter",
+    "Measure": "scripts.measures",
+    "PythonChildren": "scripts.children",
+    "Script": "scripts.running",
+    "blame_script": "scripts.blaming",
+    "check_bits": "testing.self_check",
+    "end_as_python": "scripts.running",
+    "folder_of_natives": "native.building",
+    "folder_of_programs": "compiling.program_cache",
+    "left_behind": "watching.lost_numbers",
+    "reason_against_native": "native.library",
+    "run_as_main": "scripts.running",
+    "show_as_python": "scripts.running",
+}
+
+__getattr__ = lazy_names(__name__, _FOR_OTHER_FOLDERS)

@@ -3,10 +3,9 @@
 The names are imported when they are first used: planning needs PyTorch, and the list of presets must not.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from roundoff.extras import from_extras
+from roundoff.extras import lazy_names
 
 if TYPE_CHECKING:
     from .errors import SweepError, SweepFileError
@@ -14,16 +13,81 @@ if TYPE_CHECKING:
     from .language.run import Run
     from .sweep import Summary, run_sweep
 
+    # isort: split
+    # For the command line, which imports nothing from behind this face; no part of the public interface.
+    from .blame import blame_returns as blame_returns
+    from .catalogue import find_sweep as find_sweep
+    from .catalogue import presets_table as presets_table
+    from .costs import count_costs as count_costs
+    from .costs import runs_in as runs_in
+    from .costs import runs_of_plan as runs_of_plan
+    from .display.dry_run import describe_estimate as describe_estimate
+    from .display.dry_run import describe_plan as describe_plan
+    from .display.progress import ProgressDisplay as ProgressDisplay
+    from .display.progress import RunDisplay as RunDisplay
+    from .display.status_table import exit_status as exit_status
+    from .display.status_table import status_lines as status_lines
+    from .display.status_table import status_values as status_values
+    from .display.status_table import watch_status as watch_status
+    from .folder.status import read_status as read_status
+    from .language import located_yaml as located_yaml
+    from .language.documents import read_cost_model as read_cost_model
+    from .language.plan import plan_run as plan_run
+    from .language.run import run_id as run_id
+    from .language.schema import sweep_schema as sweep_schema
+    from .programs import called as called
+    from .reproduction import find_reproduction as find_reproduction
+    from .reproduction import finished_elsewhere as finished_elsewhere
+    from .reproduction import take_over as take_over
+    from .search import run_search as run_search
+    from .sweep import usable_cores as usable_cores
+    from .workers.local import LocalProcesses as LocalProcesses
+    from .workers.on_ray import RayExecutor as RayExecutor
+    from .workers.pool import Executor as Executor
+
 __all__ = ["Plan", "Run", "Summary", "SweepError", "SweepFileError", "plan_file", "plan_text", "run_sweep"]
 
-_PARTS = (".errors", ".language.plan", ".language.run", ".sweep")
+_MODULES = {
+    "Plan": "language.plan",
+    "Run": "language.run",
+    "Summary": "sweep",
+    "SweepError": "errors",
+    "SweepFileError": "errors",
+    "plan_file": "language.plan",
+    "plan_text": "language.plan",
+    "run_sweep": "sweep",
+}
 
+_FOR_THE_COMMAND_LINE = {
+    "Executor": "workers.pool",
+    "LocalProcesses": "workers.local",
+    "ProgressDisplay": "display.progress",
+    "RayExecutor": "workers.on_ray",
+    "RunDisplay": "display.progress",
+    "blame_returns": "blame",
+    "called": "programs.called:",  # the module itself
+    "count_costs": "costs",
+    "describe_estimate": "display.dry_run",
+    "describe_plan": "display.dry_run",
+    "exit_status": "display.status_table",
+    "find_reproduction": "reproduction",
+    "find_sweep": "catalogue",
+    "finished_elsewhere": "reproduction",
+    "located_yaml": "language.located_yaml:",
+    "plan_run": "language.plan",
+    "presets_table": "catalogue",
+    "read_cost_model": "language.documents",
+    "read_status": "folder.status",
+    "run_id": "language.run",
+    "run_search": "search",
+    "runs_in": "costs",
+    "runs_of_plan": "costs",
+    "status_lines": "display.status_table",
+    "status_values": "display.status_table",
+    "sweep_schema": "language.schema",
+    "take_over": "reproduction",
+    "usable_cores": "sweep",
+    "watch_status": "display.status_table",
+}
 
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        with from_extras():
-            for part in _PARTS:
-                module = import_module(part, __name__)
-                if name in vars(module):
-                    return vars(module)[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(__name__, _MODULES | _FOR_THE_COMMAND_LINE)

@@ -16,16 +16,15 @@ from roundoff.formats import Format
 from roundoff.formats.base import family, first_use
 from roundoff.formats.tools.verify import Check, Verification
 from roundoff.pytorch import private_names
-from roundoff.simulate.compiling import program
-from roundoff.simulate.native.library import reason_against
+from roundoff.simulate.native.library import reason_against_native
 from roundoff.simulate.testing import self_check
 
-doctoring = import_module("roundoff.cli.doctor")
+doctoring, simulating = import_module("roundoff.cli.doctor"), import_module("roundoff.simulate")
 
 
 @pytest.fixture
 def doctor(capsys, monkeypatch):
-    reason_against()  # has the C++ compiled, before a test takes the compiler or the cache away
+    reason_against_native()  # has the C++ compiled, before a test takes the compiler or the cache away
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["roundoff", "doctor", *arguments])
@@ -96,7 +95,7 @@ def test_wrong_kernels_are_broken(doctor, monkeypatch, verify, said):
 
 def test_no_compiler_is_told_and_not_broken(doctor, monkeypatch):
     monkeypatch.setenv("CXX", "there-is-no-such-compiler")
-    monkeypatch.setattr(program, "reason_against_compiling", lambda: "no compiler works")
+    monkeypatch.setattr(simulating, "reason_against_compiling", lambda: "no compiler works")
     status, printed = doctor()
     assert status == 0
     assert "C++ compiler       none: steps run eagerly" in printed
@@ -172,7 +171,7 @@ def test_a_name_that_is_missing_and_a_version_that_was_not_checked_are_told(doct
     monkeypatch.setattr(
         private_names, "missing_names", lambda part: [f"torch._C._of_{part}"] if part == "agents" else []
     )
-    monkeypatch.setattr(program, "reason_against_compiling", lambda: "it was not checked")
+    monkeypatch.setattr(simulating, "reason_against_compiling", lambda: "it was not checked")
     status, printed = doctor()
     assert status == 0
     said = "NOT CHECKED with simulations; compiled steps were not, and run eagerly; it has no torch._C._of_agents"

@@ -6,25 +6,25 @@ it is first used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from roundoff.extras import from_extras
+from roundoff.extras import lazy_names
 
 if TYPE_CHECKING:
+    from .actor_keys import has_actors
     from .baselines import BASELINES
     from .fields import KeyRole, Panel, Positive, key
     from .fixes import FIXES, OPTIONAL_FIXES, PARTS_OF_FIXES
-    from .own_algorithms import WRITTEN
+    from .own_algorithms import WRITTEN, modules_of_algorithms_in
     from .own_algorithms import check as check_own_algorithm
     from .own_algorithms import module_of as module_of_algorithm
     from .quantization_aware import QuantizationAware
     from .recursions import is_about_values, remarks, said_of
-    from .registry import drawn_values, keys, keys_with, leading, panels
+    from .registry import drawn_values, keys, keys_with, leading, panels, without_policy
     from .registry import fields as fields_of
     from .train_config import ALGORITHMS, LIBRARIES, TrainConfig, check_device, check_policy, config_class, config_of
 
-_PLACES = {
+_MODULES = {
     "ALGORITHMS": "train_config",
     "BASELINES": "baselines",
     "FIXES": "fixes",
@@ -44,12 +44,14 @@ _PLACES = {
     "config_of": "train_config",
     "drawn_values": "registry",
     "fields_of": "registry:fields",
+    "has_actors": "actor_keys",
     "is_about_values": "recursions",
     "key": "fields",
     "keys": "registry",
     "keys_with": "registry",
     "leading": "registry",
     "module_of_algorithm": "own_algorithms:module_of",
+    "modules_of_algorithms_in": "own_algorithms",
     "panels": "registry",
     "remarks": "recursions",
     "said_of": "recursions",
@@ -76,22 +78,18 @@ __all__ = [
     "config_of",
     "drawn_values",
     "fields_of",
+    "has_actors",
     "is_about_values",
     "key",
     "keys",
     "keys_with",
     "leading",
     "module_of_algorithm",
+    "modules_of_algorithms_in",
     "panels",
     "remarks",
     "said_of",
     "without_policy",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, called = _PLACES[name].partition(":")
-    with from_extras():
-        return getattr(import_module(f"{__name__}.{module}"), called or name)
+__getattr__ = lazy_names(__name__, _MODULES)

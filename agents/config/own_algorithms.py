@@ -29,7 +29,7 @@ def module_of(algorithm: object) -> str | None:
     return found[1] if found and found[1] not in _LIBRARIES else None
 
 
-def modules_named_in(text: str) -> list[str]:
+def modules_of_algorithms_in(text: str) -> list[str]:
     """The modules of algorithms that a ``key=value`` argument names."""
     key, _, values = text.partition("=")
     found = re.split(r"[\[\],\s\"']+", values) if key == "algorithm" else []

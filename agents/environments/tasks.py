@@ -73,7 +73,7 @@ def module_of(task: str) -> str | None:
     return found[1] if found else None
 
 
-def modules_named_in(text: str) -> list[str]:
+def modules_of_tasks_in(text: str) -> list[str]:
     """The modules of all tasks that are named in a text, such as an argument of a command."""
     return re.findall(rf"{Kind.GYMNASIUM}({NAME}):", text)
 

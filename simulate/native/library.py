@@ -211,7 +211,7 @@ def library() -> Library | None:
     return _loaded
 
 
-def reason_against() -> str:
+def reason_against_native() -> str:
     """Why operations run in Python; empty if they need not."""
     if not is_asked_for():
         return f"{VARIABLE} is 0"

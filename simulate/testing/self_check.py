@@ -99,7 +99,7 @@ def _of_operators() -> BitCheck:
 def _of_plain_operations() -> BitCheck:
     """What runs in C++ has the bits that it has in Python."""
     what = "operations in C++"
-    reason = native.reason_against()
+    reason = native.reason_against_native()
     if reason:
         return BitCheck(what, 0, reason=reason)
     differing, compared = [], 0

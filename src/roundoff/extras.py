@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from roundoff.errors import RoundoffError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 EXTRAS = {
     "sweep": ("pydantic", "yaml", "rich", "pyarrow", "tensorboard", "matplotlib", "scipy", "PIL", "typing_extensions"),
@@ -66,6 +67,26 @@ def from_extras() -> Iterator[None]:
         if told:
             raise told from error
         raise
+
+
+def lazy_names(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a package whose names are imported when they are first used, by :func:`from_extras`.
+
+    Args:
+        package: its name.
+        places: the module of each name, inside the package or as ``roundoff....``; behind a colon, what the name is
+            called there, if it is called otherwise; ``module:`` is the module itself.
+    """
+
+    def look_up(name: str) -> Any:
+        if name not in places:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module, colon, called = places[name].partition(":")
+        with from_extras():
+            found = import_module(module if module.startswith("roundoff.") else f"{package}.{module}")
+            return found if colon and not called else getattr(found, called or name)
+
+    return look_up
 
 
 def require(*packages: str) -> None:

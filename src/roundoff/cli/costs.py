@@ -53,8 +53,7 @@ def cost(
     allow_import: AllowImport = None,
 ) -> None:
     """Count what a step costs in each arithmetic of a sweep: products, bytes, memory, what is sent."""
-    from roundoff.sweeps.catalogue import find_sweep
-    from roundoff.sweeps.costs import count_costs, runs_in, runs_of_plan
+    from roundoff.sweeps import count_costs, find_sweep, plan_file, runs_in, runs_of_plan
 
     models = [cost_model(name) for name in cost_models or []]
     if Path(sweep).is_dir():
@@ -62,8 +61,6 @@ def cost(
         directory, runs, source = out or Path(sweep), runs_in(sweep), ""
         imports = list(allow_import or ())
     else:
-        from roundoff.sweeps import plan_file
-
         file = find_sweep(sweep)
         imports = allowed_imports(allow_import, overrides or [], file)
         plan = plan_file(file, overrides or ())
@@ -128,10 +125,7 @@ def allocate(
     The same as a sweep of the file with `search: {for: cheapest, ...}` and seeds alone in its grid.
     """
     from roundoff.cli.sweeps import bring_to_end, print_plan
-    from roundoff.sweeps import plan_file
-    from roundoff.sweeps.catalogue import find_sweep
-    from roundoff.sweeps.sweep import usable_cores
-    from roundoff.sweeps.workers.local import LocalProcesses
+    from roundoff.sweeps import LocalProcesses, find_sweep, plan_file, usable_cores
 
     source = find_sweep(file)
     imports = allowed_imports(allow_import, overrides or [], source)
@@ -149,6 +143,6 @@ def allocate(
 
 def cost_model(name: str) -> CostModel:
     """A cost model by its name, or from a YAML file."""
-    from roundoff.sweeps.language.documents import read_cost_model
+    from roundoff.sweeps import read_cost_model
 
     return read_cost_model(name)

@@ -58,10 +58,9 @@ def _examine(*, bits: bool) -> dict[str, Any]:
 
     from roundoff import __version__
     from roundoff.extras import EXTRAS
-    from roundoff.formats.cpu.c_functions import folder_of_loops
+    from roundoff.formats import folder_of_loops
     from roundoff.origin import origin
-    from roundoff.simulate.compiling.program_cache import folder_of_programs
-    from roundoff.simulate.native.building import folder_of_natives
+    from roundoff.simulate import folder_of_natives, folder_of_programs
 
     made_with = origin()
     broken: list[str] = []
@@ -118,7 +117,7 @@ def _pytorch() -> dict[str, Any]:
 
 def _bits(broken: list[str]) -> list[dict[str, Any]]:
     """Samples of what simulations compute, compared with what they should be."""
-    from roundoff.simulate.testing.self_check import check_bits
+    from roundoff.simulate import check_bits
 
     checks = check_bits()
     broken += [
@@ -145,7 +144,7 @@ def _device(name: str) -> dict[str, Any]:
 
 def _kernels(device: str, broken: list[str]) -> dict[str, Any]:
     """Whether rounding on a device is right to the bit, or why it could not be seen."""
-    from roundoff.formats.tools.verify import verify
+    from roundoff.formats import verify
 
     try:
         report = verify(_VERIFIED, device, quick=True)
@@ -173,8 +172,7 @@ def _tried_kernels(device: str) -> tuple[int, list[str]]:
         return 0, []
     import torch
 
-    from roundoff.formats import Format, RandomBits, Rounding, round
-    from roundoff.formats.base.first_use import tried_kinds
+    from roundoff.formats import Format, RandomBits, Rounding, round, tried_kinds
 
     x = torch.ones(2, 64, device=device)
     with warnings.catch_warnings():
@@ -189,16 +187,16 @@ def _tried_kernels(device: str) -> tuple[int, list[str]]:
 
 def _compiler() -> dict[str, Any]:
     """The C++ compiler, and why steps cannot be compiled with it; a machine without one is none that is broken."""
-    from roundoff.simulate.compiling.program import reason_against_compiling
+    from roundoff.simulate import reason_against_compiling
 
     return {"path": shutil.which(os.environ.get("CXX") or "g++"), "reason": reason_against_compiling()}
 
 
 def _native() -> dict[str, Any]:
     """Why plain operations of simulations run in Python; null if they run in C++."""
-    from roundoff.simulate.native.library import reason_against
+    from roundoff.simulate import reason_against_native
 
-    return {"reason": reason_against() or None}
+    return {"reason": reason_against_native() or None}
 
 
 def _cache(kind: str, folder_of: Callable[[], Path | None]) -> dict[str, Any]:
@@ -211,7 +209,7 @@ def _cache(kind: str, folder_of: Callable[[], Path | None]) -> dict[str, Any]:
 
 def _described(found: dict[str, Any]) -> str:
     """Writes as lines what was looked at, and what was found."""
-    from roundoff.formats.tools.table import aligned
+    from roundoff.formats import aligned
 
     own = found["roundoff"]
     rows = [("roundoff", f"{own['version']} in {own['folder']}{_in_brackets(own['commit'])}")]

@@ -21,6 +21,6 @@ def export(
     from roundoff.extras import from_extras
 
     with from_extras():
-        from roundoff.agents.training.export import export_policy
+        from roundoff.agents import export_policy
 
     say(export_policy(run, fmt, output, allow_imports=allowed_imports(allow_import, None)))

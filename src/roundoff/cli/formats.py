@@ -28,12 +28,12 @@ def formats(
         say(KEPT.read_text(encoding="utf-8").rstrip("\n"))
         return
     import_allowed(allow_import)
-    from roundoff.formats.tools.table import describe, facts, format_table, parsed
+    from roundoff.formats import describe, facts, format_table, parsed
 
     if plot and as_json:
         raise typer.BadParameter("--plot draws and --json prints; leave one of them out")
     if plot:
-        from roundoff.formats.tools.plot import plot_formats
+        from roundoff.formats import plot_formats
 
         if not names:
             raise typer.BadParameter("name the formats to draw, as in: roundoff formats --plot e5m10 bf16 posit16")
@@ -55,7 +55,7 @@ def verify(
 ) -> None:
     """Compare rounding on this machine with exact arithmetic, in every mode, and print a certificate."""
     import_allowed(allow_import)
-    from roundoff.formats.tools.verify import verify as verify_formats
+    from roundoff.formats import verify as verify_formats
 
     report = verify_formats(names or None, device, quick=quick)
     say(report)

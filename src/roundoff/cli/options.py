@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pandas import DataFrame
 
-    from roundoff.sweeps.sweep import Summary
+    from roundoff.sweeps import Summary
 
 Overrides = Annotated[
     list[str] | None,
@@ -86,11 +86,11 @@ def allowed_imports(named: list[str] | None, arguments: list[str] | None, beside
 
     They are imported, but for those of tasks, which are when the task is made.
     """
-    from roundoff.agents.config import own_algorithms
-    from roundoff.agents.environments import tasks
+    from roundoff.agents import modules_of_tasks_in
+    from roundoff.agents.config import modules_of_algorithms_in
 
-    algorithms = [module for argument in arguments or () for module in own_algorithms.modules_named_in(argument)]
-    of_tasks = [module for argument in arguments or () for module in tasks.modules_named_in(argument)]
+    algorithms = [module for argument in arguments or () for module in modules_of_algorithms_in(argument)]
+    of_tasks = [module for argument in arguments or () for module in modules_of_tasks_in(argument)]
     import_allowed(named, beside)
     import_allowed(algorithms, beside, "'algorithm'")
     if of_tasks:

@@ -14,8 +14,7 @@ from roundoff.cli.options import AllowImport, import_allowed, say, stoppable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from roundoff.simulate import CostModel, Policy, Simulation
-    from roundoff.simulate.scripts.running import Script
+    from roundoff.simulate import CostModel, Policy, Script, Simulation
 
 AS_PYTHON = {"allow_interspersed_args": False}
 """What stands behind the script belongs to it."""
@@ -101,10 +100,16 @@ def run(
 
     The exit status, output and traceback are those of `python SCRIPT ARGS`.
     """
-    from roundoff.simulate import Simulation
-    from roundoff.simulate.scripts.children import PythonChildren
-    from roundoff.simulate.scripts.running import Script, end_as_python, run_as_main, show_as_python
-    from roundoff.simulate.watching.lost_numbers import SteppedOptimizers, left_behind
+    from roundoff.simulate import (
+        PythonChildren,
+        Script,
+        Simulation,
+        SteppedOptimizers,
+        end_as_python,
+        left_behind,
+        run_as_main,
+        show_as_python,
+    )
 
     _check_folder("--observe-table", observe_table)
     _check_folder("--cost-table", cost_table)
@@ -187,8 +192,7 @@ def _blame(
     threads: int | None,
     imports: Sequence[str],
 ) -> None:
-    from roundoff.simulate.scripts.blaming import blame_script
-    from roundoff.simulate.scripts.measures import Measure
+    from roundoff.simulate import Measure, blame_script
 
     with stoppable("nothing was written"):
         found = blame_script(
@@ -235,13 +239,13 @@ def _with_part(policy: Policy, text: str) -> Policy:
 
 def _described(text: str, source: str) -> Any:
     """What YAML, or a file of it, says."""
-    from roundoff.sweeps.language.located_yaml import parse  # which needs an extra
+    from roundoff.sweeps import located_yaml  # which needs an extra
 
     if Path(text).is_file():
         from roundoff.files import read_bytes
 
         source, text = text, read_bytes(text).decode(errors="replace")
-    return parse(text, source).plain()
+    return located_yaml.parse(text, source).plain()
 
 
 def _policy(format_name: str | None, text: str | None, given: dict[str, Any]) -> Policy:

@@ -38,8 +38,7 @@ def quantize(
 
     from roundoff.agents import Quantization
     from roundoff.agents import quantize as quantize_run
-    from roundoff.analysis.tables.markdown import table
-    from roundoff.analysis.tables.quantized import in_words, of_run, over_runs
+    from roundoff.analysis import markdown, quantized
     from roundoff.files import make_directory, write_bytes
 
     imports = allowed_imports(allow_import, None)
@@ -64,18 +63,16 @@ def quantize(
             }
             about |= {"seed": config.seed, "calibrated": calibrate}
             for quantization, after in found.quantized.items():
-                numbers = of_run(found.original.returns, after.returns, crashed=after.crashed)
+                numbers = quantized.of_run(found.original.returns, after.returns, crashed=after.crashed)
                 rows.append({**about, "in": quantization, **numbers})
     write_bytes(written, pd.DataFrame(rows).to_csv(index=False).encode())
-    say(table(in_words(over_runs(rows))))
+    say(markdown.table(quantized.in_words(quantized.over_runs(rows))))
     say(written)
 
 
 def _runs(directory: Path) -> Mapping[str, tuple[Path, str]]:
     """The folders of the runs to quantize, the one named or those of a sweep that are done, and their conditions."""
-    from roundoff.analysis.errors import AnalysisError
-    from roundoff.analysis.runs.experiment import read_experiment
-    from roundoff.analysis.tables.summary import records
+    from roundoff.analysis import AnalysisError, read_experiment, records
 
     if (directory / "config.json").exists() or not directory.is_dir() or not any(directory.glob("*/")):
         return {directory.resolve().name: (directory, "")}

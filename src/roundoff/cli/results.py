@@ -107,7 +107,7 @@ def collect(
     ],
 ) -> None:
     """Write every record of every run, with the run's settings, as one table; see docs/running-sweeps.md."""
-    from roundoff.analysis.runs.collect import collect as collect_runs
+    from roundoff.analysis import collect as collect_runs
 
     rows, runs, warnings = collect_runs(directories, out)
     print_warnings(warnings)

@@ -26,8 +26,7 @@ from roundoff.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from roundoff.agents import TrainConfig
-    from roundoff.agents.run.profile import Profile
+    from roundoff.agents import Profile, TrainConfig
     from roundoff.simulate import Blame
 
 
@@ -52,13 +51,10 @@ def train(
     ] = False,
 ) -> None:
     """Train one agent, or continue its training."""
+    from roundoff.agents import Stopped, StopRequest, stopping_on_sigterm
     from roundoff.agents import train as train_agent
-    from roundoff.agents.config.actor_keys import has_actors
-    from roundoff.agents.config.recursions import remarks
-    from roundoff.agents.run.stopping import Stopped, StopRequest, stopping_on_sigterm
-    from roundoff.sweeps.display.progress import RunDisplay
-    from roundoff.sweeps.language.plan import plan_run
-    from roundoff.sweeps.language.run import run_id
+    from roundoff.agents.config import has_actors, remarks
+    from roundoff.sweeps import RunDisplay, plan_run, run_id
 
     arguments = [*(overrides or ()), *([f"device={device}"] if device else []), *(["observe=true"] if observe else [])]
     imports = allowed_imports(allow_import, arguments, config)
@@ -128,8 +124,8 @@ def blame(
 
     A run is an agent's, or one of a program: program=train.py:train --measure 'accuracy>=0.9'.
     """
-    from roundoff.agents.training.blame import blame_run
-    from roundoff.sweeps.language.plan import plan_run
+    from roundoff.agents import blame_run
+    from roundoff.sweeps import plan_run
 
     if any(override.startswith("program=") for override in overrides or ()):
         if config or at_least is not None or seeds is not None:
@@ -178,14 +174,12 @@ def _blame_program(
     imports: Sequence[str],
 ) -> Blame:
     """Looks for the operations, modules or roles that a program needs in high precision."""
-    from roundoff.simulate.scripts.blaming import blame_script
-    from roundoff.simulate.scripts.measures import Measure
-    from roundoff.simulate.scripts.running import Script
-    from roundoff.sweeps.programs.called import MODULE, argument_for, config_from
+    from roundoff.simulate import Measure, Script, blame_script
+    from roundoff.sweeps import called
 
-    config = config_from(overrides)
+    config = called.config_from(overrides)
     return blame_script(
-        Script(MODULE, (argument_for(config),), is_module=True),
+        Script(called.MODULE, (called.argument_for(config),), is_module=True),
         config.own.policy_of_run(),
         Measure.parse(measure),
         over=over,
@@ -198,10 +192,7 @@ def _blame_program(
 
 def _blame_returns(config: TrainConfig, directory: Path, workers: int | None, **how: Any) -> None:
     """Brings all runs to their end, shows them meanwhile, and says what each unit costs."""
-    from roundoff.sweeps.blame import blame_returns
-    from roundoff.sweeps.display.progress import ProgressDisplay
-    from roundoff.sweeps.sweep import usable_cores
-    from roundoff.sweeps.workers.local import LocalProcesses
+    from roundoff.sweeps import LocalProcesses, ProgressDisplay, blame_returns, usable_cores
 
     with ProgressDisplay() as display:
         summary, costs = blame_returns(

@@ -32,8 +32,7 @@ from roundoff.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from roundoff.sweeps.language.plan import Plan
-    from roundoff.sweeps.workers.pool import Executor
+    from roundoff.sweeps import Executor, Plan
 
 
 def sweep(
@@ -64,10 +63,7 @@ def sweep(
     ] = False,
 ) -> None:
     """Run every combination of a sweep file; the same command continues a sweep that was stopped."""
-    from roundoff.sweeps import plan_file
-    from roundoff.sweeps.catalogue import find_sweep
-    from roundoff.sweeps.sweep import usable_cores
-    from roundoff.sweeps.workers.local import LocalProcesses
+    from roundoff.sweeps import LocalProcesses, find_sweep, plan_file, usable_cores
 
     source = find_sweep(file)
     imports = allowed_imports(allow_import, [*(overrides or ()), *(only or ())], source)
@@ -87,7 +83,7 @@ def sweep(
                 plan, directory, lambda: LocalProcesses(workers or usable_cores()), compiled, population, imports
             )
         else:
-            from roundoff.sweeps.workers.on_ray import RayExecutor
+            from roundoff.sweeps import RayExecutor
 
             def cluster() -> Executor:
                 return RayExecutor(workers, address, cpus_per_run, gpus_per_run)
@@ -116,10 +112,9 @@ def reproduce(
     population: Population = 8,
 ) -> None:
     """Make a figure or table of a paper: run its sweep, draw it, and set its numbers beside the paper's."""
-    from roundoff.analysis.paper.performance_tables import PERFORMANCE, performance_page
-    from roundoff.sweeps.reproduction import find_reproduction, finished_elsewhere, take_over
-    from roundoff.sweeps.sweep import usable_cores
-    from roundoff.sweeps.workers.local import LocalProcesses
+    from roundoff.analysis import PERFORMANCE, TYPES, check_known, performance_page
+    from roundoff.analysis import reproduce as reproduce_figure
+    from roundoff.sweeps import LocalProcesses, find_reproduction, finished_elsewhere, take_over, usable_cores
 
     if name in PERFORMANCE:
         say(performance_page(name))
@@ -132,9 +127,6 @@ def reproduce(
             say(f"{copies} runs would be copied from folders beside {directory}, where they have ended")
         print_plan(plan, directory, None if no_estimate else workers or usable_cores())
         return
-    from roundoff.analysis.paper.reproduction import reproduce as reproduce_figure
-    from roundoff.analysis.plot import TYPES, check_known
-
     kinds = parts(types)
     check_known("type", kinds, TYPES)
     with stoppable(f"the same command continues; finished runs are kept in {directory}"):
@@ -154,7 +146,7 @@ def reproduce(
 @contextmanager
 def _profiled(directory: Path) -> Iterator[None]:
     """Says after the block where the time of the runs in a folder has gone, of those that have ended."""
-    from roundoff.agents.run.profile import Profile, read_profile
+    from roundoff.agents import Profile, read_profile
     from roundoff.errors import FileError
 
     def say_it() -> None:
@@ -176,7 +168,7 @@ def _profiled(directory: Path) -> Iterator[None]:
 
 def print_plan(plan: Plan, directory: Path, workers: int | None, imports: Sequence[str] = ()) -> None:
     """Says what would be run, and how long that takes unless ``workers`` is None."""
-    from roundoff.sweeps.display.dry_run import describe_estimate, describe_plan
+    from roundoff.sweeps import describe_estimate, describe_plan
 
     for line in describe_plan(plan, directory):
         say(line)
@@ -196,9 +188,7 @@ def bring_to_end(
     imports: Sequence[str] = (),
 ) -> None:
     """Runs a sweep and says how it ended; exits with 1 if runs failed."""
-    from roundoff.sweeps import run_sweep
-    from roundoff.sweeps.display.progress import ProgressDisplay
-    from roundoff.sweeps.search import run_search
+    from roundoff.sweeps import ProgressDisplay, run_search, run_sweep
 
     findings: list[object] = []
     with ProgressDisplay() as display:
@@ -223,8 +213,7 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Print what has become of each run; exit with 0 if all have ended, 1 if some failed, 3 if some are yet to do."""
-    from roundoff.sweeps.display.status_table import exit_status, status_lines, status_values, watch_status
-    from roundoff.sweeps.folder.status import read_status
+    from roundoff.sweeps import exit_status, read_status, status_lines, status_values, watch_status
 
     if watch and as_json:
         raise typer.BadParameter("--watch shows what changes and --json prints once; leave one of them out")
@@ -246,13 +235,13 @@ def presets(
     ] = None,
 ) -> None:
     """List the sweeps that are shipped, as a table; `sweep NAME --dry-run` says how many runs one has."""
-    from roundoff.sweeps.catalogue import presets_table
+    from roundoff.sweeps import presets_table
 
     say(presets_table(text, size))
 
 
 def schema() -> None:
     """Print the JSON Schema of sweep files, for editors."""
-    from roundoff.sweeps.language.schema import sweep_schema
+    from roundoff.sweeps import sweep_schema
 
     say_json(sweep_schema())

@@ -12,8 +12,8 @@ def asked_for(monkeypatch):
     monkeypatch.setenv(library.VARIABLE, "1")
     if library.library() is None:
         if building.compiler():
-            pytest.fail(library.reason_against())
-        pytest.skip(library.reason_against())
+            pytest.fail(library.reason_against_native())
+        pytest.skip(library.reason_against_native())
 
 
 @pytest.fixture

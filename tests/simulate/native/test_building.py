@@ -27,7 +27,7 @@ def test_without_a_compiler_all_goes_through_python_with_one_warning(unloaded, m
     with roundoff.simulate("e5m3") as simulation:  # a second warning would be an error
         pass
     assert simulation._runner._shortcut is None
-    assert library.reason_against() == "there is no C++ compiler"
+    assert library.reason_against_native() == "there is no C++ compiler"
 
 
 def test_a_compiler_that_fails_is_told(unloaded, monkeypatch, tmp_path):
@@ -91,7 +91,7 @@ def test_it_is_switched_off_by_the_environment(monkeypatch):
     with roundoff.simulate("e5m3") as simulation:
         pass
     assert simulation._runner._shortcut is None
-    assert library.reason_against() == "ROUNDOFF_NATIVE is 0"
+    assert library.reason_against_native() == "ROUNDOFF_NATIVE is 0"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
