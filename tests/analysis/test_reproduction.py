@@ -73,7 +73,7 @@ def test_every_figure_of_every_preset_can_be_drawn_and_every_printed_number_has_
     assert str(raised.value) == (
         "'fig1': there is no preset 'baselines-overnight'; allowed are the sizes quick, paper, or, for the size"
         " overnight, the subjects bits-by-role, cheapest-roles, eight-bit-search, eight-bits, next-fix,"
-        " next-fix-limits, quality, significand"
+        " next-fix-limits, quality, rollouts-ppo, significand"
     )
 
 
