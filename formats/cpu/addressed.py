@@ -39,6 +39,8 @@ class Calling(IntEnum):
     LOGARITHM_IN_MODE = 13
     WHOLE = 14
     """How many elements there are, and what one scale for all of them follows from."""
+    SQUARES = 15
+    """Another loop rounds each square of matrices where it stands."""
 
 
 class Numbers(ctypes.Structure):
@@ -92,6 +94,31 @@ class Addressed:
     def address(self, *, in_place: bool) -> int:
         """The address of :meth:`function`, which stays where it is."""
         return address_of(self.function(in_place=in_place))
+
+
+@final
+class AddressedSquares:
+    """Squares of matrices, each rounded as one block by another loop.
+
+    Args:
+        side: of the squares.
+        block: the loop.
+
+    Attributes:
+        calling: its arguments.
+        parameters: the address of what it reads.
+    """
+
+    calling = Calling.SQUARES
+
+    def __init__(self, side: int, block: Addressed) -> None:
+        self._block, self._given = block, numbers((side, block.parameters, block.calling))  # kept alive
+        self.parameters = ctypes.addressof(self._given)
+
+    def address(self, *, in_place: bool) -> int:
+        """The address of the loop of a block, which rounds a copy of each square where it stands."""
+        del in_place
+        return self._block.address(in_place=True)
 
 
 def numbers(whole: Sequence[int], real: Sequence[float] = (), rounding: Rounding = Rounding.NEAREST_EVEN) -> Numbers:

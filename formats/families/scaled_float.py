@@ -15,8 +15,9 @@ from ..arithmetic.cutting import blocks_in, check_axis, cut_squares, in_squares,
 from ..base.errors import FormatError
 from ..base.family import check_integer
 from ..base.layouts import along
-from ..base.modes import Overflow
+from ..base.modes import Overflow, Rounding
 from ..base.names import ALIASES, AXIS_SUFFIX, Beginning, Suffix, format_called, register
+from ..cpu.addressed import Addressed, AddressedSquares
 from ..cpu.scaled.float_scales import addressed_scaled, round_scaled
 from ..cpu.threads import ELEMENTS_PER_THREAD
 from ..scales.shared_scale import AXES, ROW, ScaledByData, check_block
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
     import re
     from collections.abc import Sequence
 
-    from ..base.modes import How, Rounding
-    from ..cpu.addressed import Addressed
+    from ..base.modes import How
 
 _MOST_BITS = 16
 
@@ -169,12 +169,18 @@ class ScaledFloatFormat(ScaledByData):
 
         round_scaled(source, target, layout, self.element.max, rounded, power_of_two=self.power_of_two)
 
-    def addressed(self, dtype: torch.dtype, rounding: Rounding, *, strided: bool = False) -> Addressed | None:
+    def addressed(
+        self, dtype: torch.dtype, rounding: Rounding, *, strided: bool = False
+    ) -> Addressed | AddressedSquares | None:
         """See :meth:`.Family.addressed`."""
         del strided  # one loop for both
         element = self._saturating.addressed(dtype, rounding)
-        if self.axis != -1 or self.square or element is None:
+        if self.axis != -1 or element is None:
             return None
+        if self.square:
+            block = self._rows.addressed(dtype, rounding)
+            is_drawn = rounding is Rounding.STOCHASTIC  # random bits follow the order in the tensor
+            return AddressedSquares(self.block or 0, block) if isinstance(block, Addressed) and not is_drawn else None
         return addressed_scaled(dtype, self.block or 0, self.element.max, element, power_of_two=self.power_of_two)
 
     def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:

@@ -13,7 +13,7 @@ namespace loops {
 enum Calling : int64_t {  // see formats/cpu/addressed.py
   kByAddress, kDrawn, kPosit, kPositInMode, kGrid, kGridInMode, kWrapping, kBlocks, kBlocksInMode,
   kScaled, kTable, kTableInBlocks, kLogarithm, kLogarithmInMode,
-  kWhole,
+  kWhole, kSquares,
 };
 
 struct Loop {
@@ -45,15 +45,15 @@ inline uint64_t mixed(uint64_t x) {
 inline uint64_t base_of(const Random& random) { return mixed(mixed(random.seed) ^ random.step); }
 
 // How a tensor lies that is rounded: how many numbers there are, how many of them lie along the axis of its blocks, and
-// the stride of that axis.
+// the stride of that axis; for squares, how many rows of that length a matrix has.
 struct Shape {
-  int64_t count, length, inner = 1;
+  int64_t count, length, inner = 1, rows = 1;
 };
 
 // Whether a loop wants to know of axes.
 inline bool has_blocks(const Loop& loop) {
   return loop.calling == kBlocks || loop.calling == kBlocksInMode || loop.calling == kScaled ||
-         loop.calling == kTableInBlocks;
+         loop.calling == kTableInBlocks || loop.calling == kSquares;
 }
 
 inline const void* at(int64_t address) { return reinterpret_cast<const void*>(address); }
@@ -163,6 +163,27 @@ void run_scaled(const Loop& loop, const void* source, void* target, const Shape&
   reinterpret_cast<Down>(w[5])(target, scales.data(), 0, pieces, length, inner, block);
 }
 
+// Has a loop round the squares of matrices, of which the last in each row and column may be smaller, each as one block.
+template <class Real>
+void run_squares(const Loop& loop, const Real* source, Real* target, const Shape& shape, const Random& random) {
+  thread_local std::vector<Real> square;
+  const int64_t* w = static_cast<const Numbers*>(loop.parameters)->whole;
+  const Loop block{loop.run, at(w[1]), w[2], loop.draws};
+  const int64_t side = w[0], columns = shape.length;
+  for (int64_t first = 0; first < shape.count; first += shape.rows * columns)
+    for (int64_t row = 0; row < shape.rows; row += side)
+      for (int64_t column = 0; column < columns; column += side) {
+        int64_t high = std::min(side, shape.rows - row), wide = std::min(side, columns - column);
+        square.resize(high * wide);
+        auto each_row = [&](auto copy) {
+          for (int64_t i = 0; i < high; ++i) copy(square.data() + i * wide, first + (row + i) * columns + column);
+        };
+        each_row([&](Real* inside, int64_t place) { std::copy_n(source + place, wide, inside); });
+        run(block, sizeof(Real) == sizeof(float), square.data(), square.data(), {high * wide, high * wide}, random);
+        each_row([&](Real* inside, int64_t place) { std::copy_n(inside, wide, target + place); });
+      }
+}
+
 // Rounds numbers from one place to another, or where they stand; `single`: they are float32.
 inline void run(const Loop& loop, bool single, const void* source, void* target, const Shape& shape, const Random& random) {
   if (loop.calling == kByAddress) {
@@ -180,6 +201,11 @@ inline void run(const Loop& loop, bool single, const void* source, void* target,
     if (!shape.count) return;
     return single ? run_scaled<float>(loop, source, target, shape, random)
                   : run_scaled<double>(loop, source, target, shape, random);
+  }
+  if (loop.calling == kSquares) {
+    if (!shape.count) return;
+    return single ? run_squares(loop, static_cast<const float*>(source), static_cast<float*>(target), shape, random)
+                  : run_squares(loop, static_cast<const double*>(source), static_cast<double*>(target), shape, random);
   }
   const auto& given = *static_cast<const Numbers*>(loop.parameters);
   int64_t settings[10];

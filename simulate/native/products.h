@@ -218,9 +218,18 @@ inline int64_t axis_of(const c10::TensorImpl& x, const Description& how, const C
   return x.dim() - 1 - columns;
 }
 
-// How an operand lies along an axis, (outer, length, inner); see formats/base/layouts.py.
+// Whether an operand is seen in squares, which are those of the transposed matrix, too.
+inline bool has_squares(const Rounding& rounding, bool single) {
+  return (single ? rounding.single : rounding.twofold).calling == loops::kSquares;
+}
+
+// How an operand lies along an axis, (outer, length, inner), see formats/base/layouts.py; or the matrices in it.
 inline loops::Shape shape_of(const c10::TensorImpl& x, const Description& how, const Call& call, const Rounding& rounding,
                              size_t i) {
+  if (x.dim() > 1 && has_squares(rounding, values::type_of(x) == at::kFloat)) {
+    bool as_it_is = x.is_contiguous();  // else it is one transposed matrix
+    return {x.numel(), x.size(as_it_is ? -1 : -2), 1, x.size(as_it_is ? -2 : -1)};
+  }
   if (!rounding.along || !x.dim()) return {x.numel(), x.dim() ? x.size(-1) : 1, 1};
   int64_t axis = axis_of(x, how, call, rounding, i), length = x.size(axis), inner = 1;
   if (x.is_contiguous()) {
@@ -250,6 +259,7 @@ inline bool can_be_seen(const IValue& value, const Description& how, const Call&
     if (convolved && rounding.along && (call.in_groups || !x.numel())) return false;
     if (how.convolves == 2 && rounding.as_forward && i == kGradOutput) return false;
     if (passes(rounding, single)) return true;
+    if (has_squares(rounding, single) && (how.convolves || (x.dim() > 2 && !x.is_contiguous()))) return false;
     return loop_of(rounding, single, 1).run && loop_of(rounding, single, 2).run;
   });
 }

@@ -497,7 +497,7 @@ bool can_round(const Loop& loop, const c10::TensorImpl& x) {
 }
 
 void round(const Loop& loop, const c10::TensorImpl& x, const void* source, void* target, const loops::Random& random) {
-  loops::Shape shape{x.numel(), x.dim() ? x.size(-1) : 1};
+  loops::Shape shape{x.numel(), x.dim() ? x.size(-1) : 1, 1, x.dim() > 1 ? x.size(-2) : 1};
   loops::run(loop, type_of(x) == at::kFloat, source, target, shape, random);
 }
 

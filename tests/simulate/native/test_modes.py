@@ -271,3 +271,30 @@ def test_integers_with_one_scale_have_loops_in_cpp(name, monkeypatch, through_py
             through_python.clear()
             (x[0] @ weight).relu()
         assert {"mm", "relu"}.isdisjoint(through_python)
+
+
+@pytest.mark.parametrize("rounding", ["nearest-even", "up", "stochastic"])
+@pytest.mark.parametrize("name", ["fp8_e4m3_b4_square", "fp8_e5m2_b3_square_pow2"])
+def test_squares_have_loops_in_cpp(name, rounding, monkeypatch, through_python):
+    x = torch.linspace(-2, 3, 210).view(3, 7, 10).sin()
+    broken, weight = x.clone(), torch.linspace(-1, 1, 30).view(10, 3).requires_grad_()
+    broken[0, 0, 0], broken[1, 2, 3], broken[2, 2, :5] = -0.0, float("nan"), 1e-30
+
+    def program():
+        for _ in range(3):
+            parts = [y for z in (x, x.double(), broken, x * 0) for y in (torch.relu(z), z[0].t().tanh(), z[:0] + 1)]
+            parts += [torch.relu(z) for z in (x[0], x[0, 0], x[0, 0, 0], x[:, ::2], x[:, :, :1])]
+            parts += [x @ x.mT, x[0].t() @ x[1], torch.bmm(x.mT, x)]
+            y = x[0] @ weight
+            parts += [y.detach(), *torch.autograd.grad(y.square().mean(), [weight])]
+        return parts
+
+    made = {"rounding": rounding}
+    for policy in (roundoff.Policy(name, **made), roundoff.Policy("fp32", operands=name, **made)):
+        assert_same(both_ways(monkeypatch, program, policy))
+        monkeypatch.setenv(library.VARIABLE, "1")
+        with roundoff.simulate(policy):
+            (x[0].t() @ x[1]).relu()
+            through_python.clear()
+            (x[0].t() @ x[1]).relu()
+        assert {"mm", "relu"}.isdisjoint(through_python) == (rounding != "stochastic")

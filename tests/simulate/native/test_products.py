@@ -48,6 +48,20 @@ POLICIES = {
     "and all operands": roundoff.Policy("e5m10", operands="e5m4", rules=(rule(_ALL, "mxfp8_e4m3_b6"),)),
     "operands in blocks": roundoff.Policy.mixed_precision("mxfp8_e4m3_b6"),
     "everything in rows": roundoff.Policy("fp8_e4m3_row"),
+    "blockwise": roundoff.Policy.fp8("blockwise"),
+    "squares": roundoff.Policy(
+        "e5m10",
+        rules=(rule("weights", "fp8_e4m3_b3_square"), rule(("activations", "gradients"), "fp8_e4m3_b3")),
+    ),
+    "squares in modes": roundoff.Policy(
+        "fp32",
+        rules=(
+            rule("weights", "fp8_e4m3_b5_square_pow2", rounding="up", backward="rounded"),
+            rule("activations", "fp8_e5m2_b4_square"),
+            rule("gradients", "fp8_e5m2_b4_square", rounding="stochastic", product="grad-input"),
+        ),
+    ),
+    "everything in squares": roundoff.Policy("fp8_e5m2_b4_square"),
 }
 
 QUICK = ("rowwise", "mx", "stochastic", "in modes", "as in the forward pass")
@@ -116,7 +130,9 @@ def test_a_product_that_a_checkpoint_has_not_come_to_again_is_of_a_weights_gradi
     assert not torch.equal(found[0][0][2], plain[2])  # the rule is about it
 
 
-@pytest.mark.parametrize("name", ["rowwise", "tensorwise", "mx in bf16", "stochastic", "operands in blocks"])
+@pytest.mark.parametrize(
+    "name", ["rowwise", "tensorwise", "mx in bf16", "stochastic", "operands in blocks", "blockwise"]
+)
 def test_products_do_not_come_through_python(name, through_python):
     net = torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
     optimizer, x = torch.optim.SGD(net.parameters(), lr=0.1), torch.linspace(-1, 1, 40).view(8, 5)
