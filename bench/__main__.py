@@ -7,6 +7,7 @@ from bench import (
     acting,
     adapters,
     compiled,
+    eager,
     families,
     folders,
     formats,
@@ -34,6 +35,7 @@ families.main()
 launches.main()
 native.main()
 language.main()
+eager.main()
 update.main()
 compiled.main()
 policy_gradient.main()

@@ -24,8 +24,12 @@ OTHERS = {
     "mxfp8_e4m3 everywhere": Policy("mxfp8_e4m3"),
     "mixed precision": Policy.mixed_precision(FORMAT),
     "recipe fp8, rowwise": Policy.fp8("rowwise"),
+    "recipe fp8, blockwise": Policy.fp8("blockwise"),
     "recipe mx": Policy.mx(),
     "recipe nvfp4": Policy.nvfp4(),
+    "nvfp4 everywhere": Policy("nvfp4"),
+    "int8 everywhere": Policy("int8"),
+    "int8 by channel (int8_ax0) everywhere": Policy("int8_ax0"),
 }
 
 
