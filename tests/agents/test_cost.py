@@ -43,6 +43,8 @@ def test_products_are_those_that_pytorch_counts_in_a_plain_update():
     assert counted["macs"] == table.macs.sum()
     assert counted["bops"] == counted["macs"] * 32 * 32
     assert counted["uncounted"] == []
+    cells = counted["models"]["array-multiplier"]
+    assert (cells["value"], cells["unit"], cells["without"]) == (counted["macs"] * (24 * 24 + 8), "cells", [])
     assert counted["products"] == [{"a": "fp32", "b": "fp32", "accumulator": "fp32", "macs": counted["macs"]}]
 
 
