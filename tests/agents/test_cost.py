@@ -167,6 +167,15 @@ def test_what_is_counted_of_half_precision_is_what_native_tensors_occupy(monkeyp
         assert abs(own - theirs) < 0.001 * own
 
 
+def test_what_the_cheapest_storage_keeps_is_what_the_page_says():
+    found = {"second_moments": "e5m2", "weights": "e5m10", "targets": "e5m10"}
+    own, plain = (cost(**QUICK, format="fp32", storage=storage)["kept"] for storage in (found, None))
+    bytes_kept = [sum(kept.values()) - kept["replay"] for kept in (own, plain)]
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    share = 100 * bytes_kept[0] / bytes_kept[1]
+    assert f"keeps {bytes_kept[0]:,.0f} bytes, without replay, {share:.0f} % of fp32's {bytes_kept[1]:,.0f}" in page
+
+
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn", "td3"])
 def test_other_algorithms(algorithm):
     keys = {"seed_steps": 20, "replay_capacity": 300} if algorithm != "ppo" else {"horizon": 64}
