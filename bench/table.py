@@ -107,7 +107,7 @@ CAPTIONS = {
     "language": """
         Reinforcement learning of tiny transformers in bfloat16: a rollout of 256 answers and a step of
         `examples/reasoning`, and six steps of TRL's GRPOTrainer, by CPU time on one thread, others at work beside it.
-        `engine` rounds weights, too, which is done in Python.
+        `engine` rounds weights, too, in each operation.
     """,
     "launches": """
         Launching the rounding of 1000 numbers on a GPU, as far as Python takes it: Triton's kernels are compiled for

@@ -90,7 +90,7 @@ class Description(ctypes.Structure):
         ("types", _MASK), ("tensors", _MASK), ("one_source", _NUMBER), ("large", _NUMBER), ("product", _NUMBER),
         ("multiplications", _NUMBER), ("operands", _MASK), ("single_operand", LoopAddresses),
         ("twofold_operand", LoopAddresses), ("exact", ExactArithmetic), ("draws", _NUMBER), ("converts", _NUMBER),
-        ("pieces", _NUMBER), ("following", _NUMBER), ("no_parameters", _NUMBER), ("made", _MASK),
+        ("pieces", _NUMBER), ("following", _NUMBER), ("parameters", _NUMBER), ("made", _MASK),
         ("changed", _MASK), ("products", SeenProducts),
     )  # fmt: skip
 

@@ -59,6 +59,10 @@ class Storages {
   mutable Lock lock_;
 };
 
+// What is done with the parameters among the operands of an operation: nothing; a call with one is left to Python; or the
+// operation sees copies that were rounded.
+enum Parameters : int64_t { kAsTheyAre, kInPython, kRounded };
+
 enum Kind { kData, kOfParameter, kOfLeaf, kUnknown };
 
 // What autograd and its class say of a tensor: as `_look_at` in weights.py.
@@ -80,16 +84,19 @@ inline Kind kind_of(const c10::TensorImpl& x) {
 // The arguments of a call, as weights.py looks at them, to find out whether there is something to be noted of it.
 class Operands {
  public:
-  // `notes_weights`: whether it is noted what is made of weights; `no_parameters`: parameters are rounded before the
-  // operation sees them.
-  Operands(bool notes_weights, bool no_parameters) : notes_weights_(notes_weights), no_parameters_(no_parameters) {}
+  // `notes_weights`: whether it is noted what is made of weights; `parameters`: what is done with parameters.
+  Operands(bool notes_weights, Parameters parameters) : notes_weights_(notes_weights), parameters_(parameters) {}
 
   // Adds an argument with its marks; `changed`: the operation writes to it. False if Python is to look at it first.
-  bool add(const c10::TensorImpl& x, int64_t marks, bool changed) {
-    if (!notes_weights_ && !no_parameters_) return true;
+  // `is_parameter` says whether the operation sees it rounded, if parameters are.
+  bool add(const c10::TensorImpl& x, int64_t marks, bool changed, bool* is_parameter) {
+    if (!notes_weights_ && parameters_ == kAsTheyAre) return true;
     Kind kind = kind_of(x);
     if (kind == kUnknown) return false;
-    if (no_parameters_ && (kind != kData || marks & (kParameter | kLeaf))) return false;
+    bool known = marks & (kParameter | kLeaf);
+    if (parameters_ != kAsTheyAre && kind != kData && !known) return false;
+    if (parameters_ == kInPython && known) return false;
+    *is_parameter = known;
     if (!notes_weights_) return true;
     if ((kind == kOfParameter && !(marks & kParameter)) || (kind == kOfLeaf && !(marks & weights))) return false;
     if (marks & (weights | kNoise)) (changed ? changed_ : marked_) = true;
@@ -102,7 +109,8 @@ class Operands {
   bool say_nothing(bool only_views) const { return only_views || (!changed_ && (!marked_ || data_)); }
 
  private:
-  const bool notes_weights_, no_parameters_;
+  const bool notes_weights_;
+  const Parameters parameters_;
   bool marked_ = false, changed_ = false, data_ = false;
 };
 

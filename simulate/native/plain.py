@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
+    from ...formats import Format
     from .loops import Loops
     from .planned import PlanOfOperation
     from .seen_products import Counted
@@ -52,6 +53,8 @@ OF_NOISE = 64
 """The mark on that of random numbers."""
 OF_MULTIPLIED = (128, 256)
 """Marks on the memory of what forward products have multiplied, and of what they have multiplied with a weight."""
+_IN_PYTHON, _ROUNDED = 1, 2
+"""What is done with parameters that an operation sees rounded; see ``memory.h``."""
 _INSIDE, _UNLESS_GRADIENT, _WEIGHTS = 1, 2, 3
 """What is noted of an operation where rules are about operands of some role; see ``memory.h``."""
 
@@ -115,8 +118,9 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Descri
     meaning = meaning_of(plan.kernel) or StandsFor()
     seen = _of_operands(plan, loops)
     by_role = seen_products(plan, loops)
-    alone = by_role is None and plan.prepares and plan.arithmetic.operands
-    counted = seen_rounded(plan) if alone else []
+    alone = plan.arithmetic.operands if by_role is None and plan.prepares else None
+    of_parameters = _format_of_parameters(plan, loops)
+    counted = seen_rounded(plan) if alone or of_parameters else []
     counts = plan.counts if notes.whole else None
     heeds = bool(counts and (counts.making or counts.writes or counts.noted))
     noted = NOTED * bool(plan.rounds and plan.counts and plan.counts.noted)
@@ -154,7 +158,8 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Descri
     )
     if notes.of_operands:
         made.following = _following(plan)
-        made.no_parameters = plan.prepares and "parameters" in _roles_of_operands(plan)
+        about = plan.prepares and "parameters" in _roles_of_operands(plan)
+        made.parameters = about * (_ROUNDED if of_parameters else _IN_PYTHON)
         made.made = _mask(i for i, views in enumerate(outputs.viewing or (False,) * len(_returns(plan))) if not views)
         made.changed = _mask(position for position, _ in writes_of(plan.operation))
     if meaning.exact is not None:
@@ -166,7 +171,7 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Descri
         made.numbers, made.combining, made.windows = map(_places, (moves.numbers, moves.combining, moves.windows))
         made.types, made.tensors, made.one_source = _places(moves.types), _places(moves.tensors), moves.single
     if by_role is None:
-        return made, [(i, ("", name, str(plan.arithmetic.operands))) for i, name in counted]
+        return made, [(i, ("", name, str(alone or of_parameters))) for i, name in counted]
     made.products, counted_by_role = by_role
     return made, counted_by_role
 
@@ -184,16 +189,13 @@ def _rounds_operands_alone(plan: PlanOfOperation, loops: Loops) -> bool:
     arithmetic = plan.arithmetic
     if plan.multiplies or not _roles_of_operands(plan) <= {*ROLES, "parameters"}:
         return False
-    if arithmetic.of_operands and arithmetic.operands is None:  # only calls without parameters are taken
+    if arithmetic.of_operands and arithmetic.operands is None:  # rules about parameters alone get this far
         return not (arithmetic.scalars == "rounded" and plan.rounds)
     if arithmetic.operands is None or has_blocks(arithmetic.operands):
         return False
     if (arithmetic.scalars == "rounded" and plan.rounds) or not any(_of_operands(plan, loops).values()):
         return False
-    assert plan.operation is not None
-    arguments = schema_of(plan.operation).arguments
-    lists = any("List" in str(argument.type) and "Tensor" in str(argument.type) for argument in arguments)
-    return not lists and meaning_of(plan.kernel) is None
+    return not _takes_lists(plan) and meaning_of(plan.kernel) is None
 
 
 def _modes(plan: PlanOfOperation) -> set[Any]:
@@ -259,8 +261,35 @@ def _of_results(plan: PlanOfOperation, loops: Loops) -> dict[torch.dtype, LoopAd
 
 
 def _of_operands(plan: PlanOfOperation, loops: Loops) -> dict[torch.dtype, LoopAddresses | None]:
-    """The loops that round operands, from one place to another."""
-    operands = plan.arithmetic.operands
+    """The loops that round operands, or parameters among them, from one place to another."""
+    operands, rules = plan.arithmetic.operands, plan.arithmetic.of_operands
+    if operands is None and _roles_of_operands(plan) == {"parameters"}:
+        mode = plan.arithmetic.rounding if rules[-1].rounding is None else rules[-1].rounding
+        return loops.of(_format_of(rules[-1]), Rounding(mode), in_place=False)
     if operands is None:
         return dict.fromkeys(CARRIERS)
     return loops.of(operands, plan.arithmetic.rounding, in_place=False)
+
+
+def _format_of_parameters(plan: PlanOfOperation, loops: Loops) -> Format | None:
+    """The format in which an operation sees parameters, where rounding them is all that is done before it runs."""
+    rules = plan.arithmetic.of_operands
+    if not plan.prepares or plan.arithmetic.operands is not None or _roles_of_operands(plan) != {"parameters"}:
+        return None
+    if plan.multiplies or rules[-1].hadamard or meaning_of(plan.kernel) is not None:
+        return None
+    fmt = _format_of(rules[-1])
+    if has_blocks(fmt) or _takes_lists(plan) or not any(_of_operands(plan, loops).values()):
+        return None
+    return fmt
+
+
+def _format_of(rule: Any) -> Format:
+    fmt: Format = rule.format
+    return fmt
+
+
+def _takes_lists(plan: PlanOfOperation) -> bool:
+    assert plan.operation is not None
+    arguments = schema_of(plan.operation).arguments
+    return any("List" in str(argument.type) and "Tensor" in str(argument.type) for argument in arguments)

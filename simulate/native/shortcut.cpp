@@ -103,7 +103,7 @@ struct Description {
   int64_t pieces;  // 1: it may be run piece by piece, in place; 2: by its variant that writes to a given tensor
   // Where rules are about operands of some role; see memory.h.
   int64_t following;
-  int64_t no_parameters;  // parameters among its operands are rounded before
+  int64_t parameters;  // what is done with those among its operands, which `operands` then is about
   uint64_t made, changed;  // results and arguments that are noted as computed inside
   products::Description products;
 };
@@ -552,17 +552,22 @@ bool sees_products(const products::Description& how, const Simulation& simulatio
   });
 }
 
+// `seen`: the operands that are rounded before.
 bool takes(const Plain& plain, const Simulation& simulation, const IValue* given, size_t count, exact::Rows& rows,
-           products::Call& call) {
+           products::Call& call, uint64_t& seen) {
   const Description& how = plain.how;
+  seen = how.parameters == memory::kRounded ? 0 : how.operands;
   bool notes_weights = how.following == memory::kWeights ||
                        (how.following == memory::kUnlessGradient && at::GradMode::is_enabled());
-  memory::Operands operands(notes_weights, how.no_parameters);
+  memory::Operands operands(notes_weights, static_cast<memory::Parameters>(how.parameters));
   size_t position = 0;
   auto fits = [&](const c10::TensorImpl* x) {
     if (!suits(x, how, simulation)) return false;
     if (!how.following || !is_defined(x) || how.products.tells) return true;
-    return operands.add(*x, simulation.marks_of(*x), has(how.changed, position));
+    bool is_parameter = false;
+    if (!operands.add(*x, simulation.marks_of(*x), has(how.changed, position), &is_parameter)) return false;
+    if (is_parameter && how.parameters == memory::kRounded) seen |= how.operands & uint64_t(1) << position;
+    return true;
   };
   for (; position < count; ++position)
     if (!all_tensors(given[position], fits)) return false;
@@ -574,9 +579,8 @@ bool takes(const Plain& plain, const Simulation& simulation, const IValue* given
           !is_carrier(static_cast<at::ScalarType>(given[i].toInt())))
         return false;
   if (how.product >= 0 && is_large_product(given, how)) return false;
-  if (how.operands)
-    for (size_t i = 0; i < count; ++i)
-      if (has(how.operands, i) && !can_be_seen(given[i], how)) return false;
+  for (size_t i = 0; seen && i < count; ++i)
+    if (has(seen, i) && !can_be_seen(given[i], how)) return false;
   if (how.products.roundings && !sees_products(how.products, simulation, given, count, notes_weights, call)) return false;
   if (how.makes_whole && !gives_numbers(given, count, how)) return false;
   if (how.reads && !(is_finite(given[0]) && is_unchanged(simulation, given[0]))) return false;
@@ -712,11 +716,11 @@ void go_on_in_python(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* 
 }
 
 // Puts rounded copies in the place of operands; returns which.
-uint64_t see(const Description& how, const IValue* given, size_t count, IValue* operands, Draws& draws) {
+uint64_t see(const Description& how, uint64_t which, const IValue* given, size_t count, IValue* operands, Draws& draws) {
   c10::impl::ExcludeDispatchKeyGuard guard(python_and_above);
   uint64_t seen = 0;
   for (size_t i = 0; i < count; ++i) {
-    if (!has(how.operands, i) || !is_seen_rounded(given[i])) continue;
+    if (!has(which, i) || !is_seen_rounded(given[i])) continue;
     const at::Tensor& x = given[i].toTensor();
     at::Tensor rounded = at::_ops::empty_like::call(x, std::nullopt, std::nullopt, std::nullopt, std::nullopt,
                                                     std::nullopt);
@@ -860,12 +864,12 @@ void run_whole(Plain& plain, Simulation& simulation, const exact::Rows& rows, Dr
   plain.left_whole.fetch_add(1, std::memory_order_relaxed);
 }
 
-void run(Plain& plain, Simulation& simulation, const exact::Rows& rows, const products::Call& call, Draws draws,
-         const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+void run(Plain& plain, Simulation& simulation, const exact::Rows& rows, const products::Call& call, uint64_t which,
+         Draws draws, const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   const Description& how = plain.how;
   size_t count = op.schema().arguments().size(), made = op.schema().returns().size();
   c10::SmallVector<IValue, 8> given(stack->end() - count, stack->end());
-  uint64_t seen = how.operands ? see(how, given.data(), count, stack->data() + stack->size() - count, draws) : 0;
+  uint64_t seen = which ? see(how, which, given.data(), count, stack->data() + stack->size() - count, draws) : 0;
   if (how.products.roundings) {
     products::remember(how.products, call, simulation.remembered, given.data(), count);
     if (!how.products.separates)
@@ -926,7 +930,8 @@ bool takes_saved(const c10::TensorImpl* x) {
       const_cast<c10::TensorImpl*>(x)));
   exact::Rows rows;
   products::Call call;
-  if (!takes(*plain, *simulation, &given, 1, rows, call)) return false;
+  uint64_t seen;
+  if (!takes(*plain, *simulation, &given, 1, rows, call, seen)) return false;
   plain->calls.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
@@ -944,8 +949,9 @@ class Kernel final : public c10::OperatorKernel {
         Draws draws(*simulation, counts);
         exact::Rows rows;
         products::Call call;
-        if (takes(*plain, *simulation, given, count, rows, call))
-          return run(*plain, *simulation, rows, call, draws, op, keys, stack);
+        uint64_t seen;
+        if (takes(*plain, *simulation, given, count, rows, call, seen))
+          return run(*plain, *simulation, rows, call, seen, draws, op, keys, stack);
         rows.clear();
         if (counts_up(given, plain->how, *simulation) && finds_exact(plain->how, given, count, rows))
           return run_whole(*plain, *simulation, rows, draws, op, keys, stack);
