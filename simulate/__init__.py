@@ -37,6 +37,7 @@ from .blame import search as search
 from .compiling.population import PopulationStep as PopulationStep
 from .compiling.population import reason_against_sharing as reason_against_sharing
 from .compiling.program import reason_against_compiling as reason_against_compiling
+from .compiling.slots import Slots as Slots
 from .cost.models import MODELS as MODELS
 from .cost.step import CountedSteps as CountedSteps
 from .cost.step import learned as learned

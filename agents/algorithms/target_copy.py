@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from copy import copy
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 
@@ -40,14 +39,3 @@ class TargetCopy(TraceableAverage):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes nothing over."""
-
-    @property
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The copy."""
-        return {"average": self.average}
-
-    def bound_to(self, tensors: dict[str, torch.Tensor]) -> Self:
-        """Returns this target with the copy elsewhere, in ``tensors``."""
-        other = copy(self)
-        other.average = tensors["average"]
-        return other

@@ -15,7 +15,7 @@ from roundoff.processes import GRACE, ONE_THREAD, ChildProcess
 from ..errors import RunError
 from .opening import open_environment
 from .process import MOST_GROUPS, STOP, answer
-from .shared_memory import Exchange, Slots
+from .shared_memory import EnvironmentSlots, Exchange
 from .tasks import module_of
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class VectorEnvironment:
             self._exchange = Exchange(bytearray(Exchange.bytes_needed(*sizes)), *sizes)
             environments = {i: open_environment(**opening) if i else first for i in range(count)}
             here = [part.tolist() for part in slots]
-            self._backend = _Local(Slots(environments, self._exchange), here, begin_next)
+            self._backend = _Local(EnvironmentSlots(environments, self._exchange), here, begin_next)
         else:
             # Memory without a name: nothing to clean up, whoever is killed.
             memory = os.memfd_create("roundoff-environments")
@@ -184,7 +184,7 @@ class EnvironmentGroup:
         )
 
     def random_states(self, *, stepped: bool) -> list[dict[str, Any]]:
-        """The random states from which the episodes began; see ``Slots.random_states``."""
+        """The random states from which the episodes began; see ``EnvironmentSlots.random_states``."""
         call = {"call": "random_states", "slots": self._names, "stepped": stepped}
         states: dict[int, Any] = {}
         for reply in self._backend.call(self._names, call):
@@ -201,7 +201,7 @@ class EnvironmentGroup:
 class _Local:
     """All environments in this process."""
 
-    def __init__(self, slots: Slots, groups: Sequence[Sequence[int]], begin_next: Sequence[bool]) -> None:
+    def __init__(self, slots: EnvironmentSlots, groups: Sequence[Sequence[int]], begin_next: Sequence[bool]) -> None:
         self._slots = slots
         self._groups = groups
         self._begin_next = begin_next

@@ -21,7 +21,7 @@ from typing import Any
 from roundoff.errors import RoundoffError
 
 from .opening import open_environment
-from .shared_memory import Exchange, Slots
+from .shared_memory import EnvironmentSlots, Exchange
 
 # Sent before a group's number: somebody has asked this process to stop.
 STOP = 255
@@ -56,7 +56,7 @@ def _serve(connection: Connection, memory: int, signals: list[int]) -> None:
     buffer = mmap.mmap(memory, 0)
     os.close(memory)
     sizes = (any_environment.observation_size, any_environment.action_size, any_environment.observation_dtype)
-    slots = Slots(environments, Exchange(buffer, order["slots"], *sizes))
+    slots = EnvironmentSlots(environments, Exchange(buffer, order["slots"], *sizes))
     _send(connection, {})
     groups, begin_next = order["groups"], order["begin_next"]
     while True:
@@ -72,8 +72,8 @@ def _serve(connection: Connection, memory: int, signals: list[int]) -> None:
             _send(connection, answer(slots, json.loads(message)))
 
 
-def answer(slots: Slots, call: dict[str, Any]) -> dict[str, Any]:
-    """Does what a message asks for: ``seed``, ``reset``, ``random_states`` or ``set_random_states``; see Slots."""
+def answer(slots: EnvironmentSlots, call: dict[str, Any]) -> dict[str, Any]:
+    """Does what a message asks for: ``seed``, ``reset``, ``random_states`` or ``set_random_states``."""
     if call["call"] == "seed":
         slots.seed({int(slot): numbers for slot, numbers in call["entropy"].items()})
     elif call["call"] == "reset":

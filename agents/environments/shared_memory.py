@@ -58,7 +58,7 @@ class Exchange:
 
 
 @final
-class Slots:
+class EnvironmentSlots:
     """The environments of one process.
 
     Args:

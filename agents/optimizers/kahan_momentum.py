@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from copy import copy
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
 import torch
 
 from ...formats import apart
-from ...simulate import Role, in_role
+from ...simulate import Role, Slots, in_role
 from ..errors import RunError
 from .decisions import at_hand, copy_, kept, magnitude, multiply_, subtract_product, with_number
 from .kahan_gradients import add_compensated_, kahan_add_
@@ -42,16 +42,22 @@ class MovingAverage(ABC):
 
 
 class TraceableAverage(MovingAverage):
-    """An average that programs can have: all it keeps is tensors."""
+    """An average that programs can have: all it keeps is tensors, and numbers that are data to them."""
+
+    kept_in: ClassVar[tuple[str, ...]] = ("average",)
+    """The attributes that an update reads or writes; some may be None."""
 
     @property
-    @abstractmethod
     def tensors(self) -> dict[str, torch.Tensor]:
         """All that an update reads and writes, for programs: also constants that are data to them."""
+        found = [(name, x) for name, x in Slots.attributes(self, self.kept_in) if x is not None]
+        return {name: x if isinstance(x, torch.Tensor) else self.average.new_tensor(x) for name, x in found}
 
-    @abstractmethod
     def bound_to(self, tensors: dict[str, torch.Tensor]) -> Self:
         """Returns this average with all it keeps elsewhere, in ``tensors``."""
+        other = copy(self)
+        Slots.attributes(other, self.kept_in).put(map(tensors.get, self.kept_in))
+        return other
 
 
 @final
@@ -68,6 +74,8 @@ class PlainEMA(TraceableAverage):
     Source:
         Low-precision SAC, Section 3, "Stability of Soft-Updates", with beta = 1 - tau.
     """
+
+    kept_in = ("average", "kept", "taken")
 
     def __init__(self, average: torch.Tensor, tau: float) -> None:
         self.average = average
@@ -87,18 +95,6 @@ class PlainEMA(TraceableAverage):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes nothing over."""
 
-    @property
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The average and its factors, for programs."""
-        factors = {name: self.average.new_tensor(getattr(self, name)) for name in ("kept", "taken")}
-        return {"average": self.average, **factors}
-
-    def bound_to(self, tensors: dict[str, torch.Tensor]) -> Self:
-        """Returns this average with all it keeps elsewhere, in ``tensors``."""
-        other = copy(self)
-        other.average, other.kept, other.taken = (tensors[name] for name in ("average", "kept", "taken"))
-        return other
-
 
 @final
 class StoredEMA(TraceableAverage):
@@ -113,6 +109,8 @@ class StoredEMA(TraceableAverage):
         keep: the format, and how it is rounded to it.
         keep_compensation: in what the compensation is kept; None: there is none.
     """
+
+    kept_in = ("average", "tau", "compensation")
 
     def __init__(self, average: torch.Tensor, tau: float, keep: Kept, keep_compensation: Kept | None = None) -> None:
         self.average = average
@@ -145,17 +143,6 @@ class StoredEMA(TraceableAverage):
         """Takes it over."""
         if self.compensation is not None:
             self.compensation.copy_(state["compensation"])
-
-    @property
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """All that an update reads and writes, for programs: also constants that are data to them."""
-        return {"average": self.average, "tau": self.average.new_tensor(self.tau), **self.state_dict()}
-
-    def bound_to(self, tensors: dict[str, torch.Tensor]) -> Self:
-        """Returns this average with all it keeps elsewhere, in ``tensors``."""
-        other = copy(self)
-        other.average, other.tau, other.compensation = tensors["average"], tensors["tau"], tensors.get("compensation")
-        return other
 
 
 @apart
@@ -192,6 +179,8 @@ class KahanEMA(TraceableAverage):
         Low-precision SAC, Section 3, Kahan-momentum.
     """
 
+    kept_in = ("average", "minus_tau", "buffer", "compensation", "_scale", "largest", "_halvings")
+
     def __init__(
         self,
         average: torch.Tensor,
@@ -207,7 +196,7 @@ class KahanEMA(TraceableAverage):
             )
         self.average = average
         self.minus_tau: float | torch.Tensor = -tau
-        self.largest: float | torch.Tensor = largest
+        self.largest = kept(largest, average.device)
         self._stochastic = stochastic
         self._scale = kept(float(scale), average.device)
         self._halvings = kept([2.0**-k for k in range(math.ceil(math.log2(scale)) + 1)], average.device)
@@ -245,27 +234,6 @@ class KahanEMA(TraceableAverage):
         self._scale.fill_(state["scale"])
         self.buffer.copy_(state["buffer"])
         self.compensation.copy_(state["compensation"])
-
-    @property
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """All that an update reads and writes, for programs: also constants that are data to them."""
-        return {
-            "average": self.average,
-            "minus_tau": self.average.new_tensor(self.minus_tau),
-            "buffer": self.buffer,
-            "compensation": self.compensation,
-            "scale": self._scale,
-            "largest": kept(self.largest, self.average.device),
-            "halvings": self._halvings,
-        }
-
-    def bound_to(self, tensors: dict[str, torch.Tensor]) -> Self:
-        """Returns this average with all it keeps elsewhere, in ``tensors``."""
-        other = copy(self)
-        other.average, other.buffer, other.compensation = (tensors[x] for x in ("average", "buffer", "compensation"))
-        other.minus_tau, other.largest = tensors["minus_tau"], tensors["largest"]
-        other._scale, other._halvings = tensors["scale"], tensors["halvings"]  # noqa: SLF001  it is an average
-        return other
 
     def _make_room(self, source: torch.Tensor) -> tuple[Any, Any]:
         """Halves C until C |source| has a factor of 2 to spare; returns by what C changed, and C.

@@ -159,7 +159,7 @@ class CompiledStep(Generic[_P, _R]):
         assert effects is not None
         assert self._surroundings is not None
         state.put(effects, results[: effects.made])
-        if effects.slots:
+        if effects.places:
             self._surroundings.forget()
         return results[effects.made] if len(results) > effects.made else None
 

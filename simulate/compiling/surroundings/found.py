@@ -3,42 +3,24 @@
 from __future__ import annotations
 
 from numbers import Number as PythonNumber
-from types import CellType
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
+    from types import CellType
 
-
-class Slot(NamedTuple):
-    """A place in which something can be put: a key of a dict or list, or a variable that a closure holds."""
-
-    path: str
-    holder: Any
-    key: Any = None
-
-    @property
-    def value(self) -> Any:
-        """What is there."""
-        return self.holder.cell_contents if isinstance(self.holder, CellType) else self.holder[self.key]
-
-    def put(self, value: object) -> None:
-        """Puts something else there."""
-        if isinstance(self.holder, CellType):
-            self.holder.cell_contents = value
-        else:
-            self.holder[self.key] = value
+    from ..slots import Slot, Slots
 
 
 class Findings(NamedTuple):
     """What one look has found, in an order that depends on the structure alone."""
 
-    slots: list[Slot]
-    """The places of tensors, or of tuples with tensors in them."""
-    numbers: list[Slot]
-    """The places of numbers that may be others in every call, or of tuples of them."""
+    tensors: Slots
+    """The places of tensors."""
+    numbers: Slots
+    """The places of numbers that may be others in every call; those without values are among them."""
     settings: dict[str, tuple[str, tuple[float, ...]]]
     """The other numbers of an optimizer's parameter groups: the key of each, and its values."""
     keyed: list[Slot]
@@ -52,26 +34,7 @@ class Findings(NamedTuple):
     watch: ContainerWatch
 
 
-def tensors_of(value: Any) -> list[torch.Tensor]:
-    """The tensors that the value of a slot is, or that are in its tuples."""
-    if isinstance(value, tuple):
-        return [x for item in value for x in tensors_of(item)]
-    return [value] if isinstance(value, torch.Tensor) else []
-
-
-def floats_of(value: Any) -> list[float]:
-    """The floats that the value of a slot is, or that are in its tuples; numbers without values are among them."""
-    if isinstance(value, tuple):
-        return [x for item in value for x in floats_of(item)]
-    return [value] if isinstance(value, (float, torch.SymFloat)) else []  # type: ignore[list-item]
-
-
-def filled(value: Any, kind: Any, news: Iterator[Any]) -> Any:
-    """The value of a slot with the next of ``news`` for each that is of a kind."""
-    if isinstance(value, tuple):
-        items = [filled(item, kind, news) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    return next(news) if isinstance(value, kind) else value
+NUMBERS = (float, torch.SymFloat)
 
 
 class ByIdentity:

@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 from ....formats import FormatError
-from .found import Findings, tensors_of
 from .state import SurroundingsState
 from .walk import Libraries, Walk
 
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import torch
+
+    from .found import Findings
 
 
 _MOST_ARGUMENTS = 8
@@ -82,14 +83,13 @@ class Surroundings:
         numbers: dict[int, int] = {}
         tensors: list[torch.Tensor] = []
         places = []
-        for slot in found.slots:
-            for x in tensors_of(slot.value):
-                if x.requires_grad and not x.is_leaf:
-                    raise FormatError(f"{slot.path} is part of a graph of autograd, which a program cannot go on with")
-                if id(x) not in numbers:
-                    numbers[id(x)] = len(tensors)
-                    tensors.append(x)
-                places.append(numbers[id(x)])
+        for path, x in found.tensors:
+            if x.requires_grad and not x.is_leaf:
+                raise FormatError(f"{path} is part of a graph of autograd, which a program cannot go on with")
+            if id(x) not in numbers:
+                numbers[id(x)] = len(tensors)
+                tensors.append(x)
+            places.append(numbers[id(x)])
         key = (tuple([part for _, part in found.parts]), tuple(places))
         if self._parts and key not in self._tokens:
             pairs = zip(self._parts, found.parts, strict=False)

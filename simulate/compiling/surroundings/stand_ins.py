@@ -11,7 +11,6 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from ....formats import FormatError
-from .found import Findings, filled, floats_of, tensors_of
 from .state import StepEffects
 from .walk import HOW
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ...numbers.host_numbers import TracedNumber
+    from .found import Findings
     from .state import SurroundingsState
 
 _NOT_AGAIN = "which a program would not do again in later calls; do it outside of the step"
@@ -45,18 +45,18 @@ class StandIns:
         count = len(state.own)
         self._own, self._gradients = tensors[:count], dict(zip(state.with_gradient, tensors[count:], strict=True))
         self._of = {id(x): y for x, y in zip(state.own, self._own, strict=True)}
-        self._in_slots: list[list[torch.Tensor]] = []
-        self._numbers: list[Any] = []
+        self._in_places: list[torch.Tensor] = []
+        self._numbers: list[TracedNumber] = []
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Puts the other tensors in their places, for the block; afterwards all is as it was before."""
         found = self._state.found
-        values = [slot.value for slot in found.numbers]
         states = _states(found)
+        self._numbers = [self._give(x) for x in found.numbers.read()]
         try:
-            self._put()
-            with _only_modules(found.modules):
+            with found.numbers.holding(self._numbers), _only_modules(found.modules):
+                self._put()
                 yield
         except Exception as error:
             if _states(found) != states:  # it has no numbers in it yet that the step could go on with
@@ -64,8 +64,6 @@ class StandIns:
             raise
         finally:
             found.watch.restore()
-            for slot, value in zip(found.numbers, values, strict=True):
-                slot.put(value)
 
     def _put(self) -> None:
         found = self._state.found
@@ -75,18 +73,13 @@ class StandIns:
                 y._is_param = True  # noqa: SLF001  what isinstance goes by
         for number, gradient in self._gradients.items():
             self._own[number].grad = gradient
-        self._in_slots = [[self._of[id(x)] for x in tensors_of(slot.value)] for slot in found.slots]
-        for slot, others in zip(found.slots, self._in_slots, strict=True):
-            slot.put(filled(slot.value, torch.Tensor, iter(others)))
+        self._in_places = [self._of[id(x)] for x in found.tensors.read()]
+        found.tensors.put(self._in_places)
         for slot in found.keyed:
             with_others = slot.value.copy()
             with_others.clear()
             with_others.update({self._of.get(id(key), key): value for key, value in slot.value.items()})
             slot.put(with_others)
-        for slot in found.numbers:
-            number = filled(slot.value, float, iter([self._give(x) for x in floats_of(slot.value)]))
-            self._numbers.append(number)
-            slot.put(number)
 
     def left(self) -> tuple[StepEffects, list[torch.Tensor]]:
         """Returns, at the end of the block, what the step has left, and the tensors that it has made for that.
@@ -98,16 +91,12 @@ class StandIns:
         found = self._state.found
         after = self._state.look_again()
         _check_constants(found, after)
-        for slot, number in zip(after.numbers, self._numbers, strict=True):
-            if any(x is not y for x, y in zip(floats_of(slot.value), floats_of(number), strict=True)):
-                raise FormatError(f"the step changes {slot.path}, {_NOT_AGAIN}")
+        for (path, x), before in zip(after.numbers, self._numbers, strict=True):
+            if x is not before:
+                raise FormatError(f"the step changes {path}, {_NOT_AGAIN}")
         made: list[torch.Tensor] = []
-        slots = []
-        for number, (slot, before) in enumerate(zip(after.slots, self._in_slots, strict=True)):
-            pairs = zip(before, tensors_of(slot.value), strict=True)
-            news = [None if x is y else _number_among(made, y, slot.path) for x, y in pairs]
-            if any(new is not None for new in news):
-                slots.append((number, news))
+        pairs = zip(after.tensors, self._in_places, strict=True)
+        places = [None if x is own else _number_among(made, x, path) for (path, x), own in pairs]
         gradients: list[tuple[int, int | None]] = []
         for number, x in enumerate(self._own):
             if x.requires_grad != self._state.own[number].requires_grad:
@@ -117,7 +106,7 @@ class StandIns:
             if x.grad is not self._gradients.get(number):
                 gradients.append((number, None if x.grad is None else _number_among(made, x.grad, "a gradient")))
             x.grad = None
-        return StepEffects(slots, gradients, len(made)), made
+        return StepEffects(places if any(new is not None for new in places) else [], gradients, len(made)), made
 
 
 def _states(found: Findings) -> list[int]:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-
 from .arguments import kinds
-from .found import Findings, filled, floats_of, tensors_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    import torch
+
+    from .found import Findings
 
 
 class StepEffects(NamedTuple):
     """What a step leaves around it, beside numbers that it writes into tensors: which new tensor goes where."""
 
-    slots: list[tuple[int, list[int | None]]]
-    """The new tensors of each slot, in turn and by number; None leaves the old one there."""
+    places: list[int | None]
+    """The new tensor, by number, in each place of a tensor; None leaves the old one there. Empty: there are no new."""
     gradients: list[tuple[int, int | None]]
     """The new tensor, by number, that becomes the ``grad`` of a tensor, by number; None for none."""
     made: int
@@ -48,7 +49,7 @@ class SurroundingsState(NamedTuple):
 
     def numbers(self) -> list[float]:
         """Returns the numbers that may be others in every call."""
-        return [x for slot in self.found.numbers for x in floats_of(slot.value)]
+        return self.found.numbers.read()
 
     def look_again(self) -> Findings:
         """Looks at the same surroundings, which may have changed."""
@@ -58,8 +59,6 @@ class SurroundingsState(NamedTuple):
         """Leaves ``made`` where the step has left it."""
         for number, new in effects.gradients:
             self.tensors[number].grad = None if new is None else made[new]
-        for number, news in effects.slots:
-            slot = self.found.slots[number]
-            old = tensors_of(slot.value)
-            values = [x if new is None else made[new] for x, new in zip(old, news, strict=True)]
-            slot.put(filled(slot.value, torch.Tensor, iter(values)))
+        if effects.places:
+            pairs = zip(self.found.tensors.read(), effects.places, strict=True)
+            self.found.tensors.put([x if new is None else made[new] for x, new in pairs])

@@ -14,7 +14,8 @@ from weakref import ReferenceType
 import torch
 
 from ....formats import FormatError
-from .found import ByIdentity, ContainerWatch, Findings, Slot, floats_of, identity
+from ..slots import Slot, Slots, items_of
+from .found import NUMBERS, ByIdentity, ContainerWatch, Findings, identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -107,7 +108,7 @@ class Walk:
             SimpleNamespace: self._all_attributes, dict: self._dict,
             list: self._list, set: self._set, MethodType: self._method, partial: self._partial,
         }  # fmt: skip
-        self.found = Findings([], [], {}, [], [], [], [], [], ContainerWatch())
+        self.found = Findings(Slots(torch.Tensor), Slots(NUMBERS), {}, [], [], [], [], [], ContainerWatch())
 
     def visit(self, value: Any, path: str, slot: Slot | None = None) -> None:
         """Looks at a value, which is in ``slot``, if it is anywhere where something else could be put."""
@@ -144,8 +145,7 @@ class Walk:
     def _add_slot(self, slot: Slot | None, path: str) -> None:
         if slot is None:
             raise FormatError(f"{path} is a tensor where compile cannot put another in its place; {HOW}")
-        if not self.found.slots or self.found.slots[-1] is not slot:
-            self.found.slots.append(slot)
+        self.found.tensors.add(slot)
 
     def _tensor(self, x: torch.Tensor, path: str) -> None:
         if any(getattr(x, hooks, None) for hooks in _HOOKS):
@@ -188,17 +188,17 @@ class Walk:
             self._group(group, f"{path}.param_groups[{i}]")
 
     def _group(self, group: dict[str, Any], path: str) -> None:
-        varying = [key for key, value in group.items() if key in self._varying and floats_of(value)]
+        varying = [key for key, value in group.items() if key in self._varying and items_of(value, NUMBERS)]
         self.found.watch.part(group, [key for key in group if key not in varying], growing=False)
         for key, value in group.items():
             slot = Slot(f"{path}[{key!r}]", group, key)
             if key in varying:
-                self.found.numbers.append(slot)
-                self._part(slot.path, ("numbers", len(floats_of(value))))
+                self.found.numbers.add(slot)
+                self._part(slot.path, ("numbers", len(items_of(value, NUMBERS))))
             else:
                 self._part(path, key)
                 self.visit(value, slot.path, slot)
-                if floats := floats_of(value):
+                if floats := items_of(value, NUMBERS):
                     self.found.settings[slot.path] = key, tuple(floats)
 
     def _module(self, module: torch.nn.Module, path: str, _: Slot | None) -> None:

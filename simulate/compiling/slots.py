@@ -1,0 +1,101 @@
+"""Other tensors in the places where something keeps its own: for steps that are traced, and agents in programs."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from types import CellType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+class Slot(NamedTuple):
+    """A place in which something can be put: a key of a dict or list, or a variable that a closure holds."""
+
+    path: str
+    holder: Any
+    key: Any = None
+
+    @property
+    def value(self) -> Any:
+        """What is there."""
+        return self.holder.cell_contents if isinstance(self.holder, CellType) else self.holder[self.key]
+
+    def put(self, value: object) -> None:
+        """Puts something else there."""
+        if isinstance(self.holder, CellType):
+            self.holder.cell_contents = value
+        else:
+            self.holder[self.key] = value
+
+
+@final
+class Slots:
+    """Places of things of one kind, such as tensors, in an order: all can be read, and others be put in all.
+
+    Args:
+        kind: what counts: a type, or several. A place holds one of these, or a tuple with some in it.
+        slots: the places.
+    """
+
+    def __init__(self, kind: Any, slots: Iterable[Slot] = ()) -> None:
+        self._kind = kind
+        self._slots = list(slots)
+
+    @classmethod
+    def attributes(cls, owner: object, names: Iterable[str]) -> Self:
+        """Attributes of an object, whatever they are."""
+        return cls(object, [Slot(name, vars(owner), name) for name in names])
+
+    def add(self, slot: Slot) -> None:
+        """Adds a place behind the others, unless it was the last to be added."""
+        if not self._slots or self._slots[-1] is not slot:
+            self._slots.append(slot)
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        """What is there, each with the path of its place."""
+        for slot in self._slots:
+            for item in items_of(slot.value, self._kind):
+                yield slot.path, item
+
+    def read(self) -> list[Any]:
+        """What is there."""
+        return [item for _, item in self]
+
+    def put(self, others: Iterable[Any]) -> None:
+        """Puts others there, as many as :meth:`read` gives; a place whose own are among them stays as it is."""
+        rest = iter(others)
+        for slot in self._slots:
+            value = slot.value
+            before = items_of(value, self._kind)
+            after = [next(rest) for _ in before]
+            if any(x is not y for x, y in zip(before, after, strict=True)):
+                slot.put(_filled(value, self._kind, iter(after)))
+
+    @contextmanager
+    def holding(self, others: Iterable[Any]) -> Iterator[None]:
+        """Puts others there for a block, after which all is as it was."""
+        before = [slot.value for slot in self._slots]
+        try:
+            self.put(others)
+            yield
+        finally:
+            for slot, value in zip(self._slots, before, strict=True):
+                slot.put(value)
+
+
+def items_of(value: Any, kind: Any) -> list[Any]:
+    """What a value has of a kind: itself, or what is in its tuples."""
+    if isinstance(value, kind):
+        return [value]
+    return [x for item in value for x in items_of(item, kind)] if isinstance(value, tuple) else []
+
+
+def _filled(value: Any, kind: Any, others: Iterator[Any]) -> Any:
+    if isinstance(value, kind):
+        return next(others)
+    if not isinstance(value, tuple):
+        return value
+    items = [_filled(item, kind, others) for item in value]
+    return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
