@@ -522,6 +522,45 @@ def table_of_reasoning():
     return "".join(lines)
 
 
+PPO_ROLLOUTS = {
+    "fp32": "fp32 (the learner itself)", "e4m1": "E4M1", "int3": "INT3", "int2": "INT2",
+    "int2 token-truncate": "INT2, token-truncate", "int2 token-mask": "INT2, token-mask",
+    "int2 sequence-mask": "INT2, sequence-mask",
+}  # fmt: skip
+
+
+def table_of_ppo():
+    """What the page about rollouts says of PPO: returns of the learner, and how far its rollouts were from it."""
+    runs = pd.read_csv(DATA.with_name("rollouts-ppo.csv"))
+    assert set(runs["status"]) == {"done"}
+    returns = {name: dict(zip(own["seed"], own["return"], strict=True)) for name, own in runs.groupby("rollouts")}
+    assert {frozenset(own) for own in returns.values()} == {frozenset(range(12))}
+    means = runs.groupby("rollouts").mean(numeric_only=True)
+    pairs = [(name, "fp32") for name in PPO_ROLLOUTS if returns[name] != returns["fp32"]]
+    pairs += [(name, "int2") for name in PPO_ROLLOUTS if name.startswith("int2 ")]
+    found = [difference([returns[one]], [returns[other]]) for one, other in pairs]
+    against = dict(zip(pairs, zip(found, holm([test.p for test in found]), strict=True), strict=True))
+
+    def cells(name, other):
+        if (name, other) not in against:
+            return "| |" if other in (name, "int2") else "0 | |"
+        test, p = against[name, other]
+        low, high = test.interval
+        return f"{test.value:+.0f} ({low:+.0f} to {high:+.0f}) | {p:.2g} |"
+
+    return "".join(
+        f"| {shown} | {means.loc[name, 'k3_kl']:.2g} | {100 * means.loc[name, 'outside']:.0f} % |"
+        f" {100 * means.loc[name, 'ess']:.0f} % | {means.loc[name, 'return']:.0f} | {cells(name, 'fp32')}"
+        f" {cells(name, 'int2')}\n"
+        for name, shown in PPO_ROLLOUTS.items()
+    ).replace("| |  ", "| | ")
+
+
+def test_ppo_from_rollouts_in_few_bits_is_what_was_measured():
+    table = table_of_ppo()
+    assert table in (DATA.parents[1] / "rollouts.md").read_text(encoding="utf-8"), table
+
+
 def test_learning_from_unlike_rollouts_is_what_the_kept_runs_say():
     table = table_of_reasoning()
     assert table in (DATA.parents[1] / "rollouts.md").read_text(encoding="utf-8"), table
