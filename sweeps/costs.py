@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from roundoff.errors import FileError, RoundoffError
 from roundoff.files import make_directory, read_json, write_json
 
@@ -14,6 +16,7 @@ from ..simulate import MODELS, CostModel
 from .errors import SweepError
 from .folder.directory import COSTS, MARKER, SweepDirectory
 from .subjects.program_keys import ProgramConfig
+from .wording import complaint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -101,7 +104,8 @@ def runs_in(directory: str | Path) -> list[tuple[str, RunConfig]]:
     """The runs of agents that a folder has, as :func:`count_costs` takes them.
 
     Raises:
-        SweepError: it is no folder of a sweep, or one of a program's, which its sweep file names.
+        SweepError: it is no folder of a sweep, or one of a program's, which its sweep file names; or a run's config is
+            one that this version refuses.
     """
     files = SweepDirectory(directory)
     if not files.marker.exists():
@@ -112,7 +116,16 @@ def runs_in(directory: str | Path) -> list[tuple[str, RunConfig]]:
             f"{directory}: its runs are of {content['program']}, which is run to count its cost: name the sweep file,"
             " with --out if the folder is another than results/NAME"
         )
-    return [(str(entry["id"]), TrainConfig(**entry["config"])) for entry in content["runs"]]
+    return [(str(entry["id"]), _config_of(directory, entry)) for entry in content["runs"]]
+
+
+def _config_of(directory: str | Path, entry: dict[str, Any]) -> RunConfig:
+    """The config of a run of a folder; raises SweepError for one that this version refuses."""
+    try:
+        return TrainConfig(**entry["config"])
+    except ValidationError as error:
+        told = "; ".join(f"{'.'.join(map(str, one['loc']))} {complaint(one)}".strip() for one in error.errors())
+        raise SweepError(f"{directory}: the config of the run {entry['id']} cannot be used: {told}") from None
 
 
 def _arithmetic(config: dict[str, Any]) -> str:

@@ -225,6 +225,12 @@ def test_any_cost_can_be_made_small(folder, by, over):
         assert 0 < narrow < plain
 
 
+def test_a_cost_is_the_sum_of_its_name():
+    counted = {"models": {}, "bytes_read": 1, "bytes_written": 2, "elements_read": 4, "elements_written": 8}
+    counted |= {"bytes_kept": 16, "bytes_peak": 32, "bops": 64, "macs": 128, "bytes_sent": 256}
+    assert [cost_by(by, counted) for by in ("bits", "bytes", "memory", "bops")] == [2, 3, 16, 64]
+
+
 CHIP = """
 name: my chip
 source: my bench

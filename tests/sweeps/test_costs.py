@@ -201,6 +201,14 @@ def test_the_folder_of_a_program_does_not_say_where_the_program_is(folder):
         runs_in(folder)
 
 
+def test_a_config_that_is_refused_is_named(tmp_path):
+    entries = [{"id": "a0", "config": {"task": "cartpole_swingup", "lr": -1.0, "fixes": "none"}}]
+    content = {"layout": 1, "name": "mine", "description": "", "varying": [], "runs": entries}
+    (tmp_path / "sweep.json").write_text(json.dumps(content))
+    with pytest.raises(SweepError, match=r"the config of the run a0 cannot be used: .*lr.*greater than 0, got -1"):
+        runs_in(tmp_path)
+
+
 def test_agents_are_counted_from_their_folder(tmp_path, monkeypatch, capsys):
     config = {"task": "cartpole_swingup", "format": "e5m10", "hidden_units": 8, "batch_size": 8, "steps": 6000,
               "action_repeat": 20, "seed_steps": 20}  # fmt: skip

@@ -119,6 +119,39 @@ def test_attention_is_counted_as_pytorch_counts_it():
     assert cost.uncounted == ()
 
 
+def test_gradients_are_counted_by_the_formats_of_what_they_multiply():
+    images, weights, gradients = "e5m9", "e5m6", "e5m3"
+    layer, x = torch.nn.Conv2d(2, 3, 3), torch.randn(2, 2, 6, 6, requires_grad=True)
+    roles = {"activations": images, "weights": weights, "gradients": gradients}
+    rules = [Rule("*convolution*", role=role, format=fmt) for role, fmt in roles.items()]
+    with simulate(Policy("fp32").with_rules(*rules), cost=True) as simulation:
+        layer(x * 1).square().sum().backward()
+    cost = simulation.cost()
+    for name, other in (("grad-input", weights), ("grad-weight", images)):
+        found = product(cost, "convolution_backward", product=name)
+        assert {found.a, found.b} == {gradients, other}
+    q, k, v = (torch.randn(1, 2, 4, 8, requires_grad=True) for _ in range(3))
+    narrow = Policy("fp32").with_rules(Rule("neg", format="e5m9"), Rule("mul", format="e5m3"))
+    with simulate(narrow, cost=True) as simulation:
+        torch.nn.functional.scaled_dot_product_attention(-q, k * 3, v).sum().backward()
+    found = simulation.cost().products
+    attention = found[found.operation.str.contains("attention")].set_index("role")
+    assert {attention.a["forward"], attention.b["forward"]} == {"e5m9", "e5m3"}
+    assert "e5m9" in {attention.a["backward"], attention.b["backward"]}
+    assert "e5m3" not in {attention.a["backward"], attention.b["backward"]}
+
+
+def test_what_has_no_memory_of_its_own_is_noted():
+    x = torch.randn(4).to_sparse()
+    with simulate("fp32", cost=True) as simulation:
+        x.to_dense()
+        torch.randn(4) + 1
+    cost = simulation.cost()
+    noted = {r.operation for r in cost.table.itertuples() if "plain memory" in r.note}
+    assert noted
+    assert "add" not in noted
+
+
 def test_blocks_have_a_scale_each_and_are_filled():
     x = torch.randn(2, 40)
     with simulate("mxfp8_e4m3", cost=True) as simulation:
