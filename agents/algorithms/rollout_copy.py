@@ -73,9 +73,9 @@ class RolloutCopy:
     @torch.no_grad()
     def sample(self, observations: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
         """Actions of training, (n, action), numbers of the learner's format, for observations and noise of that."""
-        copy, number = self._current(), self._quantization.number
+        copy = self._current()
         with _arithmetic_of(copy, self._learner.actions):
-            actions = copy.sample_actions(number(observations), number(noise))
+            actions = copy.sample_actions(self._quantization.number(observations), noise)
         return round(actions.to(self._learner.dtype), self._learner.format)
 
     @torch.no_grad()

@@ -165,7 +165,7 @@ def test_what_acts_is_the_copy():
     noise = agent.action_noise(200)
     copy = agent.quantized(RolloutCopy(agent, agent.config.rollouts)._quantization)
     with torch.no_grad(), copy.simulation:
-        theirs = copy.sample_actions(round(observations, "e5m2"), round(noise, "e5m2"))
+        theirs = copy.sample_actions(round(observations, "e5m2"), noise)
     assert torch.equal(chosen, theirs)
     with torch.no_grad():
         assert not torch.equal(chosen, agent.sample_actions(observations, noise))
