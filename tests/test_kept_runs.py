@@ -291,12 +291,12 @@ def test_the_front_of_recipes_is_that_of_the_kept_runs():
     assert table_of_recipes() in (DATA.parents[1] / "policies.md").read_text(encoding="utf-8"), table_of_recipes()
 
 
-def text_of_cheapest(file, parts, formats, margin, fresh):
+def text_of_cheapest(file, parts, formats, margin, fresh, fp32_of="cheapest-roles-overnight.csv"):
     """The table of docs/results-sac.md about a search for the cheapest arithmetic, and its last word, from its runs."""
     runs = pd.read_csv(DATA.with_name(file))
     fp32, again = (
         dict(zip(plain["seed"], plain["return"], strict=True))
-        for one in (pd.read_csv(DATA.with_name("cheapest-roles-overnight.csv")), runs)
+        for one in (pd.read_csv(DATA.with_name(fp32_of)), runs)
         for plain in (one[one["case"].isna()],)
     )
     assert again.items() <= fp32.items()  # those that were run again returned the same
@@ -339,6 +339,7 @@ ROLES = ("backward", "forward", "optimizer", "averages")
     [
         ("cheapest-roles-overnight.csv", ROLES, ("e5m2", "e5m4", "e5m10"), 0.1, 10),
         ("cheapest-storage.csv", KEPT, ("e5m2", "e5m10"), 0.1, 10),
+        ("cheapest-balance.csv", ROLES, ("e5m2", "e5m4", "e5m10"), 0.05, 10, "cheapest-balance.csv"),
     ],
 )
 def test_the_cheapest_arithmetic_of_sac_is_what_its_runs_say(search):
