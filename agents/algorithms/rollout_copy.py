@@ -84,7 +84,9 @@ class RolloutCopy:
     ) -> torch.Tensor:
         """The weights of a rollout's steps, (n, 1), numbers of the learner's format; sets ``distances``.
 
-        The copy's log-probabilities are computed in float64 from what its network gives.
+        The copy's log-probabilities are computed in float64 from what its network gives. A weight beyond the largest
+        number of the format becomes what the format overflows to. Where the copy's network is NaN, so is the weight; a
+        mask leaves it out.
 
         Args:
             observations: (n, observation), step by step, and of each step those of all environments.
