@@ -10,12 +10,11 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     SerializerFunctionWrapHandler,
-    ValidationError,
     model_serializer,
     model_validator,
 )
 
-from .fields import KeyRole, Positive, PositiveFloat, key, later_keys
+from .fields import KeyRole, Positive, PositiveFloat, key, later_keys, read_keys_under
 from .learning_keys import OffPolicyKeys, format_with_codes
 from .rules import check
 
@@ -77,14 +76,7 @@ class ActorKeys(BaseModel):
 
 def parse_actors(value: Any) -> Any:
     """A mapping as keys of actors; raises ValueError with all that is wrong in it."""
-    if not isinstance(value, dict):
-        return value
-    try:
-        return ActorKeys(**value)
-    except ValidationError as error:
-        raise ValueError("; ".join(map(_told, error.errors()))) from None
-    except TypeError:
-        raise ValueError(f"the keys of actors are names, got {value!r}") from None
+    return read_keys_under("actors", ActorKeys, value)
 
 
 class WithActors(OffPolicyKeys):
@@ -129,13 +121,3 @@ def has_importance_weights(config: OffPolicyKeys) -> bool:
 def has_actors(config: TrainConfig) -> bool:
     """Whether others act than the learner."""
     return isinstance(config, WithActors) and config.actors is not None
-
-
-def _told(error: Any) -> str:
-    if error["type"] == "value_error":
-        message = str(error["ctx"]["error"])
-        return f"actors.{error['loc'][0]}: {message}" if error["loc"] else message
-    if error["type"] == "extra_forbidden":
-        return f"actors has no key {error['loc'][0]}; allowed are {', '.join(ActorKeys.model_fields)}"
-    message = error["msg"].replace("Input should", "must")
-    return f"actors.{error['loc'][0]} {message}, got {error['input']!r}"

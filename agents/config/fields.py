@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Flag, auto
 from typing import TYPE_CHECKING, Annotated, Any, final
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -83,3 +83,31 @@ def role_of(field: FieldInfo) -> KeyRole:
     """The role that :func:`key` was given."""
     extra: Any = field.json_schema_extra
     return KeyRole(extra.get("role", 0) if isinstance(extra, dict) else 0)
+
+
+def read_keys_under(name: str, model: type[BaseModel], value: Any) -> Any:
+    """A mapping as the keys that stand under a key; what is none is left to pydantic.
+
+    Raises:
+        ValueError: with all that is wrong in it.
+    """
+    if not isinstance(value, dict):
+        return value
+    try:
+        return model(**value)
+    except ValidationError as error:
+        raise ValueError("; ".join(_told(name, model, one) for one in error.errors())) from None
+    except TypeError:
+        raise ValueError(f"the keys of {name} are names, got {value!r}") from None
+
+
+def _told(name: str, model: type[BaseModel], error: Any) -> str:
+    if error["type"] == "value_error":
+        message = str(error["ctx"]["error"])
+        return f"{name}.{error['loc'][0]}: {message}" if error["loc"] else message
+    if error["type"] == "extra_forbidden":
+        return f"{name} has no key {error['loc'][0]}; allowed are {', '.join(model.model_fields)}"
+    if error["type"] == "missing":
+        return f"{name}.{error['loc'][0]} is missing, got {error['input']!r}"
+    message = error["msg"].replace("Input should", "must")
+    return f"{name}.{error['loc'][0]} {message}, got {error['input']!r}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, ClassVar, Literal, final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from .fields import KeyRole, NonNegativeFloat, Panel, Positive, PositiveFloat, key, with_default
+from .fields import KeyRole, NonNegativeFloat, Panel, Positive, PositiveFloat, key, read_keys_under, with_default
 from .fixes import FIXES, parse_fixes
 from .learning_keys import OptimizerKeys
 from .train_config import parse_quantizations
@@ -55,25 +55,8 @@ class Rollouts(BaseModel):
 
 
 def read_rollouts(value: Any) -> Any:
-    """A value of the key; raises ValueError with all that is wrong in it."""
-    if value is None or isinstance(value, Rollouts):
-        return value
-    if not isinstance(value, dict) or "format" not in value:
-        raise ValueError(f"must be a mapping with a format, such as {{format: int8}}, got {value!r}")
-    for name in value:
-        if name not in Rollouts.model_fields:
-            raise ValueError(f"has no key {name!r}; allowed are {', '.join(Rollouts.model_fields)}")
-    try:
-        return Rollouts(**value)
-    except ValidationError as error:
-        raise ValueError("; ".join(map(_told, error.errors()))) from None
-
-
-def _told(error: Any) -> str:
-    place = f"rollouts.{error['loc'][0]}"
-    if error["type"] == "value_error":
-        return f"{place}: {error['ctx']['error']}"
-    return f"{place} {error['msg'].replace('Input should', 'must')}, got {error['input']!r}"
+    """A mapping as keys of rollouts; raises ValueError with all that is wrong in it."""
+    return read_keys_under("rollouts", Rollouts, value)
 
 
 class OnPolicyKeys(OptimizerKeys):

@@ -8,6 +8,7 @@ Its constant is taken from the errors of logits at ten bits: nothing is fitted t
 
 import csv
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -68,9 +69,10 @@ def rows(seed: int) -> list[dict]:
     return found
 
 
-if __name__ == "__main__":
+def write(file_name: str, rows: Callable[[int], list[dict]]) -> None:
+    """Writes what was measured of sixteen models, model by model."""
     torch.set_num_threads(1)
-    with Path(sys.argv[1]).open("w", encoding="utf-8", newline="") as file:
+    with Path(file_name).open("w", encoding="utf-8", newline="") as file:
         for seed in range(16):
             measured = rows(seed)
             writer = csv.DictWriter(file, list(measured[0]), lineterminator="\n")
@@ -78,3 +80,7 @@ if __name__ == "__main__":
                 writer.writeheader()
             writer.writerows(row | {"kl": f"{row['kl']:.3e}", "outside": f"{row['outside']:.4f}"} for row in measured)
             file.flush()
+
+
+if __name__ == "__main__":
+    write(sys.argv[1], rows)

@@ -8,16 +8,15 @@ prefixes cost much less than the format itself does, and what rounds more often 
 primitive, accumulators of the format) costs as much as the format or more.
 """
 
-import csv
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from unittest.mock import patch
 
 import torch
+from apart import write
 from torch.nn import functional as F
 from train import ANSWER, PROMPT, Model, log_probs, rollout, solvable, taught
 
@@ -113,12 +112,4 @@ def rows(seed: int) -> list[dict]:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    with Path(sys.argv[1]).open("w", encoding="utf-8", newline="") as file:
-        for seed in range(16):
-            measured = rows(seed)
-            writer = csv.DictWriter(file, list(measured[0]), lineterminator="\n")
-            if seed == 0:
-                writer.writeheader()
-            writer.writerows(row | {"kl": f"{row['kl']:.3e}", "outside": f"{row['outside']:.4f}"} for row in measured)
-            file.flush()
+    write(sys.argv[1], rows)

@@ -172,6 +172,8 @@ def train(
 
     With GRPO advantages are divided by their deviation in a group, and each rollout is learned from ``epochs`` times.
     """
+    if epochs < 1:
+        raise ValueError(f"epochs must be 1 or more, got {epochs}")
     model = taught(width, layers, taught_for)
     prompts, answers = solvable(model, count, least)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)

@@ -312,9 +312,8 @@ class Places:
 
     def _module_ends(self, _module: torch.nn.Module, _arguments: Any, _result: Any) -> None:
         thread = self._thread
-        if len(thread.modules) > (
-            thread.parts[-1].around + 1 if thread.parts else 0
-        ):  # else entered inside of this one
+        in_part = thread.parts[-1].around + 1 if thread.parts else 0
+        if len(thread.modules) > in_part:  # else entered inside of this module
             thread.modules.pop()
             thread.passes.pop()
             self._owner_changes()

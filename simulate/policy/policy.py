@@ -198,8 +198,8 @@ class Policy:
         """Linear layers and convolutions multiply in INT8, as inference engines do (W8A8); backward products do not.
 
         Weights have a scale for each output channel, activations one for each token, each the largest magnitude over
-        127. Products are summed in the carrier, which is exact in float64, and in float32 as long as a sum is below
-        2^24 units of the two scales.
+        127. An engine sums integers exactly and multiplies by both scales at the end. Here integers times their scale
+        are multiplied and summed in the carrier, which differs by some units in its last place.
 
         Args:
             format: of results; fp32 stands for the carrier itself.

@@ -3,6 +3,7 @@
 import json
 import math
 from types import SimpleNamespace
+from typing import get_args
 
 import odd_goal  # noqa: F401  registers tasks
 import pytest
@@ -15,8 +16,10 @@ from roundoff.agents import TrainConfig, train
 from roundoff.agents.algorithms.a2c.agent import A2C
 from roundoff.agents.algorithms.ppo.agent import PPO
 from roundoff.agents.algorithms.rollout_copy import RolloutCopy
+from roundoff.agents.config.on_policy_keys import Rollouts
 from roundoff.agents.experience.on_policy import minibatch_of
 from roundoff.agents.programs.compiled import CompiledUpdates
+from roundoff.agents.rollout_mismatch import Correction
 from roundoff.formats import round
 
 CPU = torch.device("cpu")
@@ -174,8 +177,11 @@ def test_what_acts_is_the_copy():
 @each(
     ("given", "said"),
     [
-        ({"rollouts": "int8"}, "must be a mapping with a format"),
-        ({"rollouts": {"format": "int8", "corection": "none"}}, "has no key 'corection'; allowed are format,"),
+        ({"rollouts": "int8"}, "should be a valid dictionary"),
+        ({"rollouts": {}}, "rollouts.format is missing, got {}"),
+        ({"rollouts": {"format": None}}, "rollouts.format: a quantization is a format such as"),
+        ({"rollouts": {1: 2}}, "the keys of rollouts are names"),
+        ({"rollouts": {"format": "int8", "corection": "none"}}, "rollouts has no key corection; allowed are format,"),
         ({"rollouts": {"format": "int7x"}}, "rollouts.format: "),
         ({"rollouts": {"format": "int8", "correction": "tokens"}}, "rollouts.correction must be 'none', 'token'"),
         ({"rollouts": {"format": "int8", "threshold": -1.0}}, "rollouts.threshold must be greater than 0, got -1.0"),
@@ -188,6 +194,10 @@ def test_what_acts_is_the_copy():
 def test_what_cannot_be_is_said_with_its_place(given, said):
     with pytest.raises(ValueError, match=said.replace("(", r"\(").replace(".", r"\.")):
         TrainConfig(**{"algorithm": "a2c", "task": "gym:CartPole-v1"} | given)
+
+
+def test_corrections_are_those_that_there_are_functions_of():
+    assert get_args(Rollouts.model_fields["correction"].annotation) == get_args(Correction)
 
 
 def test_a_config_without_it_is_known_by_the_name_it_had():
