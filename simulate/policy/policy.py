@@ -199,7 +199,8 @@ class Policy:
 
         Weights have a scale for each output channel, activations one for each token, each the largest magnitude over
         127. An engine sums integers exactly and multiplies by both scales at the end. Here integers times their scale
-        are multiplied and summed in the carrier, which differs by some units in its last place.
+        are multiplied and summed in the carrier, which differs by some units in its last place. A token or channel with
+        NaN or an infinity is NaN.
 
         Args:
             format: of results; fp32 stands for the carrier itself.
