@@ -32,12 +32,12 @@ name: tiny
 base:
   task: cartpole_swingup
   action_repeat: 50
-  steps: 12000
+  steps: 8000
   hidden_units: 8
   batch_size: 8
   seed_steps: 10
-  eval_every: 2000
-  eval_episodes: 2
+  eval_every: 4000
+  eval_episodes: 1
   checkpoint_every: 500
 grid:
   format: [fp32, e5m10]
@@ -184,7 +184,7 @@ def test_dry_run_writes_nothing(undisturbed, tmp_path):
     (tmp_path / "tiny.yaml").write_text(TINY)
     run = roundoff("sweep", "tiny.yaml", "--dry-run", "--no-estimate", "seed=[1, 5]", cwd=tmp_path)
     assert run.returncode == 0
-    assert "4 runs, 48000 environment steps" in run.stdout
+    assert "4 runs, 32000 environment steps" in run.stdout
     assert list(tmp_path.iterdir()) == [tmp_path / "tiny.yaml"]
     run = roundoff("sweep", "tiny.yaml", "--dry-run", "--out", undisturbed, "seed=[1, 5]", cwd=tmp_path)
     assert [line.split()[1] for line in run.stdout.splitlines()[1:5]] == ["done", "waiting", "done", "waiting"]

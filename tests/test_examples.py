@@ -18,7 +18,7 @@ SHORT = {
     "digits": ["epochs=2", "seed=0", "policy=every-op", "format=[fp32, e5m4]"],
     "characters": ["steps=40", "width=16", "layers=1", "length=24", "seed=0", "accumulate=null"],
     "ppo": ["steps=512", "episodes=2", "seed=0"],
-    "reasoning": ["steps=10", "width=32", "layers=1", "count=16", "least=-1", "seed=0"],
+    "reasoning": ["steps=10", "width=32", "layers=1", "count=16", "least=-1", "taught_for=20", "seed=0"],
 }
 GOOD_ENOUGH = {"digits": (0.5, 1), "characters": (0, 3.4), "ppo": (8, 500), "reasoning": (0, 0.5)}
 """What the metric of the first run, in fp32, lies between: more than chance, or what any policy gets."""

@@ -12,6 +12,7 @@ from roundoff.agents import TrainConfig, train
 from roundoff.agents.errors import FileError
 from roundoff.agents.programs import compiled as compiled_updates
 from roundoff.agents.programs import population
+from roundoff.agents.programs.population import shared_kind
 from roundoff.agents.run.loop import Run
 from roundoff.agents.run.stopping import StopRequest
 from roundoff.agents.training import together
@@ -77,8 +78,9 @@ def test_rules_about_roles(tmp_path, roles, uncompiled):
     assert notices == ["updates are compiled, of 2 runs together"] * 2
 
 
-def of_forward(name):
-    return {"format": "fp32", "policy": {"rules": [{"role": "forward", "format": name}]}}
+def of_forward(name, **others):
+    rules = [{"role": role, "format": format} for role, format in ({"forward": name} | others).items()]
+    return {"format": "fp32", "policy": {"rules": rules}}
 
 
 def storing(weights, moments, rounding="nearest-even"):
@@ -88,25 +90,42 @@ def storing(weights, moments, rounding="nearest-even"):
     }
 
 
+@pytest.mark.usefixtures("short_episodes")
 @pytest.mark.parametrize(
-    ("members", "together"),
-    [
-        ([of_forward("e5m10"), of_forward("e5m3")], 2),
-        ([storing("e5m10", "e5m2"), storing("e5m5", "e5m4")], 2),
-        ([storing("e5m10", "e5m2"), storing("e5m10", "e4m3fn_saturate")], 0),  # rounded by another loop
-        ([storing("e5m10", "e5m2"), storing("e5m10", "e5m10")], 0),  # one format is one input
-        ([storing("e5m7", "e5m3", "stochastic"), storing("e5m7", "e5m2", "stochastic")], 0),
-        ([of_forward("fp32"), of_forward("e5m3")], 0),  # where nothing is rounded
-    ],
-    ids=["roles", "stored", "loops", "the-same", "stochastic", "fp32"],
+    "members",
+    [[of_forward("e5m10"), of_forward("e5m3")], [storing("e5m10", "e5m2"), storing("e5m5", "e5m4")]],
+    ids=["roles", "stored"],
 )
-def test_formats_of_parts_are_data(tmp_path, uncompiled, members, together):
+def test_formats_of_parts_are_data(tmp_path, uncompiled, members):
     runs = configs(*members, initial_loss_scale=1e4, steps=480, eval_every=480)
     notices = []
     outcomes = dict(train_together(jobs(tmp_path / "together", runs, on_notice=notices.append), compiled=True))
     assert outcomes == trained_alone(tmp_path / "alone", runs)
     assert bytes_of(tmp_path / "together", 2) == bytes_of(tmp_path / "alone", 2)
-    assert notices == [f"updates are compiled, of {together} runs together" if together else "updates are compiled"] * 2
+    assert notices == ["updates are compiled, of 2 runs together"] * 2
+
+
+STORED = {"storage": storing("e5m10", "e5m2")["storage"]}
+
+
+@pytest.mark.parametrize(
+    ("members", "together"),
+    [
+        ([of_forward("e5m10"), of_forward("e5m3")], True),
+        ([storing("e5m10", "e5m2"), storing("e5m5", "e5m4")], True),
+        ([storing("e5m10", "e5m2"), storing("e5m10", "e4m3fn_saturate")], False),  # rounded by another loop
+        ([storing("e5m10", "e5m2"), storing("e5m10", "e5m10")], False),  # one format is one input
+        ([storing("e5m7", "e5m3", "stochastic"), storing("e5m7", "e5m2", "stochastic")], False),
+        ([of_forward("fp32"), of_forward("e5m3")], False),  # where nothing is rounded
+        ([of_forward("fp32", backward="e5m3"), of_forward("e5m3", backward="fp32")], False),
+        # The same three formats; another one stands for two of them.
+        ([of_forward("e5m10") | STORED, of_forward("e5m2") | STORED], False),
+    ],
+    ids=["roles", "stored", "loops", "the-same", "stochastic", "fp32", "swapped", "which"],
+)
+def test_which_runs_can_be_together(members, together):
+    one, other = (shared_kind(config) for config in configs(*members))
+    assert (one is not None and one == other) == together
 
 
 @pytest.mark.usefixtures("short_episodes")
