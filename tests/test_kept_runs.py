@@ -87,7 +87,7 @@ def test_the_table_of_significand_bits_is_that_of_sixteen_seeds(tmp_path):
     assert text in page, text
     wide = [f"{summary.loc[f'e5m{m}', 'mean']:.0f}" for m in (10, 8, 6, 5, 4)]
     front = " ".join((DATA.parents[2] / "README.md").read_text(encoding="utf-8").split())
-    for name, said in (("fp32", "to float32 at {} within"), ("e5m3", "get stuck at {},"), ("e5m2", "they end at {} (")):
+    for name, said in (("fp32", "at a mean return of {}."), ("e5m3", "get stuck at {},"), ("e5m2", "they end at {} (")):
         assert said.format(f"{summary.loc[name, 'mean']:.0f}") in front
     assert f"ten to four bits end at {min(wide)} to {max(wide)}." in front
 
