@@ -27,6 +27,8 @@ html_theme = "furo"
 html_show_copyright = False
 html_show_sourcelink = False
 html_copy_source = False
+html_static_path = ["static"]
+html_css_files = ["pages.css"]
 
 # The source is the repository: links between pages, the README and other files are the same here and on GitHub.
 root_doc = "docs/index"

@@ -1,4 +1,4 @@
-"""What a program says to the run that it is part of: numbers along its way, and what it needs to go on after a stop.
+"""Logs and checkpoints of a program: functions that it calls for the run of which it is a part.
 
 Outside of a sweep nothing listens, and nothing happens.
 """
