@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from ...formats import FloatFormat, Format, FormatError, Overflow
 from ...formats.families.floats import FP64
 
-EXACT = "exact"
-"""The format of an accumulator that rounds nothing."""
-_EXACT_NAMES = (EXACT, "quire")
+QUIRE = "quire"
+"""The name of the accumulator that rounds nothing. The word exact is for what a simulation leaves unrounded."""
 
 # Rounding to odd in float64 needs two bits more than the format has.
 _LARGEST_M = 50
@@ -34,15 +33,16 @@ class Accumulation:
     Rounding is to nearest-even, in whatever mode results are rounded: once, of the exact sum, with the format's own
     overflow and underflow. NaN and infinities go their usual way, and -0 comes only from what rounds to it.
 
-    ``"exact"`` is an accumulator as wide as it takes (Kulisch's; for posits the quire, Posit Standard 2022, section
-    5.11): the exact sum of exact products is rounded once, to the format and in the mode of the operation's results.
+    ``"quire"`` is an accumulator as wide as it takes, for any format (Kulisch's; named after that of posits, Posit
+    Standard 2022, section 5.11): the exact sum of exact products is rounded once, to the format and in the mode of the
+    operation's results.
     What an operation adds besides is part of the sum, unless there is an ``alpha``: then, and in a mean, the exact sum
     is rounded to the carrier, scaled there, and rounded to the format. An exact zero is +0. It takes some 10 ns for
     each product, on the CPU, where tensors of other devices are copied to.
 
     Args:
-        format: of the accumulator: a float format of at most 50 significand bits, or fp64; or its name. Or ``"exact"``
-            (also ``"quire"``), which takes nothing else.
+        format: of the accumulator: a float format of at most 50 significand bits, or fp64; or its name. Or ``"quire"``,
+            which takes nothing else.
         every: the block length L, at least 1.
         product: each product is rounded to this format first; None: products are exact.
         compensated: Kahan's summation for each output element, its four additions rounded to ``format`` each: y =
@@ -59,10 +59,11 @@ class Accumulation:
     compensated: bool = False
 
     def __post_init__(self) -> None:
-        if self.format in _EXACT_NAMES:
-            object.__setattr__(self, "format", EXACT)
+        if self.format == "exact":
+            raise FormatError("the accumulator that rounds nothing is called quire, got 'exact'")
+        if self.format == QUIRE:
             if (self.every, self.product, self.compensated) != (1, None, False):
-                raise FormatError("an exact accumulation has neither blocks nor rounded products nor compensation")
+                raise FormatError("a quire has neither blocks nor rounded products nor compensation")
             return
         object.__setattr__(self, "format", _float("format", self.format))
         if self.product is not None:
@@ -78,12 +79,12 @@ class Accumulation:
     @property
     def is_exact(self) -> bool:
         """Whether nothing is rounded but results."""
-        return self.format == EXACT
+        return self.format == QUIRE
 
     def __str__(self) -> str:
         """The canonical text, such as ``e5m10``, ``e5m10/32``, ``e5m10*e4m3`` (format*product), ``e8m23+kahan``.
 
-        An exact one is ``exact``.
+        That which rounds nothing is ``quire``.
         """
         product = "" if self.product is None else f"*{self.product}"
         every = "" if self.every == 1 else f"/{self.every}"
@@ -94,7 +95,7 @@ class Accumulation:
         """The accumulation that ``text`` describes; ``Accumulation.parse(str(how)) == how``.
 
         Args:
-            text: ``FORMAT[*PRODUCT][/L][+kahan]``, or ``exact``; or an accumulation, returned as it is.
+            text: ``FORMAT[*PRODUCT][/L][+kahan]``, or ``quire``; or an accumulation, returned as it is.
 
         Raises:
             FormatError: the text is none.
@@ -110,7 +111,7 @@ class Accumulation:
         if (plus and last != "kahan") or not (digits.isascii() and digits.isdigit()):
             raise FormatError(
                 f"an accumulation is FORMAT[*PRODUCT][/L][+kahan], such as 'e5m10', 'e5m10*e5m10' or 'e5m10/32+kahan',"
-                f" or exact; got {text!r}"
+                f" or quire; got {text!r}"
             )
         return Accumulation(name, int(digits), product if star else None, bool(plus))
 

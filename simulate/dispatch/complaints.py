@@ -144,7 +144,7 @@ def _of_accumulators(ran: list[OperationPlan]) -> list[str]:
         return []
     text = (
         f"rounding {_listed(otherwise)} is about results: an accumulator rounds its sums to nearest-even, whatever the"
-        " policy says; accumulate: exact rounds nothing but results"
+        " policy says; accumulate: quire rounds nothing but results"
     )
     return [text]
 

@@ -14,10 +14,10 @@ def half_failed(tmp_path):
     """A sweep of two formats and two accumulators: e5m10 failed in both runs with one, in one of two with the other."""
     runs = []
     for seed in range(2):
-        for accumulate in ("exact", "e8m7/32"):
+        for accumulate in ("quire", "e8m7/32"):
             keys = {"accumulate": accumulate}
             runs.append(write_run(tmp_path, "fp32", seed, 0.9 + 0.01 * seed, **keys))
-            if seed == 0 or accumulate == "exact":
+            if seed == 0 or accumulate == "quire":
                 runs.append(write_failed(tmp_path, "e5m10", seed, **keys))
             else:
                 runs.append(write_run(tmp_path, "e5m10", seed, 0.8, **keys))
@@ -36,7 +36,7 @@ def hatched(figure):
 def test_they_are_counted_beside_those_that_ended(half_failed):
     table = summarize(read_experiment(half_failed)).set_index(["format", "accumulate"])
     assert table["failed"].to_dict() == {
-        ("fp32", "e8m7/32"): 0, ("fp32", "exact"): 0, ("e5m10", "e8m7/32"): 1, ("e5m10", "exact"): 2,
+        ("fp32", "e8m7/32"): 0, ("fp32", "quire"): 0, ("e5m10", "e8m7/32"): 1, ("e5m10", "quire"): 2,
     }  # fmt: skip
     assert table["n"].tolist() == [2, 1, 2, 0]
     assert table["mean"].isna().tolist() == [False, False, False, True]
@@ -52,8 +52,8 @@ def test_where_all_failed_figures_are_hatched(half_failed, name):
 
 def test_against_has_a_row_for_them(half_failed):
     table = against_reference(read_experiment(half_failed)).set_index("accumulate")
-    assert table["answer"].to_dict() == {"exact": "failed (2 of 2)", "e8m7/32": "cannot be said"}
-    assert table["failed"].to_dict() == {"exact": 2, "e8m7/32": 1}
+    assert table["answer"].to_dict() == {"quire": "failed (2 of 2)", "e8m7/32": "cannot be said"}
+    assert table["failed"].to_dict() == {"quire": 2, "e8m7/32": 1}
     _, words, _ = against(half_failed)
     assert "| failed (2 of 2)" in words
     assert "failed (2 of 2)" in report(half_failed)[0].read_text()

@@ -19,7 +19,7 @@ from roundoff.simulate.accumulation.run import accumulate
 from roundoff.simulate.rounded_once.carrier_rounding import CarrierRounding
 
 aten = torch.ops.aten
-EXACT = Accumulation("exact")
+EXACT = Accumulation("quire")
 
 
 def dot(xs, ys, start=0.0):
@@ -136,7 +136,7 @@ def test_every_operation_begins_with_what_it_adds():
         assert found.shape == expected.shape
     scaled = accumulate(aten.addmm.default, (numbers(4), m, numbers(5, 4)), {"beta": 2, "alpha": 0.5}, EXACT)
     assert scaled.shape == (6, 4)
-    with pytest.raises(RuntimeError, match="size"), simulate("e5m10", accumulate="exact"):
+    with pytest.raises(RuntimeError, match="size"), simulate("e5m10", accumulate="quire"):
         torch.addmm(torch.ones(7), m, numbers(5, 4))
 
 
@@ -150,33 +150,35 @@ def test_training_with_an_exact_accumulator():
         net(torch.randn(4, 1, 6, generator=generator)).square().mean().backward()
         return torch.cat([p.grad.flatten() for p in net.parameters()])
 
-    with simulate("e5m6", accumulate="exact", rounding="stochastic") as simulation:
+    with simulate("e5m6", accumulate="quire", rounding="stochastic") as simulation:
         gradients = train()
     assert torch.equal(roundoff.round(gradients, "e5m6"), gradients)
     treatments = simulation.audit().table.set_index("operation")["treatment"]
     assert treatments["aten.convolution_backward.default"] == "rounded, and accumulated"
-    with simulate("e5m6", accumulate="exact", rounding="stochastic"):
+    with simulate("e5m6", accumulate="quire", rounding="stochastic"):
         assert same_bits(train(), gradients)
 
 
 def test_an_unrounded_policy_keeps_the_nearest():
     x = torch.tensor([1.0, 2.0**-30, -1.0])
-    with simulate("fp32", accumulate="exact"):
+    with simulate("fp32", accumulate="quire"):
         assert x.sum() == 2.0**-30
         assert (torch.ones(2) * 0.1).sum() == torch.tensor(0.2)
 
 
 def test_names():
-    assert str(Accumulation.parse("quire")) == str(Accumulation("exact")) == "exact"
-    assert Accumulation.parse("exact") == Accumulation.parse("quire") == EXACT
+    assert str(Accumulation.parse("quire")) == "quire"
+    assert Accumulation.parse("quire") == EXACT
+    with pytest.raises(FormatError, match="is called quire, got 'exact'"):
+        Accumulation.parse("exact")
     policy = Policy.parse(
-        {"format": "posit16", "accumulate": "quire", "rules": [{"operation": "mm", "accumulate": "exact"}]}
+        {"format": "posit16", "accumulate": "quire", "rules": [{"operation": "mm", "accumulate": "quire"}]}
     )
     assert policy == Policy.parse(policy.as_json())
-    assert policy.as_json()["accumulate"] == "exact"
-    assert policy.rules == (Rule("mm", accumulate="exact"),)
-    for text in ("exact/32", "exact+kahan", "exact*e5m10", "quire/2"):
-        with pytest.raises(FormatError, match="an exact accumulation has neither blocks"):
+    assert policy.as_json()["accumulate"] == "quire"
+    assert policy.rules == (Rule("mm", accumulate="quire"),)
+    for text in ("quire/32", "quire+kahan", "quire*e5m10", "quire/2"):
+        with pytest.raises(FormatError, match="a quire has neither blocks"):
             Accumulation.parse(text)
     with torch._subclasses.FakeTensorMode():
         assert accumulate(aten.mm.default, (torch.ones(2, 3), torch.ones(3, 4)), {}, EXACT).shape == (2, 4)
@@ -198,7 +200,7 @@ def test_exact_means_are_divided_before_they_are_rounded():
     fmt = Format.parse("fp8_e4m3")
     x = roundoff.round(torch.randn(300, 17, generator=torch.Generator().manual_seed(0)), fmt)
     for mode in (Rounding.NEAREST_EVEN, Rounding.UP):
-        with simulate(fmt, accumulate="exact", rounding=mode):
+        with simulate(fmt, accumulate="quire", rounding=mode):
             found = x.mean(1).tolist()
         assert found == [round_exactly(sum(map(Fraction, row)) / 17, fmt, mode) for row in x.tolist()]
 

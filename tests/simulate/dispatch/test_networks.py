@@ -43,7 +43,7 @@ MODES = {
     "stochastic": lambda: simulate("e5m10", rounding="stochastic", seed=3),
     "stochastic, primitive": lambda: simulate("e5m10", rounding="stochastic", granularity="primitive"),
     "accumulated": lambda: simulate("e5m10", accumulate="e5m10/8"),
-    "accumulated, exact": lambda: simulate("e5m10", accumulate="exact", rounding="stochastic"),
+    "accumulated, exact": lambda: simulate("e5m10", accumulate="quire", rounding="stochastic"),
     "observed": lambda: simulate("e5m10", observe=True),
     "shadowed": lambda: simulate("e5m10", shadow="fp64"),
     "mx operands": lambda: simulate(Policy("e5m10").with_rules(Rule(list(CONTRACTIONS), operands="mxfp8_e4m3"))),
