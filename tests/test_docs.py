@@ -68,6 +68,7 @@ def test_the_page_of_the_commands_is_what_they_print(tmp_path):
     command = "-m typer roundoff.cli utils docs --name roundoff --title Commands --output"
     subprocess.run([sys.executable, *command.split(), page], check=True, capture_output=True)
     committed = (PAGES / "reference" / "commands.md").read_text(encoding="utf-8")
+    assert not re.search(r"^\* `\w+`: .*\.\.\.$", committed, re.MULTILINE)  # the list has whole sentences
     assert committed == page.read_text(encoding="utf-8"), f"run: python {command} docs/reference/commands.md"
 
 

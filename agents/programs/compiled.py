@@ -87,11 +87,11 @@ def compile_acting(learner: Learner, on_notice: Callable[[str], None] | None = N
 def reason_not_to(simulation: Simulation | None, updates: int, device: str) -> str | None:
     """Why it would not save time, in words; None if it would."""
     if device != "cpu":
-        return "what it saves on a GPU has not been measured; --compile compiles them"
+        return "the time that compiling saves on a GPU has not been measured; --compile compiles them"
     if simulation is None:
-        return "it saves little of what is not simulated"
+        return "compiling saves little time where nothing is simulated"
     if updates < _WORTHWHILE_UPDATES:
-        return f"it takes longer than it saves in {updates} updates"
+        return f"compiling takes more time than it saves in {updates} updates"
     return None
 
 

@@ -167,8 +167,8 @@ def test_a_run_goes_on_when_the_compiler_fails(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("keys", "updates", "wanted", "notice"),
     [
-        ({"format": "e5m10"}, 100, None, "takes longer than it saves in 100 updates"),
-        ({"format": "fp32"}, 10**6, None, "little of what is not simulated"),
+        ({"format": "e5m10"}, 100, None, "takes more time than it saves in 100 updates"),
+        ({"format": "fp32"}, 10**6, None, "little time where nothing is simulated"),
         ({"baseline": "amp", "fixes": "none"}, 10**6, True, "the baseline amp is not compiled"),
         ({"native": True, "format": "fp16"}, 10**6, True, "native half precision"),
         ({"observe": True}, 10**6, True, "an observing simulation"),

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 import traceback
-from typing import Annotated
+from inspect import getdoc
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,6 +23,9 @@ from roundoff.cli.quantize import quantize
 from roundoff.cli.results import against, collect, compare, plot, report
 from roundoff.cli.runs import blame, train
 from roundoff.cli.sweeps import presets, reproduce, schema, status, sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 app = typer.Typer(
     name="roundoff",
@@ -48,13 +52,18 @@ def _options(
     pass
 
 
+def _whole_sentence(command: Callable[..., None]) -> str:
+    """The first sentence of a command's help, which lists would cut off."""
+    return (getdoc(command) or "").partition("\n\n")[0].replace("\n", " ")
+
+
 # As --help lists them.
 for _command in (
     sweep, status, collect, reproduce, train, quantize, export, blame, presets, schema, formats, verify, doctor, plot,
     compare, against, report, cost, pareto, allocate,
 ):  # fmt: skip
-    app.command()(_command)
-app.command(context_settings=AS_PYTHON)(run)
+    app.command(short_help=_whole_sentence(_command))(_command)
+app.command(context_settings=AS_PYTHON, short_help=_whole_sentence(run))(run)
 
 
 def main() -> None:

@@ -37,7 +37,7 @@ CostModels = Annotated[
     typer.Option(
         "--cost-model",
         metavar="NAME|FILE.yaml",
-        help="Add what a model says of the products: horowitz-45nm (energy), array-multiplier (area), or a file of"
+        help="Add a model's price of the products: horowitz-45nm (energy), array-multiplier (area), or a file of"
         " one's own; any number of these.",
     ),
 ]
@@ -49,10 +49,10 @@ def cost(
     *,
     out: ResultsFolder = None,
     cost_models: CostModels = None,
-    again: Annotated[bool, typer.Option("--again", help="Count anew what was counted before.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Count everything anew.")] = False,
     allow_import: AllowImport = None,
 ) -> None:
-    """Count what a step costs in each arithmetic of a sweep: products, bytes, memory, what is sent."""
+    """Count the cost of a step in each arithmetic of a sweep: products, bytes, memory, messages."""
     from roundoff.sweeps import count_costs, find_sweep, plan_file, runs_in, runs_of_plan
 
     models = [cost_model(name) for name in cost_models or []]
@@ -74,20 +74,22 @@ def cost(
 
 
 def pareto(
-    directory: Annotated[Path, typer.Argument(help="Folder of a sweep, in which `roundoff cost` has counted.")],
+    directory: Annotated[Path, typer.Argument(help="The folder of a sweep whose costs `roundoff cost` has counted.")],
     *,
     cost: Annotated[
         Literal["bits", "bytes", "bops", "memory", "sent", "energy"],
         typer.Option(
-            help="Bits of a number; or of a step: bytes moved, bit operations, bytes kept or sent, energy by a model."
+            help="The cost: bits of a number; or bytes moved, bit operations, bytes kept or sent, energy of a step."
         ),
     ] = "bytes",
-    model: Annotated[str | None, typer.Option(help="Of energy, by its name [default: horowitz-45nm].")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The model of energy, by its name [default: horowitz-45nm].")
+    ] = None,
     margin: Margin = 0.05,
     reference: Reference = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what each format scores for what it costs, which are on the front, and which are equivalent to fp32."""
+    """Print the score and cost of each format, which formats are on the front, and which are equivalent to fp32."""
     from roundoff.analysis import pareto as pareto_front
 
     table, text, warnings = pareto_front(directory, cost, margin, model, settings_of(reference))
@@ -96,23 +98,25 @@ def pareto(
 
 
 def allocate(
-    file: Annotated[str, typer.Argument(help="A sweep file (YAML), whose base is what all runs have in common.")],
+    file: Annotated[str, typer.Argument(help="A sweep file (YAML) whose base has the settings of all runs.")],
     overrides: Overrides = None,
     *,
-    formats: Annotated[str, typer.Option(help="That a part may get beside fp32, with commas, such as e5m10,e4m3.")],
+    formats: Annotated[str, typer.Option(help="The formats to choose from beside fp32, with commas: e5m10,e4m3.")],
     by: Annotated[
         str,
         typer.Option(
             metavar="COST|NAME|FILE.yaml",
-            help="The cost that is made small: bits, bops, bytes, memory, or what a model says, as of --cost-model.",
+            help="The cost to minimize: bits, bops, bytes, memory, or a model as for --cost-model.",
         ),
     ] = "bops",
     over: Annotated[
-        Literal["role", "module", "operation", "storage"], typer.Option(help="What gets formats of its own.")
+        Literal["role", "module", "operation", "storage"], typer.Option(help="The parts that get formats of their own.")
     ] = "role",
     within: Annotated[str, typer.Option(help="The margin of equivalence to fp32.")] = "5 %",
-    seeds: Annotated[int, typer.Option(min=3, help="How many seeds there are.")] = 10,
-    choose: Annotated[int, typer.Option(min=1, help="How many of them choose; the others have the last word.")] = 3,
+    seeds: Annotated[int, typer.Option(min=3, help="The number of seeds.")] = 10,
+    choose: Annotated[
+        int, typer.Option(min=1, help="The number of seeds that choose; the others have the last word.")
+    ] = 3,
     out: ResultsFolder = None,
     workers: Workers = None,
     dry_run: DryRun = False,

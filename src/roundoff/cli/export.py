@@ -14,7 +14,9 @@ def export(
     run: Annotated[Path, typer.Argument(help="The folder of a run that has ended.")],
     *,
     output: Annotated[Path, typer.Option("--out", "--output", "-o", help="The file to write: *.onnx, or *.h for C.")],
-    fmt: Annotated[str, typer.Option("--format", help="Of the weights, such as fp32, int8, int8_ax0, int4.")] = "int8",
+    fmt: Annotated[
+        str, typer.Option("--format", help="The format of the weights: fp32, int8, int8_ax0, int4, ...")
+    ] = "int8",
     allow_import: AllowImport = None,
 ) -> None:
     """Write the policy of a finished run as a file that acts without roundoff: an ONNX graph, or a C header."""

@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Settings that replace those of the file; see TrainConfig."),
+    typer.Argument(metavar="[KEY=VALUE]...", help="Settings that replace those of the file; docs/keys.md lists them."),
 ]
 Compiled = Annotated[
     bool | None, typer.Option("--compile/--no-compile", help="Compile the updates [default: where it saves time].")
 ]
 Population = Annotated[
-    int, typer.Option(min=1, help="Runs that a worker trains at once, at most, where they gain from one program.")
+    int, typer.Option(min=1, help="The most runs that a worker trains at once, by one compiled program.")
 ]
-Workers = Annotated[int | None, typer.Option(min=1, help="Runs at a time [default: one per core].")]
+Workers = Annotated[int | None, typer.Option(min=1, help="The number of runs at a time [default: one per core].")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would run and about how long, and write nothing.")]
-NoEstimate = Annotated[bool, typer.Option("--no-estimate", help="A dry run without estimating the time.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print it for scripts, as JSON.")]
+NoEstimate = Annotated[bool, typer.Option("--no-estimate", help="Do not estimate the time in a dry run.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for scripts.")]
 Margin = Annotated[
     float,
     typer.Option(min=0, max=1, help="The difference that is too small to matter, as a fraction of fp32's mean score."),
@@ -45,21 +45,21 @@ Margin = Annotated[
 Reference = Annotated[
     list[str] | None,
     typer.Option(
-        "--reference", metavar="KEY=VALUE", help="What to compare with, in place of format=fp32; may be repeated."
+        "--reference", metavar="KEY=VALUE", help="Compare with runs of this setting, not format=fp32; may be repeated."
     ),
 ]
 ResultsFolder = Annotated[
-    Path | None, typer.Option("--out", "-o", help="Folder of the results [default: results/NAME].")
+    Path | None, typer.Option("--out", "-o", help="The folder of the results [default: results/NAME].")
 ]
-FileTypes = Annotated[str, typer.Option("--type", help="Of files with figures: png, svg, pdf, with commas.")]
+FileTypes = Annotated[str, typer.Option("--type", help="The types of figure files: png, svg, pdf, with commas.")]
 
 
 AllowImport = Annotated[
     list[str] | None,
     typer.Option(
         metavar="MODULE",
-        help="Is imported, for formats that it registers, tasks gym:MODULE:ID and algorithms MODULE:CLASS; may be"
-        " repeated.",
+        help="Import this module, for formats that it registers, tasks gym:MODULE:ID and algorithms MODULE:CLASS; may"
+        " be repeated.",
     ),
 ]
 

@@ -22,22 +22,27 @@ AS_PYTHON = {"allow_interspersed_args": False}
 
 def run(
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python file; with -m, a module.")],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="Of the script.")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="The script's arguments.")] = None,
     *,
     format_name: Annotated[
-        str | None, typer.Option("--format", help="Of all results, or what the policy rounds to.")
+        str | None, typer.Option("--format", help="The format of all results, or the one that the policy rounds to.")
     ] = None,
     policy: Annotated[
         str | None,
         typer.Option(
-            help="What is rounded: every-op, storage, mixed-precision; or a policy as YAML or JSON, or a file of it."
+            help="What is rounded: every-op, storage, mixed-precision, engine, a recipe such as fp8-rowwise, mx or"
+            " nvfp4; or a policy as YAML or JSON, or a file of it."
         ),
     ] = None,
-    rounding: Annotated[str | None, typer.Option(help="Rounding mode, such as stochastic.")] = None,
-    accumulate: Annotated[str | None, typer.Option(help="Accumulator of products and sums, such as e5m10/32.")] = None,
-    granularity: Annotated[str | None, typer.Option(help="kernel or primitive.")] = None,
+    rounding: Annotated[str | None, typer.Option(help="The rounding mode, such as stochastic.")] = None,
+    accumulate: Annotated[
+        str | None, typer.Option(help="The accumulator of products and sums, such as e5m10/32 or quire.")
+    ] = None,
+    granularity: Annotated[
+        str | None, typer.Option(help="Whether a kernel or each primitive inside counts as one operation.")
+    ] = None,
     scalars: Annotated[
-        str | None, typer.Option(help="Python numbers that meet tensors: exact, once or rounded.")
+        str | None, typer.Option(help="How Python numbers meet tensors: exact, once or rounded.")
     ] = None,
     observe: Annotated[
         bool, typer.Option("--observe", help="Print at the end, to standard error, what rounding did.")
@@ -48,7 +53,7 @@ def run(
     cost: Annotated[
         bool,
         typer.Option(
-            "--cost", help="Print at the end, to standard error, what it costs in the format: products, bytes, memory."
+            "--cost", help="Print at the end, to standard error, the cost in the format: products, bytes, memory."
         ),
     ] = False,
     cost_table: Annotated[
@@ -56,44 +61,45 @@ def run(
         typer.Option(metavar="FILE.csv", help="Write the costs of operations as a table, too.", dir_okay=False),
     ] = None,
     cost_models: CostModels = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of stochastic rounding.")] = 0,
-    threads: Annotated[int | None, typer.Option(min=1, help="That PyTorch computes with.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of stochastic rounding.")] = 0,
+    threads: Annotated[int | None, typer.Option(min=1, help="The number of PyTorch's threads.")] = None,
     blame: Annotated[
         str | None,
         typer.Option(
             metavar="MEASURE",
-            help="Find the fewest operations that must stay in high precision for the script to reach it: loss<2.5,"
-            " accuracy>=0.9, finite.",
+            help="Find the fewest operations that must stay in high precision for the script to reach this measure:"
+            " loss<2.5, accuracy>=0.9, finite.",
         ),
     ] = None,
     over: Annotated[
         Literal["operation", "module", "role", "part"],
         typer.Option(
-            help="What to blame: operation, module, role or part of the program (a function that a rule is within)."
+            help="The kind of things to blame: operations, modules, roles or parts of the program (functions that rules"
+            " are within)."
         ),
     ] = "operation",
     exact_in: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="A function in which nothing is rounded, as package.module:function, or a pattern of modules of the"
-            " network; any number of these.",
+            help="Round nothing in this function (package.module:function) or in modules of this pattern; may be"
+            " repeated.",
         ),
     ] = None,
     only_in: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A function in which alone something is rounded; any number of these."),
+        typer.Option(metavar="NAME", help="Round only in this function (package.module:function); may be repeated."),
     ] = None,
     parts: Annotated[
         list[str] | None,
         typer.Option(
             "--part",
             metavar="NAME=POLICY",
-            help="What is rounded within a function (its qualified name) or a block roundoff.part: a format, a"
-            " recipe, or a policy as YAML or a file of it; any number of these.",
+            help="The policy within a function (its qualified name) or a block roundoff.part: a format, a recipe, or a"
+            " policy as YAML or a file of it; may be repeated.",
         ),
     ] = None,
-    module: Annotated[bool, typer.Option("-m", help="SCRIPT names a module, as behind python -m.")] = False,
+    module: Annotated[bool, typer.Option("-m", help="Run a module, like python -m.")] = False,
     allow_import: AllowImport = None,
 ) -> None:
     """Run any Python script, unchanged, in a number format.

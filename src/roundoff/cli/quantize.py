@@ -18,14 +18,14 @@ def quantize(
     *,
     into: Annotated[
         list[str],
-        typer.Option("--in", help="What to quantize to: int8, quarl4, fp16, mxfp4, ...; may be repeated."),
+        typer.Option("--in", help="A quantization: int8, quarl4, fp16, mxfp4, ...; may be repeated."),
     ],
     episodes: Annotated[
-        int | None, typer.Option(min=1, help="Episodes of each evaluation [default: as many as the run's].")
+        int | None, typer.Option(min=1, help="The number of episodes of each evaluation [default: the run's].")
     ] = None,
     calibrate: Annotated[
         int,
-        typer.Option(min=0, help="Fix the scales of activations by the ranges that so many other episodes show."),
+        typer.Option(min=0, help="Fix the scales of activations by their ranges in this many other episodes."),
     ] = 0,
     out: Annotated[
         Path | None,
@@ -33,7 +33,7 @@ def quantize(
     ] = None,
     allow_import: AllowImport = None,
 ) -> None:
-    """Quantize the policies of finished runs, and write what it costs, in the same episodes, to quantized.csv."""
+    """Quantize the policies of finished runs, and write the loss in return, in the same episodes, to quantized.csv."""
     import pandas as pd
 
     from roundoff.agents import Quantization

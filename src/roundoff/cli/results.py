@@ -21,7 +21,7 @@ from roundoff.cli.options import (
 
 Directories = Annotated[list[Path], typer.Argument(metavar="DIRECTORY...", help="Folders of sweeps, or of runs.")]
 FigureWidth = Annotated[
-    str, typer.Option(help="screen; or single (3.25 in) or double (6.75 in), for columns of a journal.")
+    str, typer.Option(help="The width of figures: screen, or single (3.25 in) or double (6.75 in) for a journal.")
 ]
 
 
@@ -30,10 +30,8 @@ def plot(
     *,
     width: FigureWidth = "screen",
     types: FileTypes = "png,svg",
-    figures: Annotated[
-        str, typer.Option(help="Names of the figures to draw, with commas [default: all there are].")
-    ] = "",
-    tables: Annotated[str, typer.Option(help="The summary for people, too: md, tex, with commas.")] = "",
+    figures: Annotated[str, typer.Option(help="The figures to draw, by name, with commas [default: all].")] = "",
+    tables: Annotated[str, typer.Option(help="Also write the summary as a table: md, tex, with commas.")] = "",
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder to write into; made if missing [default: DIRECTORY].")
     ] = None,
@@ -54,12 +52,12 @@ def compare(
     *,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the figure and its tables; made if missing.")],
     names: Annotated[
-        str, typer.Option(help="Of the lines, with commas, one for each folder [default: the sweeps'].")
+        str, typer.Option(help="The names of the lines, with commas, one for each folder [default: the sweeps'].")
     ] = "",
     width: FigureWidth = "screen",
     types: FileTypes = "png,svg",
 ) -> None:
-    """Draw several sweeps in one figure: what is left of fp32's score in fewer significand bits."""
+    """Draw several sweeps in one figure: scores as a share of fp32's, against significand bits."""
     from roundoff.analysis import compare as compare_sweeps
 
     written, warnings = compare_sweeps(directories, out, names=parts(names), width=width, types=parts(types))

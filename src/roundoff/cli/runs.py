@@ -44,7 +44,7 @@ def train(
     compiled: Compiled = None,
     allow_import: AllowImport = None,
     address: Annotated[
-        str | None, typer.Option(help="Of the Ray cluster for `actors` [default: $RAY_ADDRESS, else this machine].")
+        str | None, typer.Option(help="The Ray cluster for `actors` [default: $RAY_ADDRESS, else this machine].")
     ] = None,
     profile: Annotated[
         bool, typer.Option("--profile", help="Print at the end, or when stopped, where the time has gone.")
@@ -98,21 +98,19 @@ def blame(
         "blame"
     ),
     at_least: Annotated[
-        float | None, typer.Option(help="Return at which a run has succeeded [default: it must not crash].")
+        float | None, typer.Option(help="The return that a run must reach [default: it must not crash].")
     ] = None,
     measure: Annotated[
         str | None,
-        typer.Option(help="What a program (program=FILE.py:FUNCTION) must reach: loss<2.5, accuracy>=0.9, finite."),
+        typer.Option(help="The measure that a program must reach: loss<2.5, accuracy>=0.9, finite."),
     ] = None,
     over: Annotated[
         Literal["operation", "module", "role"],
-        typer.Option(help="What to blame: operation or role; of a program, module, too."),
+        typer.Option(help="The kind of things to blame: operations or roles; of a program, also modules."),
     ] = "operation",
     seeds: Annotated[
         int | None,
-        typer.Option(
-            min=2, help="Compare mean returns over so many seeds: what each costs [default: one run decides]."
-        ),
+        typer.Option(min=2, help="Compare mean returns over this many seeds [default: one run decides]."),
     ] = None,
     margin: Margin = 0.05,
     workers: Workers = None,
@@ -120,7 +118,7 @@ def blame(
     population: Population = 8,
     allow_import: AllowImport = None,
 ) -> None:
-    """Find what a run cannot do in its format: the fewest operations, by short runs; with --seeds, what each costs.
+    """Find the fewest operations that must stay in high precision, by short runs; with `--seeds`, the loss by each.
 
     A run is an agent's, or one of a program: program=train.py:train --measure 'accuracy>=0.9'.
     """

@@ -42,16 +42,16 @@ def sweep(
     out: ResultsFolder = None,
     workers: Workers = None,
     executor: Annotated[
-        Literal["local", "ray"], typer.Option(help="Where to run: processes of this machine, or a Ray cluster.")
+        Literal["local", "ray"], typer.Option(help="Run in processes of this machine, or on a Ray cluster.")
     ] = "local",
     address: Annotated[
-        str | None, typer.Option(help="Of the Ray cluster [default: $RAY_ADDRESS, else one of this machine alone].")
+        str | None, typer.Option(help="The address of the Ray cluster [default: $RAY_ADDRESS, else this machine].")
     ] = None,
-    cpus_per_run: Annotated[float, typer.Option(min=0.01, help="Of a Ray node; may be a fraction.")] = 1.0,
-    gpus_per_run: Annotated[float, typer.Option(min=0.0, help="Of a Ray node; may be a fraction.")] = 0.0,
+    cpus_per_run: Annotated[float, typer.Option(min=0.01, help="CPUs of a run on Ray; may be a fraction.")] = 1.0,
+    gpus_per_run: Annotated[float, typer.Option(min=0.0, help="GPUs of a run on Ray; may be a fraction.")] = 0.0,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Run only what has this value, or one of a list; may be repeated."),
+        typer.Option(metavar="KEY=VALUE", help="Do only runs with this value, or one of a list; may be repeated."),
     ] = None,
     dry_run: DryRun = False,
     no_estimate: NoEstimate = False,
@@ -94,12 +94,12 @@ def sweep(
 def reproduce(
     name: Annotated[
         str,
-        typer.Argument(help="fig1 to fig12, accelerated-fig2, quarl-table4, ..., or a subject of `presets`."),
+        typer.Argument(help="A figure or table: fig1, accelerated-fig2, quarl-table4, ..., or a subject of `presets`."),
     ],
     *,
     size: Annotated[
         Literal["quick", "overnight", "paper"],
-        typer.Option(help="Minutes on two cores, a night on two cores, or as the paper did it, for GPUs."),
+        typer.Option(help="The size: minutes on two cores, a night on two cores, or as the paper did it, for GPUs."),
     ] = "quick",
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder of results; each sweep has a folder of its own in it.")
@@ -111,7 +111,7 @@ def reproduce(
     compiled: Compiled = None,
     population: Population = 8,
 ) -> None:
-    """Make a figure or table of a paper: run its sweep, draw it, and set its numbers beside the paper's."""
+    """Make a figure or table of a paper: run its sweep, draw it, and print its numbers beside the paper's."""
     from roundoff.analysis import PERFORMANCE, TYPES, check_known, performance_page
     from roundoff.analysis import reproduce as reproduce_figure
     from roundoff.sweeps import LocalProcesses, find_reproduction, finished_elsewhere, take_over, usable_cores
@@ -228,13 +228,13 @@ def status(
 
 
 def presets(
-    text: Annotated[str, typer.Argument(help="What stands in the name, the figures or the description.")] = "",
+    text: Annotated[str, typer.Argument(help="List only presets with this text in name, figures or description.")] = "",
     size: Annotated[
         Literal["quick", "overnight", "paper"] | None,
-        typer.Option(help="Minutes on two cores, a night on two cores, or as the paper did it; by default all."),
+        typer.Option(help="The size: minutes on two cores, a night on two cores, or the paper's [default: all]."),
     ] = None,
 ) -> None:
-    """List the sweeps that are shipped, as a table; `sweep NAME --dry-run` says how many runs one has."""
+    """List the shipped sweeps as a table; `sweep NAME --dry-run` lists the runs of one."""
     from roundoff.sweeps import presets_table
 
     say(presets_table(text, size))
