@@ -11,15 +11,18 @@ from bench.timing import RESULTS
 DOCS = Path(__file__).parent.parent / "docs"
 HEAD = """# Performance
 
-`make bench` measures all of this, and `python -m bench.NAME` a part; `python -m bench.table` writes this page and its
-parts from the results: what it costs [to train agents](performance-agents.md), [to sweep](performance-sweeps.md), [to
-run plain operations](performance-plain.md), and [on a GPU](performance-gpu.md), where `make bench-gpu` measures. Unless
-a caption says otherwise, a figure is the median of several rounds in which the contestants take turns in one process,
-on one thread. Look at the ratios: seconds are those of the machine named, which had other work to do.
+This page has measurements of how long `roundoff` takes: for rounding, accumulation, products, compiled steps and
+simulations. Four pages have more: [training agents](performance-agents.md), [sweeps](performance-sweeps.md), [plain
+operations](performance-plain.md), and [GPUs](performance-gpu.md). In short:
 
-In short: rounding a million floats to a float format takes 1.0 to 1.7 times as long as copying them; a plain
-operation on a small tensor takes about 1 us longer inside a simulation, any other about 10; a SAC update with 128 units
-takes 1.4 times as long as in plain float32, compiled about as long.
+- Rounding a million floats to a float format takes 1.0 to 1.7 times as long as copying them.
+- A plain operation on a small tensor takes about 1 us longer inside a simulation, any other operation about 10 us.
+- A SAC update with 128 units takes 1.4 times as long as in plain float32; compiled, it takes about as long as that.
+
+`make bench` measures everything (`make bench-gpu` on a GPU), and `python -m bench.NAME` measures one section.
+`python -m bench.table` writes these pages from the results. Unless a caption says otherwise, a number is the median of
+several rounds in which the variants take turns in one process, on one thread. Compare ratios rather than seconds: the
+machines had other work to do.
 """
 # Pages beside the first one: a title, and the names of their files.
 PARTS = {
@@ -44,6 +47,17 @@ PARTS = {
     "performance-plain.md": ("Performance: plain operations in C++", ["native", "eager"]),
     "performance-gpu.md": ("Performance: on a GPU", ["launches"]),
 }
+# What a page beside the first one is about.
+ABOUT = {
+    "performance-agents.md": "This page has the times of updates of agents, of acting, and of sampling environments.\n"
+    "[Performance](performance.md) says how they are measured.",
+    "performance-sweeps.md": "This page has the times of planning sweeps, reading their folders, and counting costs.\n"
+    "[Performance](performance.md) says how they are measured.",
+    "performance-plain.md": "This page has the times of training steps whose operations are rounded "
+    "[in C++](plain-operations.md).\n[Performance](performance.md) says how they are measured.",
+    "performance-gpu.md": "This page has measurements for GPUs. None has been made on a GPU yet.\n"
+    "[Performance](performance.md) says how they are measured.",
+}
 # What each table shows, by the name of its file; a paragraph for each table.
 CAPTIONS = {
     "acting": """
@@ -51,29 +65,29 @@ CAPTIONS = {
         header: CPU seconds of one batch on one core, others at work beside it. The C loop adds floats one by one. More:
         [deployment](deployment.md).
 
-        What a new version of the weights costs before it can act, in CPU seconds (`pack`: from weights to codes;
-        `message`: to bytes; `read`: back from them; `graph`: as ONNX; `session`: ONNX Runtime's), and the bytes that
-        travel.
+        CPU seconds that a new version of the weights takes before it can act (`pack`: from weights to codes; `message`:
+        to bytes; `read`: back from them; `graph`: as ONNX; `session`: ONNX Runtime's), and the bytes that are sent.
 
         The networks of Table 6 of Lam et al., with ONNX Runtime: `speedup` is fp32's time over int8's. The paper's, on
         a Raspberry Pi: 1.18, 14 and 18.85.
     """,
     "accumulation": """
         The product of a 256 x 1024 and a 1024 x 1024 matrix with rounded sums, beside `torch.mm`. `over_plain`:
-        times the seconds of `torch.mm`. How accumulators are written:
-        [simulation.md](sums-and-modes.md#how-sums-are-accumulated).
+        times the seconds of `torch.mm`. [Sums, products and rounding modes](sums-and-modes.md#how-sums-are-accumulated)
+        explains how accumulators are written.
     """,
     "adapters": """
-        One update of algorithms of [other libraries](libraries.md), alone and simulated, with Adam's eps at 1e-4; CPU
-        time. A2C and PPO: of a whole rollout. `over_fp32`: times the seconds of fp32.
+        CPU time of one update of algorithms of [other libraries](libraries.md), alone and simulated, with Adam's eps at
+        1e-4. An update of A2C and PPO is that of a whole rollout. `over_fp32`: times the seconds of fp32.
     """,
     "counting": """
-        A training step of three layers of 64 units with Adam, batch 64, e5m10: what counting [its cost](cost.md) takes,
-        beside observing. CPU time.
+        CPU time of a training step of three layers of 64 units with Adam, batch 64, e5m10: plain, with counting of
+        [its cost](cost.md), and with an observer.
 
-        The same step, with nothing counted, `here` and `there`: in a copy in which simulations tell nobody of operands,
-        modules, steps and stored tensors (`python -m bench.counting COPY`). Two processes take turns; `ratio` is the
-        median of 400, with its quartiles; plain float32 is the control. CPU seconds, others at work beside it.
+        The same step with nothing counted: `here`, and `there` in a copy of the project in which simulations tell no
+        watcher of operands, modules, steps and stored tensors (`python -m bench.counting COPY`). Two processes take
+        turns; `ratio` is the median of 400, with its quartiles; plain float32 is the control. CPU seconds, others at
+        work beside it.
     """,
     "compiled": """
         One SAC update, eager and compiled. Reference: a textbook SAC with `torch.nn` and `torch.optim`; e5m10 is
@@ -190,6 +204,8 @@ ON_A_GPU = {
     "updates": "SAC updates at the sizes of the paper's Tables 10 and 11, over fp32.",
     "populations": "One update of as many agents, each in a format of its own, over the update of one.",
 }
+# Units that would make columns wide.
+UNITS = {"nanoseconds_per_element": "ns per element", "microseconds": "us", "seconds": "s"}
 DIGITS = 3
 ELSEWHERE = {"programs"}  # what-runs.md shows it
 WIDEST = 8  # columns; wider tables lie on their side
@@ -209,7 +225,8 @@ def flat(row: dict[str, object]) -> Row:
     columns: Row = {}
     for key, value in row.items():
         parts = value.items() if isinstance(value, dict) else [(None, value)]
-        columns |= {key if name is None else f"{name} [{key}]": inner for name, inner in parts}
+        unit = UNITS.get(key, key)
+        columns |= {key if name is None else f"{name} [{unit}]": inner for name, inner in parts}
     return columns
 
 
@@ -230,7 +247,7 @@ def section(path: Path) -> str:
     machine = result["machine"]
     versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
     lines = [
-        f"## {path.stem}",
+        f"## {path.stem.replace('_', '-').capitalize()}",
         "",
         wrapped(
             f"`python -m bench.{path.stem}`, from `bench/results/{path.name}`, measured on {machine['processor']},"
@@ -260,8 +277,7 @@ def pages() -> dict[str, str]:
     """The pages, by name."""
     made = {path.stem: section(path) for path in sorted(RESULTS.glob("*.json")) if path.stem not in ELSEWHERE}
     parts = {
-        name: [f"# {title}\n", "[How it is measured](performance.md).\n", *map(made.pop, stems)]
-        for name, (title, stems) in PARTS.items()
+        name: [f"# {title}\n", f"{ABOUT[name]}\n", *map(made.pop, stems)] for name, (title, stems) in PARTS.items()
     }
     parts["performance-gpu.md"] += map(on_a_gpu, ON_A_GPU)
     return {name: "\n".join(lines) for name, lines in {"performance.md": [HEAD, *made.values()], **parts}.items()}

@@ -12,28 +12,31 @@ from bench.timing import RESULTS
 PAGE = Path(__file__).parent.parent / "docs" / "what-runs.md"
 HEAD = """# What runs
 
-Programs that nobody here wrote, each run unchanged in seven ways. `python -m bench.programs` runs them and measures,
-`python -m bench.what_runs` writes this page from the results, and `tests/test_what_runs.py` runs every cell of the
-table again (`make test-slow`) whose package is installed. No program needs a download.
+This page shows which programs run in a simulation, and how much slower they are. The table has 32 programs of PyTorch
+and other libraries, each run unchanged in seven ways. `python -m bench.programs` runs and measures them, and
+`python -m bench.what_runs` writes this page from the results. `tests/test_what_runs.py` runs every cell of the table
+again whose package is installed (`make test-slow`). No program needs a download.
 """
 COLUMNS = {
     "e5m10": '`simulate("e5m10")`: every result of every operation',
-    "bfloat16": '`simulate("e8m7")`',
+    "bfloat16": '`simulate("e8m7")`: the same in bfloat16',
     "mixed": '`simulate(Policy.mixed_precision("e8m7"))`: operands and results of products alone',
     "fp8": '`simulate(Policy.fp8("tensorwise"))`: operands of products with weights, scaled',
-    "stochastic": '`simulate("e8m7", rounding="stochastic")`',
-    "observe": '`simulate("e8m7", observe=True)`',
-    "compiled": '`roundoff.compile(step, simulate("e8m7"))`',
+    "stochastic": '`simulate("e8m7", rounding="stochastic")`: bfloat16 with stochastic rounding',
+    "observe": '`simulate("e8m7", observe=True)`: bfloat16 with an observer',
+    "compiled": '`roundoff.compile(step, simulate("e8m7"))`: bfloat16 in a compiled step',
 }
 WORDS = """
-A number is the CPU time of a step, times that of plain float32 PyTorch: one thread, contestants in turn. For compiled
-steps, calls after the first are timed. The programs are small, so most of it is [the time that each operation takes
-longer](limits.md#simulation), whatever its size; larger programs lose less.
+A number in the table is a ratio: the CPU time of a step in the simulation, divided by that of a step in plain float32
+PyTorch. Both run on one thread and take turns. For compiled steps, calls after the first are timed. The programs are
+small, so most of the additional time is [a constant for each operation](limits.md#simulation); larger programs are
+slowed down less. A cell has one of four contents:
 
-- **A number alone**: it runs. After its steps all losses and parameters are finite, as they are in float32.
-- **NaN**: some are not, or the program raises an error because of it. [Where NaN comes from](#where-nan-comes-from)
-- **refused**: roundoff raises an error. [What is refused](#what-is-refused)
-- Empty: not tried.
+- **A number alone**: the program runs. After its steps all losses and parameters are finite, as they are in float32.
+- **NaN**: some losses or parameters are not finite, or the program raises an error because of that
+  ([where NaN comes from](#where-nan-comes-from)).
+- **refused**: roundoff raises an error ([what is refused](#what-is-refused)).
+- **Empty**: this was not tried.
 """
 PROGRAMS = """
 `bench/others.py` has the programs. Models and layers have 64 units, two layers and random weights; they take three
@@ -41,19 +44,19 @@ steps of SGD with momentum. Optimizers take ten steps on a network of two layers
 Stable-Baselines3 `learn` for 200 or 256 steps of CartPole or Pendulum. `examples/digits` is [our own
 CNN](programs.md#examples) on scikit-learn's digits, for an epoch.
 
-PyTorch runs an LSTM as one kernel; a simulation takes it apart, to round inside. A step of L-BFGS ends when it
-has converged. In float32 it soon has, so its numbers compare different amounts of work.
+PyTorch runs an LSTM as one kernel; a simulation takes it apart to round inside. A step of L-BFGS ends when it
+has converged, which is soon in float32. So its numbers compare different amounts of work.
 """
 ORIGINS = """
-The first result of a step that is not finite, found by running the program again with an observer.
+The list has the first non-finite result of each program with NaN. An observer found it when the program ran again.
 """
 CAUSES = {
     "pow": """
         Llama and Mixtral normalize by `x * rsqrt(mean(x * x) + eps)`, and the derivative of `rsqrt` needs its third
-        power. That is beyond 65504 where the root mean square of `x` is below 0.025, as at the beginning. Transformers
-        computes norms in float32, which changes nothing where all is float32. `Rule(module="*norm*", format="fp32")`
-        leaves them alone, or, in a program in half precision, `islands="exact"`
-        ([islands](own-dtypes.md#islands-of-float32)).
+        power. That is beyond 65504 if the root mean square of `x` is below 0.025, as at the beginning. Transformers
+        computes norms in float32, which makes no difference in a float32 program.
+        `Rule(module="*norm*", format="fp32")` leaves norms unrounded; in a program in half precision,
+        `islands="exact"` does ([islands](own-dtypes.md#islands-of-float32)).
     """,
     "addcdiv_": """
         Adam and its relatives divide by the root of a mean of squared gradients, plus `eps`. In e5m10 an `eps` of 1e-8
@@ -68,8 +71,8 @@ CAUSES = {
     """,
 }
 CURE = """
-Optimizers in float32, in a program that is otherwise in e5m10: with `Rule(role="optimizer", format="fp32")` all
-optimizers of the table run but SparseAdam, whose gradients are sparse before it sees them.
+With `Rule(role="optimizer", format="fp32")` optimizers stay in float32, in a program that is otherwise in e5m10. Then
+all optimizers of the table run except SparseAdam, whose gradients are sparse.
 """
 
 
