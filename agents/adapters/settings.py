@@ -61,7 +61,7 @@ class AdapterConfig(TrainConfig):
 
     options: Annotated[dict[str, Any], BeforeValidator(check_options)] = key(
         {},
-        "What the library's constructor is given, by its own names; see docs/libraries.md. Names such as"
+        "Arguments of the library's constructor, by the library's names; see docs/libraries.md. Names such as"
         " `roundoff:HAdam` stand for classes.",
     )
 
@@ -148,7 +148,7 @@ class SB3Config(AdapterConfig):
         "_init_setup_model": "it is always done",
     }
 
-    algorithm: str = key("sb3:PPO", "What learns; each has keys of its own.")
+    algorithm: str = key("sb3:PPO", "The algorithm; each has keys of its own.")
 
 
 _TIANSHOU = {
@@ -182,7 +182,7 @@ class TianshouConfig(AdapterConfig):
         "observation_space": "say task",
     }
 
-    algorithm: str = key("tianshou:DQN", "What learns; each has keys of its own.")
+    algorithm: str = key("tianshou:DQN", "The algorithm; each has keys of its own.")
 
 
 CONFIGS: dict[str, type[AdapterConfig]] = {found.library(): found for found in (SB3Config, TianshouConfig)}

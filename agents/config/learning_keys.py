@@ -70,7 +70,7 @@ class OptimizerKeys(TrainConfig):
     )
     evaluation: Literal["deterministic", "sampled"] = key(
         "deterministic",
-        "What acts in evaluations: `deterministic`, the mean, most likely or greedy action, as in the papers of SAC,"
+        "The actions of evaluations: `deterministic`, the mean, most likely or greedy action, as in the papers of SAC,"
         " TD3, D4PG and low-precision SAC; or `sampled`, what acts in training, noise and all, whose returns the papers"
         " of A2C, PPO and of accelerated methods report. DQN's random actions are then as many as in training at that"
         " moment (Mnih et al.: 5 %).",
@@ -83,10 +83,10 @@ class OptimizerKeys(TrainConfig):
         KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS | KeyRole.LATER,
     )
     hidden_units: Positive = key(1024, "Width of the hidden layers of actor and critics.")
-    hidden_layers: Positive = key(2, "How many there are.")
+    hidden_layers: Positive = key(2, "The number of hidden layers of actor and critics.")
     batch_size: Positive = key(1024, "Transitions per update.")
-    lr: PositiveFloat = key(1e-4, "Learning rate of all that is learned.", _DATA)
-    discount: Annotated[float, Field(ge=0, le=1)] = key(0.99, "Factor per agent step.", _DATA)
+    lr: PositiveFloat = key(1e-4, "Learning rate of all parameters.", _DATA)
+    discount: Annotated[float, Field(ge=0, le=1)] = key(0.99, "The discount factor per agent step.", _DATA)
     reward_scale: Annotated[PositiveFloat | Literal["auto"], BeforeValidator(read_reward_scale)] = key(
         1.0,
         "By what rewards, and with them values, targets and the entropy in them, are multiplied to fit into the"
@@ -110,8 +110,8 @@ class OptimizerKeys(TrainConfig):
     kahan_momentum_scale: PositiveFloat = key(1e4, "C of `kahan_momentum`.", _FREE)
     storage: Annotated[Storage | None, BeforeValidator(read_storage)] = key(
         None,
-        "What is kept in memory in formats of its own: `{weights: mxint8, weight_gradients: e5m2}`, perhaps with a"
-        " `rounding`: `{weights: {format: mxint8, rounding: stochastic}}`; see docs/eight-bits.md.",
+        "Formats of tensors in memory, where they differ from `format`: `{weights: mxint8, weight_gradients: e5m2}`,"
+        " perhaps with a `rounding`: `{weights: {format: mxint8, rounding: stochastic}}`; see docs/eight-bits.md.",
         KeyRole.ARITHMETIC | KeyRole.LATER,
     )
     learners: Positive = key(
@@ -191,7 +191,7 @@ class OffPolicyKeys(OptimizerKeys):
     """Learning from a replay buffer, with slow copies of networks as targets."""
 
     tau: Annotated[float, Field(gt=0, le=1)] = key(
-        0.005, "Part of the way that target networks move at each of their updates.", _DATA
+        0.005, "The share of the way to their source that target networks move at each of their updates.", _DATA
     )
     seed_steps: Count = key(
         5000,

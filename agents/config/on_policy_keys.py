@@ -86,7 +86,7 @@ class OnPolicyKeys(OptimizerKeys):
         0.95, "Lambda of generalized advantage estimation; 1: returns minus values.", KeyRole.OUTSIDE_UPDATES | _FREE
     )
     value_weight: PositiveFloat = key(0.5, "Weight of the values' squared error.", _FREE)
-    entropy_weight: NonNegativeFloat = key(0.0, "Weight of the policy's entropy, which is raised.")
+    entropy_weight: NonNegativeFloat = key(0.0, "Weight of the policy's entropy, which the policy maximizes.")
     max_grad_norm: PositiveFloat | None = key(
         0.5, "Gradients with a larger norm, over all parameters together, are scaled down to it; null: none are."
     )

@@ -117,7 +117,7 @@ class TrainConfig(BaseModel):
     reason_not_compiled: ClassVar[str | None] = "its algorithm has no optimizers that could be compiled"
     """Why no updates of the algorithm are compiled, in words; None if they can be."""
 
-    algorithm: str = key("sac", "What learns; each has keys of its own.")
+    algorithm: str = key("sac", "The algorithm; each has keys of its own.")
     task: Annotated[str, AfterValidator(check_task)] = key(
         "cartpole_swingup",
         "`<domain>_<task>` of the DeepMind control suite, `gym:<id>` of a Gymnasium environment, `minatar:<game>`, or"

@@ -24,20 +24,24 @@ class ValueKeys(WithActors):
     """The values between which a categorical head has its atoms, where none are given."""
 
     tau: Annotated[float, Field(gt=0, le=1)] = with_default(WithActors, "tau", 1.0)
-    target_every: Positive = key(500, "Updates between those of the target networks; with `tau` 1 they copy.")
+    target_every: Positive = key(
+        500, "Updates from one update of the target networks to the next; with `tau` 1 they copy."
+    )
     atoms: Positive = key(
         1,
         "1: the network gives Q values. More: probabilities of so many values between `v_min` and `v_max`; Bellemare et"
         " al. have 51. `adam_eps` of dqn is then 0.01 / `batch_size`, where it is not given.",
     )
     v_min: float | None = key(None, "The least value of a categorical head; `null`: -10, of d4pg -150.")
-    v_max: float | None = key(None, "The largest one; `null`: 10, of d4pg 150.")
-    n_steps: Positive = key(1, "Rewards that are summed before the target network values what follows.")
+    v_max: float | None = key(None, "The largest value of a categorical head; `null`: 10, of d4pg 150.")
+    n_steps: Positive = key(
+        1, "Number of rewards that are summed before the target network gives the value of the rest."
+    )
     prioritized: bool = key(False, "Draw transitions by priority: the TD error; of a categorical head, the divergence.")
-    priority_exponent: Share = key(0.5, "Of a transition's error in its priority; 0 draws uniformly.")
+    priority_exponent: Share = key(0.5, "Exponent of a transition's error in its priority; 0 draws uniformly.")
     importance_exponent: Share = key(
         0.4,
-        "How much the loss makes up for priorities, at the beginning; it rises linearly to 1.",
+        "Exponent of the weights that correct for priorities, at the beginning; it rises linearly to 1.",
         KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS,
     )
 

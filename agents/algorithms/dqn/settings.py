@@ -42,7 +42,7 @@ class DQNConfig(ValueKeys):
              "keep_networks is for actors and critics of continuous actions; leave it out"),
     )  # fmt: skip
 
-    algorithm: str = key("dqn", "What learns; each has keys of its own.")
+    algorithm: str = key("dqn", "The algorithm; each has keys of its own.")
     task: Annotated[str, AfterValidator(check_task)] = with_default(ValueKeys, "task", "gym:CartPole-v1")
     hidden_units: Positive = with_default(ValueKeys, "hidden_units", 512)
     hidden_layers: Positive = with_default(ValueKeys, "hidden_layers", 1)
@@ -51,15 +51,18 @@ class DQNConfig(ValueKeys):
     seed_steps: Count = with_default(ValueKeys, "seed_steps", 1000)
     training_intensity: PositiveFloat | None = with_default(ValueKeys, "training_intensity", 8.0)
     loss: Literal["huber", "squared"] = key(
-        "huber", "Of the scalar head: `huber` clips the derivative to [-1, 1] (Mnih et al., 2015), `squared` does not."
+        "huber",
+        "The loss of the scalar head: `huber` clips the derivative to [-1, 1] (Mnih et al., 2015), `squared` does not.",
     )
-    double: bool = key(False, "The target network values the action that the network itself takes for the best.")
+    double: bool = key(False, "The network chooses the next action, and the target network gives its value.")
     dueling: bool = key(
         False, "The last hidden layer is two, one for the value of a state and one for the advantages of its actions."
     )
     exploration_start: Share = key(1.0, "Share of random actions after those of `seed_steps`, at first.", _OUTSIDE)
-    exploration_end: Share = key(0.1, "The same, at last.", _OUTSIDE)
-    exploration_steps: Count = key(10_000, "Agent steps in which it falls linearly from one to the other.", _OUTSIDE)
+    exploration_end: Share = key(0.1, "Share of random actions in the end.", _OUTSIDE)
+    exploration_steps: Count = key(
+        10_000, "Agent steps in which the share of random actions falls linearly from start to end.", _OUTSIDE
+    )
 
     def share(self) -> Self:
         """Returns the keys with a share of the steps in which exploration falls, too."""

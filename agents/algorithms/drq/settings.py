@@ -41,7 +41,7 @@ class DrQConfig(SACConfig):
              " {c.replay_capacity}"),
     )  # fmt: skip
 
-    algorithm: str = key("drq", "What learns; each has keys of its own.", KeyRole.LATER)
+    algorithm: str = key("drq", "The algorithm; each has keys of its own.", KeyRole.LATER)
     observations: Literal["states", "pixels"] = key("pixels", "`pixels`; see docs/pixels.md.")
 
     def world(self) -> dict[str, Any]:

@@ -32,10 +32,10 @@ class PPOConfig(OnPolicyKeys):
         **ROLLOUT_PANELS,
     }
 
-    algorithm: str = key("ppo", "What learns; each has keys of its own.")
-    epochs: Positive = key(10, "How often each rollout is learned from, in minibatches.", KeyRole.OUTSIDE_UPDATES)
+    algorithm: str = key("ppo", "The algorithm; each has keys of its own.")
+    epochs: Positive = key(10, "The number of passes over each rollout, in minibatches.", KeyRole.OUTSIDE_UPDATES)
     clip: Annotated[float, Field(gt=0, lt=1)] = key(
-        0.2, "How far the ratio of probabilities counts, beside 1.", KeyRole.TIMELESS
+        0.2, "The largest distance of the ratio of probabilities from 1 that counts.", KeyRole.TIMELESS
     )
 
     value_clip: NonNegativeFloat | None = key(

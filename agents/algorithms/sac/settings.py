@@ -56,12 +56,12 @@ class SACConfig(OffPolicyKeys):
              " observations: pixels, or leave {found[0]} out"),
     )  # fmt: skip
 
-    algorithm: str = key("sac", "What learns; each has keys of its own.", KeyRole.LATER)
+    algorithm: str = key("sac", "The algorithm; each has keys of its own.", KeyRole.LATER)
     initial_temperature: PositiveFloat = key(0.1, "Initial weight of the entropy.", KeyRole.TIMELESS | KeyRole.DATA)
     target_update_every: Positive = key(2, "Updates per update of the target critics.")
     actor_update_every: Positive = key(1, "Updates per update of actor and temperature.")
     log_sigma_min: float = key(-5.0, "Smallest logarithm of the policy's standard deviation.", _FREE)
-    log_sigma_max: float = key(2.0, "Largest.", _FREE)
+    log_sigma_max: float = key(2.0, "Largest logarithm of the policy's standard deviation.", _FREE)
     sigma_eps: NonNegativeFloat = key(0.0, "Added to the policy's standard deviation.", _FREE)
     softplus_threshold: PositiveFloat = key(
         10.0,
@@ -72,7 +72,7 @@ class SACConfig(OffPolicyKeys):
     observations: Literal["states", "pixels"] = key("states", "`states`, or `pixels`: see docs/pixels.md.")
     # The keys below are about pixels alone.
     image_size: Positive = key(84, "Height and width of an image.")
-    frames: Positive = key(3, "Images an observation is made of, the newest and those before it.")
+    frames: Positive = key(3, "Number of images of an observation: the newest and those before it.")
     fast_rendering: bool = key(
         False, "Render without shadows, reflections and smoothed edges; other images, several times faster."
     )
@@ -82,12 +82,12 @@ class SACConfig(OffPolicyKeys):
         "One of the two copies of every image in an update is not shifted, as in the paper; false: both are, as in"
         " DrQ.",
     )
-    filters: Positive = key(32, "Of each convolution.")
-    feature_size: Annotated[int, Field(ge=2)] = key(50, "Numbers an observation is reduced to.")
+    filters: Positive = key(32, "Number of filters of each convolution.")
+    feature_size: Annotated[int, Field(ge=2)] = key(50, "Number of features of an observation.")
     weight_standardization: Literal["none", "units", "matrix"] = key(
         "units",
-        "Of the linear layer to the features: `units` (each unit's weights), `matrix` (all its weights together, which"
-        " changes nothing in exact arithmetic) or `none`.",
+        "Standardization of the linear layer to the features: `units` (each unit's weights), `matrix` (all its weights"
+        " together, which changes nothing in exact arithmetic) or `none`.",
     )
     feature_limit: PositiveFloat | None = key(
         10.0, "Features are scaled down to this magnitude before layer normalization; null: they are not."

@@ -24,7 +24,7 @@ class TD3Config(WithActors):
         "actor_loss_scale": Panel("loss scale of the actor", log=True),
     }
 
-    algorithm: str = key("td3", "What learns; each has keys of its own.")
+    algorithm: str = key("td3", "The algorithm; each has keys of its own.")
     hidden_units: Positive = with_default(WithActors, "hidden_units", 400)
     last_hidden_units: Positive = key(
         300, "Width of the last hidden layer. If `hidden_units` is given and this is not, it is the same."
