@@ -93,30 +93,30 @@ CAPTIONS = {
         One SAC update, eager and compiled. Reference: a textbook SAC with `torch.nn` and `torch.optim`; e5m10 is
         simulated, with all six fixes.
 
-        Seconds until the first compiled update of a new process has ended: without a cache, and with the programs
-        on disk.
+        Seconds until the first compiled update of a new process has ended, without a cache and with the programs on
+        disk.
     """,
     "eager": """
-        Eager updates of agents, of other libraries' agents and of larger networks: e5m10 to nearest-even in C++ and
-        through Python beside fp32 (agents have the fixes of the defaults), on one thread, by CPU time, others at work
-        beside it. `times_plain`: times the microseconds of fp32. What tensors made of arrays come with (`lift_fresh`)
-        passes through Python: six to fourteen operations in each update of Stable-Baselines3. Behind these: entering
-        the same simulation again, or a new one; and CPU time of new processes, caches warm. Of entering again, 12 us
-        are what PyTorch keeps per process (modes, dynamo's stance, generators); of the first one, most is the import
-        of `torch._dynamo`, which has that stance.
+        CPU time of eager updates of agents, of other libraries' agents and of larger networks: e5m10 to nearest-even in
+        C++ and through Python, beside fp32 (agents have the fixes of the defaults), on one thread, others at work
+        beside it. `times_plain`: times the microseconds of fp32. Tensors made of arrays take operations
+        (`lift_fresh`) that pass through Python, six to fourteen in each update of Stable-Baselines3. The last rows are
+        times of entering the same simulation again, or a new one, and of new processes with warm caches. Of the
+        time of entering again, 12 us go to settings that PyTorch keeps per process (modes, dynamo's stance,
+        generators). Entering for the first time mostly imports `torch._dynamo`, which has that stance.
     """,
     "families": """
-        Rounding to formats that are not floats, to nearest and stochastically, beside `clone`. torch:
-        `torch.fake_quantize_per_tensor_affine`, for the one format that it has.
+        Rounding to formats that are not floats, to nearest and stochastically, beside `clone`. The columns "torch" are
+        of `torch.fake_quantize_per_tensor_affine`, for the one format that it has.
     """,
     "folders": """
-        Commands that read a folder of 10 000 runs of 44 records each, in new processes: seconds by the clock, and the
-        most memory in MB. `plot` draws SVG.
+        Wall-clock seconds and largest memory in MB of commands that read a folder of 10 000 runs of 44 records each, in
+        new processes. `plot` draws SVG.
     """,
     "formats": """
-        Rounding to floats. `copy_` and "into" write to memory that is there; the others allocate, which is most of
-        their time at 16 000 000 elements. The last rows are casts of PyTorch's and other libraries (not measured at
-        16 000 000). `times_copy`: times the seconds of `copy_`.
+        Rounding to floats. `copy_` and "into" write to existing memory; the others allocate memory, which takes most of
+        their time at 16 000 000 elements. The last rows are casts of PyTorch and of other libraries (these were not
+        measured at 16 000 000). `times_copy`: times the seconds of `copy_`.
     """,
     "language": """
         Reinforcement learning of tiny transformers in bfloat16: a rollout of 256 answers and a step of
@@ -124,44 +124,44 @@ CAPTIONS = {
         `engine` rounds weights, too, in each operation.
     """,
     "launches": """
-        Launching the rounding of 1000 numbers on a GPU, as far as Python takes it: Triton's kernels are compiled for
-        compute capability 9.0, and a stand-in for the driver does nothing. `over_add`: times a `torch.add` of 1000
-        numbers on the CPU.
+        The time in Python of launching the rounding of 1000 numbers on a GPU: Triton's kernels are compiled for compute
+        capability 9.0, and a stand-in for the driver does nothing. `over_add`: times a `torch.add` of 1000 numbers on
+        the CPU.
     """,
     "native": """
-        [Plain operations](plain-operations.md) in C++ and through Python: e5m10 to nearest-even where
-        nothing else is said, on one thread, by CPU time, others at work beside it. `times_plain`: times the
-        microseconds of plain float32. Of what a step of 256 units takes longer, rounding is 30 % (0.12 ns a number,
-        which lies in the second-level cache), what C++ asks and counts for 105 operations 29 %, and square roots to the
-        nearest 5 %, by the processor's counter in a build made for that; the other 36 % pass before C++ is asked: in
-        PyTorch's boxing of arguments, and in Python around an optimizer's `zero_grad` and `step`. At 64 units these
-        are 6, 26, 2 and 66 %. One loop for an operation and its rounding could save 3 to 5 % of the step at 256 units,
-        so it was not built.
+        CPU time of training steps with [plain operations](plain-operations.md) in C++ and through Python: e5m10 to
+        nearest-even unless the row says otherwise, on one thread, others at work beside it. `times_plain`: times the
+        microseconds of plain float32. The processor's counter, in a build made for that, shows where the additional
+        time of a step of 256 units goes: 30 % to rounding (0.12 ns a number, which lies in the second-level cache),
+        29 % to checks and counts in C++ for 105 operations, and 5 % to square roots to the nearest. The other 36 % pass
+        before C++ is called: in PyTorch's boxing of arguments, and in Python around an optimizer's `zero_grad` and
+        `step`. At 64 units these are 6, 26, 2 and 66 %. One loop for an operation and its rounding could save 3 to 5 %
+        of the step at 256 units, so it was not built.
     """,
     "pixels": """
         One update of DrQ with all six fixes, plain float32 and simulated e5m10.
     """,
     "policy_gradient": """
-        One update of PPO on CartPole's observations, by CPU time, on one thread of a machine that others used. e5m10 is
-        simulated; both have the seven fixes of the defaults where nothing else is said. Stable-Baselines3: one epoch of
-        `PPO.train` over a rollout of one minibatch.
+        CPU time of one update of PPO on CartPole's observations, on one thread of a machine that others used. e5m10 is
+        simulated; both formats have the seven fixes of the defaults unless the row says otherwise. The rows of
+        Stable-Baselines3 are one epoch of `PPO.train` over a rollout of one minibatch.
     """,
     "population": """
         One update of eight agents by one program, and of the same agents by eight compiled programs, one after the
-        other. Simulated: eight float formats. Threads as the row says: the second row has two.
+        other. The simulated agents have eight float formats. The second row has two threads.
     """,
     "products": """
-        Two products of square float32 matrices by MKL (PyTorch's choice) and by oneDNN (that of simulations): of a
-        layer forward (x w), of its gradients by inputs (g w') and by weights (x' g). bfloat16 result: PyTorch's
+        Products of square float32 matrices by MKL (PyTorch's choice) and by oneDNN (the choice of simulations): of a
+        layer forward (x w), of its gradients by inputs (g w') and by weights (x' g). "bfloat16 result" is PyTorch's
         product of bfloat16 matrices.
 
         One SAC update, simulated with PyTorch's products (plain) and with oneDNN's (fast), batch as large as the
         network. Reference: the textbook SAC in float32.
     """,
     "sampling": """
-        Environment steps a second, by environments a core: Gymnasium's `AsyncVectorEnv` (a process for each
-        environment) and `SyncVectorEnv` (one process); ours in one process, and in worker processes, as many as cores,
-        in two groups that take turns. Without a policy, and with one of two layers of 256 units. Ratios are medians
+        Environment steps a second, by environments a core, without a policy and with one of two layers of 256 units.
+        Gymnasium's `AsyncVectorEnv` has a process for each environment, and its `SyncVectorEnv` one process. Ours runs
+        in one process, or in as many worker processes as cores, in two groups that take turns. Ratios are medians
         within rounds.
 
         Steps a second with 16 environments a core over those with 2, with the policy; beside it, the same ratio of
@@ -178,18 +178,19 @@ CAPTIONS = {
         `roundoff collect` and `roundoff status` of large folders; medians of five calls, by the clock and by the
         processor.
 
-        What a sweep with one worker process takes in seconds beyond its training, per run and once, beside a run of
-        `significand-quick`. One measurement.
+        Seconds that a sweep with one worker process takes beyond its training, per run and once, beside those of a run
+        of `significand-quick`. One measurement.
     """,
     "sweeps": """
-        Planning sweep files of 10 000 runs; and the command line in new processes, the fastest of five calls.
+        The time of planning sweep files of 10 000 runs, and of the command line in new processes (the fastest of five
+        calls).
     """,
     "q_learning": """
         One DQN update, from the draw of a batch to its end; CPU time. Shape (4,): two layers of 256 units, beside
         Stable-Baselines3's DQN of the same size; (4, 10, 10): a convolution and 128 units. fp32 has all fixes.
         `over_fp32`: times the seconds of fp32.
 
-        How much longer fp32 takes for a transition in a batch of 512 than in one of 32.
+        The time of fp32 for a transition in a batch of 512, as a multiple of that in a batch of 32.
     """,
     "update": """
         One eager SAC update: a textbook SAC, ours in float32 (fp32 has all six fixes), in simulated half precision
