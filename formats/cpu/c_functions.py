@@ -12,28 +12,26 @@ import hashlib
 import os
 import pickle
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, final
-from unittest.mock import patch
 
 import llvmlite
 import numba
 from numba import types
-from numba.core import inline_closurecall, serialize
+from numba.core import serialize
 from numba.core.ccallback import CFunc
 from numba.core.compiler import CompileResult
-from numba.core.compiler_lock import global_compiler_lock
 
 from roundoff.caches import advise, cache_folder
 from roundoff.errors import FileError
 from roundoff.files import read_bytes, write_bytes
 
 from .content_names import named_after_content
+from .quick_numba import quick_numba
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 _C_TYPES = {
@@ -66,7 +64,7 @@ def c_function(body: Any, arguments: tuple[Any, ...], error_model: str = "python
     folder = folder_of_loops()
     if folder:
         machine_code._cache = _Kept(folder, f"{named.__qualname__} {error_model}")  # noqa: SLF001  it looks there first
-    with inlining_without_copies():
+    with quick_numba():
         machine_code.compile()
     kinds: list[Any] = [_C_TYPES.get(kind, ctypes.c_void_p) for kind in arguments]
     function = ctypes.CFUNCTYPE(None, *kinds)(machine_code.address)
@@ -118,23 +116,3 @@ class _Kept:
 def _remove(path: Path) -> None:
     with suppress(OSError):  # another process was faster, or it will be written over
         path.unlink()
-
-
-# Numba reads a function anew for each call that it inlines. Still it copies what it has read, twice, block by block,
-# each block with all variables of the function: nobody uses what is copied from, and most of the time that compiling a
-# loop of many small functions takes goes there. The machine code is the same without.
-_NO_COPIES = SimpleNamespace(deepcopy=lambda block: block)
-
-
-@contextmanager
-def inlining_without_copies() -> Iterator[None]:
-    """Makes numba inline functions as it has read them, for the block, in which no other thread compiles."""
-    with global_compiler_lock, patch.object(inline_closurecall.InlineWorker, "inline_function", _inline_function):
-        yield
-
-
-def _inline_function(self: Any, caller: Any, block: Any, place: int, function: Any, types: Any = None) -> Any:
-    """Inlines as numba does; other callers of ``inline_ir`` keep what they give to it, and need its copies."""
-    read = self.run_untyped_passes(function)
-    with patch.object(inline_closurecall, "copy", _NO_COPIES):
-        return self.inline_ir(caller, block, place, read, function.__code__.co_freevars, arg_typs=types)

@@ -1,0 +1,154 @@
+"""Numba's compiler without what it does for nobody: the same machine code in half the time.
+
+A loop of many small functions is compiled for seconds, and most of that goes into the following, each of which is left
+out while :func:`quick_numba` is on:
+
+- copies of what is inlined, twice, block by block, each block with all variables of the function;
+- reading a function anew for each call of it that is inlined, with all that it calls in turn;
+- the lifetimes of all variables after each of some twenty passes: only the last pass and generators ask for them;
+- writing all blocks anew, twice, for each variable that is assigned more than once: few blocks have it.
+"""
+
+from __future__ import annotations
+
+import copy
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from numba.core import inline_closurecall, ir, postproc, ssa, transforms
+from numba.core.compiler_lock import global_compiler_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def quick_numba() -> Iterator[None]:
+    """Makes numba compile without work that changes nothing, for the block, in which no other thread compiles."""
+    patches = (
+        (inline_closurecall.InlineWorker, "inline_function", _inline),
+        (postproc.PostProcessor, "run", _post_process),
+        (ssa, "_run_block_rewrite", _rewrite_with(_Names())),
+    )
+    with global_compiler_lock, ExitStack() as stack:
+        for owner, name, instead in patches:
+            stack.enter_context(patch.object(owner, name, instead))
+        yield
+
+
+class _Readings:
+    """What numba has read of functions; each that is inlined gets a copy of its own, which inlining changes.
+
+    Loops of a process have most of their functions in common. Those that were asked for last are kept.
+    """
+
+    MOST = 200
+
+    def __init__(self) -> None:
+        self._read: dict[Any, Any] = {}
+
+    def of(self, worker: Any, function: Any) -> Any:
+        key = function, worker.flags.error_model
+        read = self._read.pop(key, None) or worker.run_untyped_passes(function)
+        worker.flags.enable_ssa = False  # as reading sets it for the caller; it becomes part of its name
+        self._read[key] = read  # as the last one
+        while len(self._read) > self.MOST:
+            del self._read[next(iter(self._read))]
+        mine = copy.copy(read)
+        mine.blocks = _Copies(read.blocks).blocks
+        return mine
+
+
+_readings = _Readings()
+
+
+class _Copies:
+    """Copies of the blocks of a function, with one new scope, new variables and new instructions.
+
+    Constants, functions and places in the source are shared.
+    """
+
+    def __init__(self, blocks: dict[int, Any]) -> None:
+        old = next(iter(blocks.values())).scope
+        self._scope = ir.Scope(old.parent, old.loc)
+        self._scope.redefined.update(old.redefined)
+        for name, names in old.var_redefinitions.items():
+            self._scope.var_redefinitions[name] = set(names)
+        self._variables = {name: ir.Var(self._scope, name, var.loc) for name, var in old.localvars._con.items()}  # noqa: SLF001
+        self._scope.localvars._con.update(self._variables)  # noqa: SLF001
+        self.blocks = {label: self._block(block) for label, block in blocks.items()}
+
+    def _block(self, block: Any) -> Any:
+        mine = ir.Block(self._scope, block.loc)
+        mine.body = [self._node(statement) for statement in block.body]
+        return mine
+
+    def _node(self, node: Any) -> Any:
+        if isinstance(node, ir.Var):
+            return self._variables.get(node.name) or ir.Var(self._scope, node.name, node.loc)
+        if isinstance(node, (list, tuple)):
+            return type(node)([self._node(item) for item in node])
+        if isinstance(node, dict):
+            return {key: self._node(value) for key, value in node.items()}
+        if not isinstance(node, (ir.Inst, ir.Arg, ir.Const, ir.Global, ir.FreeVar)):
+            return node
+        mine = copy.copy(node)
+        if isinstance(node, ir.Inst):
+            mine.__dict__.update({key: self._node(value) for key, value in node.__dict__.items()})
+        return mine
+
+
+_NO_COPIES = SimpleNamespace(deepcopy=lambda block: block, copy=copy.copy)
+
+
+def _inline(self: Any, caller: Any, block: Any, place: int, function: Any, types: Any = None) -> Any:
+    """Inlines as numba does; other callers of ``inline_ir`` keep what they give to it, and need its copies."""
+    read = _readings.of(self, function)
+    with patch.object(inline_closurecall, "copy", _NO_COPIES):
+        return self.inline_ir(caller, block, place, read, function.__code__.co_freevars, arg_typs=types)
+
+
+_post_process_all = postproc.PostProcessor.run
+
+
+def _post_process(self: Any, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
+    """Leaves lifetimes to whoever asks for them; ``block_entry_vars`` are asked for by object mode alone."""
+    function = self.func_ir
+    if emit_dels or function.is_generator:
+        _post_process_all(self, emit_dels, extend_lifetimes)
+        return
+    function.blocks = transforms.canonicalize_cfg(function.blocks)
+    function.variable_lifetime = postproc.VariableLifetime(function.blocks)
+    function.generator_info = None
+
+
+class _Names:
+    """The names of the variables of each block: a rewritten block has them of the one it was made of, or fewer."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, tuple[Any, set[str]]] = {}  # by identity, with the block, so that it stays alive
+
+    def of(self, block: Any) -> set[str]:
+        if id(block) not in self._names:
+            self._names[id(block)] = block, {var.name for statement in block.body for var in statement.list_vars()}
+        return self._names[id(block)][1]
+
+    def inherit(self, block: Any, older: Any) -> None:
+        self._names[id(block)] = block, self.of(older)
+
+
+_rewrite_all = ssa._run_block_rewrite  # noqa: SLF001
+
+
+def _rewrite_with(names: _Names) -> Any:
+    def rewrite(blocks: dict[int, Any], states: dict[str, Any], handler: Any) -> dict[int, Any]:
+        """Rewrites the blocks that have the variable; the others come back as they are."""
+        having = {label: block for label, block in blocks.items() if states["varname"] in names.of(block)}
+        rewritten = _rewrite_all(having, states, handler)
+        for label, block in rewritten.items():
+            names.inherit(block, blocks[label])
+        return {label: rewritten.get(label, block) for label, block in blocks.items()}
+
+    return rewrite
