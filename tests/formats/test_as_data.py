@@ -56,37 +56,36 @@ def test_one_compiled_function_serves_every_width():
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
-@pytest.mark.parametrize("name", ["e5m10", "bf16", "e4m3fnuz"])
-def test_compiled_tensor_operations_give_the_same_bits(name):
+def test_compiled_tensor_operations_give_the_same_bits():
+    """One program for several formats and both ways of rounding, since compiling is what takes time."""
     torch._dynamo.reset()
-    fmt, x = Format.parse(name), random_patterns(1 << 16, torch.float32)
-    parameters = fmt.parameters(torch.float32)
-    nearest = torch.compile(lambda x: round_nearest(x, parameters))
-    assert same_bits(nearest(x), roundoff.round(x, fmt))
+    formats, x = [Format.parse(name) for name in ("e5m10", "bf16", "e4m3fnuz")], random_patterns(1 << 16, torch.float32)
     random = RandomBits(1, 2)
-    first, second = keys(random)
-    stochastic_parameters = fmt.parameters(torch.float32, Rounding.STOCHASTIC)
+    nearest = [fmt.parameters(torch.float32) for fmt in formats]
+    stochastic = [fmt.parameters(torch.float32, Rounding.STOCHASTIC) for fmt in formats]
 
-    def stochastically(x, first, second):
+    def rounded(x, first, second):
         words = hash_tensor(torch.arange(x.numel()), first, second)
-        return round_by_mode(x, stochastic_parameters, words)
+        return [round_nearest(x, p) for p in nearest], [round_by_mode(x, p, words) for p in stochastic]
 
-    stochastic = torch.compile(stochastically)
-    expected = roundoff.round(x, fmt, rounding="stochastic", random=random)
-    assert same_bits(stochastic(x, torch.tensor(first), torch.tensor(second)), expected)
+    to_nearest, by_words = torch.compile(rounded)(x, *map(torch.tensor, keys(random)))
+    for fmt, a, b in zip(formats, to_nearest, by_words, strict=True):
+        assert same_bits(a, roundoff.round(x, fmt)), fmt
+        assert same_bits(b, roundoff.round(x, fmt, rounding="stochastic", random=random)), fmt
 
 
-@pytest.mark.parametrize(
-    "how",
-    [{}, {"rounding": "up", "overflow": "saturate"}, {"rounding": "stochastic", "random": RandomBits(1, 2, 8)}],
-    ids=["nearest", "up", "stochastic"],
-)
-@pytest.mark.parametrize("name", ["e5m10", "fp8_e4m3", "q3.4"])
-def test_rounding_inside_a_compiled_function(name, how):
+HOW = [{}, {"rounding": "up", "overflow": "saturate"}, {"rounding": "stochastic", "random": RandomBits(1, 2, 8)}]
+
+
+def test_rounding_inside_a_compiled_function():
+    """Formats in every mode, in one program; numbers are also beyond what the formats have."""
     torch._dynamo.reset()
-    function = torch.compile(lambda x: roundoff.round(x * 2, name, **how) + 1, fullgraph=True)
-    x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
-    assert same_bits(function(x), roundoff.round(x * 2, name, **how) + 1)
+    x = torch.randn(1000, generator=torch.Generator().manual_seed(0)) * torch.logspace(-3, 6, 1000)
+
+    def rounded(x):
+        return [roundoff.round(x * 2, name, **how) + 1 for name in ("e5m10", "fp8_e4m3", "q3.4") for how in HOW]
+
+    assert all(map(same_bits, torch.compile(rounded, fullgraph=True)(x), rounded(x)))
 
 
 def test_gradients_inside_a_compiled_function():

@@ -51,21 +51,34 @@ def rounds(fmt, mode):
 @each("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", FORMATS)
 def test_all_modes(name, dtype):
-    fmt = Format.parse(name)
-    if not fmt.fits_in(dtype):
-        pytest.skip("does not fit")
+    """All modes in the carrier of the format; in the other one, which is wider, some in turn."""
+    fmt, number = Format.parse(name), FORMATS.index(name)
+    if fmt.carrier == dtype:
+        check_modes(fmt, dtype, MODES, range(3))
+    elif fmt.fits_in(dtype):
+        check_modes(fmt, dtype, {MODES[0], *MODES[1 + number % 2 :: 2]}, [number % 3])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", [name for name in FORMATS if Format.parse(name).carrier == torch.float32])
+def test_all_modes_in_a_wider_carrier(name):
+    check_modes(Format.parse(name), torch.float64, MODES, range(3))
+
+
+def check_modes(fmt, dtype, modes, sources):
     x = torch.cat([numbers(1, 3, 37).to(dtype), numbers(2, 3, 37).to(dtype).nan_to_num(posinf=2.0, neginf=-3.0)])
     x[4] *= 1e-25
     edges = torch.tensor(fmt.edges()[:30], dtype=torch.float64).to(dtype)
     x[5, : len(edges)] = torch.where(edges.isfinite(), edges, 0.0)
-    for mode in MODES:
+    for mode in modes:
         if rounds(fmt, mode):
             assert same_bits(on_device(fmt, x, mode), fmt.rounded(x, mode)), mode
     words = torch.randint(0, 1 << 32, x.shape, generator=torch.Generator().manual_seed(3))
-    for random in (RandomBits(3, 5), RandomBits(-1, 2**40, 7), words):
-        if rounds(fmt, Rounding.STOCHASTIC):
-            expected = fmt.rounded(x, Rounding.STOCHASTIC, None, random)
-            assert same_bits(on_device(fmt, x, Rounding.STOCHASTIC, random), expected), random
+    randoms = RandomBits(3, 5), RandomBits(-1, 2**40, 7), words
+    for random in [randoms[i] for i in sources if rounds(fmt, Rounding.STOCHASTIC)]:
+        expected = fmt.rounded(x, Rounding.STOCHASTIC, None, random)
+        assert same_bits(on_device(fmt, x, Rounding.STOCHASTIC, random), expected), random
 
 
 @pytest.mark.parametrize("name", ["e5m10", "q4.6", "mxfp4"])
@@ -149,18 +162,28 @@ TRIED = list({type(Format.parse(name)): name for name in reversed(FORMATS)}.valu
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize(
-    ("name", "tried"),
-    [
-        *((name, name in TRIED) for name in FORMATS),
-        *(pytest.param(name, True, marks=pytest.mark.slow) for name in FORMATS if name not in TRIED),
-    ],
-)
-def test_unusual_tensors(name, tried, as_if_on_a_gpu, monkeypatch):
+@pytest.mark.parametrize("name", TRIED)
+def test_unusual_tensors(name, as_if_on_a_gpu):
     """Shape, bits and refusals are those of the CPU."""
+    check_unusual_tensors(Format.parse(name), as_if_on_a_gpu)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@each("name", [name for name in FORMATS if name not in TRIED])
+def test_unusual_tensors_of_the_others_after_their_kernels_were_tried(name, as_if_on_a_gpu):
+    check_unusual_tensors(Format.parse(name), as_if_on_a_gpu)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@each("name", [name for name in FORMATS if name not in TRIED])
+def test_unusual_tensors_of_the_others(name, as_if_on_a_gpu, monkeypatch):
     fmt = Format.parse(name)
-    if not tried:
-        monkeypatch.setattr(type(fmt), "_kernel_is_right", lambda *_: True)
+    monkeypatch.setattr(type(fmt), "_kernel_is_right", lambda *_: True)
+    check_unusual_tensors(fmt, as_if_on_a_gpu)
+
+
+def check_unusual_tensors(fmt, as_if_on_a_gpu):
     for x in unusual(fmt.carrier):
         for mode, random in ((Rounding.NEAREST_EVEN, None), (Rounding.STOCHASTIC, RandomBits(3, 5))):
             if not rounds(fmt, mode):
