@@ -250,9 +250,9 @@ def ulps(a, b):
     return int(distances.max()) if distances.numel() else 0
 
 
-def as_native_half(op):
+def as_native_half(op, most=2):
     torch.manual_seed(0)  # the sample generators have no other source of randomness
-    for _, sample in zip(range(4), op.sample_inputs("cpu", HALF), strict=False):
+    for _, sample in zip(range(most), op.sample_inputs("cpu", HALF), strict=False):
         arguments = widened((sample.input, *sample.args))
         named = widened(sample.kwargs)
         torch.manual_seed(1)
@@ -279,12 +279,12 @@ def same(a, b):
     return torch.equal(a.isnan(), b.isnan()) and torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0))
 
 
-def the_bits_of_a_float32_program(op):
+def the_bits_of_a_float32_program(op, most=2):
     """Results have the bits of the float32 program, and the dtypes that the program has without simulation."""
     torch.manual_seed(0)  # the sample generators have no other source of randomness
     turn = [*WIDENED].index(op.formatted_name)
     dtype = (HALF, BRAIN)[turn % 2]
-    for number, sample in zip(range(3), op.sample_inputs("cpu", dtype), strict=False):
+    for number, sample in zip(range(most), op.sample_inputs("cpu", dtype), strict=False):
         fmt = HELD[dtype][(turn + number) % len(HELD[dtype])]
         given = (sample.input, *sample.args), sample.kwargs
         results = []
@@ -322,3 +322,13 @@ def test_operator(name):
                 wrong.append(error)
     if wrong:
         raise ExceptionGroup(f"{name}: {len(wrong)} of its checks failed", wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", sorted({**NATIVE, **WIDENED}))
+def test_halves_in_more_samples(name):
+    if name in NATIVE:
+        as_native_half(NATIVE[name], 4)
+    if name in WIDENED:
+        the_bits_of_a_float32_program(WIDENED[name], 3)

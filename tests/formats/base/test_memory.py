@@ -41,7 +41,7 @@ def test_the_measure_sees_a_copy(matrices):
     assert extra_memory(lambda: (x + 1) * 2) >= 2 * x.nbytes
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@each("name", FAMILIES)
 @each("dtype", [torch.float32, torch.float64])
 def test_contiguous(name, dtype, matrices):
     x, fmt = matrices[dtype], Format.parse(name)
@@ -53,7 +53,7 @@ def test_contiguous(name, dtype, matrices):
         assert extra_memory(lambda r=rounding, q=random: fmt.round_into(x, y, r, None, q)) <= limit, rounding
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@each("name", FAMILIES)
 @each("rounding", [Rounding.UP, Rounding.STOCHASTIC])
 def test_transposed(name, rounding, matrices):
     x, fmt = matrices[torch.float32].t(), Format.parse(name)

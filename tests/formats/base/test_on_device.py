@@ -4,6 +4,7 @@ import pytest
 import torch
 from comparing import numbers, same_bits
 from devices import Waited, is_stand_in, stand_ins
+from each import each
 
 from roundoff.formats import Format, FormatError, RandomBits, Rounding, round
 from roundoff.formats.base import family, memory
@@ -15,7 +16,7 @@ from roundoff.formats.lists import round_list
 NAMES = sorted({name for family in FAMILIES.values() for name in family.shown})
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_no_family_waits(name, monkeypatch):
     fmt = Format.parse(name)
     x = numbers(0, 6, 40).to(fmt.carrier)
@@ -33,7 +34,7 @@ def test_no_family_waits(name, monkeypatch):
         assert same_bits(found, expected), mode
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_kernels_are_launched_without_waiting_on_tensors_of_the_device(name, monkeypatch):
     pytest.importorskip("triton")
     from roundoff.formats.gpu import launch
@@ -58,7 +59,7 @@ def test_kernels_are_launched_without_waiting_on_tensors_of_the_device(name, mon
         assert all(map(is_stand_in, (source, target, *data, given)))
 
 
-@pytest.mark.parametrize("name", [*NAMES, "int8_g16_p90", "nvfp4_square", "quarl8", "qtorch_e5m10"])
+@each("name", [*NAMES, "int8_g16_p90", "nvfp4_square", "quarl8", "qtorch_e5m10"])
 def test_without_kernels_a_tensor_goes_to_the_cpu_and_back(name, monkeypatch):
     fmt, copied = Format.parse(name), Family._round_on_cpu
     x = numbers(0, 6, 40).nan_to_num(0.5, 2.0, -3.0).to(fmt.carrier)

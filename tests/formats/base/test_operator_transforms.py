@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.autograd.forward_ad as fa
 from comparing import same_bits
+from each import each
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -28,7 +29,7 @@ def stacked(function, x, dim=0):
 
 
 @pytest.mark.parametrize("how", MODES, ids=lambda how: how.get("rounding", "nearest"))
-@pytest.mark.parametrize("name", FAMILIES)
+@each("name", FAMILIES)
 def test_vmap_rounds_each_sample_as_if_alone(name, how, x):
     for function in (roundoff.round, partial(roundoff.round, gradient="straight-through")):
 

@@ -310,7 +310,7 @@ def test_parity_is_that_of_the_multiple_to_nearest_even_and_of_the_code_to_odd()
 
 
 @pytest.mark.parametrize("dtype", NUMPY, ids=str)
-@pytest.mark.parametrize(
+@each(
     "name",
     [
         *("int8", "int2", "int3_asym", "int2_asym", "uint8", "int11", "int16", "uint5_sym"),

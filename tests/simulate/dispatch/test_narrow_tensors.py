@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from each import each
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import Convolutional, Draw, Graph, Mixture, Recurrent, UNet
@@ -33,21 +34,21 @@ ARITHMETIC = {
 }
 
 
-@pytest.mark.parametrize("name", ARITHMETIC)
 @pytest.mark.parametrize(("dtype", "fmt"), PAIRS, ids=str)
 @given(data=st.data())
-def test_arithmetic_is_rounded_once(name, dtype, fmt, data):
+def test_arithmetic_is_rounded_once(dtype, fmt, data):
     """Sums and products of numbers of the format, which float64 has exactly, rounded to it: none is rounded twice."""
     codes = torch.tensor(data.draw(st.lists(st.integers(-(2**15), 2**15 - 1), min_size=16, max_size=16)))
     x, y = codes.to(torch.int16).view(dtype).view(2, 8)
     x, y = (v.nan_to_num(1.0, 1.0, 1.0).clamp(-(2.0**15), 2.0**15) for v in (x, y))
     x, y = (torch.where(v.abs() < 2.0**-14, 0.5, v) for v in (x, y))  # 53 bits are enough for their sums
     x, y = (roundoff.round(v.float(), fmt).to(dtype) for v in (x, y))
-    with simulate(fmt):
-        found = ARITHMETIC[name](x, y)
-    assert found.dtype == dtype
-    exact = roundoff.round(ARITHMETIC[name](x.double(), y.double()), fmt)
-    assert same(found.double(), exact)
+    for name, operation in ARITHMETIC.items():
+        with simulate(fmt):
+            found = operation(x, y)
+        assert found.dtype == dtype, name
+        exact = roundoff.round(operation(x.double(), y.double()), fmt)
+        assert same(found.double(), exact), name
 
 
 def test_rounding_what_pytorch_has_rounded_would_be_another_number():
@@ -338,9 +339,7 @@ def test_the_rule_that_is_suggested_in_an_optimizer_helps():
 
 
 @pytest.mark.parametrize("dtype", [HALF, BRAIN], ids=str)
-@pytest.mark.parametrize(
-    "name", ["e5m10", "e8m7", "e5m7", "e6m5", "e4m3fn", "binary8p3", "posit8", "q7.8", "lns5_3", "int8"]
-)
+@each("name", ["e5m10", "e8m7", "e5m7", "e6m5", "e4m3fn", "binary8p3", "posit8", "q7.8", "lns5_3", "int8"])
 def test_which_dtype_holds_which_format(name, dtype):
     """Number by number; formats without numbers of their own lie in neither."""
     fmt = Format.parse(name)

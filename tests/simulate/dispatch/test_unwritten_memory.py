@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from each import each
 from torch.nn import functional
 
 from roundoff import Policy, simulate
@@ -71,8 +72,8 @@ _seen = {}
 
 
 @pytest.mark.usefixtures("memory")
-@pytest.mark.parametrize("fmt", ["fp32", "e8m7", "e5m3"])
-@pytest.mark.parametrize("name", PROGRAMS)
+@each("fmt", ["fp32", "e8m7", "e5m3"])
+@each("name", PROGRAMS)
 def test_all_is_written(name, fmt):
     with simulate(fmt):
         results = PROGRAMS[name]()

@@ -10,6 +10,7 @@ import pytest
 import torch
 from both_ways import assert_same, both_ways, check_operators, one_operator_in
 from comparing import same_bits
+from each import each
 from torch.utils.checkpoint import checkpoint
 
 import roundoff
@@ -228,7 +229,7 @@ FAMILIES = ["ternary", "binary", "nf4", "nf4_b5", "fp4_bnb", "lns8_3", "lns5_2",
 
 
 @pytest.mark.parametrize("rounding", ["nearest-even", "nearest-away", "stochastic", "up", "toward-zero", "to-odd"])
-@pytest.mark.parametrize("name", FAMILIES)
+@each("name", FAMILIES)
 def test_formats_of_every_family_have_loops_in_cpp(name, rounding, monkeypatch, through_python):
     x = torch.linspace(-2, 3, 210).view(3, 7, 10)
     x[0, 0, 0], x[1, 2, 3], x[2, 2, :5] = 0.0, float("nan"), 1e-30
