@@ -51,7 +51,7 @@ def rounds(fmt, mode):
 @each("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", FORMATS)
 def test_all_modes(name, dtype):
-    """All modes in the carrier of the format; in the other one, which is wider, some in turn."""
+    """Formats are rounded in every mode in their own carrier, and in some modes, by turns, in the wider one."""
     fmt, number = Format.parse(name), FORMATS.index(name)
     if fmt.carrier == dtype:
         check_modes(fmt, dtype, MODES, range(3))

@@ -47,7 +47,7 @@ def one_of_two(name, mode):
 
 
 def in_turn(name):
-    """Of a format, every day: random words, and one of the other modes, which its neighbours in the list have not."""
+    """Modes of a format every day: stochastic, and one of the others, by its place in the list."""
     return [MODES[FORMATS.index(name) % 2], Rounding.STOCHASTIC]
 
 

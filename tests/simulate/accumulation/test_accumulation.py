@@ -88,7 +88,7 @@ def expected_product(a, b, how):
 
 @cache
 def _expected(rows, columns, terms, how):
-    """The same for both carriers, which have most of the numbers in common; as text, since 0 equals -0, and not NaN."""
+    """Products are computed once for both carriers, most of whose numbers are the same. As text 0 differs from -0."""
     rows, columns = ([float.fromhex(x) for x in y] for y in (rows, columns))
     rows, columns = ([y[i : i + terms] for i in range(0, len(y), terms)] for y in (rows, columns))
     return [dot(row, column, how) for row in rows for column in columns]
