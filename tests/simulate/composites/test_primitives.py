@@ -164,7 +164,18 @@ def check_layouts(op, layouts, most):
 def test_agrees_with_the_kernel_and_lies_in_memory_as_it_does(op):
     """Decompositions compute in double precision what the kernel does, and round every step."""
     check_layouts(op, [channels_last], 2)
-    for number, sample in enumerate(samples(op, torch.float64, SAMPLES)):
+    check_numbers(op, SAMPLES // 2)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("op", OPERATORS, ids=lambda op: op.formatted_name)
+def test_agrees_with_the_kernel_in_more_samples(op):
+    check_numbers(op, SAMPLES)
+
+
+def check_numbers(op, most):
+    for number, sample in enumerate(samples(op, torch.float64, most)):
         mode = Primitive()
         apart = run(op, sample, mode)
         if mode.taken_apart:
@@ -765,11 +776,14 @@ def test_what_is_primitive():
     assert "aten.gelu: activations" in composites()
 
 
-IN_EVERY_LAYOUT = test_results_lie_in_memory_as_those_of_the_kernel_whatever_the_layout.__name__  # a slow one
+SLOW = {
+    test_results_lie_in_memory_as_those_of_the_kernel_whatever_the_layout.__name__,
+    test_agrees_with_the_kernel_in_more_samples.__name__,
+}
 
 
 def test_every_formula_was_compared(request):
     here = {item.originalname for item in request.session.items if item.path == request.node.path}
-    if {name for name in globals() if name.startswith("test_")} - {IN_EVERY_LAYOUT} - here:
+    if {name for name in globals() if name.startswith("test_")} - SLOW - here:
         pytest.skip("the other tests of this file, which note what they compared, did not all run")
     assert names(reached) >= {line.partition(":")[0] for line in composites()} - ELSEWHERE
