@@ -7,6 +7,8 @@ program; the generator ends where it ends eagerly.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -16,6 +18,8 @@ from ....formats import FormatError
 from ...shadow.widening import left_to_chance
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch._ops import OpOverload
     from torch.fx import GraphModule, Node
 
@@ -43,13 +47,50 @@ class RandomCall(NamedTuple):
         return numbers
 
 
-def drawn_before(graph: GraphModule) -> tuple[list[RandomCall], list[torch.Tensor]]:
+@contextmanager
+def settings_of_the_generator() -> Iterator[list[str]]:
+    """Gives a list of the functions that set the state of PyTorch's generator in this thread, while the block runs."""
+    called: list[str] = []
+    thread = get_ident()
+    places = [(module, name) for module in (torch, torch.random) for name in ("manual_seed", "seed", "set_rng_state")]
+    before = [getattr(module, name) for module, name in places]
+
+    def noting(name: str, function: Any) -> Any:
+        def set_state(*args: Any, **kwargs: Any) -> Any:
+            if get_ident() == thread:
+                called.append(name)
+            return function(*args, **kwargs)
+
+        return set_state
+
+    for (module, name), function in zip(places, before, strict=True):
+        setattr(module, name, noting(name, function))
+    try:
+        yield called
+    finally:
+        for (module, name), function in zip(places, before, strict=True):
+            setattr(module, name, function)
+
+
+def drawn_before(graph: GraphModule, set_by: list[str]) -> tuple[list[RandomCall], list[torch.Tensor]]:
     """Makes inputs of the random numbers of a graph: how they are drawn, and stand-ins for them; changes the graph.
 
+    Args:
+        graph: of a step.
+        set_by: functions by which the step has set the state of the generator.
+
     Raises:
-        FormatError: some depend on numbers that the step computes, and the order would be another.
+        FormatError: some depend on numbers that the step computes, and the order would be another; or the step draws
+            numbers and sets the state of the generator.
     """
     drawing = [node for node in graph.graph.nodes if _draws(node)]
+    if drawing and set_by:
+        raise FormatError(
+            f"the step draws random numbers and sets the state of PyTorch's generator (torch.{set_by[0]}), as"
+            " torch.random.fork_rng and torch.utils.checkpoint do, too; a compiled step draws before it runs, and would"
+            " draw others. Draw outside, and pass numbers as arguments; a checkpoint around nothing random takes"
+            " preserve_rng_state=False"
+        )
     seeing = [node for node in drawing if not _is_blind(node)]
     if seeing and (len(seeing) > 1 or seeing[0] is not drawing[-1]):
         names = ", ".join(sorted({node.target.overloadpacket.__name__ for node in seeing}))

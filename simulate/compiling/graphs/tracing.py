@@ -28,7 +28,7 @@ from ..surroundings.stand_ins import NewStateError
 from . import exact_lowerings as exact_lowerings_module
 from . import layouts as layouts_module
 from . import written_operations
-from .chance import RandomCall, drawn_before
+from .chance import RandomCall, drawn_before, settings_of_the_generator
 from .exact_lowerings import exact_lowerings, structural_decompositions
 from .functional import functional
 from .gathered_loops import gathered_loops
@@ -205,13 +205,14 @@ def trace(
     run = _Run(step, simulation, formats, readings, whole)
     try:
         with stand_ins:
-            with_writes = make_fx(run)(*leaves_of_autograd)
+            with settings_of_the_generator() as set_by:
+                with_writes = make_fx(run)(*leaves_of_autograd)
             erase_profiling(with_writes)
             device = "cuda" if any(x.is_cuda for x in inputs) else "cpu"
             graph = make_fx(functional(with_writes), decomposition_table=structural_decompositions(device))(*inputs)
             found = readings.take_from(graph)
             inputs += numbers_as_input(graph, numbers)
-        chance, drawn = drawn_before(graph)
+        chance, drawn = drawn_before(graph, set_by)
     except (RoundoffError, NewStateError):
         raise
     except Exception as error:

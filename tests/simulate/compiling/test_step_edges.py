@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 from torch._inductor.exc import CppCompileError, InductorError
+from torch.utils.checkpoint import checkpoint
 
 import roundoff
 from roundoff import CompileWarning, FormatError, simulate
@@ -128,6 +129,44 @@ def test_random_numbers_of_the_program_itself(uncompiled):
         expected = [noisy(x), noisy(x)]
     torch.manual_seed(3)
     assert_same([program(x), program(x)], expected)
+
+
+def seeded(x):
+    torch.manual_seed(3)
+    return x * torch.rand(6)
+
+
+def forked(x):
+    with torch.random.fork_rng():
+        noise = torch.rand(6)
+    return x * noise + torch.rand(6)
+
+
+def computed_again(x):
+    """The backward pass computes the dropout again, from the state in which the generator was."""
+    leaf = x.detach().requires_grad_()
+    y = checkpoint(lambda h: torch.nn.functional.dropout(h.tanh(), 0.5), leaf, use_reentrant=False)
+    return torch.autograd.grad(y.square().sum(), leaf)
+
+
+@pytest.mark.parametrize("step", [seeded, forked, computed_again])
+def test_random_numbers_from_a_state_that_the_step_sets_are_refused(step, uncompiled):
+    before = torch.manual_seed, torch.random.manual_seed, torch.set_rng_state
+    with pytest.raises(FormatError, match=r"draws random numbers and sets the state of PyTorch's generator"):
+        roundoff.compile(step, simulate("e5m4"))(line())
+    assert (torch.manual_seed, torch.random.manual_seed, torch.set_rng_state) == before
+
+
+def test_what_is_computed_again_without_random_numbers(uncompiled):
+    def step(x):
+        leaf = x.detach().requires_grad_()
+        y = checkpoint(lambda h: (h * 1.1).tanh(), leaf, use_reentrant=False)
+        return torch.autograd.grad(y.square().sum(), leaf)[0]
+
+    x = line()
+    with simulate("e5m4"):
+        expected = step(x)
+    assert_same(roundoff.compile(step, simulate("e5m4"))(x), expected)
 
 
 def test_a_compiled_step_inside_another_and_first_calls_in_several_threads():
