@@ -4,6 +4,7 @@ import copy
 import re
 from contextlib import nullcontext
 
+import numba
 import pytest
 import torch
 from numba import njit, types
@@ -109,3 +110,12 @@ def test_numba_is_left_as_it_was():
         assert not set(before) & set(parts())
         raise ZeroDivisionError
     assert before == parts()
+
+
+def test_a_numba_that_was_not_checked_compiles_as_it_does(monkeypatch):
+    before = inline_closurecall.InlineWorker.inline_function
+    with quick_numba():
+        assert inline_closurecall.InlineWorker.inline_function is not before
+    monkeypatch.setattr(numba, "__version__", "0.99.0")
+    with quick_numba():
+        assert inline_closurecall.InlineWorker.inline_function is before
