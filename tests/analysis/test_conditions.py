@@ -2,13 +2,16 @@
 
 import json
 
+import pandas as pd
 import pytest
 
 from roundoff.analysis import against, read_experiment
 from roundoff.analysis.errors import AnalysisError
 from roundoff.analysis.figures.catalogue import FIGURES
+from roundoff.analysis.plot import inline_svg
 from roundoff.analysis.runs.conditions import as_text
 from roundoff.analysis.tables.summary import summarize
+from roundoff.runs.metric import RETURN
 
 from .test_plot import draw, write_run, write_sweep
 
@@ -92,3 +95,10 @@ def test_figures_of_unlike_tasks_have_scales_of_their_own(tmp_path):
         suite, pendulum, *_ = draw(name, read_experiment(tmp_path)).axes
         assert suite.get_ylim()[1] > 1000
         assert pendulum.get_ylim()[1] < 100
+
+
+def test_a_line_without_a_name_whose_runs_all_crashed_is_drawn():
+    row = {"task": "t", "panel": "t", "seeds": 2, "steps": 100, "format": "e5m2", "line": "", "n": 1, "return": 1.0}
+    rows = [{**row, "kind": "crash", "step": 40}, {**row, "kind": "mean", "line": "e5m10", "step": 50}]
+    curves = pd.DataFrame(rows).assign(ci_low=0.0, ci_high=2.0)
+    assert inline_svg("curves", curves, "curves", RETURN).startswith("<svg")
