@@ -8,8 +8,9 @@ program; the generator ends where it ends eagerly.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from threading import get_ident
-from typing import TYPE_CHECKING, Any, NamedTuple
+from threading import RLock, get_ident
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
+from unittest.mock import patch
 
 import torch
 from torch.fx.node import map_arg
@@ -47,29 +48,39 @@ class RandomCall(NamedTuple):
         return numbers
 
 
+_one_at_a_time = RLock()
+
+
 @contextmanager
 def settings_of_the_generator() -> Iterator[list[str]]:
-    """Gives a list of the functions that set the state of PyTorch's generator in this thread, while the block runs."""
-    called: list[str] = []
-    thread = get_ident()
-    places = [(module, name) for module in (torch, torch.random) for name in ("manual_seed", "seed", "set_rng_state")]
-    before = [getattr(module, name) for module, name in places]
+    """Gives a list of the functions that set the state of PyTorch's generator in this thread, while the block runs.
 
-    def noting(name: str, function: Any) -> Any:
-        def set_state(*args: Any, **kwargs: Any) -> Any:
-            if get_ident() == thread:
-                called.append(name)
-            return function(*args, **kwargs)
+    Functions of ``torch.random`` are seen, under whatever name a program has imported them, and so is a new seed that
+    the generator was given itself. One thread is in such a block at a time.
+    """
+    with _one_at_a_time:
+        called: list[str] = []
+        seed = torch.initial_seed()
+        functions: Any = torch.random  # which find the generator under this name
+        with patch.object(functions, "default_generator", _Noting(functions.default_generator, called)):
+            yield called
+        if not called and torch.initial_seed() != seed:
+            called.append("default_generator.manual_seed")
 
-        return set_state
 
-    for (module, name), function in zip(places, before, strict=True):
-        setattr(module, name, noting(name, function))
-    try:
-        yield called
-    finally:
-        for (module, name), function in zip(places, before, strict=True):
-            setattr(module, name, function)
+@final
+class _Noting:
+    """A generator whose settings by one thread are noted."""
+
+    _SETTERS: Final = ("manual_seed", "seed", "set_state")
+
+    def __init__(self, generator: Any, called: list[str]) -> None:
+        self._generator, self._called, self._thread = generator, called, get_ident()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._SETTERS and get_ident() == self._thread:
+            self._called.append(f"default_generator.{name}")
+        return getattr(self._generator, name)
 
 
 def drawn_before(graph: GraphModule, set_by: list[str]) -> tuple[list[RandomCall], list[torch.Tensor]]:

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 import torch
+from torch import manual_seed
 from torch._inductor.exc import CppCompileError, InductorError
 from torch.utils.checkpoint import checkpoint
 
@@ -136,6 +137,16 @@ def seeded(x):
     return x * torch.rand(6)
 
 
+def seeded_by_a_name_of_its_own(x):
+    manual_seed(torch.initial_seed())
+    return x * torch.rand(6)
+
+
+def seeded_itself(x):
+    torch.default_generator.manual_seed(torch.initial_seed() + 1)
+    return x * torch.rand(6)
+
+
 def forked(x):
     with torch.random.fork_rng():
         noise = torch.rand(6)
@@ -149,12 +160,37 @@ def computed_again(x):
     return torch.autograd.grad(y.square().sum(), leaf)
 
 
-@pytest.mark.parametrize("step", [seeded, forked, computed_again])
+@pytest.mark.parametrize("step", [seeded, seeded_by_a_name_of_its_own, seeded_itself, forked, computed_again])
 def test_random_numbers_from_a_state_that_the_step_sets_are_refused(step, uncompiled):
-    before = torch.manual_seed, torch.random.manual_seed, torch.set_rng_state
     with pytest.raises(FormatError, match=r"draws random numbers and sets the state of PyTorch's generator"):
         roundoff.compile(step, simulate("e5m4"))(line())
-    assert (torch.manual_seed, torch.random.manual_seed, torch.set_rng_state) == before
+    assert torch.random.default_generator is torch.default_generator
+
+
+def test_seeds_that_other_threads_set_are_not_the_steps_and_nothing_is_left_behind(uncompiled):
+    """Several threads trace at once, and one goes on setting seeds."""
+    ends, failed = threading.Event(), []
+
+    def seeds():
+        while not ends.is_set():
+            torch.set_rng_state(torch.get_rng_state())
+
+    def traces():
+        try:
+            for n in range(1, 4):
+                roundoff.compile(lambda x, n=n: x * torch.rand(6) * n, simulate("e5m4"))(line())
+        except FormatError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run) for run in (seeds, traces, traces)]
+    for thread in threads:
+        thread.start()
+    for thread in threads[1:]:
+        thread.join()
+    ends.set()
+    threads[0].join()
+    assert not failed
+    assert torch.random.default_generator is torch.default_generator
 
 
 def test_what_is_computed_again_without_random_numbers(uncompiled):
