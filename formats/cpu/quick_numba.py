@@ -38,13 +38,12 @@ def quick_numba() -> Iterator[None]:
     if not numba.__version__.startswith(_CHECKED):
         yield
         return
-    patches = (
-        (inline_closurecall.InlineWorker, "inline_function", _inline),
-        (postproc.PostProcessor, "run", _post_process),
-        (ssa, "_run_block_rewrite", _rewrite_with(_Names())),
-    )
     with global_compiler_lock, ExitStack() as stack:
-        for owner, name, instead in patches:
+        for owner, name, instead in (
+            (inline_closurecall.InlineWorker, "inline_function", _inline),
+            (postproc.PostProcessor, "run", _post_process_with(postproc.PostProcessor.run)),
+            (ssa, "_run_block_rewrite", _rewrite_with(ssa._run_block_rewrite, _Names())),  # noqa: SLF001
+        ):
             stack.enter_context(patch.object(owner, name, instead))
         yield
 
@@ -121,18 +120,18 @@ def _inline(self: Any, caller: Any, block: Any, place: int, function: Any, types
         return self.inline_ir(caller, block, place, read, function.__code__.co_freevars, arg_typs=types)
 
 
-_post_process_all = postproc.PostProcessor.run
+def _post_process_with(process_all: Any) -> Any:
+    def post_process(self: Any, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
+        """Leaves lifetimes to whoever asks for them; ``block_entry_vars`` are asked for by object mode alone."""
+        function = self.func_ir
+        if emit_dels or function.is_generator:
+            process_all(self, emit_dels, extend_lifetimes)
+            return
+        function.blocks = transforms.canonicalize_cfg(function.blocks)
+        function.variable_lifetime = postproc.VariableLifetime(function.blocks)
+        function.generator_info = None
 
-
-def _post_process(self: Any, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
-    """Leaves lifetimes to whoever asks for them; ``block_entry_vars`` are asked for by object mode alone."""
-    function = self.func_ir
-    if emit_dels or function.is_generator:
-        _post_process_all(self, emit_dels, extend_lifetimes)
-        return
-    function.blocks = transforms.canonicalize_cfg(function.blocks)
-    function.variable_lifetime = postproc.VariableLifetime(function.blocks)
-    function.generator_info = None
+    return post_process
 
 
 class _Names:
@@ -150,14 +149,11 @@ class _Names:
         self._names[id(block)] = block, self.of(older)
 
 
-_rewrite_all = ssa._run_block_rewrite  # noqa: SLF001
-
-
-def _rewrite_with(names: _Names) -> Any:
+def _rewrite_with(rewrite_all: Any, names: _Names) -> Any:
     def rewrite(blocks: dict[int, Any], states: dict[str, Any], handler: Any) -> dict[int, Any]:
         """Rewrites the blocks that have the variable; the others come back as they are."""
         having = {label: block for label, block in blocks.items() if states["varname"] in names.of(block)}
-        rewritten = _rewrite_all(having, states, handler)
+        rewritten = rewrite_all(having, states, handler)
         for label, block in rewritten.items():
             names.inherit(block, blocks[label])
         return {label: rewritten.get(label, block) for label, block in blocks.items()}
