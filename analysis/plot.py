@@ -38,7 +38,9 @@ _METADATA: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
 
-_TEXTS = "id", "task", "panel", "series", "condition", "format", "status", "role", "seed", "x", "y", "across", "up"
+_TEXTS = (
+    "id", "task", "panel", "series", "line", "condition", "format", "status", "role", "seed", "x", "y", "across", "up",
+)  # fmt: skip
 
 TYPES = tuple(_METADATA)
 """The types of files with figures."""

@@ -144,7 +144,6 @@ def _keys_beside(across: str, experiment: Experiment) -> list[str]:
 
 def _panel(axis: Axes, table: pd.DataFrame, metric: Metric, size: Size) -> bool:
     """Draws a panel; returns whether the names of its lines stand beside them."""
-    table = table.assign(line=table["line"].fillna(""))  # an empty name, of a table that was read
     labels = list(dict.fromkeys(table["line"]))  # fp32, then from wide to narrow; or numbers, the smallest first
     ends: list[tuple[float, float, str, Look]] = []
     looks = iter(ordered_looks(len(labels) - (FP32 in labels)))
