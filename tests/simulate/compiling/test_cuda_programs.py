@@ -77,6 +77,12 @@ def test_bits_of_the_eager_simulation(programs):
     assert programs[0] == {"e5m10": [], "bf16": []}
 
 
+@pytest.mark.slow
+def test_bits_in_a_format_of_few_significand_bits(tmp_path):
+    said = run_all(tmp_path, {"many": STEP.format(names=RESULTS, place="many", formats=["e5m3"])})
+    assert said["many"] == {"e5m3": []}
+
+
 LIBRARY = {"floor", "ceil", "isnan", "isinf"}
 
 
