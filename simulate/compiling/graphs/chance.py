@@ -91,9 +91,15 @@ def drawn_before(graph: GraphModule, set_by: list[str]) -> tuple[list[RandomCall
         set_by: functions by which the step has set the state of the generator.
 
     Raises:
-        FormatError: some depend on numbers that the step computes, and the order would be another; or the step draws
-            numbers and sets the state of the generator.
+        FormatError: some depend on numbers that the step computes, and the order would be another; or the step sets the
+            seed of the generator, or its state between numbers that it draws.
     """
+    lasting = [name for name in set_by if not name.endswith(".set_state")]
+    if lasting:
+        raise FormatError(
+            f"the step sets the seed of PyTorch's generator (torch.{lasting[0]}), which a compiled step would do once,"
+            " and not in every call; set it outside"
+        )
     drawing = [node for node in graph.graph.nodes if _draws(node)]
     if drawing and set_by:
         raise FormatError(

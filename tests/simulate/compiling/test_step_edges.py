@@ -160,9 +160,20 @@ def computed_again(x):
     return torch.autograd.grad(y.square().sum(), leaf)
 
 
-@pytest.mark.parametrize("step", [seeded, seeded_by_a_name_of_its_own, seeded_itself, forked, computed_again])
-def test_random_numbers_from_a_state_that_the_step_sets_are_refused(step, uncompiled):
-    with pytest.raises(FormatError, match=r"draws random numbers and sets the state of PyTorch's generator"):
+def seeded_for_others(x):
+    torch.manual_seed(3)
+    return x * 1.1
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        *((step, "sets the seed") for step in (seeded, seeded_by_a_name_of_its_own, seeded_itself, seeded_for_others)),
+        *((step, "draws random numbers and sets the state") for step in (forked, computed_again)),
+    ],
+)
+def test_a_step_that_sets_the_state_of_the_generator_is_refused(step, told, uncompiled):
+    with pytest.raises(FormatError, match=f"the step {told} of PyTorch's generator"):
         roundoff.compile(step, simulate("e5m4"))(line())
     assert torch.random.default_generator is torch.default_generator
 
