@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _MOST = 200  # rows of a line
 _GAP = 0.045  # of the height of a panel, between names
 _FIT = int(1 / _GAP)
+_LONGEST_LABEL = 60  # characters of a name that a panel has room for beside its lines
 
 End = tuple[float, float, str, Look]
 """The end of a line: height, place across, name, look."""
@@ -175,7 +176,8 @@ def _panel(axis: Axes, table: pd.DataFrame, metric: Metric, size: Size) -> bool:
     axis.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}".replace(",", "\u2009"))
     if (table["kind"] == "crash").any() and table["step"].max() < table["steps"].max():
         axis.set_xlim(0, table["steps"].max())  # all of it: how much of their time runs had when they crashed
-    return not takes_half(labels, size) and label_ends(axis, ends)
+    beside = not takes_half(labels, size) and max(map(len, labels), default=0) <= _LONGEST_LABEL
+    return beside and label_ends(axis, ends)
 
 
 def _length(steps: Any) -> float:

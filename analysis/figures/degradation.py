@@ -15,7 +15,7 @@ from ..tables.summary import REFERENCE as FP32
 from .drawing.axes import is_logarithmic, limits_by_task, ordered, titles
 from .drawing.legends import legend_under
 from .drawing.marks import draw_crashes, marks, only_failed, side_by_side, tell_scores
-from .drawing.style import CRASH, FAILED, REFERENCE, SCREEN, Size, figure, look, points, slant
+from .drawing.style import CRASH, FAILED, REFERENCE, SCREEN, Size, figure, look, names_under, points
 from .drawing.told import of_mean, tell_boxes, tell_means
 
 if TYPE_CHECKING:
@@ -172,8 +172,7 @@ def _panel(axis: Axes, here: pd.DataFrame, lines: list[str], x: str, metric: Met
         return
     axis.set_xlim(min(places) - 0.6, max(places) + 0.6)
     if x == "format":
-        slanted = slant(names)
-        axis.set_xticks(range(len(names)), names, **slanted)
+        names_under(axis, range(len(names)), names)
     else:
         axis.set_xticks(places, _apart(places))
 

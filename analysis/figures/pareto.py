@@ -52,7 +52,7 @@ def draw_pareto(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Met
         metric: of the scores.
     """
     table = table[table["cost"].notna() & table["mean"].notna()]
-    table = table.assign(condition=table["series"].str.partition(", ")[2])
+    table = table.assign(condition=table["series"].map(lambda series: series.partition(", ")[2]))
     tasks = sorted(table["task"].unique())
     conditions = sorted(table.loc[table["format"] != REFERENCE, "condition"].unique())
     marks = {condition: _MARKERS[i % len(_MARKERS)] for i, condition in enumerate(conditions)}

@@ -27,7 +27,7 @@ def plane_table(marks: pd.DataFrame) -> pd.DataFrame:
         are two widths of the exponent and two of the significand.
     """
     means = marks[marks["kind"] == "mean"].drop(columns=["kind", "seed", "status"])
-    means = means.assign(condition=means["series"].str.partition(", ")[2]).drop(columns="series")
+    means = means.assign(condition=means["series"].map(lambda series: series.partition(", ")[2])).drop(columns="series")
     narrow = means[means["format"] != REFERENCE]
     plane = min(len(set(narrow["exponent_bits"])), len(set(narrow["significand_bits"]))) > 1
     return means if plane else means.head(0)

@@ -21,11 +21,11 @@ FIXES = ["hadam", "softplus_fix", "normal_fix", "kahan_momentum", "compound_loss
 LEVEL = {"fp32": 800, "e5m10": 790, "e5m5": 700, "e5m2": 50}
 
 
-def write_run(root, fmt, seed, *, task="cartpole_swingup", fixes=FIXES, score=None, status="done", name=None):
+def write_run(root, fmt, seed, *, task="cartpole_swingup", fixes=FIXES, score=None, status="done", name=None, **keys):
     identity = f"{task}-{fmt}-s{seed}-{name or ('all' if fixes else 'none')}"
     folder = root / "runs" / identity
     folder.mkdir(parents=True)
-    config = {"task": task, "format": fmt, "seed": seed, "fixes": fixes, "lr": 1e-3, "steps": 3000}
+    config = {"task": task, "format": fmt, "seed": seed, "fixes": fixes, "lr": 1e-3, "steps": 3000, **keys}
     (folder / "config.json").write_text(json.dumps({"config": config, "version": "0.1.0"}))
     score = LEVEL[fmt] + 10.0 * seed if score is None else score
     with (folder / "metrics.jsonl").open("w") as metrics:
@@ -206,6 +206,20 @@ def test_scores_are_shares_of_those_of_fp32_of_the_same_task_and_condition(tmp_p
     assert found["e5mX, fixes all", "e5m2"][1:] == (0, 0)
     (axis,) = draw("relative", read_experiment(tmp_path)).axes
     assert axis.get_ylim()[0] == 0
+
+
+@pytest.mark.parametrize("long", ["x" * 1000, "\x1b[2J" * 30, "a$b " * 100])
+@pytest.mark.parametrize("key", ["format", "fixes"])
+def test_long_names_leave_room_for_what_is_drawn(tmp_path, key, long):
+    runs = [write_run(tmp_path, "e5m10", seed, score=90.0, **{key: long}) for seed in (0, 1)]
+    write_sweep(tmp_path, [*runs, write_run(tmp_path, "fp32", 0)])
+    written, _ = plot(tmp_path, types=["svg"])  # matplotlib warns of a panel without room, an error in tests
+    assert {"degradation.svg", "curves.svg"} <= {path.name for path in written}
+
+
+def test_figures_of_runs_that_are_all_of_formats_nobody_knows(tmp_path):
+    write_sweep(tmp_path, [write_run(tmp_path, "no such", seed, score=90.0) for seed in (0, 1)])
+    assert "summary.csv" in {path.name for path in plot(tmp_path, types=["svg"])[0]}
 
 
 def test_conditions_are_compared_by_short_names(tmp_path):

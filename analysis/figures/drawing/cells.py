@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 from ...tables.summary import records
 from ...tables.wording import number, plural
 from .axes import is_logarithmic, score_limits
-from .style import FAILED, Size, figure, slant
+from .style import FAILED, Size, figure, in_lines, names_under
 from .told import tell_boxes
 
 if TYPE_CHECKING:
@@ -104,8 +104,7 @@ def _draw(axis: Axes, cells: Cells, labels: tuple[str, str], norm: Normalize, me
         crashes = f"{cell['crashed']:.0f} crashed" if cell["crashed"] else ""
         about = ", ".join(filter(None, [mean, plural(cell["n"], "run"), crashes, failed]))
         tell_boxes(axis, where, [f"{across_label} {across[cell['column']]}, {up_label} {up[cell['row']]}: {about}"])
-    slanted = slant(across)
-    axis.set_xticks(np.arange(len(across)) + 0.5, across, **slanted)
-    axis.set_yticks(np.arange(len(up)) + 0.5, up)
+    names_under(axis, [place + 0.5 for place in range(len(across))], across)
+    axis.set_yticks(np.arange(len(up)) + 0.5, in_lines(up))
     axis.grid(visible=False)
     return drawn

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from textwrap import fill
 from typing import TYPE_CHECKING
 
-from .style import letters, points
+from .style import letters, points, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +33,7 @@ def legend_under(canvas: Figure, marks: Sequence[Artist], names: Sequence[str], 
     font = points(_FONT)
     width, height = canvas.get_size_inches()
     room = letters(width - _MARK * font / 72, font)
-    names = [fill(name, room) if len(name) > room else name for name in names]
+    names = [wrapped(name, room) for name in names]
     wide = font * (_LETTER * max(len(line) for name in names for line in name.split("\n")) + _MARK) / 72
     columns = max(1, min(most, len(names), int(width / wide)))
     lines = max(-(-len(names) // columns), sum(name.count("\n") + 1 for name in names) // columns)

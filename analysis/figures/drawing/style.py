@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import contextmanager
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import matplotlib as mpl
@@ -67,6 +68,8 @@ SIZES = {
 _LONGEST = 300  # characters of a text; laying out very long ones takes minutes
 
 _SHORT = 6  # characters of a name that fits under its place
+_LINE = 24  # characters of a name beside an axis, in one line
+_LONGEST_NAME = 60  # characters of a name beside an axis, in all its lines
 
 _SETTINGS = {
     "axes.titlesize": "medium",
@@ -104,11 +107,22 @@ def points(length: float) -> float:
     return float(length * mpl.rcParams["font.size"] / SCREEN.font)
 
 
-def slant(names: Sequence[str]) -> dict[str, Any]:
-    """How names stand under an axis: slanted if they are long, so that they do not overlap."""
-    if max(map(len, names), default=0) <= _SHORT:
-        return {}
-    return {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
+def names_under(axis: Axes, places: Sequence[float], names: Sequence[str]) -> None:
+    """Writes names under an axis: slanted if they are long, so that they do not overlap, and in lines if very long."""
+    slanted: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
+    axis.set_xticks(places, in_lines(names), **(slanted if max(map(len, names), default=0) > _SHORT else {}))
+
+
+def in_lines(names: Sequence[str]) -> list[str]:
+    """Names beside or under an axis; a very long one in lines, and cut, since it would leave the panel no room."""
+    return [wrapped(_cut(name, _LONGEST_NAME, name), _LINE) for name in names]
+
+
+def wrapped(text: str, most: int) -> str:
+    """A text that is :func:`drawable` in lines of so many characters at most."""
+    if len(text) <= most:
+        return text
+    return fill(text.replace(r"\$", "$"), most).replace("$", r"\$")  # a line that ended within it would begin a formula
 
 
 def letters(width: float, font: float) -> int:
@@ -173,6 +187,11 @@ def drawable(text: str) -> str:
 
     What tells a cut text from others with the same beginning stands at its end.
     """
-    if len(text) > _LONGEST:
-        text = f"{text[:_LONGEST]}... ({hashlib.sha256(text.encode(errors='replace')).hexdigest()[:8]})"
-    return printable(text).replace("$", r"\$")
+    return _cut(printable(text), _LONGEST, text).replace("$", r"\$")
+
+
+def _cut(shown: str, most: int, text: str) -> str:
+    """What is shown of a text, cut behind so many characters; then the beginning of the text's hash follows."""
+    if len(shown) <= most:
+        return shown
+    return f"{shown[:most]}... ({hashlib.sha256(text.encode(errors='replace')).hexdigest()[:8]})"
