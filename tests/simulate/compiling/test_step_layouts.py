@@ -19,7 +19,7 @@ POLICIES = {
     "stochastic": lambda: simulate("e8m10", rounding="stochastic", seed=3),
     "directed": lambda: simulate("e5m10", rounding="toward-zero"),
     "nearest": lambda: simulate("e8m7"),
-    "posit": lambda: simulate("posit16"),
+    "posit": lambda: simulate("posit8_1"),
 }
 
 
