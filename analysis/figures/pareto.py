@@ -29,6 +29,7 @@ _MOST_NAMES = 24  # that a panel has room for
 _MARKERS = ("o", "D", "^", "v", "P", "X", "*", "<", ">")  # the square is fp32's
 _GREY = "#444444"
 _ABOVE = 0.12  # of the range, for the names of points
+_SMALL = 7.6  # points, of these names
 
 
 def pareto_figure_table(experiment: Experiment, kind: str) -> pd.DataFrame | None:
@@ -89,13 +90,30 @@ def _panel(axis: Axes, here: pd.DataFrame, marks: dict[str, str], metric: Metric
             ends = [row["ci_low"], row["ci_high"]]
             axis.plot([row["cost"]] * 2, ends, color=style["color"], linewidth=points(2.5), alpha=0.35)
         axis.plot([row["cost"]], [row["mean"]], linestyle="none", markersize=points(8), **style)
-    for row in rows if len(rows) <= _MOST_NAMES else []:
-        axis.annotate(
-            row["format"], (row["cost"], row["mean"]), xytext=(points(3), points(6)), textcoords="offset points",
-            fontsize="x-small", rotation=45, in_layout=False,
-        )  # fmt: skip
     axis.set_ylim(score_limits(metric, here["task"], [*here["mean"], *here["ci_low"], *here["ci_high"]], _ABOVE))
+    _write_names(axis, rows if len(rows) <= _MOST_NAMES else [])
     tell_means(axis, costs, [row["mean"] for row in rows], [_told(row) for row in rows])
+
+
+def _write_names(axis: Axes, rows: list[dict[str, Any]]) -> None:
+    """Writes the names of points slanted above them, or below a point whose name would run into another one."""
+    written: list[tuple[int, float, float, float]] = []
+    for row in sorted(rows, key=lambda row: row["cost"]):
+        x, y = axis.transData.transform((row["cost"], row["mean"])) * 72 / axis.figure.dpi
+        sides = [side for side in (1, -1) if not any(_meet(side, x, y, *name) for name in written)]
+        side = (sides or [1])[0]
+        written.append((side, x, y, len(row["format"]) * points(_SMALL) * 0.6))
+        axis.annotate(
+            row["format"], (row["cost"], row["mean"]), xytext=(points(3), side * points(6)),
+            textcoords="offset points", fontsize=points(_SMALL), rotation=side * 45, in_layout=False,
+            va="bottom" if side > 0 else "top",
+        )  # fmt: skip
+
+
+def _meet(side: int, x: float, y: float, other: int, left: float, low: float, length: float) -> bool:
+    """Whether a name on a side of a point, in points, would run into one that is written: two parallel lines."""
+    apart = abs((x - left) - side * (y - low)) / 2**0.5
+    return side == other and apart < 1.2 * points(_SMALL) and abs(x - left) < length
 
 
 def _style(row: dict[str, Any], marks: dict[str, str]) -> dict[str, Any]:

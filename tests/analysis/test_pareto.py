@@ -9,6 +9,7 @@ import pytest
 from program_runs import LOSS, write_run, write_sweep
 
 from roundoff.analysis import AnalysisError, pareto, plot, report
+from roundoff.analysis.figures.pareto import draw_pareto
 from roundoff.cli import main
 from roundoff.sweeps import plan_file
 from roundoff.sweeps.programs.cost import cost_of_step
@@ -211,6 +212,14 @@ def test_what_is_sent_is_a_cost_of_those_that_send(tmp_path):
     (root / "other").mkdir()
     with pytest.raises(AnalysisError, match="no format has a size in bytes of a message"):
         pareto(write(root / "other"), "sent")
+
+
+def test_a_name_that_would_run_into_another_stands_below_its_point(tmp_path):
+    moved = {"fp32": 400.0, "e5m10": 162.0, "e5m7": 160.0, "e5m3": 110.0, "e5m2": 60.0}
+    figure = draw_pareto("demo", pareto(write(tmp_path, moved=moved), "bytes")[0])
+    slopes = {text.get_text(): text.get_rotation() for text in figure.axes[0].texts}
+    assert slopes.pop("e5m10") == 315.0
+    assert set(slopes.values()) == {45.0}
 
 
 def test_the_command(tmp_path, monkeypatch, capsys):
