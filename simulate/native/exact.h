@@ -3,7 +3,6 @@
 
 #pragma once
 
-#include <ATen/ops/empty_like_ops.h>
 #include <c10/util/SmallVector.h>
 
 #include <utility>
@@ -221,9 +220,7 @@ inline Answer rows_of(const Description& how, const IValue* given, size_t count,
 
 // Computes a row, into its first argument or into a new tensor.
 inline at::Tensor compute(const Row& row, const at::Tensor* target, const loops::Random& random) {
-  at::Tensor made = target ? *target
-                           : at::_ops::empty_like::call(*row.model, std::nullopt, std::nullopt, std::nullopt, std::nullopt,
-                                                        std::nullopt);
+  at::Tensor made = target ? *target : values::unwritten_result(*row.model);
   void* into = made.unsafeGetTensorImpl()->mutable_data();  // its own from here on, if it was a lazy copy
   const void* places[3];
   for (int i = 0; i < 3; ++i) {

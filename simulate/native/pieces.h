@@ -4,7 +4,6 @@
 #pragma once
 
 #include <ATen/ops/as_strided_ops.h>
-#include <ATen/ops/empty_like_ops.h>
 #include <c10/util/SmallVector.h>
 
 #include "loops.h"
@@ -45,9 +44,7 @@ inline at::Tensor piece_of(const at::Tensor& x, int64_t first, int64_t count) {
 // `writes`: `compute` takes the piece that it is to write to behind the arguments; else it writes to the first of them.
 template <class Compute, class Round>
 at::Tensor run(const at::Tensor& model, const IValue* given, size_t count, bool writes, Compute compute, Round round) {
-  at::Tensor target = writes ? at::_ops::empty_like::call(model, std::nullopt, std::nullopt, std::nullopt, std::nullopt,
-                                                          std::nullopt)
-                             : given[0].toTensor();
+  at::Tensor target = writes ? values::unwritten_result(model) : given[0].toTensor();
   int64_t numbers = model.numel();
   for (int64_t first = 0; first < numbers; first += length) {
     int64_t size = std::min(length, numbers - first);

@@ -5,7 +5,6 @@
 
 #include <ATen/ops/clone_ops.h>
 #include <ATen/ops/copy_ops.h>
-#include <ATen/ops/empty_like_ops.h>
 #include <ATen/ops/transpose_ops.h>
 
 #include <array>
@@ -264,10 +263,6 @@ inline bool can_be_seen(const IValue& value, const Description& how, const Call&
   });
 }
 
-inline at::Tensor unwritten_like(const at::Tensor& x) {
-  return at::_ops::empty_like::call(x, std::nullopt, std::nullopt, std::nullopt, std::nullopt, std::nullopt);
-}
-
 // Calls `each` with what is known of every product of a call, and a mask of the operands that it sees rounded; ends where
 // `each` returns false.
 template <class F>
@@ -302,13 +297,12 @@ at::Tensor seen(const at::Tensor& x, const Description& how, const Call& call, c
     bool aligned = reinterpret_cast<uintptr_t>(x.unsafeGetTensorImpl()->data()) % 64 == 0;
     return dense && aligned ? x : at::_ops::clone::call(x, at::MemoryFormat::Preserve);
   }
-  at::Tensor target = dense ? at::_ops::empty_like::call(x, std::nullopt, std::nullopt, std::nullopt, std::nullopt,
-                                                         std::nullopt)
+  at::Tensor target = dense ? values::unwritten_like(x)
                             : at::_ops::clone::call(x, at::MemoryFormat::Preserve);
   if (!x.numel()) return target;
   if (call.over_positions && rounding.along && !rounding.as_forward) {  // the batch and all positions as one axis
     at::Tensor rows = at::_ops::clone::call(at::_ops::transpose_int::call(x, 0, 1), at::MemoryFormat::Contiguous);
-    at::Tensor into = unwritten_like(rows);
+    at::Tensor into = values::unwritten_like(rows);
     loops::Shape shape{x.numel(), x.numel() / x.size(1), 1};
     loops::run(loop_of(rounding, single, 1), single, rows.unsafeGetTensorImpl()->data(),
                into.unsafeGetTensorImpl()->mutable_data(), shape, random);

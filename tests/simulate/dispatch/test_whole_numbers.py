@@ -1,6 +1,6 @@
 """Counts, steps, positions and indices stay whole in a simulation, until they are computed with data."""
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import hypothesis.strategies as st
 import pytest
@@ -8,7 +8,7 @@ import torch
 from comparing import same_bits
 from each import each
 from hypothesis import given, settings
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import cross_entropy, ctc_loss, one_hot
 from torch.utils.checkpoint import checkpoint
 
 import roundoff
@@ -214,6 +214,20 @@ def test_turned_off():
     assert simulation.policy.as_json() == {"format": "e5m3", "whole": "rounded"}
     with pytest.raises(roundoff.formats.FormatError, match="whole must be exact, rounded, got 'no'"):
         simulate("e5m3", whole="no")
+
+
+@pytest.mark.parametrize("fmt", ["e5m6", "fp8_e4m3_row"])
+def test_what_ctc_leaves_unwritten_changes_nothing(fmt):
+    """Behind a sequence's end its kernel writes no numbers for its derivative: other rows must not share a scale."""
+    scores = torch.randn(9, 2, 5, generator=torch.Generator().manual_seed(0))
+    found = []
+    for memory in (nullcontext, unwritten_is_nan):
+        x = scores.clone().requires_grad_()
+        with memory(), simulate(fmt):
+            ctc_loss(x.log_softmax(-1), torch.tensor([[1, 2], [3, 3]]), (9, 4), (2, 1)).backward()
+        found.append(x.grad)
+    assert found[0].isfinite().all()
+    assert same_bits(*found)
 
 
 def test_the_number_of_targets_divides_gradients():
