@@ -83,13 +83,19 @@ def _in_other_words(device: str) -> dict[Any, Callable[..., Any]]:
         ("addcmul", with_value(torch.addcmul), ("Scalar", "ScalarList")),
         ("addcdiv", with_value(torch.addcdiv), ("Scalar", "ScalarList")),
     ]
+    # Conjugates are new tensors: as views they would make inductor fail where somebody looks at their parts.
+    conjugates = {_aten._conj.default: torch.conj_physical}  # noqa: SLF001  its only name
     squares = {_aten.pow.Tensor_Scalar: lambda x, exponent: x * x if exponent == 2 else NotImplemented}
-    return squares | {
-        getattr(getattr(_aten, f"_foreach_{name}"), overload): _unscaled(run) if device == "cuda" else run
-        for name, run, overloads in foreach
-        for overload in overloads
-        if device != "cuda" or (name, overload) in _ROUNDED_ONCE
-    }
+    return (
+        conjugates
+        | squares
+        | {
+            getattr(getattr(_aten, f"_foreach_{name}"), overload): _unscaled(run) if device == "cuda" else run
+            for name, run, overloads in foreach
+            for overload in overloads
+            if device != "cuda" or (name, overload) in _ROUNDED_ONCE
+        }
+    )
 
 
 _ROUNDED_ONCE = {
@@ -114,11 +120,17 @@ def exact_lowerings(graph: GraphModule) -> Iterator[None]:
     with (
         patch.dict(lowering.lowerings, changed),
         patch.object(inductor_graph, "fallback_handler", _called),  # of complex numbers
+        patch.object(lowering, "check", _check, create=True),  # PyTorch warns of its own, which is deprecated
         vectorised_bitcasts(),
         _fusion_with_missing_reads(),
         _one_rounding_each(),
     ):
         yield
+
+
+def _check(holds: bool, message: Callable[[], str], error: type[Exception] = RuntimeError) -> None:
+    if not holds:
+        raise error(message())
 
 
 def _is_operation(node: Node) -> bool:

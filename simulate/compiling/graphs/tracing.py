@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
@@ -255,14 +254,7 @@ def compile_graph(traced: TracedStep) -> Callable[[list[torch.Tensor]], Any]:
             "post_grad_custom_pre_pass": _ThisVersion(),
         }
         context = tracing(TracingContext(traced.stand_ins))  # without it there is no cache on disk
-        with (
-            context,
-            exact_lowerings(traced.graph),
-            gathered_loops(),
-            config.patch(settings),
-            warnings.catch_warnings(),
-        ):
-            warnings.filterwarnings("ignore", ".*is deprecated", FutureWarning)  # of inductor's own, by itself
+        with context, exact_lowerings(traced.graph), gathered_loops(), config.patch(settings):
             return compile_fx_inner(traced.graph, traced.inputs, is_inference=True)
 
     return compiled_on_disk(compile_program)

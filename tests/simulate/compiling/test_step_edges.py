@@ -240,6 +240,32 @@ def test_what_is_written_to_a_diagonal_is_there(step):
     assert program.reason is None
 
 
+def with_shapes_that_change_in_place(x, y):
+    x = x * 1.5
+    first = x[0]
+    x.t_().mul_(2)
+    return x, first * 3, y.sum(0, keepdim=True).mul_(0.7).squeeze_(), (y / 3).unsqueeze_(-1) * x
+
+
+def of_complex_numbers(x, y):
+    x = x.detach().requires_grad_()
+    z = torch.fft.ifft(x)
+    return torch.view_as_real(z.detach().conj() * y), torch.autograd.grad(z.abs().sum(), x)[0]
+
+
+@pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex:UserWarning")
+@pytest.mark.parametrize("step", [with_shapes_that_change_in_place, of_complex_numbers])
+def test_other_views(step):
+    x, y = line(64).view(8, 8), line(8)
+    with simulate("e5m6"):
+        expected = step(x, y)
+    program = roundoff.compile(step, simulate("e5m6"))
+    found = program(x, y)
+    assert_same(found, expected)
+    assert [z.stride() for z in found] == [z.stride() for z in expected]
+    assert program.reason is None
+
+
 def test_a_view_of_a_kernel_that_is_written_to_is_not_compiled(monkeypatch):
     """Inductor would not see that the memory behind it changes."""
     monkeypatch.setattr(written_operations, "WRITTEN_ON_CPU", written_operations.WRITTEN_ON_CPU - {"diagonal"})

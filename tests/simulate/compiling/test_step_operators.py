@@ -113,12 +113,17 @@ UNTRACED = {
 CODE = {name: getattr(op.op, "__code__", None) for name, op in NAMED.items()}
 UNTRACED |= {name for name, code in CODE.items() if code and "wrapper_set_seed" in code.co_names}
 
+# They write to diagonals of complex numbers, which inductor leaves to kernels: such a step runs eagerly.
+EAGER = {"linalg_eig"}
+
 
 def check(names, **settings):
     def simulation():
         return simulate(**settings)
 
-    steps = [step for step in samples(names) if step.given and runs(step, simulation)]
+    steps = [
+        step for step in samples([name for name in names if name not in EAGER]) if step.given and runs(step, simulation)
+    ]
     traced = [step for step in steps if step.name not in UNTRACED or traceable(step, simulation)]
     assert not traced or not differing(traced, simulation)  # if one of them cannot be traced, this says so
 
