@@ -531,7 +531,7 @@ PPO_ROLLOUTS = {
 
 
 def table_of_ppo():
-    """What the page about rollouts says of PPO: returns of the learner, and how far its rollouts were from it."""
+    """What the page about policy gradients says of PPO: returns of the learner, and how far its rollouts were from it."""
     runs = pd.read_csv(DATA.with_name("rollouts-ppo.csv"))
     assert set(runs["status"]) == {"done"}
     returns = {name: dict(zip(own["seed"], own["return"], strict=True)) for name, own in runs.groupby("rollouts")}
@@ -559,10 +559,50 @@ def table_of_ppo():
 
 def test_ppo_from_rollouts_in_few_bits_is_what_was_measured():
     table = table_of_ppo()
-    assert table in (DATA.parents[1] / "rollouts.md").read_text(encoding="utf-8"), table
+    assert table in (DATA.parents[1] / "policy-gradients.md").read_text(encoding="utf-8"), table
 
 
 @pytest.mark.parametrize("file", ["reasoning.csv", "reasoning-fp8.csv"])
 def test_learning_from_unlike_rollouts_is_what_the_kept_runs_say(file):
     table = table_of_reasoning(file)
+    assert table in (DATA.parents[1] / "rollouts.md").read_text(encoding="utf-8"), table
+
+
+LONG_SEEDS = 7
+
+
+def table_of_long_learning():
+    """What the page about rollouts says of ten times as many steps: unrounded, the share of right answers."""
+    runs = pd.read_csv(DATA.with_name("reasoning-long.csv"))
+    runs = runs.set_index(["case", "seed", "step"]).sort_index()
+    cases = list(dict.fromkeys(pd.read_csv(DATA.with_name("reasoning-long.csv"))["case"]))
+    at = {
+        step: {case: dict(runs.xs(step, level="step").loc[case, "in_full"]) for case in cases} for step in (200, 2000)
+    }
+    assert {frozenset(own) for shares in at.values() for own in shares.values()} == {frozenset(range(LONG_SEEDS))}
+    pairs = [(step, case) for case in cases[1:] for step in at]
+    found = [difference([at[step][case]], [at[step]["fp32"]]) for step, case in pairs]
+    against = dict(zip(pairs, zip(found, holm([test.p for test in found]), strict=True), strict=True))
+    lines = []
+    for case in cases:
+        cells = []
+        for step, shares in at.items():
+            cells.append(f"{sum(shares[case].values()) / LONG_SEEDS:.3f}")
+            test, p = against.get((step, case), (None, 0.0))
+            low, high = test.interval if test else (0.0, 0.0)
+            cells.append(f"{test.value:+.3f} ({low:+.3f} to {high:+.3f}), p {p:.2g}" if test else "")
+        best = runs.loc[case, "in_full"].groupby("seed").max()
+        fall = (best - runs.loc[case, "in_full"].xs(2000, level="step")).max()
+        lines.append(f"| {case} | {' | '.join(cells)} | {fall:.3f} |\n".replace("|  |", "| |"))
+    return "".join(lines)
+
+
+def test_long_learning_from_unlike_rollouts_is_what_was_measured():
+    runs = pd.read_csv(DATA.with_name("reasoning-long.csv"))
+    means = runs[runs["step"] == 200].groupby("case")[["reward", "in_full"]].mean().loc["e5m2 rollouts"]
+    assert (round(means["reward"], 3), round(means["in_full"], 3)) == (0.639, 0.676)
+    later = runs[runs["step"] >= 1000].groupby("case")[["reward", "in_full"]].mean()
+    apart = (later["reward"] - later["in_full"]).round(3)
+    assert (apart["e5m2 rollouts"], apart["e5m2 rollouts, sequence-mask"]) == (0.003, -0.018)
+    table = table_of_long_learning()
     assert table in (DATA.parents[1] / "rollouts.md").read_text(encoding="utf-8"), table
