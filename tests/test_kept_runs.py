@@ -531,7 +531,7 @@ PPO_ROLLOUTS = {
 
 
 def table_of_ppo():
-    """What the page about policy gradients says of PPO: returns of the learner, and how far its rollouts were from it."""
+    """The page about policy gradients on PPO: returns of the learner, and how far its rollouts were from it."""
     runs = pd.read_csv(DATA.with_name("rollouts-ppo.csv"))
     assert set(runs["status"]) == {"done"}
     returns = {name: dict(zip(own["seed"], own["return"], strict=True)) for name, own in runs.groupby("rollouts")}
