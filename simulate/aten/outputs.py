@@ -9,7 +9,7 @@ import torch
 
 from .collectives import brings_results, communicates, overwrites
 from .schemas import schema_of, written_arguments
-from .tables import UNMARKED_WRITES, WITHOUT_NUMBERS
+from .tables import PARTLY_WRITTEN, UNMARKED_WRITES, WITHOUT_NUMBERS
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -28,6 +28,8 @@ class Outputs(NamedTuple):
     """Arguments that are overwritten (in-place, ``out=``): position and name."""
     lifts: bool
     """Whether the operation hands over a tensor made from Python or numpy data."""
+    auxiliary: tuple[int, ...] = ()
+    """The positions of results that are left as they are, since they are for the derivative alone."""
 
 
 @cache
@@ -42,7 +44,9 @@ def outputs(operation: OpOverload) -> Outputs:
     if overwrites(operation):  # what some of them return are the tensors that they write to
         return Outputs(results=False, viewing=(), written=writes_of(operation), lifts=False)
     viewing = tuple(value.alias_info is not None for value in schema.returns)
-    return Outputs(results=not all(viewing), viewing=viewing, written=writes_of(operation), lifts=False)
+    return Outputs(
+        not all(viewing), viewing, writes_of(operation), lifts=False, auxiliary=PARTLY_WRITTEN.get(packet, ())
+    )
 
 
 @cache

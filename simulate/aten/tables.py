@@ -116,6 +116,12 @@ UNMARKED_WRITES = {
 }
 """Operations that write into arguments (positions) which their schema does not mark as written: running statistics."""
 
+PARTLY_WRITTEN = {_aten._ctc_loss: (1,), _aten._cudnn_ctc_loss: (1,)}  # noqa: SLF001  their only names
+"""Results (positions) that a kernel writes in part, for its derivative: of CTC, logarithms of sums over paths.
+
+Behind the end of a sequence nobody writes them. A scale that numbers share would depend on what lay in memory there.
+"""
+
 
 def plain_name(name: str) -> str:
     """The name of an operation whether or not it works in place, or on lists."""

@@ -66,12 +66,8 @@ _LIFTS = frozenset(["lift_fresh", "lift", "lift_fresh_copy"])
 _BYTES = (torch.uint8, torch.int8)
 """Images and quantized data come as bytes: floating-point tensors made of them are data."""
 
-AUXILIARY = {"nll_loss_forward": (1,), "nll_loss2d_forward": (1,), "_ctc_loss": (1,), "_cudnn_ctc_loss": (1,)}
-"""Results, by position, that a kernel hands to its derivative: the number of targets, or the sum of their weights.
-
-Those of CTC are logarithms of sums over paths. Behind the end of a sequence nobody writes them. A scale that numbers
-share would depend on what lay in memory there.
-"""
+AUXILIARY = {"nll_loss_forward": (1,), "nll_loss2d_forward": (1,)}
+"""Results, by position, that a kernel hands to its derivative: the number of targets, or the sum of their weights."""
 
 STEPS = "state_steps"
 """The argument of fused optimizers that counts their steps; some kernels are said to write there."""

@@ -229,7 +229,8 @@ class OperationPlan:
     def _leave_whole(self, operation: OpOverload) -> None:
         """Finds out what the operation has to do with counts, and keeps random numbers below one."""
         self.counts = WholeNumberUse.by(operation, rounds=self.rounds)
-        self.outputs = self.outputs._replace(written=self.counts.written)
+        auxiliary = (*self.outputs.auxiliary, *self.counts.auxiliary)
+        self.outputs = self.outputs._replace(written=self.counts.written, auxiliary=auxiliary)
         if stays_below_one(operation, self.arithmetic.format):
             self.arithmetic = self.arithmetic._replace(rounding=Rounding.TOWARD_ZERO)
 

@@ -354,6 +354,6 @@ class Runner:
 def _spared(plan: OperationPlan, narrow: NarrowCall | None, result: Any) -> Container[int]:
     """Returns the ``id`` of each tensor that is left as it is."""
     spared = () if narrow is None else narrow.wide_results(result)
-    if plan.counts is None or not plan.counts.auxiliary:
+    if not plan.outputs.auxiliary:
         return spared
-    return {*spared, *(id(result[i]) for i in plan.counts.auxiliary)}
+    return {*spared, *(id(result[i]) for i in plan.outputs.auxiliary)}

@@ -110,8 +110,7 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Descri
     assert plan.operation is not None
     outputs, moves, rounding = plan.outputs, plan.moves, _of_results(plan, loops)
     arguments = schema_of(plan.operation).arguments
-    auxiliary = plan.counts.auxiliary if plan.counts else ()
-    results = [i for i, views in enumerate(outputs.viewing) if not views and i not in auxiliary]
+    results = [i for i, views in enumerate(outputs.viewing) if not views and i not in outputs.auxiliary]
     adds = bool(notes.whole and plan.counts and plan.counts.adds)
     data = _data(plan) if notes.whole else -1
     makes = numbers_given(plan.operation) if notes.whole and plan.counts and plan.counts.making else None

@@ -216,14 +216,15 @@ def test_turned_off():
         simulate("e5m3", whole="no")
 
 
+@pytest.mark.parametrize("how", [{}, {"whole": "rounded"}], ids=str)
 @pytest.mark.parametrize("fmt", ["e5m6", "fp8_e4m3_row"])
-def test_what_ctc_leaves_unwritten_changes_nothing(fmt):
+def test_what_ctc_leaves_unwritten_changes_nothing(fmt, how):
     """Behind a sequence's end its kernel writes no numbers for its derivative: other rows must not share a scale."""
     scores = torch.randn(9, 2, 5, generator=torch.Generator().manual_seed(0))
     found = []
     for memory in (nullcontext, unwritten_is_nan):
         x = scores.clone().requires_grad_()
-        with memory(), simulate(fmt):
+        with memory(), simulate(fmt, **how):
             ctc_loss(x.log_softmax(-1), torch.tensor([[1, 2], [3, 3]]), (9, 4), (2, 1)).backward()
         found.append(x.grad)
     assert found[0].isfinite().all()
