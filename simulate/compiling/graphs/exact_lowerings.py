@@ -52,10 +52,10 @@ def structural_decompositions(device: str) -> dict[Any, Callable[..., Any]]:
 
 
 def _in_other_words(device: str) -> dict[Any, Callable[..., Any]]:
-    """Squares as products, and operations on lists as one for each tensor, where their kernels have the same bits.
+    """Other words for squares, conjugates, and operations on lists: one for each tensor. Kernels have the same bits.
 
-    Those of the CPU are loops over the tensors; those of CUDA are kernels of their own, of which it is known where the
-    operation is rounded once.
+    On the CPU kernels of lists are loops over the tensors. On CUDA they are kernels of their own, and it is known where
+    the operation is rounded once.
     """
 
     def each(operation: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,19 +83,16 @@ def _in_other_words(device: str) -> dict[Any, Callable[..., Any]]:
         ("addcmul", with_value(torch.addcmul), ("Scalar", "ScalarList")),
         ("addcdiv", with_value(torch.addcdiv), ("Scalar", "ScalarList")),
     ]
-    # Conjugates are new tensors: as views they would make inductor fail where somebody looks at their parts.
-    conjugates = {_aten._conj.default: torch.conj_physical}  # noqa: SLF001  its only name
-    squares = {_aten.pow.Tensor_Scalar: lambda x, exponent: x * x if exponent == 2 else NotImplemented}
-    return (
-        conjugates
-        | squares
-        | {
-            getattr(getattr(_aten, f"_foreach_{name}"), overload): _unscaled(run) if device == "cuda" else run
-            for name, run, overloads in foreach
-            for overload in overloads
-            if device != "cuda" or (name, overload) in _ROUNDED_ONCE
-        }
-    )
+    alone: dict[Any, Callable[..., Any]] = {
+        _aten.pow.Tensor_Scalar: lambda x, exponent: x * x if exponent == 2 else NotImplemented,
+        _aten._conj.default: torch.conj_physical,  # noqa: SLF001  inductor fails where the parts of a view are looked at
+    }
+    return alone | {
+        getattr(getattr(_aten, f"_foreach_{name}"), overload): _unscaled(run) if device == "cuda" else run
+        for name, run, overloads in foreach
+        for overload in overloads
+        if device != "cuda" or (name, overload) in _ROUNDED_ONCE
+    }
 
 
 _ROUNDED_ONCE = {

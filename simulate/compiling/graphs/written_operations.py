@@ -62,14 +62,13 @@ WRITTEN_ON_CPU = frozenset(
         "_to_copy", "_unsafe_view", "abs", "add", "addcdiv", "addcmul", "alias", "amax", "amin", "arange", "as_strided",
         "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "cat",
         "ceil", "clamp_max", "clamp_min", "clone", "constant_pad_nd", "convert_element_type", "copy", "copy_",
-        "diagonal", "div", "empty", "eq", "expand", "fill", "flip", "floor", "full", "full_like", "gather", "ge",
-        "getitem", "gt", "index",
-        "index_select", "isfinite", "isinf", "isnan", "le", "lift_fresh_copy", "logical_and", "logical_not",
-        "logical_or", "lt", "masked_fill", "maximum", "minimum", "mul", "nan_to_num", "ne", "neg", "new_zeros",
-        "ones_like", "permute", "reciprocal", "relu", "repeat", "roundoff::round_float", "roundoff::sqrt", "rsub",
-        "scalar_tensor", "scatter", "select", "select_scatter", "sign", "signbit", "slice", "slice_scatter", "split",
-        "split_with_sizes", "squeeze", "sub", "t", "tanh_backward", "transpose", "unbind", "unsqueeze", "view", "where",
-        "zeros", "zeros_like",
+        "diagonal", "div", "empty", "eq", "expand", "fill", "flip", "floor", "full", "full_like", "gather",
+        "ge", "getitem", "gt", "index", "index_select", "isfinite", "isinf", "isnan", "le", "lift_fresh_copy",
+        "logical_and", "logical_not", "logical_or", "lt", "masked_fill", "maximum", "minimum", "mul",
+        "nan_to_num", "ne", "neg", "new_zeros", "ones_like", "permute", "reciprocal", "relu", "repeat",
+        "roundoff::round_float", "roundoff::sqrt", "rsub", "scalar_tensor", "scatter", "select",
+        "select_scatter", "sign", "signbit", "slice", "slice_scatter", "split", "split_with_sizes", "squeeze",
+        "sub", "t", "tanh_backward", "transpose", "unbind", "unsqueeze", "view", "where", "zeros", "zeros_like",
     ]
 )  # fmt: skip
 """Operations whose compiled loops give the bits of the CPU's kernels."""
