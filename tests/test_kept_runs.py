@@ -568,7 +568,7 @@ def test_learning_from_unlike_rollouts_is_what_the_kept_runs_say(file):
     assert table in (DATA.parents[1] / "rollouts.md").read_text(encoding="utf-8"), table
 
 
-LONG_SEEDS = 7
+LONG_SEEDS = 8
 
 
 def table_of_long_learning():
@@ -577,7 +577,7 @@ def table_of_long_learning():
     runs = runs.set_index(["case", "seed", "step"]).sort_index()
     cases = list(dict.fromkeys(pd.read_csv(DATA.with_name("reasoning-long.csv"))["case"]))
     at = {
-        step: {case: dict(runs.xs(step, level="step").loc[case, "in_full"]) for case in cases} for step in (200, 2000)
+        step: {case: dict(runs.xs(step, level="step").loc[case, "unrounded"]) for case in cases} for step in (200, 2000)
     }
     assert {frozenset(own) for shares in at.values() for own in shares.values()} == {frozenset(range(LONG_SEEDS))}
     pairs = [(step, case) for case in cases[1:] for step in at]
@@ -590,19 +590,19 @@ def table_of_long_learning():
             cells.append(f"{sum(shares[case].values()) / LONG_SEEDS:.3f}")
             test, p = against.get((step, case), (None, 0.0))
             low, high = test.interval if test else (0.0, 0.0)
-            cells.append(f"{test.value:+.3f} ({low:+.3f} to {high:+.3f}), p {p:.2g}" if test else "")
-        best = runs.loc[case, "in_full"].groupby("seed").max()
-        fall = (best - runs.loc[case, "in_full"].xs(2000, level="step")).max()
+            cells.append(f"{round(test.value, 3) + 0.0:+.3f} ({low:+.3f} to {high:+.3f}), p {p:.2g}" if test else "")
+        best = runs.loc[case, "unrounded"].groupby("seed").max()
+        fall = (best - runs.loc[case, "unrounded"].xs(2000, level="step")).max()
         lines.append(f"| {case} | {' | '.join(cells)} | {fall:.3f} |\n".replace("|  |", "| |"))
     return "".join(lines)
 
 
 def test_long_learning_from_unlike_rollouts_is_what_was_measured():
     runs = pd.read_csv(DATA.with_name("reasoning-long.csv"))
-    means = runs[runs["step"] == 200].groupby("case")[["reward", "in_full"]].mean().loc["e5m2 rollouts"]
-    assert (round(means["reward"], 3), round(means["in_full"], 3)) == (0.639, 0.676)
-    later = runs[runs["step"] >= 1000].groupby("case")[["reward", "in_full"]].mean()
-    apart = (later["reward"] - later["in_full"]).round(3)
-    assert (apart["e5m2 rollouts"], apart["e5m2 rollouts, sequence-mask"]) == (0.003, -0.018)
+    means = runs[runs["step"] == 200].groupby("case")[["reward", "unrounded"]].mean().loc["e5m2 rollouts"]
+    assert (round(means["reward"], 3), round(means["unrounded"], 3)) == (0.635, 0.668)
+    later = runs[runs["step"] >= 1000].groupby("case")[["reward", "unrounded"]].mean()
+    apart = (later["reward"] - later["unrounded"]).round(3)
+    assert (apart["e5m2 rollouts"], apart["e5m2 rollouts, sequence-mask"]) == (0.003, -0.019)
     table = table_of_long_learning()
     assert table in (DATA.parents[1] / "rollouts.md").read_text(encoding="utf-8"), table

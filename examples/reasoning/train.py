@@ -154,7 +154,7 @@ def solvable(model: Model, count: int, least: float = 0.2, most: float = 0.8) ->
     return prompts[chosen], answers[chosen]
 
 
-def in_full(model: Model, prompts: torch.Tensor, answers: torch.Tensor) -> float:
+def right_unrounded(model: Model, prompts: torch.Tensor, answers: torch.Tensor) -> float:
     """The share of right answers that the model samples unrounded."""
     with roundoff.exact(), torch.random.fork_rng():  # the program's own draws stay as they are
         tokens = rollout(model, prompts.repeat_interleave(4, 0)).tokens
@@ -178,7 +178,7 @@ def train(
     """Learns to answer ``count`` questions; returns the share of right answers in the last tenth of the steps.
 
     Rollouts in few bits may be wrong where the model has learned well, so the same share of the model unrounded is
-    returned, too (``in_full``). With GRPO advantages are divided by their deviation in a group, and each rollout is
+    returned, too (``unrounded``). With GRPO advantages are divided by their deviation in a group, and each rollout is
     learned from ``epochs`` times.
     """
     if epochs < 1:
@@ -186,7 +186,7 @@ def train(
     model = taught(width, layers, taught_for)
     prompts, answers = solvable(model, count, least)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)
-    rewards, unrounded = [], [in_full(model, prompts, answers)]
+    rewards, unrounded = [], [right_unrounded(model, prompts, answers)]
     for step in range(1, steps + 1):
         chosen = torch.randint(len(prompts), (asked_at_once,)).repeat_interleave(samples)
         sampled = rollout(model, prompts[chosen])
@@ -202,12 +202,12 @@ def train(
         rewards.append(reward.mean().item())
         if step % 20 == 0:
             apart = roundoff.mismatch(old, sampled.log_probs)
-            unrounded.append(in_full(model, prompts, answers))
+            unrounded.append(right_unrounded(model, prompts, answers))
             roundoff.log(
-                step, reward=sum(rewards[-20:]) / 20, in_full=unrounded[-1],
+                step, reward=sum(rewards[-20:]) / 20, unrounded=unrounded[-1],
                 kl=apart.k3_kl, outside=apart.outside, ess=apart.ess_seq,
             )  # fmt: skip
     last, unrounded = rewards[-max(1, steps // 10) :], unrounded[-max(1, steps // 200) :]
     return {
-        "reward": sum(last) / len(last), "in_full": sum(unrounded) / len(unrounded), "questions": len(prompts)
+        "reward": sum(last) / len(last), "unrounded": sum(unrounded) / len(unrounded), "questions": len(prompts)
     }  # fmt: skip
