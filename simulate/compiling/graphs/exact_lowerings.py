@@ -142,11 +142,12 @@ def _read_by_kernels(operations: list[Node]) -> set[Node]:
         node = waiting.pop()
         if node not in read:
             read.add(node)
-            waiting += node.all_input_nodes if _is_view(node) else ()
+            waiting += node.all_input_nodes if is_view(node) else ()
     return read
 
 
-def _is_view(node: Node) -> bool:
+def is_view(node: Node) -> bool:
+    """Whether an operation gives memory of its operand, or one of several results."""
     target: Any = node.target
     if not _is_operation(node):
         return node.op == "call_function"  # one of several results
@@ -165,7 +166,7 @@ def _lowering(target: Any, some_are_written: bool, read: set[Node]) -> Any:
         if not is_written(node):
             return kernel(*args, **options)
         result = written(*args, **options)
-        if node not in read or _is_view(node) or not isinstance(result, ir.TensorBox):
+        if node not in read or is_view(node) or not isinstance(result, ir.TensorBox):
             return result
         result.realize()
         return lowering.constrain_to_fake_tensor(result, node.meta["val"])  # type: ignore[no-untyped-call]
@@ -179,7 +180,7 @@ def _called(target: Any, add_to_fallback_set: bool = False) -> Any:  # noqa: ARG
 
     def lower(*args: Any, **options: Any) -> Any:
         node = V.graph.current_node
-        if _is_view(node) and any(user.target is _aten.copy_.default and user.args[0] is node for user in node.users):
+        if is_view(node) and any(user.target is _aten.copy_.default and user.args[0] is node for user in node.users):
             # Inductor's own passes write so what scatters do. They do not see the memory behind a kernel's view.
             raise RuntimeError(f"{node.target}: a view that a kernel gives is written to")
         traced = map_arg((node.args, node.kwargs), lambda operand: operand.meta["val"])

@@ -23,7 +23,7 @@ from ...numbers.number_tensors import NumbersAsTensors, numbers_as_input
 from ...numbers.readings import Reading, Readings
 from ..program_cache import compiled_on_disk
 from ..refusals import is_of_the_step, why_untraceable
-from ..surroundings.arguments import ArgumentAlias, alias_of, check_kept, layouts
+from ..surroundings.arguments import ArgumentAlias, alias_of, check_kept, layouts, memory_of
 from ..surroundings.stand_ins import NewStateError
 from . import exact_lowerings as exact_lowerings_module
 from . import layouts as layouts_module
@@ -34,10 +34,11 @@ from .functional import functional
 from .gathered_loops import gathered_loops
 from .layouts import LayoutMode
 from .members import stack_members
+from .own_memory import separate
 from .tidying import erase_profiling, tidied
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from torch.fx import Graph, GraphModule
 
@@ -129,6 +130,8 @@ class _Run:
         self.results: TreeSpec | None = None
         self.aliases: list[ArgumentAlias | None] = []
         self.counts = (0, 0)
+        self.memory: list[Hashable] = []
+        self.memory_of_arguments: set[Hashable] = set()
 
     def __call__(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Gives what does not lie in the memory of arguments, and what was read."""
@@ -144,6 +147,7 @@ class _Run:
         self.results = None if result is None else spec
         self.aliases = [alias_of(leaf, rest) for leaf in leaves]
         own = [leaf for leaf, alias in zip(leaves, self.aliases, strict=True) if alias is None]
+        self.memory, self.memory_of_arguments = [memory_of(x) for x in own], {memory_of(x) for x in rest}
         known = None if self._simulation is None else self._simulation.whole
         if known is not None:
             self.marks = WholeNumberMarks([x in known for x in rest], [x in known for x in own])
@@ -220,6 +224,7 @@ def trace(
             raise
         raise FormatError(why_untraceable(error)) from error
     graph = tidied(graph)
+    separate(graph, run.memory, run.memory_of_arguments)
     written = _written(graph, skipped=run.of_formats.stop)
     return TracedStep(
         graph, inputs + drawn, stand_ins, run.results, run.aliases, written, *run.counts, numbers, found, chance,

@@ -11,7 +11,7 @@ from ....formats import FormatError
 from .found import identity
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Hashable, Iterator, Sequence
 
 
 _HOLDERS = (torch.nn.Module, torch.optim.Optimizer)
@@ -76,9 +76,9 @@ class ArgumentAlias(NamedTuple):
 
 def alias_of(result: torch.Tensor, tensors: Sequence[torch.Tensor]) -> ArgumentAlias | None:
     """How a result lies in the memory of an argument; None if it has its own, or reads that one's bits otherwise."""
-    memory = _memory(result)
+    memory = memory_of(result)
     for i, x in enumerate(tensors):
-        if result is x or (_memory(x) == memory and x.dtype == result.dtype):
+        if result is x or (memory_of(x) == memory and x.dtype == result.dtype):
             offset = result.storage_offset() - x.storage_offset()
             return ArgumentAlias(i, result is x, result.shape, result.stride(), offset)
     return None
@@ -86,7 +86,7 @@ def alias_of(result: torch.Tensor, tensors: Sequence[torch.Tensor]) -> ArgumentA
 
 def layouts(tensors: Sequence[torch.Tensor]) -> list[object]:
     """Returns where the numbers of tensors lie: equal as long as none is given another shape or other memory."""
-    return [(_memory(x), x.shape, x.stride(), x.storage_offset()) for x in tensors]
+    return [(memory_of(x), x.shape, x.stride(), x.storage_offset()) for x in tensors]
 
 
 def check_kept(tensors: Sequence[torch.Tensor], as_given: list[object]) -> None:
@@ -108,10 +108,11 @@ def check_kept(tensors: Sequence[torch.Tensor], as_given: list[object]) -> None:
         )
 
 
-def _memory(x: torch.Tensor) -> object:
+def memory_of(x: torch.Tensor) -> Hashable:
+    """Returns what is the same for tensors that share memory."""
     if x.layout is not torch.strided:
         return id(x)
-    return x.untyped_storage()._cdata  # noqa: SLF001  stand-ins have no address
+    return x.untyped_storage()._cdata  # type: ignore[no-any-return]  # noqa: SLF001  stand-ins have no address
 
 
 def check_lazy(tensors: Sequence[torch.Tensor], among: Collection[int]) -> None:

@@ -1,0 +1,85 @@
+"""Results of a graph lie in memory of their own where those of the eager step do.
+
+What is computed twice is one node of a tidied graph, and a copy is the node that it copies. Where both are results,
+they would share memory: a caller who writes to the one would change the other. And a copy of an input that the step
+writes to afterwards would show what was written.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx.node import map_arg
+
+from .exact_lowerings import is_view
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Hashable, Sequence
+
+    from torch.fx import Graph, GraphModule, Node
+
+_aten = torch.ops.aten
+
+
+def separate(graph: GraphModule, memory: Sequence[Hashable], arguments: Collection[Hashable]) -> None:
+    """Copies results that share memory with an input or with one another, where the eager ones do not.
+
+    Args:
+        graph: a tidied graph, which writes to inputs at its end.
+        memory: for each result, the memory in which it lies eagerly.
+        arguments: the memory of the step's arguments.
+    """
+    results: list[Any] = list(graph.graph.output_node().args[0])  # type: ignore[arg-type]
+    sharing: dict[tuple[Node, Hashable], list[int]] = {}
+    for i, (result, where) in enumerate(zip(results, memory, strict=True)):
+        sharing.setdefault((_way(result)[0], where), []).append(i)
+    owners: dict[Node, Hashable] = {}
+    for (root, where), places in sharing.items():
+        if where in arguments or (root.op == "call_function" and owners.setdefault(root, where) == where):
+            continue
+        for i, copy in zip(places, _copied(graph.graph, [_way(results[i]) for i in places]), strict=True):
+            results[i] = copy
+    graph.graph.output_node().args = (tuple(results),)
+    graph.recompile()
+
+
+def _way(node: Node) -> list[Node]:
+    """Returns a node and all views before it, from the first: the one that has memory."""
+    way = [node]
+    while is_view(way[0]):
+        source = way[0].all_input_nodes[0]
+        if way[0].target is operator.getitem and not is_view(source):
+            break  # one of several results, each with memory of its own
+        way.insert(0, source)
+    return way
+
+
+def _copied(graph: Graph, ways: list[list[Node]]) -> list[Node]:
+    """Views of one copy of what is at the beginning of all ways."""
+    alike = 0  # nodes that all ways have in common
+    while all(len(way) > alike and way[alike] is ways[0][alike] for way in ways):
+        alike += 1
+    # The last of them whose copy lies as it does.
+    first = next((i for i in range(alike - 1, 0, -1) if _without_gaps(ways[0][i])), 0)
+    written = [node for node in graph.nodes if node.target is _aten.copy_.default]
+    with graph.inserting_before(written[0] if written else graph.output_node()):
+        copy = _with_value(graph.call_function(_aten.clone.default, (ways[0][first],)))
+        copies = {ways[0][first]: copy}
+        for way in ways:
+            for node in way[first + 1 :]:
+                if node not in copies:
+                    copies[node] = _with_value(graph.node_copy(node, lambda x: copies.get(x, x)))
+    return [copies[way[-1]] for way in ways]
+
+
+def _without_gaps(node: Node) -> bool:
+    value = node.meta["val"]
+    return isinstance(value, torch.Tensor) and torch.empty_like(value).stride() == value.stride()
+
+
+def _with_value(node: Node) -> Node:
+    args, kwargs = map_arg((node.args, node.kwargs), lambda x: x.meta["val"])
+    node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]
+    return node
