@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 if TYPE_CHECKING:
@@ -78,6 +79,10 @@ def _workspace(kernels: Tensor | None, visited: Sequence[_Time]) -> Tensor:
 
     Computed again, it would be rounded otherwise: in the role of the backward pass, with other random bits.
     """
+    if isinstance(visited[0].hidden, FakeTensor):  # a traced step: a graph has the times themselves
+        workspace = visited[0].hidden.new_empty(0, dtype=torch.uint8)
+        workspace.untyped_storage().times = visited  # type: ignore[attr-defined]
+        return workspace
     if kernels is None or not kernels.numel() or not torch.is_grad_enabled():
         return visited[0].hidden.new_empty(0, dtype=torch.uint8)
     kept = torch.stack([torch.cat([*time.activated, time.cell, time.squashed], 1) for time in visited])
@@ -87,18 +92,22 @@ def _workspace(kernels: Tensor | None, visited: Sequence[_Time]) -> Tensor:
 
 def _kept(workspace: Tensor, x: Tensor, output: Tensor, *, reverse: bool) -> list[_Time] | None:
     """The times as :func:`_workspace` has kept them; None if it is the kernel's alone."""
-    times, batch, hidden = output.shape
-    mark = _MARK.view(torch.uint8)
-    if len(workspace) <= len(mark) or not torch.equal(workspace[-len(mark) :].cpu(), mark):
-        return None
-    size = times * batch * 6 * hidden * x.element_size()
-    kept = workspace[-len(mark) - size : -len(mark)].clone().view(x.dtype).view(times, batch, 6 * hidden)
-    numbers = reversed(range(times)) if reverse else range(times)
-    return [
-        _Time(number, (i, f, g, o), cell, squashed, output[number])
-        for number, row in zip(numbers, kept, strict=True)
-        for i, f, g, o, cell, squashed in (row.chunk(6, 1),)
-    ]
+    if isinstance(workspace, FakeTensor):
+        traced = getattr(workspace.untyped_storage(), "times", None)
+        return traced and [time._replace(hidden=output[time.number]) for time in traced]
+    with _disable_current_modes():
+        times, batch, hidden = output.shape
+        mark = _MARK.view(torch.uint8)
+        if len(workspace) <= len(mark) or not torch.equal(workspace[-len(mark) :].cpu(), mark):
+            return None
+        size = times * batch * 6 * hidden * x.element_size()
+        kept = workspace[-len(mark) - size : -len(mark)].clone().view(x.dtype).view(times, batch, 6 * hidden)
+        numbers = reversed(range(times)) if reverse else range(times)
+        return [
+            _Time(number, (i, f, g, o), cell, squashed, output[number])
+            for number, row in zip(numbers, kept, strict=True)
+            for i, f, g, o, cell, squashed in (row.chunk(6, 1),)
+        ]
 
 
 def _layer(
@@ -178,8 +187,7 @@ def _layer_backward(
     shape, rows = hidden.shape, hidden.shape[-2:]
     hidden, cell = hidden.view(rows), cell.view(rows)
     of_hidden, of_cell = (None if of is None else of.view(rows) for of in (of_hidden, of_cell))
-    with _disable_current_modes():
-        visited = _kept(workspace, x, output, reverse=reverse)
+    visited = _kept(workspace, x, output, reverse=reverse)
     if visited is None:  # the forward pass was the kernel's
         visited = _unrolled(x, (w, v), (b, d) if has_biases else (None, None), (hidden, cell), reverse=reverse)
     before = [(cell, hidden), *[(time.cell, time.hidden) for time in visited]]

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from ...aten.outputs import outputs
+from ..refusals import OtherBitsError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,7 +62,13 @@ class LayoutMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """What an operation returns for such tensors."""
+        """What an operation returns for such tensors.
+
+        Raises:
+            OtherBitsError: the operation reads what another one does not leave in a program.
+        """
+        if func is torch.ops.aten.mkldnn_rnn_layer_backward.default:
+            raise OtherBitsError("the kernel of an LSTM layer keeps what its gradient needs in an eager step alone")
         result = super().dispatch(func, types, args, kwargs or {})
         if not isinstance(func, OpOverload) or not _lays_out(func):
             return result

@@ -6,7 +6,7 @@ from networks import NETWORKS, Convolutional, Draw, Graph, Mixture, Recurrent, T
 from torch import optim
 
 import roundoff
-from roundoff import Policy, Rule, simulate
+from roundoff import CompileWarning, Policy, Rule, simulate
 
 STEPS = 4
 
@@ -101,6 +101,47 @@ def test_rules_about_places_and_operands(traced, request):
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_graphs_of_networks(kind, uncompiled):
     assert_same_training([kind], lambda: simulate("e5m7", rounding="stochastic", seed=3), steps=3)
+
+
+def lstm():
+    torch.manual_seed(0)
+    layer = torch.nn.LSTM(3, 4, num_layers=2, bidirectional=True)
+
+    def step(x):
+        layer.zero_grad()
+        outputs, (hidden, cell) = layer(x)
+        (outputs.square().mean() + hidden.sum() + cell[0].mean()).backward()
+        return outputs.detach(), *(p.grad for p in layer.parameters())
+
+    return step
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [Policy("e5m4", rounding="stochastic"), Policy("e5m7").with_rules(Rule(role="backward", format="e5m2"))],
+    ids=["stochastic", "backward"],
+)
+def test_an_lstm_layer_is_not_computed_again_in_its_backward_pass(policy, uncompiled):
+    """There it would have other random bits, and the format of the backward pass."""
+    x = torch.linspace(-1, 1.3, 24).view(4, 2, 3)
+    step = lstm()
+    with simulate(policy):
+        expected = step(x)
+    program = roundoff.compile(lstm(), simulate(policy))
+    torch.testing.assert_close(program(x), expected, rtol=0, atol=0)
+    assert program.reason is None
+
+
+def test_the_kernel_of_an_lstm_layer_learns_eagerly():
+    """The derivative of the kernel crashes on what a program would give it."""
+    x = torch.linspace(-1, 1.3, 24).view(4, 2, 3)
+    step = lstm()
+    with simulate("fp32"):
+        expected = step(x)
+    program = roundoff.compile(lstm(), simulate("fp32"))
+    with pytest.warns(CompileWarning, match="the kernel of an LSTM layer keeps what its gradient needs"):
+        found = program(x)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
 @pytest.mark.slow
