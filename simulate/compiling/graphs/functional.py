@@ -10,7 +10,7 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ...aten.outputs import outputs
-from ...aten.tables import is_contraction
+from ...aten.tables import UNMARKED_WRITES, is_contraction
 from ...numbers.kernel_calls import call_kernel
 from ..refusals import OtherBitsError
 
@@ -64,6 +64,8 @@ class _Replay(Interpreter):
                 f"{node.target} writes to a tensor that is not contiguous, where libraries sum in another order than in"
                 " new memory"
             )
+        if node.target.overloadpacket in UNMARKED_WRITES:  # type: ignore[union-attr]
+            return self._normalising(node, written)
         copies = {x: _copied(self.env[x]) for x in written}
         args, kwargs = map_arg((node.args, node.kwargs), lambda x: copies.get(x, self.env[x]))
         result = node.target(*args, **kwargs)  # type: ignore[operator]
@@ -71,6 +73,19 @@ class _Replay(Interpreter):
             self.env[x].copy_(copy)
         own = {id(copy): self.env[x] for x, copy in copies.items()}
         return tree_map_only(torch.Tensor, lambda x: own.get(id(x), x), result)
+
+    def _normalising(self, node: Node, statistics: Sequence[Node]) -> Any:
+        """Runs a batch normalisation, of whose writes to running statistics no schema tells, as a function of these.
+
+        A compiler that does not know of the writes would read the statistics before them.
+        """
+        if node.target is not torch.ops.aten.native_batch_norm.default or len(statistics) != 2:
+            raise OtherBitsError(f"{node.target} writes to running statistics, which the compiler would not see")
+        args, kwargs = self.fetch_args_kwargs_from_env(node)
+        *results, mean, variance = torch.ops.aten._native_batch_norm_legit_functional(*args, **kwargs)  # noqa: SLF001  its only name
+        for x, new in zip(statistics, (mean, variance), strict=True):
+            self.env[x].copy_(new)
+        return tuple(results)
 
 
 def _is_view(target: Any) -> bool:

@@ -144,6 +144,38 @@ def test_the_kernel_of_an_lstm_layer_learns_eagerly():
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_running_statistics_of_a_batch_normalisation(training):
+    """The compiler is told of what the kernel writes; else it may round the statistics before they are there."""
+    found = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        network = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.BatchNorm1d(6))
+        network[1].train(training)
+        optimizer = optim.SGD(network.parameters(), 0.1, momentum=0.9)
+
+        def step(x, network=network, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = network(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        simulation = simulate("e5m6", rounding="toward-zero")
+        program = roundoff.compile(step, simulation)
+        for i in range(3):
+            x = torch.linspace(-1, 1.3, 24).view(4, 6) + i
+            if compiled:
+                program(x)
+            else:
+                with simulation:
+                    step(x)
+        assert program.reason is None
+        found.append([x.clone() for x in network.state_dict().values()])
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
+    assert (network[1].num_batches_tracked == 3) == training
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "settings", [{"format": "e5m10"}, {"format": "bf16"}, {"format": "e5m7", "rounding": "stochastic"}], ids=str
