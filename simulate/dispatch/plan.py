@@ -18,7 +18,7 @@ from ..aten.kernels import formula
 from ..aten.moves import Moves, is_exact_in_carrier, moves_of
 from ..aten.outputs import Outputs, outputs
 from ..aten.sums import are_floats, sums_inside
-from ..aten.tables import FUSED_CONTRACTIONS, LAYER_KERNELS, PARTS_OF_LAYERS, is_contraction
+from ..aten.tables import EMPTY, FUSED_CONTRACTIONS, LAYER_KERNELS, PARTS_OF_LAYERS, is_contraction
 from ..composites.primitives import decomposition
 from ..policy.policy import Policy
 from ..policy.rules import OPTIMIZER_STEP, Granularity, Islands, Role, Scalars, Whole
@@ -75,6 +75,14 @@ class OperationOutcome:
         self.accumulated = self.calls = self.left_whole = self.moved = self.rounded = self.taken_apart = 0
         self.complex_operands = self.missed = self.unaccumulated = self.widened = 0
         self.seen: Counter[tuple[str, str, str]] = Counter()
+
+
+def _zeroed(operation: OpOverload) -> Callable[..., torch.Tensor]:
+    """Fills memory without numbers with zeros: what lay there before would have a say in the scale of its neighbours.
+
+    PyTorch writes to such memory part by part (circular padding), and reads the one before it has written the other.
+    """
+    return lambda *args, **kwargs: operation(*args, **kwargs).zero_()
 
 
 class OperationPlan:
@@ -182,6 +190,8 @@ class OperationPlan:
                 self.kernel = reading(operation, changes)
             self.kernel = noting(self.kernel or operation, name, readers)
             return
+        if operation is not None and operation.overloadpacket in EMPTY and policy.shares_scales:
+            self.kernel = _zeroed(operation)
         if operation is None or not (self.outputs.results or self.outputs.written):
             return
         self.settles = communicates(operation) and operation.namespace == "c10d"

@@ -351,6 +351,11 @@ class Policy:
                 return True
         return False
 
+    @property
+    def shares_scales(self) -> bool:
+        """Whether numbers are rounded anywhere with regard to their neighbours."""
+        return not all(fmt.elementwise for fmt in (*self.formats(), *self.settings("operands")))
+
     def formats(self) -> list[Format]:
         """The formats of results, wherever, each once."""
         named = (self.format, *(rule.format for rule in self.rules))
