@@ -94,8 +94,9 @@ class Results:
         for position, name in how.written:
             value = args[position] if position < len(args) else kwargs.get(name)
             self.round_all(value, plan, call, spared)
-        if how.lifts and result.untyped_storage().resizable():
+        if how.lifts and args[0].untyped_storage().resizable():
             # torch.tensor(0.1) made new memory; torch.from_numpy(a) shares the caller's, which is not ours to change.
+            # A traced step has a copy of both for its result.
             self._round(result, plan, call)
         if changes is not None and seen is not None:
             changes.note(seen, plan.name, plan.arithmetic.format, args)

@@ -9,10 +9,12 @@ from torch.fx import Interpreter, Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from ....formats import FormatError
 from ...aten.outputs import outputs
 from ...aten.tables import UNMARKED_WRITES, is_contraction
 from ...numbers.kernel_calls import call_kernel
 from ..refusals import OtherBitsError
+from .own_memory import chain_of_views
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,6 +38,10 @@ def functional(graph: GraphModule) -> Callable[..., Any]:
 class _Replay(Interpreter):
     """Runs a traced graph again."""
 
+    def __init__(self, graph: GraphModule) -> None:
+        super().__init__(graph)
+        self.extra_traceback = False  # errors say what they have to say
+
     def run_node(self, n: Node) -> Any:
         """Runs one operation."""
         target: Any = n.target
@@ -45,6 +51,11 @@ class _Replay(Interpreter):
             return super().run_node(n)
         written = [n.args[i] if i < len(n.args) else n.kwargs.get(name) for i, name in outputs(target).written]
         nodes = [x for x in tree_leaves(written) if isinstance(x, Node)]
+        if any(map(self._is_foreign, nodes)):
+            raise FormatError(
+                f"{target} writes to the memory of a NumPy array, which a compiled step would not do; pass the array as"
+                " a tensor, torch.from_numpy(array), or write to a copy, torch.tensor(array)"
+            )
         if nodes and target is not torch.ops.aten.copy_.default:
             return self._writing(n, nodes)
         args, kwargs = self.fetch_args_kwargs_from_env(n)
@@ -73,6 +84,14 @@ class _Replay(Interpreter):
             self.env[x].copy_(copy)
         own = {id(copy): self.env[x] for x, copy in copies.items()}
         return tree_map_only(torch.Tensor, lambda x: own.get(id(x), x), result)
+
+    def _is_foreign(self, node: Node) -> bool:
+        """Whether a tensor lies in memory that is not PyTorch's; a traced step has a copy of it."""
+        lifted = chain_of_views(node)[0]
+        if lifted.target is not torch.ops.aten.lift_fresh_copy.default:
+            return False
+        data: Any = lifted.args[0]
+        return data.op == "get_attr" and not self.fetch_attr(data.target).untyped_storage().resizable()
 
     def _normalising(self, node: Node, statistics: Sequence[Node]) -> Any:
         """Runs a batch normalisation, of whose writes to running statistics no schema tells, as a function of these.

@@ -2,7 +2,7 @@
 
 What is computed twice is one node of a tidied graph, and a copy is the node that it copies. Where both are results,
 they would share memory: a caller who writes to the one would change the other. And a copy of an input that the step
-writes to afterwards would show what was written.
+writes to afterwards would show what was written, be it a result or on its way to another input.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _aten = torch.ops.aten
 
 
 def separate(graph: GraphModule, memory: Sequence[Hashable], arguments: Collection[Hashable]) -> None:
-    """Copies results that share memory with an input or with one another, where the eager ones do not.
+    """Copies what shares memory with an input that is written to, and results that do so among each other.
+
+    Those are left alone that share memory eagerly, too.
 
     Args:
         graph: a tidied graph, which writes to inputs at its end.
@@ -34,18 +36,29 @@ def separate(graph: GraphModule, memory: Sequence[Hashable], arguments: Collecti
     results: list[Any] = list(graph.graph.output_node().args[0])  # type: ignore[arg-type]
     sharing: dict[tuple[Node, Hashable], list[int]] = {}
     for i, (result, where) in enumerate(zip(results, memory, strict=True)):
-        sharing.setdefault((_way(result)[0], where), []).append(i)
+        sharing.setdefault((chain_of_views(result)[0], where), []).append(i)
     owners: dict[Node, Hashable] = {}
     for (root, where), places in sharing.items():
         if where in arguments or (root.op == "call_function" and owners.setdefault(root, where) == where):
             continue
-        for i, copy in zip(places, _copied(graph.graph, [_way(results[i]) for i in places]), strict=True):
+        for i, copy in zip(places, _copied(graph.graph, [chain_of_views(results[i]) for i in places]), strict=True):
             results[i] = copy
     graph.graph.output_node().args = (tuple(results),)
+    writes = _writes(graph.graph)
+    written = {write.args[0] for write in writes}
+    for write in writes:
+        target, source = write.args
+        chain = chain_of_views(source)  # type: ignore[arg-type]
+        if chain[0] in written:
+            write.args = (target, _copied(graph.graph, [chain])[0])
     graph.recompile()
 
 
-def _way(node: Node) -> list[Node]:
+def _writes(graph: Graph) -> list[Node]:
+    return [node for node in graph.nodes if node.target is _aten.copy_.default]
+
+
+def chain_of_views(node: Node) -> list[Node]:
     """Returns a node and all views before it, from the first: the one that has memory."""
     way = [node]
     while is_view(way[0]):
@@ -63,8 +76,7 @@ def _copied(graph: Graph, ways: list[list[Node]]) -> list[Node]:
         alike += 1
     # The last of them whose copy lies as it does.
     first = next((i for i in range(alike - 1, 0, -1) if _without_gaps(ways[0][i])), 0)
-    written = [node for node in graph.nodes if node.target is _aten.copy_.default]
-    with graph.inserting_before(written[0] if written else graph.output_node()):
+    with graph.inserting_before(next(iter(_writes(graph)), graph.output_node())):
         copy = _with_value(graph.call_function(_aten.clone.default, (ways[0][first],)))
         copies = {ways[0][first]: copy}
         for way in ways:

@@ -1,10 +1,11 @@
 """What a compiled step returns and leaves shares memory where that of the eager step does, and nowhere else."""
 
+import numpy as np
 import pytest
 import torch
 
 import roundoff
-from roundoff import simulate
+from roundoff import FormatError, simulate
 
 
 def memory(tensors):
@@ -92,3 +93,55 @@ def test_what_is_left_around_the_step(uncompiled):
         assert kept["now"].tolist() == [i] * 3
         kept["constant"].mul_(2)
     assert torch.equal(constant, torch.tensor([0.1, 0.2, 0.3]))
+
+
+def test_two_tensors_that_change_places():
+    a, b, square = torch.arange(3.0), torch.arange(3.0) + 5, torch.arange(9.0).view(3, 3)
+    expected = [b.clone(), a.clone(), square.t().contiguous()]
+
+    def swap(x):
+        kept = a.clone()
+        a.copy_(b)
+        b.copy_(kept)
+        square.copy_(square.t().clone())
+        return x + 1
+
+    assert torch.equal(roundoff.compile(swap, simulate("fp32"))(torch.ones(3)), torch.full((3,), 2.0))
+    assert_same([a, b, square], expected)
+
+
+ARRAY = np.float32([0.1, 0.2, 0.3])
+FROM_ARRAYS = {
+    "from_numpy": lambda: torch.from_numpy(ARRAY),
+    "as_tensor": lambda: torch.as_tensor(ARRAY),
+    "as_tensor in float64": lambda: torch.as_tensor(ARRAY, dtype=torch.float64).float(),
+    "tensor": lambda: torch.tensor(ARRAY),
+}
+
+
+@pytest.mark.parametrize("make", FROM_ARRAYS.values(), ids=FROM_ARRAYS)
+@pytest.mark.parametrize("rounding", ["nearest-even", "stochastic"])
+def test_arrays_are_rounded_where_the_eager_step_rounds_them(make, rounding, uncompiled):
+    """Memory of an array is left as it is; what PyTorch copies is its own, and rounded."""
+    x = torch.linspace(-1, 1.3, 3)
+
+    def step(x):
+        return make() * 1.9, x * 3 + make(), x / 7
+
+    with simulate("e5m4", rounding=rounding) as simulation:
+        expected = step(x)
+    mine = simulate("e5m4", rounding=rounding)
+    assert_same(roundoff.compile(step, mine)(x), expected)
+    assert mine.draws == simulation.draws
+
+
+def test_a_step_that_writes_to_an_array_is_refused(uncompiled):
+    array = np.zeros(3)
+
+    def step(x):
+        torch.from_numpy(array)[1:].add_(x)
+        return x * 2
+
+    with pytest.raises(FormatError, match="writes to the memory of a NumPy array, which a compiled step would not do;"):
+        roundoff.compile(step, simulate("e5m4"))(torch.ones(2, dtype=torch.float64))
+    assert not array.any()
