@@ -9,7 +9,7 @@ import torch
 
 from .collectives import brings_results, communicates, overwrites
 from .schemas import schema_of, written_arguments
-from .tables import PARTLY_WRITTEN, UNMARKED_WRITES, WITHOUT_NUMBERS
+from .tables import PARTLY_WRITTEN, UNMARKED_VIEWS, UNMARKED_WRITES, WITHOUT_NUMBERS
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -39,6 +39,8 @@ def outputs(operation: OpOverload) -> Outputs:
     packet = operation.overloadpacket
     if packet in (_aten.lift_fresh, _aten.lift):
         return Outputs(results=False, viewing=(True,), written=(), lifts=True)
+    if packet in UNMARKED_VIEWS:
+        return Outputs(results=False, viewing=(True,), written=(), lifts=False)
     if packet in WITHOUT_NUMBERS or (communicates(operation) and not brings_results(operation)):
         return Outputs(results=False, viewing=(), written=(), lifts=False)
     if overwrites(operation):  # what some of them return are the tensors that they write to

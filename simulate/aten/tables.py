@@ -81,6 +81,11 @@ VIEWS = frozenset(
 )  # fmt: skip
 """Operations of functional graphs whose results are among the numbers of their operands."""
 
+UNMARKED_VIEWS = frozenset(
+    {_aten._unsafe_view, _aten.unsafe_split, _aten.unsafe_split_with_sizes, _aten.unsafe_chunk}  # noqa: SLF001  its name
+)
+"""Operations whose results lie in the memory of an argument, which their schema does not say."""
+
 POINTWISE = frozenset(
     [
         "_to_copy", "abs", "add", "addcdiv", "addcmul", "bitwise_and", "bitwise_left_shift", "bitwise_not",

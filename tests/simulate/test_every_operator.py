@@ -114,6 +114,25 @@ def results_and_gradients_are_of_the_format(op):
             assert_of_format(x)
 
 
+WRITING = {
+    "_batch_norm_with_update", "_native_batch_norm_legit", "native_batch_norm", "nn_functional_batch_norm",
+    "nn_functional_instance_norm", "nn_functional_embedding", "nn_functional_embedding_bag", "cauchy", "exponential",
+    "geometric", "log_normal", "normal_in_place", "uniform",
+}  # fmt: skip
+
+
+def operands_are_left_as_they_are(op):
+    """Results that lie in the memory of an operand are no new numbers, whether the operation says so or not."""
+    torch.manual_seed(0)  # the sample generators have no other source of randomness
+    for _, sample in zip(range(2), op.sample_inputs("cpu", torch.float32), strict=False):
+        given = (sample.input, sample.args, sample.kwargs)
+        before = copied(given)
+        with simulate("e5m2"):
+            op(sample.input, *sample.args, **sample.kwargs)
+        for x, expected in zip(tensors(given), tensors(before), strict=True):
+            assert x.layout != torch.strided or same(x, expected)
+
+
 def assert_of_format(x):
     if (x.is_floating_point() or x.is_complex()) and x.layout == torch.strided:
         torch.testing.assert_close(x.detach(), rounded(x), rtol=0, atol=0, equal_nan=True)
@@ -303,6 +322,7 @@ def the_bits_of_a_float32_program(op, most=2):
 CHECKS = [
     (watched_in_fp32_nothing_changes, SINGLE.keys() - OTHER_ALGORITHM, SINGLE),
     (results_and_gradients_are_of_the_format, SINGLE.keys(), SINGLE),
+    (operands_are_left_as_they_are, SINGLE.keys() - WRITING, SINGLE),
     (twins_are_what_float64_computes, FOLLOWED.keys(), FOLLOWED),
     (as_native_half, NATIVE.keys(), NATIVE),
     (the_bits_of_a_float32_program, WIDENED.keys(), WIDENED),
