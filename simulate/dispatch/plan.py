@@ -82,7 +82,12 @@ def _zeroed(operation: OpOverload) -> Callable[..., torch.Tensor]:
 
     PyTorch writes to such memory part by part (circular padding), and reads the one before it has written the other.
     """
-    return lambda *args, **kwargs: operation(*args, **kwargs).zero_()
+
+    def zeroed(*args: Any, **kwargs: Any) -> torch.Tensor:
+        x: torch.Tensor = operation(*args, **kwargs)
+        return x.zero_() if x.is_floating_point() or x.is_complex() else x
+
+    return zeroed
 
 
 class OperationPlan:
