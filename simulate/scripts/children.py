@@ -48,7 +48,9 @@ class PythonChildren:
         util.spawnv_passfds = self._spawnv
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if self._listens and event in _EVENTS:
+        # Popen may call os.posix_spawn; from Python 3.13 on it mostly does.
+        told = event == "os.posix_spawn" and sys._getframe(1).f_globals.get("__name__") == "subprocess"  # noqa: SLF001  the only way to ask
+        if self._listens and event in _EVENTS and not told:
             self._note(arguments[0], arguments[1])
 
     def _spawn(self, path: Any, arguments: Sequence[Any], *rest: Any) -> Any:

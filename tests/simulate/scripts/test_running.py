@@ -192,7 +192,7 @@ def test_workers_of_a_loader_are_forked_and_spawned(folder):
 def test_python_processes_that_begin_anew_are_told_of(commands, expected):
     with PythonChildren() as children:
         for command in commands:
-            subprocess.run(command, check=True, capture_output=True)
+            subprocess.run(command, check=True, close_fds=False)  # which calls os.posix_spawn
     subprocess.run([sys.executable, "-c", "pass"], check=True)  # behind the block
     assert expected in str(children)
     assert bool(children.commands) == bool(expected)
