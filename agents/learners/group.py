@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
-from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from ...formats import Format, apart
 from .parcels import Parcel
 from .single import LearnerLost
+
+try:
+    from torch.distributed import set_timeout  # type: ignore[attr-defined,unused-ignore]
+except ImportError:  # before PyTorch 2.14
+    from torch.distributed.distributed_c10d import _set_pg_timeout as set_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -64,7 +68,7 @@ class LearnerGroup:
                 "nccl" if device.type == "cuda" else "gloo",
                 store=FileStore(meeting, count), rank=rank, world_size=count, timeout=_TO_MEET, **options,
             )  # fmt: skip
-            _set_pg_timeout(_PATIENCE)
+            set_timeout(_PATIENCE)
         except RuntimeError as error:
             raise LearnerLost(str(error)) from error
 

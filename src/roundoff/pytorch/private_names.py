@@ -172,7 +172,7 @@ NAMES: dict[str, PrivateName] = {
     "torch._foreach_mul_": PrivateName(AGENTS, "as above", _FAILS),
     "torch._C._distributed_c10d.FileStore": PrivateName(AGENTS, "has learners meet by a file", "several learners fail"),
     "torch.distributed.distributed_c10d._set_pg_timeout": PrivateName(
-        AGENTS, "lets learners wait", "several learners fail"
+        AGENTS, "lets learners wait, before PyTorch 2.14", "several learners fail"
     ),
 }
 
