@@ -134,7 +134,8 @@ def _layer(
     with _disable_current_modes():
         # The kernel's derivative reads its workspace without looking; it might be called where nothing is taken apart.
         arguments = (x, w, v, b, d, hidden, cell, reverse, sizes, mode, *rest)
-        workspace = _workspace(_aten.mkldnn_rnn_layer.default(*arguments)[3] if train else None, visited)
+        asked = train and not isinstance(x, FakeTensor)
+        workspace = _workspace(_aten.mkldnn_rnn_layer.default(*arguments)[3] if asked else None, visited)
     last = (state.clone().view(hidden.shape) for state in (visited[-1].hidden, visited[-1].cell))
     return torch.stack(outputs), *last, workspace
 

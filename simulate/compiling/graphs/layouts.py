@@ -50,7 +50,13 @@ class _Layout(NamedTuple):
 
 @final
 class LayoutMode(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """Makes tensors without numbers, with the strides that kernels give their results."""
+    """Makes tensors without numbers, with the strides that kernels give their results.
+
+    Attributes:
+        runs_step: whether it is the step itself that runs, in which gradients are recorded as in the eager one.
+    """
+
+    runs_step = True
 
     def __init__(self) -> None:
         super().__init__(shape_env=ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False))
@@ -65,10 +71,10 @@ class LayoutMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         """What an operation returns for such tensors.
 
         Raises:
-            OtherBitsError: the operation reads what another one does not leave in a program.
+            OtherBitsError: the operation computes otherwise in a program, which records no gradients.
         """
-        if func is torch.ops.aten.mkldnn_rnn_layer_backward.default:
-            raise OtherBitsError("the kernel of an LSTM layer keeps what its gradient needs in an eager step alone")
+        if self.runs_step and func is torch.ops.aten.mkldnn_rnn_layer.default and torch.is_grad_enabled():
+            raise OtherBitsError("PyTorch's kernel of an LSTM layer has others where gradients are recorded")
         result = super().dispatch(func, types, args, kwargs or {})
         if not isinstance(func, OpOverload) or not _lays_out(func):
             return result

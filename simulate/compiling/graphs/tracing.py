@@ -211,6 +211,7 @@ def trace(
         with stand_ins:
             with settings_of_the_generator() as set_by:
                 with_writes = make_fx(run)(*leaves_of_autograd)
+            stand_ins.runs_step = False
             erase_profiling(with_writes)
             device = "cuda" if any(x.is_cuda for x in inputs) else "cpu"
             graph = make_fx(functional(with_writes), decomposition_table=structural_decompositions(device))(*inputs)
