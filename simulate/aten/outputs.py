@@ -35,20 +35,24 @@ class Outputs(NamedTuple):
 @cache
 def outputs(operation: OpOverload) -> Outputs:
     """How the results of ``operation`` are to be rounded."""
-    schema = schema_of(operation)
     packet = operation.overloadpacket
     if packet in (_aten.lift_fresh, _aten.lift):
         return Outputs(results=False, viewing=(True,), written=(), lifts=True)
-    if packet in UNMARKED_VIEWS:
-        return Outputs(results=False, viewing=(True,), written=(), lifts=False)
     if packet in WITHOUT_NUMBERS or (communicates(operation) and not brings_results(operation)):
         return Outputs(results=False, viewing=(), written=(), lifts=False)
     if overwrites(operation):  # what some of them return are the tensors that they write to
         return Outputs(results=False, viewing=(), written=writes_of(operation), lifts=False)
-    viewing = tuple(value.alias_info is not None for value in schema.returns)
+    viewing = views_among(operation)
     return Outputs(
         not all(viewing), viewing, writes_of(operation), lifts=False, auxiliary=PARTLY_WRITTEN.get(packet, ())
     )
+
+
+@cache
+def views_among(operation: OpOverload) -> tuple[bool, ...]:
+    """Whether each of the results lies in the memory of an argument."""
+    unmarked = operation.overloadpacket in UNMARKED_VIEWS
+    return tuple(unmarked or value.alias_info is not None for value in schema_of(operation).returns)
 
 
 @cache

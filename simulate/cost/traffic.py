@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_leaves
 
-from ..aten.outputs import outputs, writes_of
+from ..aten.outputs import outputs, views_among, writes_of
 from ..aten.schemas import argument_names, out_names
 from ..aten.tables import EMPTY, WITHOUT_NUMBERS, plain_name
 from .memory import is_counted
@@ -72,7 +72,7 @@ def _manner(operation: OpOverload) -> _Manner:
     name = plain_name(packet.__name__)
     written = frozenset(argument for _, argument in writes_of(operation))
     returns = operation._schema.returns  # noqa: SLF001  the only access there is
-    viewing = tuple(value.alias_info is not None for value in returns)
+    viewing = views_among(operation)
     returns_new = how.lifts or (bool(returns) and not all(viewing))
     moves_data = (returns_new and packet not in EMPTY) or bool(written) or not returns_any_tensor(operation)
     unread = frozenset(out_names(operation)) | (written if name in _OVERWRITING else frozenset())

@@ -118,11 +118,8 @@ class Shadow(Watcher):
             tally = self._tallies.setdefault(call.place, ErrorTally())
             tally.calls += 1
             tally.given_squares += token.given**2
-            read = set() if manner(func).lifts else _storages(operands(func, args, kwargs))
-            written = _storages(outcomes(func, args, kwargs, ())) if manner(func).written else set()
             for x, exact, twin, does in zip(found, wide.exact, wide.twins, followed, strict=True):
-                # _unsafe_view and the like share memory with an operand and do not say so
-                if does and x.untyped_storage()._cdata not in read - written:  # noqa: SLF001
+                if does:
                     self._float64_program |= x.dtype in (torch.float64, torch.complex128)
                     error = tally.add(widen(x), exact, twin)
                     self._twins.put(x, twin, error)
@@ -200,10 +197,6 @@ class Shadow(Watcher):
         x, probability = args[0], float(args[1])
         mask = result[1].double() * (1 / (1 - probability) if probability < 1 else 0.0)
         return _Wide([widen(x) * mask, result[1]], [self._twins.get(x) * mask, result[1]])
-
-
-def _storages(tensors: Sequence[torch.Tensor]) -> set[int]:
-    return {x.untyped_storage()._cdata for x in tensors if is_followed(x)}  # noqa: SLF001
 
 
 def _alike(found: list[torch.Tensor], wide: list[torch.Tensor]) -> bool:

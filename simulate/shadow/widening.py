@@ -122,8 +122,7 @@ def run_wide(
         value: gives a floating-point operand in float64; what it returns is not written to.
 
     Returns:
-        The same tensors, in the same order, as :func:`outcomes` of the operation itself; new memory, except that an
-        operation that is a view in truth (``_unsafe_view``) may return its operand.
+        The same tensors, in the same order, as :func:`outcomes` of the operation itself, in new memory.
     """
     how = manner(operation)
     arguments = argument_names(operation)
