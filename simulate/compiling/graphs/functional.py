@@ -53,8 +53,8 @@ class _Replay(Interpreter):
         nodes = [x for x in tree_leaves(written) if isinstance(x, Node)]
         if any(map(self._is_foreign, nodes)):
             raise FormatError(
-                f"{target} writes to the memory of a NumPy array, which a compiled step would not do; pass the array as"
-                " a tensor, torch.from_numpy(array), or write to a copy, torch.tensor(array)"
+                f"{target} writes to memory that is not PyTorch's (a NumPy array, a buffer), as no compiled step can;"
+                " pass it as an argument, torch.from_numpy(array), or write to a copy, torch.tensor(array)"
             )
         if nodes and target is not torch.ops.aten.copy_.default:
             return self._writing(n, nodes)

@@ -41,7 +41,8 @@ def separate(graph: GraphModule, memory: Sequence[Hashable], arguments: Collecti
     for (root, where), places in sharing.items():
         if where in arguments or (root.op == "call_function" and owners.setdefault(root, where) == where):
             continue
-        for i, copy in zip(places, _copied(graph.graph, [chain_of_views(results[i]) for i in places]), strict=True):
+        chains = [chain_of_views(results[i]) for i in places]
+        for i, copy in zip(places, _views_of_a_copy(graph.graph, chains), strict=True):
             results[i] = copy
     graph.graph.output_node().args = (tuple(results),)
     writes = _writes(graph.graph)
@@ -50,7 +51,7 @@ def separate(graph: GraphModule, memory: Sequence[Hashable], arguments: Collecti
         target, source = write.args
         chain = chain_of_views(source)  # type: ignore[arg-type]
         if chain[0] in written:
-            write.args = (target, _copied(graph.graph, [chain])[0])
+            write.args = (target, *_views_of_a_copy(graph.graph, [chain]))
     graph.recompile()
 
 
@@ -60,30 +61,30 @@ def _writes(graph: Graph) -> list[Node]:
 
 def chain_of_views(node: Node) -> list[Node]:
     """Returns a node and all views before it, from the first: the one that has memory."""
-    way = [node]
-    while is_view(way[0]):
-        source = way[0].all_input_nodes[0]
-        if way[0].target is operator.getitem and not is_view(source):
+    chain = [node]
+    while is_view(chain[0]):
+        source = chain[0].all_input_nodes[0]
+        if chain[0].target is operator.getitem and not is_view(source):
             break  # one of several results, each with memory of its own
-        way.insert(0, source)
-    return way
+        chain.insert(0, source)
+    return chain
 
 
-def _copied(graph: Graph, ways: list[list[Node]]) -> list[Node]:
-    """Views of one copy of what is at the beginning of all ways."""
-    alike = 0  # nodes that all ways have in common
-    while all(len(way) > alike and way[alike] is ways[0][alike] for way in ways):
+def _views_of_a_copy(graph: Graph, chains: list[list[Node]]) -> list[Node]:
+    """The last node of each chain, as a view of one copy of what the chains have in common."""
+    alike = 0
+    while all(len(chain) > alike and chain[alike] is chains[0][alike] for chain in chains):
         alike += 1
     # The last of them whose copy lies as it does.
-    first = next((i for i in range(alike - 1, 0, -1) if _without_gaps(ways[0][i])), 0)
+    first = next((i for i in range(alike - 1, 0, -1) if _without_gaps(chains[0][i])), 0)
     with graph.inserting_before(next(iter(_writes(graph)), graph.output_node())):
-        copy = _with_value(graph.call_function(_aten.clone.default, (ways[0][first],)))
-        copies = {ways[0][first]: copy}
-        for way in ways:
-            for node in way[first + 1 :]:
+        copy = _with_value(graph.call_function(_aten.clone.default, (chains[0][first],)))
+        copies = {chains[0][first]: copy}
+        for chain in chains:
+            for node in chain[first + 1 :]:
                 if node not in copies:
                     copies[node] = _with_value(graph.node_copy(node, lambda x: copies.get(x, x)))
-    return [copies[way[-1]] for way in ways]
+    return [copies[chain[-1]] for chain in chains]
 
 
 def _without_gaps(node: Node) -> bool:

@@ -3,10 +3,12 @@
 import pytest
 import torch
 from networks import NETWORKS, Convolutional, Draw, Graph, Mixture, Recurrent, Transformer, UNet
-from torch import optim
+from torch import fx, optim
 
 import roundoff
 from roundoff import CompileWarning, Policy, Rule, simulate
+from roundoff.simulate.compiling.graphs.functional import functional
+from roundoff.simulate.compiling.refusals import OtherBitsError
 
 STEPS = 4
 
@@ -192,6 +194,16 @@ def test_running_statistics_of_a_batch_normalisation(training):
         found.append([x.clone() for x in network.state_dict().values()])
     torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
     assert (network[1].num_batches_tracked == 3) == training
+
+
+def test_batch_normalisation_by_a_kernel_that_hides_its_writes_is_not_compiled():
+    """No function without writes is known for cuDNN's kernel; a step with it runs eagerly."""
+    x, ones = torch.ones(4, 3), torch.ones(3)
+    graph = fx.Graph()
+    given = [graph.placeholder(name) for name in "abcde"]
+    graph.output(graph.call_function(torch.ops.aten.cudnn_batch_norm.default, (*given, True, 0.1, 1e-5)))
+    with pytest.raises(OtherBitsError, match="writes to running statistics"):
+        functional(fx.GraphModule(torch.nn.Module(), graph))(x, ones, ones, ones.clone(), ones.clone())
 
 
 @pytest.mark.slow
