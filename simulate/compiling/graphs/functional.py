@@ -22,6 +22,14 @@ if TYPE_CHECKING:
     from torch.fx import GraphModule
 
 
+_aten = torch.ops.aten
+_VIEWS = {
+    _aten.unsafe_split.Tensor: _aten.split.Tensor,
+    _aten.unsafe_split_with_sizes.default: _aten.split_with_sizes.default,
+}
+"""Views that functionalization takes for new tensors: writes to them would be lost."""
+
+
 def functional(graph: GraphModule) -> Callable[..., Any]:
     """The traced graph of a step as a function that writes to its inputs alone, at the end.
 
@@ -56,9 +64,11 @@ class _Replay(Interpreter):
                 f"{target} writes to memory that is not PyTorch's (a NumPy array, a buffer), as no compiled step can;"
                 " pass it as an argument, torch.from_numpy(array), or write to a copy, torch.tensor(array)"
             )
-        if nodes and target is not torch.ops.aten.copy_.default:
+        if nodes and target is not _aten.copy_.default:
             return self._writing(n, nodes)
         args, kwargs = self.fetch_args_kwargs_from_env(n)
+        if target in _VIEWS:
+            return _VIEWS[target](*args, **kwargs)
         if _is_taken_apart(target):
             return call_kernel(target, args, kwargs, lambda _: None)
         result = super().run_node(n)
@@ -88,7 +98,7 @@ class _Replay(Interpreter):
     def _is_foreign(self, node: Node) -> bool:
         """Whether a tensor lies in memory that is not PyTorch's; a traced step has a copy of it."""
         lifted = chain_of_views(node)[0]
-        if lifted.target is not torch.ops.aten.lift_fresh_copy.default:
+        if lifted.target is not _aten.lift_fresh_copy.default:
             return False
         data: Any = lifted.args[0]
         return data.op == "get_attr" and not self.fetch_attr(data.target).untyped_storage().resizable()
@@ -98,10 +108,10 @@ class _Replay(Interpreter):
 
         A compiler that does not know of the writes would read the statistics before them.
         """
-        if node.target is not torch.ops.aten.native_batch_norm.default or len(statistics) != 2:
+        if node.target is not _aten.native_batch_norm.default or len(statistics) != 2:
             raise OtherBitsError(f"{node.target} writes to running statistics, which the compiler would not see")
         args, kwargs = self.fetch_args_kwargs_from_env(node)
-        *results, mean, variance = torch.ops.aten._native_batch_norm_legit_functional(*args, **kwargs)  # noqa: SLF001  its only name
+        *results, mean, variance = _aten._native_batch_norm_legit_functional(*args, **kwargs)  # noqa: SLF001  its only name
         for x, new in zip(statistics, (mean, variance), strict=True):
             self.env[x].copy_(new)
         return tuple(results)

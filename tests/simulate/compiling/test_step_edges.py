@@ -237,6 +237,15 @@ def with_shapes_that_change_in_place(x, y):
     return x, first * 3, y.sum(0, keepdim=True).mul_(0.7).squeeze_(), (y / 3).unsqueeze_(-1) * x
 
 
+def of_parts_that_no_schema_calls_views(x, y):
+    x, y = x * 1.5, y / 3
+    first, second = x.unsafe_chunk(2)
+    first.mul_(y)
+    short, _ = y.unsafe_split_with_sizes((3, 5))
+    x[5].neg_()
+    return x, second, short.add_(0.7), x @ y
+
+
 def of_complex_numbers(x, y):
     x = x.detach().requires_grad_()
     z = torch.fft.ifft(x)
@@ -245,7 +254,14 @@ def of_complex_numbers(x, y):
 
 @pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex:UserWarning")
 @pytest.mark.parametrize(
-    "step", [on_the_diagonal, along_a_diagonal, with_shapes_that_change_in_place, of_complex_numbers]
+    "step",
+    [
+        on_the_diagonal,
+        along_a_diagonal,
+        with_shapes_that_change_in_place,
+        of_parts_that_no_schema_calls_views,
+        of_complex_numbers,
+    ],
 )
 def test_views_that_are_written_to_or_change_their_shape(step):
     x, y = line(64).view(8, 8), line(8)
