@@ -7,8 +7,10 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 import typer.main
 from hypothesis import Phase, settings
 
@@ -28,6 +30,11 @@ PHASES = [phase for phase in Phase if phase != Phase.explain]
 settings.register_profile("ours", deadline=None, phases=PHASES)  # 100 examples
 settings.register_profile("many", deadline=None, phases=PHASES, max_examples=200)  # make test-slow
 settings.load_profile("ours")
+
+# Without a GPU each torch.manual_seed keeps the text of the stack for three kinds of GPU that might still come. Under
+# pytest that takes a millisecond, and the seeds of these tests are tens of thousands.
+for devices in (torch.cuda, torch.mtia, torch.xpu):
+    devices.traceback = SimpleNamespace(format_stack=list)
 
 # Typer makes its commands of functions in each process once, and here for each command that a test runs.
 typer.main.get_command = cache(typer.main.get_command)
