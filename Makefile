@@ -17,6 +17,9 @@ TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 
 export OMP_NUM_THREADS ?= 1
 
+# Tests start many processes that import the package: its bytecode is kept, or each of them compiles all of it again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: install sweep test tests-alone test-slow test-gpu lint format bench bench-gpu docs doctor clean
 
 install: $(INSTALLED)
