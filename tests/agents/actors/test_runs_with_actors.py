@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from actor_runs import LOCKSTEP, TINY, config_of
+from forked_ray import forked_workers
 from processes import PATIENCE, TRAINING, alive, children, wait_until
 
 ray = pytest.importorskip("ray")
@@ -35,13 +36,17 @@ def records(directory, *kinds):
 
 @pytest.fixture(scope="module")
 def cluster():
-    """One Ray for all tests of this file; it starts as many processes at once as it has processors."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("RAY_ADDRESS", "RAY_worker_niceness"):
-            patch.delenv(name, raising=False)
-        connect(num_cpus=3, include_dashboard=False, object_store_memory=2**28)
-    yield ray
-    ray.shutdown()
+    """One Ray for all tests of this file; it starts as many processes at once as it has processors.
+
+    They are forked. What a learner starts that has a Ray of its own, as in the last test, are new interpreters.
+    """
+    with forked_workers():
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("RAY_ADDRESS", "RAY_worker_niceness"):
+                patch.delenv(name, raising=False)
+            connect(num_cpus=3, include_dashboard=False, object_store_memory=2**28)
+        yield ray
+        ray.shutdown()
 
 
 def test_processes_of_ray_have_the_niceness_of_ours(cluster):
@@ -50,6 +55,8 @@ def test_processes_of_ray_have_the_niceness_of_ours(cluster):
 
 
 # Schedules, to the bit
+
+SHORT = {"steps": 160, "eval_every": 80}
 
 
 def by_hand(config, every):
@@ -88,7 +95,7 @@ def same(a, b):
 
 
 def test_the_schedule_by_hand_is_that_of_a_run_without_actors(tmp_path):
-    config = config_of(None)
+    config = config_of(None, **SHORT)
     train(config, tmp_path, compiled=False)
     assert same(by_hand(config, 1), of_run(tmp_path))
     assert not same(by_hand(config, 7), of_run(tmp_path))
@@ -97,12 +104,12 @@ def test_the_schedule_by_hand_is_that_of_a_run_without_actors(tmp_path):
 @pytest.fixture(scope="module")
 def in_lockstep(cluster, tmp_path_factory):
     directory = tmp_path_factory.mktemp("lockstep")
-    train(config_of({**LOCKSTEP, "pull_every": 7}), directory, compiled=False)
+    train(config_of({**LOCKSTEP, "pull_every": 7}, **SHORT), directory, compiled=False)
     return directory
 
 
 def test_one_actor_in_lockstep_keeps_the_documented_schedule(in_lockstep):
-    assert same(by_hand(config_of(None), 7), of_run(in_lockstep))
+    assert same(by_hand(config_of(None, **SHORT), 7), of_run(in_lockstep))
     pulls = records(in_lockstep, "pull")
     assert [pull["step"] for pull in pulls if pull["version"]] == [42 + 7 * i for i in range(len(pulls) - 1)]
     assert {pull["staleness"] for pull in pulls} == {0}  # it waits for the weights of that moment
@@ -117,7 +124,7 @@ def test_a_run_in_lockstep_has_the_same_bytes_when_it_is_stopped_and_goes_on(clu
         if progress.step > 130:
             stop.make()
 
-    config = config_of({**LOCKSTEP, "pull_every": 7})
+    config = config_of({**LOCKSTEP, "pull_every": 7}, **SHORT)
     with pytest.raises(Stopped):
         train(config, tmp_path, interrupt, stop, compiled=False)
     train(config, tmp_path, compiled=False)
@@ -127,8 +134,6 @@ def test_a_run_in_lockstep_has_the_same_bytes_when_it_is_stopped_and_goes_on(clu
 
 
 # Noise, and weights for what actors did that the learner would not
-
-SHORT = {"steps": 160, "eval_every": 80}
 
 
 def weights_of(directory):
@@ -151,11 +156,10 @@ def learned_by(cluster, tmp_path_factory):
     return learned
 
 
-def test_weights_count_where_an_actor_does_what_the_learner_would_not(learned_by, tmp_path):
+def test_weights_count_where_an_actor_does_what_the_learner_would_not(in_lockstep, learned_by, tmp_path):
     train(config_of(None, **SHORT), tmp_path, compiled=False)
-    behind, _ = learned_by()
     assert torch.equal(weights_of(tmp_path), learned_by(pull_every=1, importance_weights=True)[0])
-    assert not torch.equal(behind, learned_by(importance_weights=True)[0])
+    assert not torch.equal(weights_of(in_lockstep), learned_by(importance_weights=True)[0])
 
 
 def test_actors_with_noise_go_on_as_they_were_saved(learned_by, tmp_path):
@@ -239,7 +243,7 @@ def started_by(pid):
 
 def test_a_learner_that_is_killed_goes_on_and_leaves_nothing_behind(cluster, tmp_path):
     """The learner has a Ray of its own; the second run has that of this process, which takes less to start."""
-    keys = {**TINY, "steps": 1000, "actors": {"count": 1, "format": "fp16", "pull_every": 20}}
+    keys = {**TINY, "actors": {"count": 1, "format": "fp16", "pull_every": 20}}
     command = [sys.executable, "-c", TRAINING, json.dumps(keys), str(tmp_path / "run"), str(tmp_path / "never")]
     memory = set(Path("/dev/shm").iterdir())
     learner = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
@@ -253,6 +257,6 @@ def test_a_learner_that_is_killed_goes_on_and_leaves_nothing_behind(cluster, tmp
     wait_until(lambda: not any(map(alive, others)))
     assert set(Path("/dev/shm").iterdir()) <= memory
     result = train(TrainConfig(**keys), tmp_path / "run", compiled=False)
-    assert (result.status, result.step) == ("done", 1000)
+    assert (result.status, result.step) == ("done", TINY["steps"])
     timing = json.loads((tmp_path / "run/timing.json").read_text())
-    assert timing["actors"][0]["steps"] == 1000
+    assert timing["actors"][0]["steps"] == TINY["steps"]
