@@ -10,8 +10,10 @@ import time
 import traceback
 import warnings
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 
+import torch._dynamo  # noqa: F401  as simulations do, so that no fork has to
 from processes import PATIENCE
 
 import roundoff.agents.training.together  # so that no fork has to
@@ -22,29 +24,42 @@ from roundoff.sweeps.workers import process as worker
 
 
 class ForkedWorkers:
-    """An ``Executor``; ``train`` replaces the function that a worker calls for a run."""
+    """An ``Executor``; ``train`` replaces the function that a worker calls for a run.
+
+    Workers in ``ready`` are there already, and taken first.
+    """
 
     tries = 2
     is_local = True
 
-    def __init__(self, limit, train=None):
+    def __init__(self, limit, train=None, ready=()):
         self.limit = limit
         self.train = train
+        self.ready = list(ready)
 
     def start(self, log, say):
-        return ForkedWorker(log, say, self.train)
+        worker = self.ready.pop() if self.ready else ForkedWorker(self.train)
+        worker.begin(log, say)
+        return worker
 
     def close(self):
         pass
 
 
 class ForkedWorker:
-    def __init__(self, log, say, train):
+    """A worker, forked at once; it begins when it is told its log."""
+
+    def __init__(self, train=None):
         orders, self.orders = os.pipe()
         self.events, events = os.pipe()
-        errors = os.open(log, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        logs, self.log = os.pipe()
 
         def serve():
+            os.close(self.log)  # which ends with the sweep
+            log = os.read(logs, 4096)
+            if not log:
+                return
+            errors = os.open(log, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             for number, descriptor in enumerate((orders, events, errors)):
                 os.dup2(descriptor, number)
             os.closerange(3, 1024)  # the pipes of other workers, which must close with the sweep
@@ -56,9 +71,13 @@ class ForkedWorker:
             worker.main()
 
         self.pid = fork(serve)
-        for descriptor in (orders, events, errors):
+        for descriptor in (orders, events, logs):
             os.close(descriptor)
         self.status = None
+
+    def begin(self, log, say):
+        os.write(self.log, os.fsencode(log))
+        os.close(self.log)
         threading.Thread(target=self.listen, args=(say,), daemon=True).start()
 
     def listen(self, say):
@@ -162,10 +181,11 @@ def wait_for(pid, seconds=PATIENCE):
     return status
 
 
-def begin_command(*arguments, printed, cwd=None, workers=None):
+def begin_command(*arguments, printed, cwd=None, workers=None, ready=0):
     """The command ``roundoff`` in a fork, whose process id is returned; what it prints goes to files in ``printed``.
 
-    ``workers`` is an ``Executor`` like :class:`ForkedWorkers`, for its sweeps.
+    ``workers`` is an ``Executor`` like :class:`ForkedWorkers`, for its sweeps. So many of them are ``ready``: forked
+    before the command has imported anything of a user's.
     """
 
     def command():
@@ -177,7 +197,7 @@ def begin_command(*arguments, printed, cwd=None, workers=None):
         sys.excepthook = sys.__excepthook__
         warnings.resetwarnings()
         if workers:
-            local.LocalProcesses = workers
+            local.LocalProcesses = partial(workers, ready=[ForkedWorker() for _ in range(ready)]) if ready else workers
         os._exit(status_of(main))
 
     if workers:
@@ -185,13 +205,13 @@ def begin_command(*arguments, printed, cwd=None, workers=None):
     return fork(command)
 
 
-def fork_command(*arguments, cwd, printed=None, workers=None):
+def fork_command(*arguments, cwd, printed=None, workers=None, ready=0):
     """What the command ``roundoff`` does in the folder ``cwd``, and ends with, as a ``CompletedProcess``.
 
     What it prints goes to files in the folder ``printed``, or else in ``cwd``.
     """
     folder = printed or cwd
-    status = wait_for(begin_command(*arguments, printed=folder, cwd=cwd, workers=workers))
+    status = wait_for(begin_command(*arguments, printed=folder, cwd=cwd, workers=workers, ready=ready))
     texts = (folder / "stdout").read_text(), (folder / "stderr").read_text()
     return subprocess.CompletedProcess(arguments, status, *texts)
 

@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import json
-import os
 import re
 import subprocess
 import sys
@@ -15,11 +14,12 @@ from roundoff.extras import EXTRAS, from_extras, missing, require
 
 ROOT = Path(__file__).parents[1]
 SWEEP = "name: tiny\nbase: {steps: 6000}\ngrid: {format: [fp32, e5m10]}\n"
-# Forks itself for each order, a line of JSON, and answers with the status that the fork ended with. It has imported no
-# package that an order hides. What None stands for cannot be imported, nor found.
+# Forks itself for each order, a line of JSON, and answers with the status that the fork ended with. It has imported
+# PyTorch, with what a simulation has of it, and no package that an order hides. What None stands for cannot be
+# imported, nor found.
 SERVER = """
 import json, os, sys, traceback
-import numpy, torch
+import numpy, sympy, torch, torch._dynamo
 for line in sys.stdin:
     order = json.loads(line)
     pid = os.fork()
@@ -53,6 +53,13 @@ for line in {commands}:
     except SystemExit as ended:
         code = ended.code or 0
     print("ended with", code, file=sys.stderr)
+"""
+FORKED_WORKERS = f"""
+import sys
+sys.path.append({str(ROOT / "tests")!r})
+import forked
+from roundoff.sweeps.workers import local
+local.LocalProcesses = forked.ForkedWorkers
 """
 
 
@@ -192,17 +199,14 @@ print(len(plan_text("name: a\\ngrid: {format: [fp32, e5m10]}", "a.yaml").runs), 
     assert run.stdout == "2 algorithm\n"
 
 
-def test_a_program_is_swept_without_a_simulator(tmp_path):
-    hiding = f"import sys; sys.modules |= dict.fromkeys({EXTRAS['rl']})\n"
-    (tmp_path / "sitecustomize.py").write_text(hiding)  # in workers, too
+def test_a_program_is_swept_without_a_simulator(tmp_path, run_without):
+    """The worker is a fork of the command, and has no simulator either."""
     (tmp_path / "train.py").write_text("def train(lr: float = 0.1):\n    return lr\n")
     (tmp_path / "own.yaml").write_text("program: train.py:train\ngrid: {lr: [0.1, 0.2], format: [e5m2]}\n")
-    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    run = subprocess.run(
-        [sys.executable, "-m", "roundoff", "sweep", "own.yaml", "--workers", "1"],
-        capture_output=True, text=True, check=False, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path},
-    )  # fmt: skip
+    program = FORKED_WORKERS + COMMANDS.format(commands=["sweep own.yaml --workers 1"])
+    run = run_without(EXTRAS["rl"], program, tmp_path)
     assert run.returncode == 0, run.stderr
+    assert "ended with 0\n" in run.stderr
     assert "2 done" in run.stdout
 
 

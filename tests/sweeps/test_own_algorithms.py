@@ -4,7 +4,7 @@ import os
 import sys
 
 import pytest
-from forked import fork_command
+from forked import ForkedWorkers, fork_command
 
 MODULE = """
 from roundoff.agents.algorithms.td3.settings import CONFIG
@@ -51,7 +51,8 @@ def folder(tmp_path, monkeypatch):
 def test_a_sweep_finds_it_beside_its_file_and_its_workers_do(folder):
     """The algorithm has keys of its own, which may be swept; status and plots need not import it."""
     options = ["--out", "out", "--workers", "1"]
-    done = fork_command("sweep", "here/own.yaml", "--allow-import", "my_algorithm", *options, cwd=folder)
+    words = ["sweep", "here/own.yaml", "--allow-import", "my_algorithm", *options]
+    done = fork_command(*words, cwd=folder, workers=ForkedWorkers, ready=1)  # forked before that is imported
     assert "out: 2 done, 0 crashed, 0 failed of 2 runs" in done.stdout, done.stderr
     status = fork_command("status", "out", cwd=folder)
     assert (status.returncode, status.stdout.count("done  ")) == (0, 2), status.stderr

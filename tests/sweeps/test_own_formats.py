@@ -6,7 +6,7 @@ import queue
 import sys
 
 import pytest
-from forked import fork_command
+from forked import ForkedWorkers, fork_command
 
 from roundoff.sweeps.workers.local import LocalProcesses
 
@@ -64,7 +64,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def roundoff(folder, *arguments):
-    return fork_command(*arguments, cwd=folder)
+    """The command; its worker is forked before it has imported anything, as a process of its own would begin."""
+    return fork_command(*arguments, cwd=folder, workers=ForkedWorkers, ready=1)
 
 
 def test_a_sweep_in_a_format_of_ones_own(folder):
@@ -97,6 +98,7 @@ def test_a_module_that_is_none_is_named(folder, module):
     assert "Traceback" not in refused.stderr
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 @pytest.mark.parametrize(
     ("modules", "message"), [(["gone_since"], "No module named 'gone_since'"), ([], "unknown format 'whole_to_3'")]
 )

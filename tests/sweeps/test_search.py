@@ -5,6 +5,7 @@ import math
 import sys
 
 import pytest
+from forked import ForkedWorkers
 
 from roundoff.agents.config.baselines import BASELINES
 from roundoff.formats import Format
@@ -85,8 +86,8 @@ def plan(folder, text):
 @pytest.fixture
 def search(tmp_path):
     def run(text, *command):
-        watcher = Watcher()
-        _, found = run_search(plan(tmp_path, text), tmp_path / "out", lambda: LocalProcesses(2, *command), watcher)
+        watcher, workers = Watcher(), LocalProcesses if command else ForkedWorkers
+        _, found = run_search(plan(tmp_path, text), tmp_path / "out", lambda: workers(2, *command), watcher)
         return found, watcher.started
 
     return run
