@@ -178,6 +178,7 @@ class TestRuns:
 
     @pytest.mark.parametrize("keys", [PPO, DQN | {"format": "e5m10", "observe": True}, SAC | {"format": "e5m7"}])
     def test_training_and_its_evaluations_are_as_without(self, keys, tmp_path):
+        keys = keys | {"steps": 240, "eval_every": 120}
         train(TrainConfig(**keys), tmp_path / "without")
         train(TrainConfig(**keys, evaluate_in=["quarl4", "int8_ax0", "e4m3"]), tmp_path / "with")
         without, with_it = outcome(tmp_path / "without"), outcome(tmp_path / "with")
@@ -212,6 +213,7 @@ class TestRuns:
         train(config, tmp_path / "stopped")
         assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
 
+    @pytest.mark.usefixtures("forked_interpreters")
     def test_the_leader_of_several_learners_evaluates(self, tmp_path):
         train(TrainConfig(**PPO, environments=2, learners=2, evaluate_in=["int8"]), tmp_path)
         assert len(records(tmp_path, "eval")) == len(records(tmp_path, "eval_in")) > 0
