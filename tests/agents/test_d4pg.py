@@ -294,8 +294,8 @@ def test_transitions_are_of_several_steps_and_drawn_by_priority():
 
 
 TINY = {
-    "algorithm": "d4pg", **SMALL, "task": "gym:Goal-v0", "steps": 160, "seed_steps": 20, "eval_every": 80,
-    "eval_episodes": 1, "checkpoint_every": 40, "target_every": 5, "n_steps": 3, "atoms": 21, "v_min": -5.0,
+    "algorithm": "d4pg", **SMALL, "task": "gym:Goal-v0", "steps": 100, "seed_steps": 20, "eval_every": 50,
+    "eval_episodes": 1, "checkpoint_every": 25, "target_every": 5, "n_steps": 3, "atoms": 21, "v_min": -5.0,
     "v_max": 5.0,
 }  # fmt: skip
 SPREAD = {"prioritized": True, "environments": 3, "exploration_noise_min": 0.0, "actor_units": 32}
@@ -334,7 +334,7 @@ def test_traced_it_has_the_same_bits(options, uncompiled):
 def test_interrupted_or_in_a_population_it_leaves_the_same_bytes(tmp_path, uncompiled, more):
     configs = [TrainConfig(**{**TINY, **more}, format=name) for name in ("e5m7", "e5m10")]
     check_together(configs, tmp_path)
-    stopped_and_continued(configs[0], tmp_path / "stopped", at=90)
+    stopped_and_continued(configs[0], tmp_path / "stopped", at=60)
     assert outcome(tmp_path / "stopped") == outcome(tmp_path / "alone0")
 
 

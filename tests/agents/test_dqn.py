@@ -458,7 +458,7 @@ def test_interrupted_anywhere_it_leaves_the_same_bytes(tmp_path, uninterrupted, 
 def test_in_a_population_it_leaves_the_same_bytes(tmp_path, uncompiled, task):
     if task.startswith("minatar"):
         pytest.importorskip("minatar")
-    keys = {**TINY, **RAINBOW, "task": task, "steps": 120, "eval_every": 60}
+    keys = {**TINY, **RAINBOW, "task": task, "steps": 80, "eval_every": 40}
     configs = [TrainConfig(**keys, format=name) for name in ("e5m7", "e5m10")]
     check_together(configs, tmp_path)
 

@@ -31,7 +31,7 @@ TINY = {
 MEMBERS = [
     {"format": "e5m10", "lr": 3e-3, "tau": 0.02},
     {"format": "e5m7", "seed": 1, "discount": 0.9, "steps": 1200, "seed_steps": 60, "evaluate_in": ["quarl4", "e4m3"]},
-    {"format": "e4m3", "seed": 2, "initial_temperature": 1.0, "lr": 1.0, "eval_every": 400},
+    {"format": "e4m3", "seed": 2, "initial_temperature": 1.0, "lr": 2.5, "eval_every": 400},
 ]
 
 
@@ -52,6 +52,7 @@ def trained_alone(folder, runs):
     return {i: train(config, folder / str(i), compiled=False) for i, config in enumerate(runs)}
 
 
+@pytest.mark.usefixtures("short_episodes")
 def test_runs_have_the_bytes_they_have_alone(tmp_path):
     """One of them ends before the others, one crashes, one begins to learn later."""
     runs = configs(*MEMBERS)
@@ -186,18 +187,19 @@ def test_what_is_trained_one_by_one(tmp_path, keys, compiled, uncompiled, monkey
     assert not any("together" in notice for notice in notices)
 
 
+@pytest.mark.usefixtures("short_episodes")
 def test_a_compiler_that_fails(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")
 
     assert reason_against_compiling() is None  # which is found out once
-    monkeypatch.setattr(graphs, "compile_graph", fail)
-    monkeypatch.setattr(population, "programs_of", lambda *_: defaultdict(dict))
     runs = configs({"format": "e5m7"}, {"format": "e5m6"}, steps=400, eval_every=400)
     notices = []
-    outcomes = dict(train_together(jobs(tmp_path / "together", runs, on_notice=notices.append), compiled=True))
+    with monkeypatch.context() as failing:
+        failing.setattr(graphs, "compile_graph", fail)
+        failing.setattr(population, "programs_of", lambda *_: defaultdict(dict))
+        outcomes = dict(train_together(jobs(tmp_path / "together", runs, on_notice=notices.append), compiled=True))
     assert notices[0].startswith("trained alone, since 2 runs together could not be compiled ([Errno 28]")
-    monkeypatch.undo()
     assert outcomes == trained_alone(tmp_path / "alone", runs)
     assert bytes_of(tmp_path / "together", 2) == bytes_of(tmp_path / "alone", 2)
 

@@ -171,8 +171,8 @@ def test_differences_halve_with_each_bit(problem):
 # In runs
 
 TINY = {
-    "task": "gym:Goal-v0", "hidden_units": 16, "batch_size": 16, "steps": 120, "eval_every": 60, "eval_episodes": 1,
-    "checkpoint_every": 40, "seed_steps": 20, "fixes": ["all", "stochastic_compensation", "stochastic_targets"],
+    "task": "gym:Goal-v0", "hidden_units": 16, "batch_size": 16, "steps": 80, "eval_every": 40, "eval_episodes": 1,
+    "checkpoint_every": 25, "seed_steps": 20, "fixes": ["all", "stochastic_compensation", "stochastic_targets"],
 }  # fmt: skip
 
 
@@ -180,7 +180,7 @@ def test_interrupted_or_in_a_population_it_leaves_the_same_bytes(tmp_path, uncom
     keys = {**TINY, "algorithm": "d4pg", "atoms": 11, "v_min": -5.0, "v_max": 25.0, "target_every": 1, "tau": 0.1}
     configs = [TrainConfig(**keys, format="e5m3", seed=seed) for seed in range(2)]
     check_together(configs, tmp_path)
-    stopped_and_continued(configs[0], tmp_path / "stopped", at=60)
+    stopped_and_continued(configs[0], tmp_path / "stopped", at=55)
     assert outcome(tmp_path / "stopped") == outcome(tmp_path / "alone0")
 
 

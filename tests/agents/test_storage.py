@@ -253,11 +253,12 @@ def test_in_a_program_in_a_population_or_interrupted_it_leaves_the_same_bytes(tm
         "compensations": "e4m3",
         "target_compensations": "mxfp8_e4m3",
     }
-    runs = [config(seed=seed, storage=keys, fixes=[*PLAIN, "kahan_gradients"], hidden_layers=1) for seed in range(2)]
+    keys = {"storage": keys, "fixes": [*PLAIN, "kahan_gradients"], "hidden_layers": 1, "steps": 480, "eval_every": 240}
+    runs = [config(seed=seed, **keys) for seed in range(2)]
     for i, run in enumerate(runs):
         train(run, tmp_path / f"eager{i}", compiled=False)
     with pytest.raises(Stopped):
-        train(runs[0], tmp_path / "alone", stop=AfterSteps(60), compiled=True)
+        train(runs[0], tmp_path / "alone", stop=AfterSteps(40), compiled=True)
     train(runs[0], tmp_path / "alone", compiled=True)
     notices = []
     jobs = [Job(run, tmp_path / f"together{i}", on_notice=notices.append) for i, run in enumerate(runs)]

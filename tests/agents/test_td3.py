@@ -148,15 +148,15 @@ def test_traced_it_has_the_same_bits(uncompiled):
 
 
 TINY = {
-    "algorithm": "td3", **SMALL, "task": "gym:Goal-v0", "steps": 120, "seed_steps": 20, "eval_every": 60,
-    "eval_episodes": 1, "checkpoint_every": 40,
+    "algorithm": "td3", **SMALL, "task": "gym:Goal-v0", "steps": 80, "seed_steps": 20, "eval_every": 40,
+    "eval_episodes": 1, "checkpoint_every": 25,
 }  # fmt: skip
 
 
 def test_interrupted_or_in_a_population_it_leaves_the_same_bytes(tmp_path, uncompiled):
     configs = [TrainConfig(**TINY, format=name, reward_scale=0.125) for name in ("e5m7", "e5m10")]
     check_together(configs, tmp_path)
-    stopped_and_continued(configs[0], tmp_path / "stopped", at=60)
+    stopped_and_continued(configs[0], tmp_path / "stopped", at=55)
     assert outcome(tmp_path / "stopped") == outcome(tmp_path / "alone0")
 
 
