@@ -226,7 +226,7 @@ def test_stochastic_rounding_draws_from_the_seed(tmp_path):
 
 @pytest.mark.usefixtures("forked_interpreters")
 def test_killed_by_the_operating_system(tmp_path):
-    keys = SMALL | {"steps": 6000, "eval_every": 6000}
+    keys = SMALL | {"steps": 2000, "eval_every": 2000}
     arguments = [json.dumps(keys), str(tmp_path / "run"), str(tmp_path / "never")]
     process = subprocess.Popen([sys.executable, "-c", TRAINING, *arguments])
     try:
@@ -241,7 +241,7 @@ def test_killed_by_the_operating_system(tmp_path):
     assert outcome(tmp_path / "run") == outcome(tmp_path / "straight")
 
 
-LARGER = {"steps": 2000, "eval_every": 500, "hidden_units": 32}
+LARGER = {"steps": 2000, "eval_every": 500, "eval_episodes": 1, "hidden_units": 32}
 
 
 @pytest.fixture(scope="module")
@@ -363,7 +363,7 @@ def test_what_only_looks_at_a_run_does_not_disturb_it(tmp_path, arithmetic):
         looking["observe"] = True
     seen = []
     for name, keys in (("straight", {"eval_every": 1000}), ("looked at", looking)):
-        train(config(**({"steps": 1000} | arithmetic | keys)), tmp_path / name)
+        train(config(**({"steps": 1000, "eval_episodes": 1} | arithmetic | keys)), tmp_path / name)
         training = [without_norms(r) for r in records(tmp_path / name) if r["kind"] == "train"]
         evaluations = [r for r in records(tmp_path / name) if r["kind"] == "eval"]
         found = weights(tmp_path / name)
@@ -407,15 +407,18 @@ def test_a_path_that_is_no_folder(tmp_path):
         train(config(), tmp_path / "file")
 
 
+HALF = {"steps": 3000}
+
+
 @pytest.fixture(scope="module")
 def as_interrupted(tmp_path_factory):
     """A run killed after a checkpoint, for all tests."""
     run = tmp_path_factory.mktemp("interrupted") / "run"
     with pytest.MonkeyPatch.context() as patched:
         interrupter = Interrupter(patched)
-        interrupter.countdown = 500
+        interrupter.countdown = 250
         with pytest.raises(Killed):
-            train(config(), run)
+            train(config(**HALF), run)
     assert (run / "checkpoint.pt").exists()
     return run
 
@@ -429,29 +432,29 @@ def interrupted(as_interrupted, tmp_path):
 def test_checkpoints_are_used(interrupted):
     """Tests of runs that continue would also pass if every continuation began anew."""
     seen = []
-    train(config(), interrupted, seen.append)
+    train(config(**HALF), interrupted, seen.append)
     assert seen[0].step >= 1000
 
 
 def test_what_was_written_after_the_checkpoint_is_cut_off(interrupted):
     with (interrupted / "metrics.jsonl").open("ab") as file:
         file.write(b'{"kind": "train", "st')
-    train(config(), interrupted)
-    train(config(), interrupted.parent / "straight")
+    train(config(**HALF), interrupted)
+    train(config(**HALF), interrupted.parent / "straight")
     assert outcome(interrupted) == outcome(interrupted.parent / "straight")
 
 
 def test_missing_metrics_are_an_error(interrupted):
     (interrupted / "metrics.jsonl").write_bytes((interrupted / "metrics.jsonl").read_bytes()[:40])
     with pytest.raises(FileError, match=r"metrics\.jsonl: has 40 bytes, but \d+ had been written"):
-        train(config(), interrupted)
+        train(config(**HALF), interrupted)
 
 
 def test_a_torn_checkpoint_is_an_error(interrupted):
     path = interrupted / "checkpoint.pt"
     path.write_bytes(path.read_bytes()[:2000])
     with pytest.raises(FileError, match=r"checkpoint\.pt: is damaged"):
-        train(config(), interrupted)
+        train(config(**HALF), interrupted)
 
 
 def test_an_incomplete_checkpoint_is_an_error(interrupted):
@@ -467,22 +470,22 @@ def test_an_incomplete_checkpoint_is_an_error(interrupted):
             damaged["seed_actions"] = 3
         checkpoint.save(path, damaged)
         with pytest.raises(FileError, match="no complete checkpoint of this run"):
-            train(config(), interrupted)
+            train(config(**HALF), interrupted)
 
 
 def test_a_checkpoint_of_another_config_is_an_error(interrupted):
     path = interrupted / "checkpoint.pt"
     state = checkpoint.load(path)
-    checkpoint.save(path, state | {"config": config(seed=8).as_json()})
+    checkpoint.save(path, state | {"config": config(**HALF, seed=8).as_json()})
     with pytest.raises(RunError, match=r"checkpoint\.pt: belongs to another run: seed is 8 there and 0 here"):
-        train(config(), interrupted)
+        train(config(**HALF), interrupted)
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'{"config": 3}'])
 def test_a_damaged_config_is_an_error(interrupted, content):
     (interrupted / "config.json").write_bytes(content)
     with pytest.raises(FileError, match=r"config\.json: is not"):
-        train(config(), interrupted)
+        train(config(**HALF), interrupted)
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'{"status": "done"}'])
