@@ -478,6 +478,25 @@ def test_divergences_of_rollouts_are_those_that_were_measured():
     assert 58 < bf16 / fp16 < 64
 
 
+def test_networks_of_transformers_err_as_in_native_half_precision():
+    page = (DATA.parents[1] / "fidelity.md").read_text(encoding="utf-8")
+    found = pd.read_csv(DATA.with_name("native-models.csv"))
+    assert set(found.groupby(["model", "dtype"])["seed"].nunique()) == {5}
+    assert f"{found['model'].nunique()} kinds of networks" in page
+    for what, row in {
+        "output": "output",
+        "matrices": "gradients of matrices",
+        "vectors": "gradients of vectors",
+    }.items():
+        ratios = found[f"simulated {what}"] / found[f"native {what}"]
+        kinds = ratios.groupby([found["dtype"], found["model"]]).median().groupby("dtype")
+        cells = [
+            f"{kinds.median()[name]:.2f} ({kinds.min()[name]:.2f} to {kinds.max()[name]:.2f})"
+            for name in ("bf16", "fp16")
+        ]
+        assert f"| {row} | {' | '.join(cells)} |\n" in page, cells
+
+
 ENGINES = {
     "batches of 8": "batches of 8 answers",
     "token by token": "token by token, without a cache",
