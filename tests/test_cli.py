@@ -32,11 +32,11 @@ name: tiny
 base:
   task: cartpole_swingup
   action_repeat: 50
-  steps: 8000
+  steps: 4000
   hidden_units: 8
   batch_size: 8
   seed_steps: 10
-  eval_every: 4000
+  eval_every: 2000
   eval_episodes: 1
   checkpoint_every: 500
 grid:
@@ -116,7 +116,7 @@ def test_a_sweep_killed_again_and_again_ends_with_the_same_results(undisturbed, 
         before = checkpoints(out)
         wait_until(lambda: checkpoints(out) != before or sweep.ended() is not None)  # noqa: B023
         assert "starting" in sweep.printed.read_text().splitlines()[0]
-        time.sleep(source.uniform(0, 0.5))
+        time.sleep(source.uniform(0, 0.25))
         if sweep.ended() is not None:
             break  # a fast machine: there is nothing left to interrupt
         os.kill(sweep.pid, deadly)
@@ -184,7 +184,7 @@ def test_dry_run_writes_nothing(undisturbed, tmp_path):
     (tmp_path / "tiny.yaml").write_text(TINY)
     run = roundoff("sweep", "tiny.yaml", "--dry-run", "--no-estimate", "seed=[1, 5]", cwd=tmp_path)
     assert run.returncode == 0
-    assert "4 runs, 32000 environment steps" in run.stdout
+    assert "4 runs, 16000 environment steps" in run.stdout
     assert list(tmp_path.iterdir()) == [tmp_path / "tiny.yaml"]
     run = roundoff("sweep", "tiny.yaml", "--dry-run", "--out", undisturbed, "seed=[1, 5]", cwd=tmp_path)
     assert [line.split()[1] for line in run.stdout.splitlines()[1:5]] == ["done", "waiting", "done", "waiting"]
