@@ -44,7 +44,9 @@ def run(folder, script, **variables):
         pytest.skip("needs a C++ compiler")
     paths = os.pathsep.join([str(HERE), *sys.path])
     # Loops for the CPU are not the subject: without vectors no instructions are tried, which takes seconds a folder.
+    # One program after the other is compiled, without processes that inductor would start for more.
     alone = {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TORCHINDUCTOR_VEC_ISA_OK": "0", "OMP_NUM_THREADS": "1"}
+    alone["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     env = os.environ | alone | {"PYTHONPATH": paths} | variables
     command = [sys.executable, "-W", "ignore::RuntimeWarning", "-c", script]
     done = subprocess.run(command, env=env, cwd=HERE, capture_output=True, text=True, check=False)
