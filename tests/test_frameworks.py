@@ -5,12 +5,18 @@ import re
 import runpy
 import subprocess
 import sys
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
+from bench.networks_in_half import network
+from comparing import same_bits
 
+from roundoff import simulate
 from roundoff.analysis import table
+from roundoff.simulate.native.library import VARIABLE
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/frameworks.md").read_text(encoding="utf-8")
@@ -60,6 +66,33 @@ def test_a_program_prints_what_the_page_shows(name, tmp_path):
         assert re.sub(r"\d+", "0", printed) == re.sub(r"\d+", "0", shown), command
         assert numbers[command] == pytest.approx(float(shown.split()[1]), rel=0.1, nan_ok=True), command
     assert len(numbers) >= 3
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["albert", "gpt2", "llama", "mbart", "mobilebert", "mpt", "olmo", "qwen3"])
+@pytest.mark.parametrize("native", ["0", "1"], ids=["Python", "C++"])
+def test_networks_in_fp32_have_the_bits_of_the_plain_program(name, native, monkeypatch):
+    """Two steps of training, dropout among them; nothing is rounded, and no operation may compute otherwise."""
+    pytest.importorskip("transformers")
+    monkeypatch.setenv(VARIABLE, native)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    def trained(around):
+        model = network(name, 0).train()
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+        draw = torch.Generator().manual_seed(0)
+        for _ in range(2):
+            ids = torch.randint(3, 99, (2, 16), generator=draw)
+            with around:
+                optimizer.zero_grad()
+                model(input_ids=ids, labels=ids).loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+        return list(model.parameters())
+
+    plain, simulated = trained(nullcontext()), trained(simulate("fp32"))
+    assert all(map(same_bits, plain, simulated))
+    assert not all(map(same_bits, plain, trained(simulate("e8m10"))))
 
 
 def test_trl_runs_as_it_is_in_parts():

@@ -480,7 +480,7 @@ def test_divergences_of_rollouts_are_those_that_were_measured():
 
 def test_networks_of_transformers_err_as_in_native_half_precision():
     page = (DATA.parents[1] / "fidelity.md").read_text(encoding="utf-8")
-    found = pd.read_csv(DATA.with_name("native-models.csv"))
+    found = pd.read_csv(DATA.with_name("networks-in-half.csv"))
     assert set(found.groupby(["model", "dtype"])["seed"].nunique()) == {5}
     assert f"{found['model'].nunique()} kinds of networks" in page
     for what, row in {

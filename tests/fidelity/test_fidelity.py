@@ -59,6 +59,23 @@ def test_a_half_precision_program_is_simulated_as_it_runs(name, half):
     assert ulps_apart(numbers, our_numbers, elementwise=program.kind == "elementwise") <= program.ulps
 
 
+def test_layer_normalization_sums_the_gradients_of_its_weight_and_bias_in_half_precision():
+    """PyTorch's kernel on the CPU does; a simulation sums in float32, and rounds once."""
+    draw = torch.Generator().manual_seed(0)
+    x, upstream = (torch.randn(1024, 64, generator=draw).bfloat16() for _ in range(2))
+
+    def gradients(dtype):
+        weight, bias = (torch.ones(64, dtype=dtype).requires_grad_() for _ in range(2))
+        torch.nn.functional.layer_norm(x.to(dtype), (64,), weight, bias).backward(upstream.to(dtype))
+        return weight.grad.double(), bias.grad.double()
+
+    exact, native = gradients(torch.float64), gradients(torch.bfloat16)
+    with simulate("bf16", islands="exact"):
+        ours = gradients(torch.bfloat16)
+    for right, theirs, mine in zip(exact, native, ours, strict=True):
+        assert (theirs - right).norm() > 4 * (mine - right).norm()
+
+
 @HALVES
 @each("name", PROGRAMS)
 def test_a_float32_program_is_simulated_as_the_half_precision_one_runs(name, half):

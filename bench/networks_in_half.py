@@ -1,10 +1,10 @@
 """Networks of ``transformers`` in native half precision, and the same programs simulated: whose errors are larger?
 
-``python -m bench.native_models native-models.csv`` builds small networks with random weights, no file of weights being
-needed, and computes a loss and its gradients three ways: in float64; in float16 or bfloat16 by PyTorch's own kernels;
-and by the same half-precision program inside of a simulation, which computes in float32 and rounds. A row holds, for
-a network, a dtype and a seed, the root mean square distances from float64 of the output, of the gradients of matrices
-and of those of vectors (biases, and the weights of norms). Needs ``transformers``.
+``python -m bench.networks_in_half networks-in-half.csv`` builds small networks with random weights, for which no file
+is needed, and computes a loss and its gradients three ways: in float64; in float16 or bfloat16 by PyTorch's own
+kernels; and by the same half-precision program inside of a simulation, which computes in float32 and rounds. A row
+holds, for a network, a dtype and a seed, the root mean square distances from float64 of the output, of the gradients of
+matrices and of those of vectors (biases, and the weights of norms). Needs ``transformers``.
 """
 
 from __future__ import annotations
@@ -119,5 +119,7 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(f"python -m bench.networks_in_half FILE.csv; got {sys.argv[1:]}")
     torch.set_num_threads(1)
     main(sys.argv[1])
