@@ -14,7 +14,8 @@ from roundoff import ray_cluster
 NAMES = ["RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", ray_cluster._CLUSTERS]
 LISTENING = "0A"
 OWN = """
-import os, sys
+import os, subprocess, sys
+{first}
 sys.path[:0] = [{tests!r}]
 import test_ray_cluster
 from roundoff.sweeps.workers.on_ray import RayExecutor
@@ -24,8 +25,20 @@ executor = RayExecutor(limit=1)
 assert executor._ray.get(executor._ray.remote(lambda: 1).remote()) == 1
 hosts = test_ray_cluster.listening() - before
 folders = [os.stat(path).st_mode & 0o777 for path in test_ray_cluster.folders()]
+stranger = test_ray_cluster.STRANGER.format(address=executor._ray.get_runtime_context().gcs_address)
+environment = {{name: value for name, value in os.environ.items() if not name.startswith("RAY_")}}
+found = subprocess.run([sys.executable, "-c", stranger], capture_output=True, text=True, check=True, env=environment)
 executor.close()
-print(sorted(hosts), folders, test_ray_cluster.folders())
+print(sorted(hosts), folders, test_ray_cluster.folders(), [found.stdout.strip()])
+"""
+STRANGER = """
+from ray._raylet import GcsClient
+from ray.exceptions import AuthenticationError
+try:
+    GcsClient(address={address!r}).internal_kv_keys(b"", namespace=None, timeout=60)
+    print("answered")
+except AuthenticationError:
+    print("refused")
 """
 
 
@@ -74,16 +87,19 @@ def test_what_the_user_has_set_stays(environment):
         assert "RAY_AUTH_TOKEN" not in os.environ
 
 
-def test_nothing_of_it_can_be_reached_from_elsewhere():
+@pytest.mark.parametrize("first", ["", pytest.param("import ray", marks=pytest.mark.slow)], ids=["new", "imported"])
+def test_nothing_of_it_can_be_reached_from_elsewhere(first):
+    """Nor by who has no token, also where Ray was imported before, and has read the variables."""
     pytest.importorskip("ray")
-    own = OWN.format(tests=str(Path(__file__).parent))
+    own = OWN.format(tests=str(Path(__file__).parent), first=first)
     surroundings = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     with tempfile.TemporaryDirectory() as short:  # as names of sockets have to be
         environment = surroundings | {"TMPDIR": short}
         done = subprocess.run([sys.executable, "-c", own], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
-    hosts, folders_, left = eval(done.stdout.splitlines()[-1].replace("] [", "], ["))
+    hosts, folders_, left, stranger = eval(done.stdout.splitlines()[-1].replace("] [", "], ["))
     assert hosts
     assert {host for host, _ in hosts} <= {"0100007F", "0000000000000000FFFF00000100007F"}
     assert folders_ == [stat.S_IRWXU]
     assert left == []
+    assert stranger == ["refused"]
