@@ -5,7 +5,8 @@ The fixture ``forked_interpreters`` (in conftest.py) puts :class:`ForkedInterpre
 A child begins as a new interpreter does: with the descriptors, folder, variables, signals, hooks and modules of user
 programs that one has. Modules of libraries are there already; so a test that is about what a process imports, or about
 variables that are read by an import, leaves the fixture out. So does one whose program changes between two children,
-for it may be imported here already, and one that starts workers of a sweep: forked beside threads, they may hang.
+for it may be imported here already, and one that starts several workers of a sweep: forked beside the thread that
+listens to another one, they may hang.
 """
 
 import atexit
