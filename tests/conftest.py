@@ -36,6 +36,11 @@ settings.load_profile("ours")
 for devices in (torch.cuda, torch.mtia, torch.xpu):
     devices.traceback = SimpleNamespace(format_stack=list)
 
+# PyTorch built with CUDA pretends eight GPUs where there is none and tensors without numbers are made. A first backward
+# pass behind that starts a thread for each, and forks of tests would not have them. Behind this one no threads start.
+if not torch.cuda.is_available():
+    torch.ones((), requires_grad=True).backward()
+
 # Typer makes its commands of functions in each process once, and here for each command that a test runs.
 typer.main.get_command = cache(typer.main.get_command)
 

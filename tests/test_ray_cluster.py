@@ -89,7 +89,7 @@ def test_what_the_user_has_set_stays(environment):
 
 @pytest.mark.parametrize("first", ["", pytest.param("import ray", marks=pytest.mark.slow)], ids=["new", "imported"])
 def test_nothing_of_it_can_be_reached_from_elsewhere(first):
-    """Nor by who has no token, also where Ray was imported before, and has read the variables."""
+    """A stranger without the token is refused, also where Ray was imported before and has read the variables."""
     pytest.importorskip("ray")
     own = OWN.format(tests=str(Path(__file__).parent), first=first)
     surroundings = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
