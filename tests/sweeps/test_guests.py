@@ -38,18 +38,29 @@ def linger(seconds=600):
     time.sleep(seconds)
 
 
-def wait_for_mark():
-    while not list(MARKS.iterdir()):
+def marks():
+    return set(MARKS.iterdir())
+
+
+def wait_for_another_than(before):
+    while marks() <= before:
         time.sleep(0.01)
 
 
+def child():
+    before = marks()
+    multiprocessing.get_context("fork").Process(target=linger).start()
+    wait_for_another_than(before)
+
+
 def daemon():
+    before = marks()
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
             linger()
         os._exit(0)
-    wait_for_mark()
+    wait_for_another_than(before)
 
 
 def enters():
@@ -76,7 +87,7 @@ MISDEEDS = {
     "all descriptors": lambda: os.closerange(0, 4096),
     "alarm": lambda: signal.setitimer(signal.ITIMER_REAL, 600),
     "deaf": lambda: [signal.signal(n, signal.SIG_IGN) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)],
-    "child": lambda: (multiprocessing.get_context("fork").Process(target=linger).start(), wait_for_mark()),
+    "child": child,
     "command": lambda: subprocess.Popen(["sleep", "600"]),
     "daemon": daemon,
     "thread": lambda: threading.Thread(target=endless).start(),
