@@ -126,6 +126,12 @@ PLACES = {name: place for place, name in enumerate([*TOGETHER, *LONG])}
 HERE = Path(__file__).parent
 
 
+@pytest.fixture(scope="session", autouse=True)
+def logs_of_stable_baselines3(tmp_path_factory):
+    """Stable-Baselines3 makes a folder of logs for each agent, which would stay in the system's temporary folder."""
+    os.environ["SB3_LOGDIR"] = str(tmp_path_factory.getbasetemp() / "SB3")
+
+
 @pytest.fixture
 def uncompiled(monkeypatch):
     """Runs the graphs that are traced as they are: compiling is what takes time."""

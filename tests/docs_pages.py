@@ -3,6 +3,7 @@
 import re
 import shlex
 import sys
+import tempfile
 from pathlib import Path
 
 from roundoff.cli import main
@@ -20,8 +21,12 @@ def run_command(line, monkeypatch):
 
 
 def run_page(page, monkeypatch, capsys):
-    """Runs every block in the current folder; yields each with what it shows and what it printed."""
+    """Runs every block in the current folder; yields each with what it shows and what it printed.
+
+    The temporary folders of a page lie in the current folder, too, and go when pytest removes it.
+    """
     names = {"__name__": "page"}
+    monkeypatch.setattr(tempfile, "tempdir", str(Path.cwd()))
     monkeypatch.syspath_prepend(Path.cwd())  # for modules that the page shows
     for language, block, shown in _BLOCK.findall(page.read_text(encoding="utf-8")):
         file = re.match(r"# (\w+\.(?:yaml|py))\n", block)

@@ -3,6 +3,7 @@
 import json
 import math
 import runpy
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,12 +27,13 @@ NOTEBOOKS = sorted((EXAMPLES / "notebooks").glob("*.ipynb"))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook(path):
+def test_a_notebook(path, tmp_path, monkeypatch):
     """A notebook's cells run, one after the other, and say what the text between them says."""
     notebook = json.loads(path.read_text(encoding="utf-8"))
     cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert all(not cell["outputs"] for cell in notebook["cells"] if cell["cell_type"] == "code")  # none is kept in git
     names = {"__name__": path.stem}
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for number, cell in enumerate(cells):
         exec(compile(cell, f"{path.name}, cell {number}", "exec"), names)
     if path.stem == "one-network":
