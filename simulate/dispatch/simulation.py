@@ -24,7 +24,7 @@ from ..policy.rules import OPTIMIZER_STEP, Finfo, Islands, Role, Rule
 from ..presence.bystanders import Bystander
 from ..presence.clipping import Clipping
 from ..presence.decorating import decorated
-from ..presence.draws import Draws
+from ..presence.draws import Draws, RepeatedViews
 from ..presence.entering import Presence, this_thread
 from ..presence.fast_path import FastPath
 from ..presence.finfo import FinfoAnswers, FormatInfo
@@ -130,6 +130,7 @@ class Simulation(Witness):
         follows = policy.depends_on_place or bool(self._watching) or self._names_steps
         stores = bool(self._made_with["stored"])
         self._does_anything = bool(self._watching) or stores or policy != Policy.of("fp32")
+        self._draws_bits = "stochastic" in policy.settings("rounding")
         self._narrows = self._made_with["products"] == "fast" and self._does_anything
         fast = self._narrows and reason_against() is None
         self.products = "fast" if fast else "plain"
@@ -225,6 +226,8 @@ class Simulation(Witness):
                 _finfo.enter()
             if self.policy.names_modules:
                 _fast_path.enter()
+            if self._draws_bits:
+                _repeated_views.enter()
         self.presence.enter(frame, push=needed)
         self._draws.enter()
 
@@ -236,6 +239,8 @@ class Simulation(Witness):
                 _finfo.leave()
             if self.policy.names_modules:
                 _fast_path.leave()
+            if self._draws_bits:
+                _repeated_views.leave()
         if self.places:
             self.places.leave()
 
@@ -484,6 +489,7 @@ def _names_modules() -> bool:
 
 
 _fast_path = FastPath(_names_modules)
+_repeated_views = RepeatedViews()
 
 
 def _modules(root: torch.nn.Module | Sequence[torch.nn.Module]) -> Sequence[torch.nn.Module]:

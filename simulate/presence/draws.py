@@ -1,4 +1,7 @@
-"""Counting stochastic roundings: the random bits of each depend on its number within the step."""
+"""Counting stochastic roundings: the random bits of each depend on its number within the step.
+
+A compiled step counts as many as the same step does in eager mode.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING, final
 
 import torch
+from torch._C import _is_view_replay_enabled, _set_view_replay_enabled
 
 from ...formats import FormatError, RandomBits
 
@@ -125,3 +129,36 @@ class Draws:
     def _mine(self) -> ctypes.Array[ctypes.c_int64]:
         counts: ctypes.Array[ctypes.c_int64] = getattr(self._here, "counts", self._latest)
         return counts
+
+
+class _Here(threading.local):
+    entered = 0
+    """How many blocks this thread is in."""
+    found = False
+    """What PyTorch did before the first of them."""
+
+
+@final
+class RepeatedViews:
+    """Has autograd repeat the views that a program writes to, in threads whose simulation rounds stochastically.
+
+    Behind a write to ``x.view(...)``, autograd makes the derivative of the view anew. In a traced step it repeats the
+    operation; otherwise it calls ``as_strided``, whose backward pass copies the gradient, with a rounding to count. All
+    later roundings of the compiled step would then draw other bits than those of the eager one.
+    """
+
+    def __init__(self) -> None:
+        self._here = _Here()
+
+    def enter(self) -> None:
+        """A simulation that rounds stochastically is entered."""
+        if not self._here.entered:
+            self._here.found = _is_view_replay_enabled()
+            _set_view_replay_enabled(True)
+        self._here.entered += 1
+
+    def leave(self) -> None:
+        """A simulation that rounds stochastically is left."""
+        self._here.entered -= 1
+        if not self._here.entered:
+            _set_view_replay_enabled(self._here.found)

@@ -82,6 +82,8 @@ NAMES: dict[str, PrivateName] = {
     "torch.utils._pytree": PrivateName(SIMULATIONS, "walks through lists, tuples and dicts of tensors", _FAILS),
     # Autograd, functional transforms, special tensors.
     "torch._C._are_functorch_transforms_active": PrivateName(FORMATS, "tells whether torch.func transforms", _FAILS),
+    "torch._C._is_view_replay_enabled": PrivateName(SIMULATIONS, "tells whether autograd repeats views", _FAILS),
+    "torch._C._set_view_replay_enabled": PrivateName(SIMULATIONS, "has autograd repeat views", _FAILS),
     "torch._C._functorch": PrivateName(FORMATS, "tells and unwraps tensors that torch.func has wrapped", _FAILS),
     "torch._is_functional_tensor": PrivateName(FORMATS, "tells tensors without memory", "rounding fails"),
     "torch._prims_common.compute_elementwise_output_strides": PrivateName(

@@ -6,6 +6,8 @@ import pytest
 import torch
 from comparing import same_bits
 from random_programs import Program
+from torch._C import _is_view_replay_enabled
+from torch.autograd.grad_mode import _force_original_view_tracking
 from torch.fx import Interpreter
 
 import roundoff
@@ -226,3 +228,49 @@ def test_products_written_to_a_transposed_tensor_are_left_to_pytorch():
     with pytest.warns(CompileWarning, match="other bits: aten.addmm_.default writes to a tensor"):
         found = program(x, y)
     assert same_bits(found, step(x, y))
+
+
+def through_a_flat_view(x, y):
+    flat = (x * y).flatten()
+    flat.mul_(1.1)
+    return (flat * 0.7).square().sum()
+
+
+def through_a_transposed_view(x, y):
+    turned = (x @ y.t()).t()
+    turned.add_(0.3)
+    return (turned * turned.detach()).sum()
+
+
+def through_a_view_of_a_view(x, y):
+    part = (x * y)[1:].unflatten(1, (2, -1)).movedim(0, 2)
+    part.relu_()
+    return (part * 1.7).sum()
+
+
+@pytest.mark.parametrize("loss", [through_a_flat_view, through_a_transposed_view, through_a_view_of_a_view])
+def test_derivatives_of_views_that_were_written_to_draw_the_same_bits(loss, uncompiled):
+    def step(x, y):
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(loss(x, y), x)[0] * 1.3
+
+    x, y = (torch.randn(6, 8, generator=torch.Generator().manual_seed(i)) for i in (1, 2))
+    with simulate("e8m7", rounding="stochastic"):
+        expected = step(x, y)
+    found = roundoff.compile(step, simulate("e8m7", rounding="stochastic"))(x, y)
+    assert same_bits(found, expected)
+
+
+def test_autograd_repeats_views_in_stochastic_blocks_alone():
+    outer, inner = simulate("e8m7", rounding="stochastic"), simulate("e5m2", rounding="stochastic")
+    with simulate("e8m7"):
+        assert not _is_view_replay_enabled()
+        with outer:
+            with inner:
+                assert _is_view_replay_enabled()
+            assert _is_view_replay_enabled()
+        assert not _is_view_replay_enabled()
+    with _force_original_view_tracking(True):
+        with pytest.raises(ZeroDivisionError), outer:
+            _ = 1 / 0
+        assert _is_view_replay_enabled()
