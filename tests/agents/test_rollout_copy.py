@@ -31,13 +31,18 @@ GOAL = {
     "algorithm": "ppo", "task": "gym:Goal-v0", "hidden_units": 16, "horizon": 40, "batch_size": 20, "epochs": 2,
     "steps": 240, "eval_every": 120, "eval_episodes": 1, "checkpoint_every": 100,
 }  # fmt: skip
+BREAKOUT = {
+    "algorithm": "a2c", "task": "minatar:breakout", "hidden_units": 16, "environments": 2, "horizon": 20,
+    "batch_size": 40, "steps": 200, "eval_every": 200, "eval_episodes": 1,
+}  # fmt: skip
 OBSERVATION, ACTION, STEPS, ENVIRONMENTS = 5, 3, 12, 2
+PLANES = (4, 10, 10)
 
 
-def make(*, discrete=True, algorithm=A2C, **keys):
+def make(*, discrete=True, algorithm=A2C, shape=(OBSERVATION,), **keys):
     name = algorithm.__name__.lower()
     sizes = SimpleNamespace(
-        observation_size=OBSERVATION, observation_shape=(OBSERVATION,), action_size=ACTION, discrete=discrete
+        observation_size=math.prod(shape), observation_shape=shape, action_size=ACTION, discrete=discrete
     )
     count = STEPS * ENVIRONMENTS
     given = {"hidden_units": 16, "environments": ENVIRONMENTS, "horizon": STEPS, "batch_size": count}
@@ -48,10 +53,10 @@ def make(*, discrete=True, algorithm=A2C, **keys):
     return agent
 
 
-def random_rollout(agent):
+def random_rollout(agent, width=OBSERVATION):
     generator = torch.Generator().manual_seed(0)
     n = STEPS * ENVIRONMENTS
-    observations = round(torch.randn(n, OBSERVATION, generator=generator).to(agent.dtype), agent.format)
+    observations = round(torch.randn(n, width, generator=generator).to(agent.dtype), agent.format)
     last = torch.rand(n, 1, generator=generator) < 0.2
     actions = agent.act(observations, deterministic=False)
     return observations, actions, last
@@ -59,6 +64,16 @@ def random_rollout(agent):
 
 @each("keys", [CARTPOLE, GOAL | {"format": "e5m10"}])
 def test_in_the_arithmetic_of_the_learner_no_bit_changes(tmp_path_factory, keys):
+    assert_no_bit_changes(tmp_path_factory, keys)
+
+
+def test_in_the_arithmetic_of_the_learner_no_bit_changes_for_planes(tmp_path_factory):
+    pytest.importorskip("minatar")
+    for keys in (BREAKOUT, BREAKOUT | {"format": "e5m10"}):
+        assert_no_bit_changes(tmp_path_factory, keys)
+
+
+def assert_no_bit_changes(tmp_path_factory, keys):
     place = tmp_path_factory.mktemp("runs")
     own = {"format": keys.get("format", "fp32")}
     for name, more in (("plain", {}), ("copied", {"rollouts": own})):
@@ -72,13 +87,13 @@ def test_in_the_arithmetic_of_the_learner_no_bit_changes(tmp_path_factory, keys)
     assert max(found) < (1e-5 if "format" in keys else 1e-12)
 
 
-@each("discrete", [True, False])
+@each(("discrete", "shape"), [(True, (OBSERVATION,)), (False, (OBSERVATION,)), (True, PLANES)])
 @each("quantization", ["e5m2", "int8", {"weights": "e4m3"}])
-def test_weights_and_distances_are_those_of_each_sequence_by_itself(discrete, quantization):
+def test_weights_and_distances_are_those_of_each_sequence_by_itself(discrete, shape, quantization):
     for correction in ("token", "token-truncate", "token-mask", "sequence", "sequence-truncate", "sequence-mask"):
         keys = {"format": quantization, "correction": correction, "threshold": 1.2, "least": 0.7}
-        agent = make(discrete=discrete, rollouts=keys)
-        observations, actions, last = random_rollout(agent)
+        agent = make(discrete=discrete, shape=shape, rollouts=keys)
+        observations, actions, last = random_rollout(agent, math.prod(shape))
         with torch.no_grad():
             log_prob = agent.policy.log_prob(agent.outputs(observations), actions)
             weights = agent.rollouts.judge(observations, actions, log_prob, last)
