@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch._ops import OpOverload
+    from torch._subclasses.fake_tensor import FakeTensor
     from torch.fx import GraphModule, Node
 
 _aten = torch.ops.aten
@@ -43,9 +44,26 @@ class RandomCall(NamedTuple):
     kwargs: dict[str, Any]
 
     def __call__(self) -> torch.Tensor:
-        """Draws."""
-        numbers: torch.Tensor = self.operation(*self.args, **self.kwargs)
+        """Draws.
+
+        Masks of dropout are drawn in place, as by the eager step. It depends on the processor whether they are drawn in
+        the order of memory or of axes.
+        """
+        numbers: torch.Tensor
+        if self.operation is _aten.bernoulli.p:
+            like, *probability = self.args
+            numbers = like.new_empty_strided(like.shape, like.stride()).bernoulli_(*probability, **self.kwargs)
+        else:
+            numbers = self.operation(*self.args, **self.kwargs)
         return numbers
+
+    def stand_in(self, found: FakeTensor) -> torch.Tensor:
+        """A tensor without numbers that lies as what is drawn; ``found``: as the graph has it."""
+        if self.operation is not _aten.bernoulli.p:
+            return found
+        with found.fake_mode:
+            like = self.args[0]
+            return torch.empty_strided(like.shape, like.stride(), dtype=found.dtype, device=found.device)
 
 
 _one_at_a_time = RLock()
@@ -116,14 +134,16 @@ def drawn_before(graph: GraphModule, set_by: list[str]) -> tuple[list[RandomCall
             " and a compiled one would draw them in another order; draw them outside, and pass them as arguments"
         )
     blind = [node for node in drawing if node not in seeing]
-    draws, stand_ins = [], []
+    draws: list[RandomCall] = []
+    stand_ins: list[torch.Tensor] = []
     last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
     for number, node in enumerate(blind):
-        draws.append(RandomCall(node.target, *map_arg((node.args, node.kwargs), _like)))
-        stand_ins.append(node.meta["val"])
+        call = RandomCall(node.target, *map_arg((node.args, node.kwargs), _like))
+        draws.append(call)
+        stand_ins.append(call.stand_in(node.meta["val"]))
         with graph.graph.inserting_after(last):
             last = graph.graph.placeholder(f"drawn_{number}")
-        last.meta["val"] = node.meta["val"]
+        last.meta["val"] = stand_ins[-1]
         node.replace_all_uses_with(last)
         graph.graph.erase_node(node)
     graph.recompile()

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     Stride = tuple[int, ...]
 
 _PLAIN = (int, float, complex, str, type(None), torch.dtype, torch.layout, torch.memory_format)
+_VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)  # noqa: SLF001  its only name
+"""Views whose strides PyTorch describes wrongly: a kernel lays its results by strides along axes of one number, too."""
 _LARGEST = 1 << 26
 """A kernel with more numbers than these among its operands is not run; PyTorch's description has to do."""
 
@@ -76,6 +78,8 @@ class LayoutMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         if self.runs_step and func is torch.ops.aten.mkldnn_rnn_layer.default and torch.is_grad_enabled():
             raise OtherBitsError("PyTorch's kernel of an LSTM layer has others where gradients are recorded")
         result = super().dispatch(func, types, args, kwargs or {})
+        if func in _VIEWS:
+            return self._viewed(types, args[0], result)
         if not isinstance(func, OpOverload) or not _lays_out(func):
             return result
         given, structure = tree_flatten((tuple(args), _without_device(kwargs or {})))
@@ -84,6 +88,19 @@ class LayoutMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             return result
         strides = _strides(func, structure, operands)
         return result if strides is None else self._with(result, strides)
+
+    def _viewed(self, types: Sequence[type], x: Any, result: Any) -> Any:
+        """A view with the strides that PyTorch's own code gives it, also along axes of one number.
+
+        Raises:
+            RuntimeError: PyTorch refuses it, too: the axes cannot be viewed so.
+        """
+        with _disable_current_modes():
+            own = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta").view(result.shape)
+        if own.stride() == result.stride():
+            return result
+        place = (x, own.shape, own.stride(), x.storage_offset())
+        return super().dispatch(torch.ops.aten.as_strided.default, types, place)
 
     def _with(self, result: Any, strides: Sequence[Stride | None]) -> Any:
         """Results with these strides, where they have others."""

@@ -9,6 +9,7 @@ from random_programs import Program
 from torch._C import _is_view_replay_enabled
 from torch.autograd.grad_mode import _force_original_view_tracking
 from torch.fx import Interpreter
+from torch.nn.functional import dropout, interpolate
 
 import roundoff
 from roundoff import CompileWarning, Policy, simulate
@@ -274,3 +275,46 @@ def test_autograd_repeats_views_in_stochastic_blocks_alone():
         with pytest.raises(ZeroDivisionError), outer:
             _ = 1 / 0
         assert _is_view_replay_enabled()
+
+
+def drawing(x):
+    return [
+        dropout(x * 1.1, 0.4), dropout(x / 3, 0.4, inplace=True), (x + 1).bernoulli_(0.3), torch.bernoulli(x, 0.3),
+        x[:, ::2].clone().bernoulli_(0.6), torch.rand_like(x), (x * 2).normal_(), torch.rand(3),
+    ]  # fmt: skip
+
+
+def test_random_numbers_are_those_of_the_eager_step_however_tensors_lie():
+    """A mask of dropout lies as its tensor does; it is drawn in the order in which the processor draws it."""
+    flat = torch.randn(2, 6, 5, 4, generator=torch.Generator().manual_seed(1))
+    tensors = [flat, flat.contiguous(memory_format=torch.channels_last), flat.permute(3, 1, 0, 2)]
+    eager, other = (simulate("e8m7", rounding="stochastic") for _ in range(2))
+    program = roundoff.compile(drawing, other)
+    for x in tensors:
+        torch.manual_seed(3)
+        with eager:
+            expected = drawing(x), drawing(x)
+        torch.manual_seed(3)
+        found = program(x), program(x)
+        for mine, theirs in zip(found, expected, strict=True):
+            assert all(map(same_bits, mine, theirs))
+            assert [y.stride() for y in mine] == [y.stride() for y in theirs]
+    assert program.reason is None
+
+
+def test_views_have_the_strides_of_pytorch_along_axes_of_one_number(uncompiled):
+    """Positions of an image, learned in one row and scaled: a kernel takes the layout of its result from strides."""
+
+    def step(positions):
+        image = positions[:, 1:-3].transpose(1, 2).view(1, 8, 6, 6)
+        scaled = interpolate(image, size=(4, 4), mode="bicubic", align_corners=False)
+        return scaled, scaled.flatten(2).transpose(1, 2).contiguous() * 1.1
+
+    positions = torch.randn(1, 40, 8, generator=torch.Generator().manual_seed(1))
+    with simulate("e8m7", rounding="stochastic") as eager:
+        expected = step(positions)
+    program = roundoff.compile(step, simulate("e8m7", rounding="stochastic"))
+    found = program(positions)
+    assert all(map(same_bits, found, expected))
+    assert [y.stride() for y in found] == [y.stride() for y in expected]
+    assert program.simulation.draws == eager.draws
