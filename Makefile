@@ -47,9 +47,10 @@ sweep: $(INSTALLED)
 	@cd $(ROOT) && $(BIN)/roundoff plot results/significand-quick
 	@cd $(ROOT) && $(BIN)/roundoff against results/significand-quick
 
-# What lint finds is printed as it is found, beside the tests; both must pass.
+# What lint finds is printed as it is found, beside the tests; both must pass. The types that the code is checked against
+# are those of the constrained PyTorch: with another version the tests run alone.
 test: $(INSTALLED)
-	@+$(MAKE) --no-print-directory --jobs 2 lint tests-alone
+	@+$(MAKE) --no-print-directory --jobs 2 $(if $(filter-out $(CONSTRAINED),$(TORCH)),,lint) tests-alone
 
 # As many processes as WORKERS; 2 suit two cores.
 WORKERS ?= 2
