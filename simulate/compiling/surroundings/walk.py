@@ -150,11 +150,14 @@ class Walk:
     def _tensor(self, x: torch.Tensor, path: str) -> None:
         if any(getattr(x, hooks, None) for hooks in _HOOKS):
             raise FormatError(f"{path} has hooks, which a program would not call")
+        if x.layout is not torch.strided:
+            raise FormatError(f"{path} is {x.layout}, and tensors around a step must be dense")
         self._part(path, torch.Tensor)
 
     def _tuple(self, value: tuple[Any, ...], path: str, slot: Slot | None) -> None:
-        self._part(path, (type(value), len(value)))
-        for i, item in enumerate(value):
+        items = tuple.__getitem__(value, slice(None))  # whatever a class of its own says of its length and items
+        self._part(path, (type(value), len(items)))
+        for i, item in enumerate(items):
             self.visit(item, f"{path}[{i}]", slot)
 
     def _looker(self, value: Any) -> Callable[[Any, str, Slot | None], None] | None:
@@ -245,8 +248,9 @@ class Walk:
             if _is_filled(cell) and self._is_new(cell, name):
                 self.found.watch.cell(cell)
                 self.visit(cell.cell_contents, name, Slot(name, cell))
-        globals_used = sorted(used & function.__globals__.keys())
-        self._some(function.__globals__, globals_used, "", growing=True)
+        if function.__globals__.get("__name__") not in self._libraries:  # else a wrapper, such as that of an
+            globals_used = sorted(used & function.__globals__.keys())  # optimizer's step: what it wraps it closes over
+            self._some(function.__globals__, globals_used, "", growing=True)
         defaults = (function.__defaults__, function.__kwdefaults__)
         self.visit(defaults, f"{path}'s defaults")
 
