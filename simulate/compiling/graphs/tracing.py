@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from contextlib import contextmanager
+from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
@@ -165,6 +166,23 @@ class _Run:
 
 
 @contextmanager
+def _dispatching_as_before() -> Iterator[None]:
+    """Errors in the block leave the thread's dispatcher as it was.
+
+    PyTorch's text for a tensor holds a guard that its frame frees. In forward mode that comes after others have been
+    left, and would leave the thread without autograd.
+    """
+    included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()  # noqa: SLF001  public nowhere
+    with torch._C._ForceDispatchKeyGuard(included, excluded):  # noqa: SLF001  public nowhere
+        try:
+            yield
+        except Exception as error:
+            if not is_of_the_step(error):
+                clear_frames(error.__traceback__)
+            raise
+
+
+@contextmanager
 def _foreach_as_eagerly() -> Iterator[None]:
     """For the block, functions of PyTorch's run stand-ins through operations on lists where they do so with tensors."""
     _foreach_supported_types.append(FakeTensor)
@@ -208,7 +226,7 @@ def trace(
     readings = Readings(numbers, real, len(real) - len(tensors))
     run = _Run(step, simulation, formats, readings, whole)
     try:
-        with stand_ins:
+        with _dispatching_as_before(), stand_ins:
             with settings_of_the_generator() as set_by:
                 with_writes = make_fx(run)(*leaves_of_autograd)
             stand_ins.runs_step = False

@@ -49,8 +49,8 @@ NAMES: dict[str, PrivateName] = {
     "torch._C.DispatchKey": PrivateName(SIMULATIONS, "runs operators that take functions, and attention", _FAILS),
     "torch._C._ForceDispatchKeyGuard": PrivateName(
         SIMULATIONS,
-        "takes the layer kernel of transformers apart outside of autograd",
-        "primitive granularity fails there",
+        "takes the layer kernel of transformers apart outside of autograd, and puts autograd back after a failed trace",
+        "primitive granularity fails there, and so do compiled steps",
     ),
     "torch._C._dispatch_tls_local_exclude_set": PrivateName(SIMULATIONS, "as above: what is excluded", "as above"),
     "torch._C._dispatch_tls_local_include_set": PrivateName(SIMULATIONS, "as above: what is included", "as above"),

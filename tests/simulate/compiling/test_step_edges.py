@@ -112,6 +112,16 @@ def test_errors_of_the_step_itself_are_its_own():
         roundoff.compile(lambda x: x / (1 // 0), simulate("e5m4"))(line())
 
 
+def test_a_step_in_forward_mode_that_cannot_be_traced_leaves_autograd_at_work():
+    network = torch.nn.Linear(6, 2)
+    jacobian = torch.autograd.functional.jacobian
+    with pytest.raises(FormatError, match="cannot be traced"):
+        roundoff.compile(lambda x: jacobian(network, x, vectorize=True, strategy="forward-mode"), simulate("e5m4"))(
+            line()
+        )
+    assert network(line()).requires_grad
+
+
 def test_arguments_that_share_memory_in_a_later_call(uncompiled):
     program = roundoff.compile(lambda x, y: x.add_(y), simulate("e5m4"))
     x, y = line(), line()
