@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
@@ -12,7 +12,8 @@ import torch
 from torch._guards import TracingContext, tracing
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.proxy_tensor import TorchFunctionMetadataMode, make_fx
+from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporarily
 from torch.utils._foreach_utils import _foreach_supported_types
 from torch.utils._pytree import TreeSpec, tree_flatten
 
@@ -138,7 +139,7 @@ class _Run:
         """Gives what does not lie in the memory of arguments, and what was read."""
         rest = list(given[self.of_formats.stop :])
         as_given = layouts(rest)
-        with _foreach_as_eagerly(), self._readings.recording(), NumbersAsTensors():  # type: ignore[no-untyped-call]
+        with _functions_as_eagerly(), _foreach_as_eagerly(), self._readings.recording(), NumbersAsTensors():  # type: ignore[no-untyped-call]
             result = self._step(rest) if self._simulation is None else self._simulated(self._simulation, given, rest)
         check_kept(rest, as_given)
         leaves, spec = tree_flatten(() if result is None else result)
@@ -180,6 +181,14 @@ def _dispatching_as_before() -> Iterator[None]:
             if not is_of_the_step(error):
                 clear_frames(error.__traceback__)
             raise
+
+
+@contextmanager
+def _functions_as_eagerly() -> Iterator[None]:
+    """For the block, no mode of tracing sees functions of PyTorch's: modules would take another way where one does."""
+    modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    with _pop_mode_temporarily() if modes and isinstance(modes[-1], TorchFunctionMetadataMode) else nullcontext():
+        yield
 
 
 @contextmanager

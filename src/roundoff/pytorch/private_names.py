@@ -139,6 +139,12 @@ NAMES: dict[str, PrivateName] = {
     "torch.utils._foreach_utils._foreach_supported_types": PrivateName(
         COMPILED, "has optimizers step stand-ins by operations on lists, as they step tensors", _EAGER
     ),
+    "torch.overrides._get_current_function_mode_stack": PrivateName(
+        COMPILED, "tells whether tracing looks at functions", _EAGER
+    ),
+    "torch.overrides._pop_mode_temporarily": PrivateName(
+        COMPILED, "has it not do so: modules would take another way", _EAGER
+    ),
     "torch._inductor.async_compile": PrivateName(COMPILED, "compiles the loops of a program together", _EAGER),
     "torch._inductor.codecache": PrivateName(COMPILED, "loads loops; keeps headers in our folder", _EAGER),
     "torch._inductor.codegen.cpp.CppVecOverrides": PrivateName(

@@ -6,7 +6,7 @@ from networks import NETWORKS, Convolutional, Draw, Graph, Mixture, Recurrent, T
 from torch import fx, optim
 
 import roundoff
-from roundoff import CompileWarning, Policy, Rule, simulate
+from roundoff import CompileWarning, FormatError, Policy, Rule, simulate
 from roundoff.simulate.compiling.graphs.functional import functional
 from roundoff.simulate.compiling.refusals import OtherBitsError
 
@@ -162,6 +162,36 @@ def test_the_kernel_of_an_lstm_layer_that_does_not_learn_is_compiled(uncompiled)
         expected = step(x)
     torch.testing.assert_close(program(x), expected, rtol=0, atol=0)
     assert program.reason is None
+
+
+def encoder_in_evaluation(mask):
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    encoder = torch.nn.TransformerEncoder(layer, 2).eval()
+
+    def step(x):
+        with torch.no_grad():
+            return encoder(x, src_key_padding_mask=mask) * 2
+
+    return step
+
+
+@pytest.mark.parametrize("name", ["fp32", "e5m7"])
+def test_an_encoder_in_evaluation_is_one_kernel_where_it_is_one_eagerly(name):
+    x = torch.linspace(-1, 1.3, 80).sin().view(2, 5, 8)
+    step = encoder_in_evaluation(None)
+    with simulate(name):
+        expected = step(x)
+    program = roundoff.compile(step, simulate(name))
+    assert torch.equal(program(x), expected)
+    assert program.reason is None
+
+
+def test_an_encoder_that_packs_padded_sequences_is_refused():
+    """Eagerly it leaves zeros in padded places, where another way would leave numbers."""
+    mask = torch.arange(5) >= torch.tensor([[5], [3]])
+    with pytest.raises(FormatError, match=r"cannot be traced.*NestedTensor"):
+        roundoff.compile(encoder_in_evaluation(mask), simulate("fp32"))(torch.ones(2, 5, 8))
 
 
 @pytest.mark.parametrize("training", [True, False])
