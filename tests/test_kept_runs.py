@@ -587,7 +587,7 @@ def test_learning_from_unlike_rollouts_is_what_the_kept_runs_say(file):
     assert table in (DATA.parents[1] / "rollouts.md").read_text(encoding="utf-8"), table
 
 
-LONG_SEEDS = 8
+LONG_SEEDS = 16
 
 
 def table_of_long_learning():
@@ -619,9 +619,9 @@ def table_of_long_learning():
 def test_long_learning_from_unlike_rollouts_is_what_was_measured():
     runs = pd.read_csv(DATA.with_name("reasoning-long.csv"))
     means = runs[runs["step"] == 200].groupby("case")[["reward", "unrounded"]].mean().loc["e5m2 rollouts"]
-    assert (round(means["reward"], 3), round(means["unrounded"], 3)) == (0.635, 0.668)
+    assert (round(means["reward"], 3), round(means["unrounded"], 3)) == (0.580, 0.612)
     later = runs[runs["step"] >= 1000].groupby("case")[["reward", "unrounded"]].mean()
     apart = (later["reward"] - later["unrounded"]).round(3)
-    assert (apart["e5m2 rollouts"], apart["e5m2 rollouts, sequence-mask"]) == (0.003, -0.019)
+    assert (apart["e5m2 rollouts"], apart["e5m2 rollouts, sequence-mask"]) == (0.003, -0.020)
     table = table_of_long_learning()
     assert table in (DATA.parents[1] / "rollouts.md").read_text(encoding="utf-8"), table
