@@ -19,10 +19,8 @@ from ....formats import FormatError
 from ...shadow.widening import left_to_chance
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from torch._ops import OpOverload
-    from torch._subclasses.fake_tensor import FakeTensor
     from torch.fx import GraphModule, Node
 
 _aten = torch.ops.aten
@@ -39,31 +37,21 @@ _BLIND_OVERLOADS = {_aten.bernoulli.p, _aten.normal.float_float}
 class RandomCall(NamedTuple):
     """A call that draws random numbers, and looks at none."""
 
-    operation: OpOverload
+    draw: Callable[..., torch.Tensor]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
     def __call__(self) -> torch.Tensor:
-        """Draws.
+        """Draws."""
+        return self.draw(*self.args, **self.kwargs)
 
-        Masks of dropout are drawn in place, as by the eager step. It depends on the processor whether they are drawn in
-        the order of memory or of axes.
-        """
-        numbers: torch.Tensor
-        if self.operation is _aten.bernoulli.p:
-            like, *probability = self.args
-            numbers = like.new_empty_strided(like.shape, like.stride()).bernoulli_(*probability, **self.kwargs)
-        else:
-            numbers = self.operation(*self.args, **self.kwargs)
-        return numbers
 
-    def stand_in(self, found: FakeTensor) -> torch.Tensor:
-        """A tensor without numbers that lies as what is drawn; ``found``: as the graph has it."""
-        if self.operation is not _aten.bernoulli.p:
-            return found
-        with found.fake_mode:
-            like = self.args[0]
-            return torch.empty_strided(like.shape, like.stride(), dtype=found.dtype, device=found.device)
+def _mask(like: torch.Tensor, p: float, generator: None = None) -> torch.Tensor:
+    """A mask of dropout, which lies as ``like`` does.
+
+    It is drawn in place, as by the eager step: in the order of memory or of axes, which depends on the processor.
+    """
+    return like.new_empty_strided(like.shape, like.stride()).bernoulli_(p, generator=generator)
 
 
 _one_at_a_time = RLock()
@@ -134,13 +122,13 @@ def drawn_before(graph: GraphModule, set_by: list[str]) -> tuple[list[RandomCall
             " and a compiled one would draw them in another order; draw them outside, and pass them as arguments"
         )
     blind = [node for node in drawing if node not in seeing]
-    draws: list[RandomCall] = []
-    stand_ins: list[torch.Tensor] = []
+    draws, stand_ins = [], []
     last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
     for number, node in enumerate(blind):
-        call = RandomCall(node.target, *map_arg((node.args, node.kwargs), _like))
-        draws.append(call)
-        stand_ins.append(call.stand_in(node.meta["val"]))
+        is_mask = node.target is _aten.bernoulli.p
+        draws.append(RandomCall(_mask if is_mask else node.target, *map_arg((node.args, node.kwargs), _like)))
+        drawn = (node.args[0] if is_mask else node).meta["val"]
+        stand_ins.append(drawn.new_empty_strided(drawn.shape, drawn.stride()))
         with graph.graph.inserting_after(last):
             last = graph.graph.placeholder(f"drawn_{number}")
         last.meta["val"] = stand_ins[-1]

@@ -69,7 +69,9 @@ class _Replay(Interpreter):
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         if target in _VIEWS:
             return _VIEWS[target](*args, **kwargs)
-        if target is _aten.bernoulli.p:  # which is laid out afresh; behind this, one of another layout was in place
+        if target is _aten.bernoulli.p:
+            # Behind functionalization, bernoulli_ has this name, too. Its operand tells how the mask lies; this one's
+            # result is contiguous, however the operand lies.
             args = (args[0].new_empty(args[0].shape), *args[1:])
         if _is_taken_apart(target):
             return call_kernel(target, args, kwargs, lambda _: None)

@@ -248,8 +248,9 @@ class Walk:
             if _is_filled(cell) and self._is_new(cell, name):
                 self.found.watch.cell(cell)
                 self.visit(cell.cell_contents, name, Slot(name, cell))
-        if function.__globals__.get("__name__") not in self._libraries:  # else a wrapper, such as that of an
-            globals_used = sorted(used & function.__globals__.keys())  # optimizer's step: what it wraps it closes over
+        # A library's wrapper, such as that of an optimizer's step, closes over the function that it wraps.
+        if function.__globals__.get("__name__") not in self._libraries:
+            globals_used = sorted(used & function.__globals__.keys())
             self._some(function.__globals__, globals_used, "", growing=True)
         defaults = (function.__defaults__, function.__kwdefaults__)
         self.visit(defaults, f"{path}'s defaults")
