@@ -130,7 +130,7 @@ class Simulation(Witness):
         follows = policy.depends_on_place or bool(self._watching) or self._names_steps
         stores = bool(self._made_with["stored"])
         self._does_anything = bool(self._watching) or stores or policy != Policy.of("fp32")
-        self._draws_bits = "stochastic" in policy.settings("rounding")
+        self._rounds_stochastically = "stochastic" in policy.settings("rounding")
         self._narrows = self._made_with["products"] == "fast" and self._does_anything
         fast = self._narrows and reason_against() is None
         self.products = "fast" if fast else "plain"
@@ -226,8 +226,7 @@ class Simulation(Witness):
                 _finfo.enter()
             if self.policy.names_modules:
                 _fast_path.enter()
-            if self._draws_bits:
-                _repeated_views.enter()
+            _repeated_views.enter(stochastic=self._rounds_stochastically)
         self.presence.enter(frame, push=needed)
         self._draws.enter()
 
@@ -239,8 +238,7 @@ class Simulation(Witness):
                 _finfo.leave()
             if self.policy.names_modules:
                 _fast_path.leave()
-            if self._draws_bits:
-                _repeated_views.leave()
+            _repeated_views.leave()
         if self.places:
             self.places.leave()
 

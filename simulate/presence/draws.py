@@ -131,34 +131,24 @@ class Draws:
         return counts
 
 
-class _Here(threading.local):
-    entered = 0
-    """How many blocks this thread is in."""
-    found = False
-    """What PyTorch did before the first of them."""
-
-
 @final
-class RepeatedViews:
-    """Has autograd repeat the views that a program writes to, in threads whose simulation rounds stochastically.
+class RepeatedViews(threading.local):
+    """Has autograd repeat the views that a program writes to, where this thread's simulation rounds stochastically.
 
     Behind a write to ``x.view(...)``, autograd makes the derivative of the view anew. In a traced step it repeats the
     operation; otherwise it calls ``as_strided``, whose backward pass copies the gradient, with a rounding to count. All
-    later roundings of the compiled step would then draw other bits than those of the eager one.
+    later roundings of the compiled step would then draw other bits than those of the eager one. Blocks that round
+    otherwise, or not at all, keep the way of the plain program.
     """
 
     def __init__(self) -> None:
-        self._here = _Here()
+        self._found: list[bool] = []
 
-    def enter(self) -> None:
-        """A simulation that rounds stochastically is entered."""
-        if not self._here.entered:
-            self._here.found = _is_view_replay_enabled()
-            _set_view_replay_enabled(True)
-        self._here.entered += 1
+    def enter(self, *, stochastic: bool) -> None:
+        """A block of a simulation begins."""
+        self._found.append(_is_view_replay_enabled())
+        _set_view_replay_enabled(stochastic or self._found[0])
 
     def leave(self) -> None:
-        """A simulation that rounds stochastically is left."""
-        self._here.entered -= 1
-        if not self._here.entered:
-            _set_view_replay_enabled(self._here.found)
+        """The block ends."""
+        _set_view_replay_enabled(self._found.pop())

@@ -269,12 +269,17 @@ def test_autograd_repeats_views_in_stochastic_blocks_alone():
         with outer:
             with inner:
                 assert _is_view_replay_enabled()
+            for plain in (roundoff.exact(), simulate("e5m2")):
+                with plain:
+                    assert not _is_view_replay_enabled()
             assert _is_view_replay_enabled()
         assert not _is_view_replay_enabled()
     with _force_original_view_tracking(True):
         with pytest.raises(ZeroDivisionError), outer:
             _ = 1 / 0
         assert _is_view_replay_enabled()
+        with simulate("e5m2"):  # the program has asked for it
+            assert _is_view_replay_enabled()
 
 
 def drawing(x):
