@@ -103,6 +103,32 @@ def test_grpo_clips_the_ratio_and_begins_along_the_policy_gradient():
     assert torch.allclose(gradient(old + 0.1, 0.2)[1], plain * math.exp(-0.1), rtol=1e-4, atol=1e-7)
 
 
+def test_means_over_hundred_steps_are_those_of_what_ended_runs_have_logged(tmp_path):
+    means = runpy.run_path(str(EXAMPLES / "reasoning" / "means.py"))["means"]
+    runs = [("b", 1, "b1"), ("a", 0, "a0"), ("b", 0, "b0"), ("a", 1, "not begun"), ("b", 2, "not ended")]
+    listed = [{"case": case, "id": name, "config": {"seed": seed, "steps": 200}} for case, seed, name in runs]
+    (tmp_path / "sweep.json").write_text(json.dumps({"runs": listed}))
+    for case, seed, name in runs:
+        if name == "not begun":
+            continue
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        shares = [(50, seed), (100, seed + 1), (150, 0.25), (200, 1 / 3)]
+        records = [{"kind": "log", "step": step, "reward": x, "unrounded": 2 * x, "kl": x / 1e6} for step, x in shares]
+        if case == "a":  # which has crashed
+            records = records[:2]
+        records.append({"kind": "eval", "step": 200, "return_mean": 1.0, "case": case})
+        (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+        if name != "not ended":
+            (folder / "result.json").write_text("{}")
+    found = means(tmp_path)
+    assert [(row["case"], row["seed"], row["step"]) for row in found] == [
+        ("b", 0, 100), ("b", 0, 200), ("b", 1, 100), ("b", 1, 200), ("a", 0, 100),
+    ]  # fmt: skip
+    assert {**found[2]} == {"case": "b", "seed": 1, "step": 100, "unrounded": "3", "reward": "1.5", "kl": "1.5e-06"}
+    assert found[1]["reward"] == "0.291667"
+
+
 @pytest.mark.filterwarnings("ignore:the policy has rules about matrix products")
 def test_the_language_model_learns_by_grpo(tmp_path):
     plan = plan_file(
