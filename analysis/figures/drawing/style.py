@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import matplotlib as mpl
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from roundoff.printable import printable
 
@@ -173,13 +174,15 @@ def figure(
     }
     with mpl.rc_context(_SETTINGS | lengths):  # type: ignore[arg-type]
         wide = size.width or width * columns + 0.6
-        canvas = Figure(figsize=(wide, (height * rows + 0.5) * scale), layout="constrained")
+        canvas = Figure(figsize=(wide, (height * rows + 0.5) * scale), dpi=size.dots)
         axes = list(canvas.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey).flat)
         for axis in axes[panels:]:
             axis.set_axis_off()
         if size.titled:
             canvas.suptitle(title, fontsize="medium" if "\n" in title else "large")
         yield canvas, axes
+    # Once: a figure that has a layout engine of its own is laid out, and drawn, twice for each file.
+    ConstrainedLayoutEngine().execute(canvas)
 
 
 def drawable(text: str) -> str:
