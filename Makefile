@@ -52,8 +52,8 @@ sweep: $(INSTALLED)
 test: $(INSTALLED)
 	@+$(MAKE) --no-print-directory --jobs 2 $(if $(filter-out $(CONSTRAINED),$(TORCH)),,lint) tests-alone
 
-# As many processes as WORKERS; 2 suit two cores.
-WORKERS ?= 2
+# As many processes as WORKERS; 3 suit two cores, since some tests wait.
+WORKERS ?= 3
 tests-alone: $(INSTALLED)
 	@cd $(ROOT) && $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 

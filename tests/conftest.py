@@ -1,4 +1,4 @@
-"""Settings of these tests, and which of two processes runs what (``make test``)."""
+"""Settings of these tests, and which process runs what (``make test``)."""
 
 import gc
 import os
@@ -13,8 +13,6 @@ import pytest
 import torch
 import typer.main
 from hypothesis import Phase, settings
-
-from roundoff.caches import cache_folder
 
 # A shell starts what it runs in the background with Ctrl-C ignored, and so would be what tests start and interrupt.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -47,14 +45,8 @@ typer.main.get_command = cache(typer.main.get_command)
 # In a new folder, programs that try the instructions of the processor are not compiled first.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
-# The processes of a user compile one at a time (roundoff.simulate.compiling.program_cache). So that these do not wait
-# for each other, each has a folder of its own for inductor's programs, kept from one run to the next.
-WORKER = os.environ.get("PYTEST_XDIST_WORKER")
-if WORKER and (programs := cache_folder(f"tests-{WORKER}")):
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(programs))
-
-# What compiles most comes first, so that the same process has it in every run: one runs what is trained by compiled
-# programs, the other one steps.
+# What compiles most comes first, in two processes: of those of a user one compiles at a time, and a third one runs what
+# compiles little meanwhile.
 TRAINING = ["agents/test_population.py", "sweeps/test_populations.py", "agents/test_compiled_updates.py"]
 STEPS = [
     "simulate/compiling/test_step.py",
@@ -68,8 +60,8 @@ STEPS = [
 TOGETHER = {name: group for group, names in (("training", TRAINING), ("steps", STEPS)) for name in names}
 # The longest of the others come next, from long to short: short files at the end let both processes end together.
 LONG = [
-    "test_docs.py",
     "formats/gpu/test_kernels.py",
+    "test_docs.py",
     "test_cli.py",
     "hostile/test_results_folders.py",
     "agents/test_quantization_aware.py",
@@ -144,7 +136,7 @@ def uncompiled(monkeypatch):
 
 @pytest.fixture
 def short_episodes(request, monkeypatch):
-    """Episodes of the control suite have 200 steps in place of 1,000: for runs that are compared with each other.
+    """Episodes of the control suite have 100 steps in place of 1,000: for runs that are compared with each other.
 
     An evaluation of a tiny agent is a whole episode, which takes longer than all its updates. Slow tests, some of which
     learn, have whole episodes, and so have those whose children would not know of shorter ones.
@@ -157,7 +149,7 @@ def short_episodes(request, monkeypatch):
 
     def load_short(domain, task):
         loaded = load(domain, task)
-        loaded._step_limit = 200
+        loaded._step_limit = 100
         return loaded
 
     monkeypatch.setattr(control_suite, "load_task", load_short)

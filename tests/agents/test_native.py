@@ -21,6 +21,8 @@ from roundoff.formats import Format, round
 from roundoff.simulate import Policy, Simulation
 
 OBSERVATION, ACTION = 5, 2
+pytestmark = pytest.mark.usefixtures("short_episodes")
+
 CPU = torch.device("cpu")
 DTYPES = {"e5m10": torch.float16, "e8m7": torch.bfloat16}
 

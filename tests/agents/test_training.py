@@ -69,12 +69,14 @@ def test_a_run_leaves_what_the_architecture_says(tmp_path):
     assert timing["steps_per_second"] == pytest.approx(6000 / timing["seconds"])
 
 
+@pytest.mark.usefixtures("short_episodes")
 def test_the_end_is_evaluated_even_between_evaluations(tmp_path):
     result = train(config(steps=2050, eval_every=1500), tmp_path)
     assert [r["step"] for r in records(tmp_path) if r["kind"] == "eval"] == [1500, 2060]
     assert result.step == 2060
 
 
+@pytest.mark.usefixtures("short_episodes")
 def test_the_last_action_may_be_repeated_beyond_the_end(tmp_path):
     seen = []
     train(config(steps=1525, eval_every=1525), tmp_path / "run", on_progress=seen.append)
