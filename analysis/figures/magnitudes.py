@@ -108,7 +108,7 @@ def draw_exponents(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: 
         for axis in axes[-columns:]:
             axis.set_xlabel(metric.steps)
         if drawn is not None:
-            canvas.colorbar(drawn, ax=axes, label="share of results in [2^k, 2^(k+1))", shrink=0.8, use_gridspec=False)
+            canvas.colorbar(drawn, ax=axes, label="share of results in [2^k, 2^(k+1))", shrink=0.8)
         return canvas
 
 

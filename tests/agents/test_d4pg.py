@@ -28,8 +28,6 @@ from roundoff.analysis import read_experiment
 from roundoff.formats import round
 
 OBSERVATION, ACTION, BATCH = 5, 2, 16
-pytestmark = pytest.mark.usefixtures("short_episodes")
-
 CPU = torch.device("cpu")
 SMALL = {"hidden_units": 16, "hidden_layers": 2, "batch_size": BATCH, "lr": 1e-3}
 SUPPORT = {"atoms": 11, "v_min": -3.0, "v_max": 4.0}

@@ -25,8 +25,6 @@ from roundoff.agents.optimizers.network_optimizer import NetworkOptimizer
 from roundoff.agents.run import checkpoint
 from roundoff.formats import Format, round
 
-pytestmark = pytest.mark.usefixtures("short_episodes")
-
 CPU = torch.device("cpu")
 TINY = {
     "algorithm": "td3", "task": "gym:Pendulum-v1", "environments": 4, "steps": 600, "eval_every": 300,

@@ -20,9 +20,9 @@ from roundoff.agents.run import checkpoint
 from roundoff.formats import Format, round
 from roundoff.simulate import Policy, Simulation
 
-OBSERVATION, ACTION = 5, 2
 pytestmark = pytest.mark.usefixtures("short_episodes")
 
+OBSERVATION, ACTION = 5, 2
 CPU = torch.device("cpu")
 DTYPES = {"e5m10": torch.float16, "e8m7": torch.bfloat16}
 

@@ -21,8 +21,6 @@ from roundoff.agents.algorithms.ppo.agent import PPO
 from roundoff.agents.run.stopping import Stopped
 from roundoff.sweeps import SweepError, plan_text
 
-pytestmark = pytest.mark.usefixtures("short_episodes")
-
 CPU = torch.device("cpu")
 RUN = {
     "task": "gym:CartPole-v1", "steps": 128, "eval_every": 16, "eval_episodes": 2, "checkpoint_every": 10_000,

@@ -77,7 +77,7 @@ def draw_heat_maps(
             axis.set_title(cells.title)
             axis.set_xlabel(labels[0])
             axis.set_ylabel(labels[1])
-        canvas.colorbar(drawn, ax=axes, label=f"mean {metric.label}", shrink=0.8, use_gridspec=False)
+        canvas.colorbar(drawn, ax=axes, label=f"mean {metric.label}", shrink=0.8)
         return canvas
 
 
