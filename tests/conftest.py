@@ -14,6 +14,8 @@ import torch
 import typer.main
 from hypothesis import Phase, settings
 
+from roundoff.caches import cache_folder
+
 # A shell starts what it runs in the background with Ctrl-C ignored, and so would be what tests start and interrupt.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -45,8 +47,12 @@ typer.main.get_command = cache(typer.main.get_command)
 # In a new folder, programs that try the instructions of the processor are not compiled first.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
-# What compiles most comes first, in two processes: of those of a user one compiles at a time, and a third one runs what
-# compiles little meanwhile.
+# What tests compile, some of it wrong on purpose, is kept apart from the user's own programs.
+if programs := cache_folder("tests"):
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(programs))
+
+# What compiles most comes first, in two processes: of those that share a folder one compiles at a time, and a third one
+# runs what compiles little meanwhile.
 TRAINING = ["agents/test_population.py", "sweeps/test_populations.py", "agents/test_compiled_updates.py"]
 STEPS = [
     "simulate/compiling/test_step.py",
