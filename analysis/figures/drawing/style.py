@@ -150,6 +150,8 @@ def figure(
 ) -> Iterator[tuple[Figure, list[Axes]]]:
     """A figure, drawn without touching matplotlib's global state, and its panels row by row.
 
+    The figure is laid out when the block ends.
+
     Args:
         panels: how many; those behind them, up to the end of the last row, stay empty.
         title: of the figure; small if it has two lines.
@@ -181,7 +183,7 @@ def figure(
         if size.titled:
             canvas.suptitle(title, fontsize="medium" if "\n" in title else "large")
         yield canvas, axes
-    # Once: a figure that has a layout engine of its own is laid out, and drawn, twice for each file.
+    # Once: a figure with a layout engine of its own is laid out anew for each file, and drawn a second time for that.
     ConstrainedLayoutEngine().execute(canvas)
 
 
