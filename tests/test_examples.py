@@ -3,6 +3,7 @@
 import json
 import math
 import runpy
+import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -127,6 +128,21 @@ def test_means_over_hundred_steps_are_those_of_what_ended_runs_have_logged(tmp_p
     ]  # fmt: skip
     assert {**found[2]} == {"case": "b", "seed": 1, "step": 100, "unrounded": "3", "reward": "1.5", "kl": "1.5e-06"}
     assert found[1]["reward"] == "0.291667"
+
+
+def test_means_of_no_sweep_are_refused_and_nothing_is_written(tmp_path, monkeypatch):
+    script, written = EXAMPLES / "reasoning" / "means.py", tmp_path / "long.csv"
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "sweep.json").write_text('{"runs": []}')
+    for given, said in (
+        ([], "takes the folder"),
+        ([tmp_path], "takes the folder"),
+        ([tmp_path / "begun"], "has ended"),
+    ):
+        monkeypatch.setattr(sys, "argv", [str(script), *map(str, given), *([str(written)] if given else [])])
+        with pytest.raises(SystemExit, match=said):
+            runpy.run_path(str(script), run_name="__main__")
+    assert not written.exists()
 
 
 @pytest.mark.filterwarnings("ignore:the policy has rules about matrix products")

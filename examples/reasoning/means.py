@@ -34,7 +34,11 @@ def means(folder: Path) -> list[dict]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3 or not (Path(sys.argv[1]) / "sweep.json").is_file():
+        sys.exit(f"means.py takes the folder of a sweep and a file to write; got {sys.argv[1:]}")
     found = means(Path(sys.argv[1]))
+    if not found:
+        sys.exit(f"{sys.argv[1]}: no run in it has ended")
     with Path(sys.argv[2]).open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(found[0]), lineterminator="\n")
         writer.writeheader()
