@@ -153,18 +153,23 @@ def _panel(axis: Axes, here: pd.DataFrame, lines: list[str], x: str, metric: Met
                 axis, [place - 0.3, 0, place + 0.3, 1], [f"{series}: all runs failed"], axis.get_xaxis_transform()
             )
         offset = min(0.12, 0.7 / len(lines)) * (number - (len(lines) - 1) / 2)
-        at = line["place"].to_numpy(float)
+        at = line["place"].to_numpy(float) + offset * (x == "format")
         low, high = line["ci_low"].to_numpy(float), line["ci_high"].to_numpy(float)
-        if x == "format":  # nothing lies between two formats
-            axis.vlines(at + offset, low, high, color=style.color, linewidth=points(5), alpha=0.3)
-            axis.plot(at + offset, line["return"], style.marker, color=style.color, markersize=points(7))
-        else:
+        between = x != "format" and len(at) > 1  # nothing lies between two formats
+        if between:
             axis.fill_between(at, low, high, color=style.color, alpha=0.2, linewidth=0)
-            axis.plot(
-                at, line["return"], color=style.color, linestyle=style.line, marker=style.marker, markersize=points(7)
-            )
+        else:
+            axis.vlines(at, low, high, color=style.color, linewidth=points(5), alpha=0.3)
+        axis.plot(
+            at,
+            line["return"],
+            color=style.color,
+            linestyle=style.line if between else "none",
+            marker=style.marker,
+            markersize=points(7),
+        )
         _dots(axis, here[(here["kind"] == "run") & (here["series"] == series)], style.color, offset, metric)
-        tell_means(axis, at + offset * (x == "format"), line["return"], [of_mean(row) for row in records(line)])
+        tell_means(axis, at, line["return"], [of_mean(row) for row in records(line)])
     axis.set_xlabel(_WORDS[x])
     axis.set_ylabel(metric.label)
     places = sorted(set(here["place"]))

@@ -97,9 +97,11 @@ def make_alike(rows: list[dict[str, Any]], keys: set[str]) -> None:
 
 
 def _fixes(names: list[Any]) -> str:
-    """A short text for a selection of fixes."""
+    """A short text for a selection of fixes: ``all`` stands for the six, as in a sweep's file."""
     names = [str(name) for name in names]
     missing = set(FIXES) - set(names)
-    if len(names) == len(FIXES) - len(missing) and len(missing) < 2:
-        return f"all but {missing.pop()}" if missing else "all"
+    if not missing:
+        return "+".join(["all", *(name for name in names if name not in FIXES)])
+    if len(missing) == 1 and len(names) == len(FIXES) - 1:
+        return f"all but {missing.pop()}"
     return "+".join(names) or "none"

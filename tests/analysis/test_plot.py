@@ -250,13 +250,24 @@ def test_conditions_are_compared_by_short_names(tmp_path):
         ([], "none"),
         (FIXES[1:], "all but hadam"),
         ([*FIXES[1:], "noise_log_prob"], "+".join([*FIXES[1:], "noise_log_prob"])),
-        ([*FIXES, "noise_log_prob"], "+".join([*FIXES, "noise_log_prob"])),
+        ([*FIXES, "noise_log_prob"], "all+noise_log_prob"),
         (FIXES[:2], "hadam+softplus_fix"),
     ],
 )
 def test_selections_of_fixes_have_names(tmp_path, fixes, name):
     write_run(tmp_path, "e5m10", 0, fixes=fixes)
     assert read_experiment(tmp_path / "runs").runs["fixes"].tolist() == [name]
+
+
+def test_a_line_of_one_width_has_its_interval(tmp_path):
+    formats = ("e5m10", "e5m5", "e4m3")
+    write_sweep(tmp_path, [write_run(tmp_path, fmt, seed, score=700.0 + seed) for fmt in formats for seed in (0, 1, 2)])
+    (axis,) = draw("degradation", read_experiment(tmp_path)).axes
+    band, bar = axis.collections
+    (ends,) = bar.get_segments()
+    assert ends[:, 0].tolist() == [3, 3]
+    assert 700 <= ends[0, 1] < 701 < ends[1, 1] <= 702
+    assert {x for x, _ in band.get_paths()[0].vertices} == {5, 10}
 
 
 def log(folder, **values):
