@@ -4,9 +4,11 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
-from bench import folders, kept_runs, peers
+from bench import folders, kept_runs, next_fix, peers
+from scipy import stats
 
 from roundoff.analysis.runs.experiment import read_experiment
 from roundoff.analysis.statistics.comparisons import difference, holm
@@ -17,6 +19,8 @@ from roundoff.analysis.tables.summary import summarize
 
 DATA = Path(__file__).parents[1] / "docs" / "data" / "next-fix-overnight.jsonl"
 PAGE = DATA.parents[1] / "next-fix.md"
+FP32 = "fp32, six fixes"
+FIXES = ("six fixes", "with all four")
 
 
 def test_kept_runs_are_those_of_the_folder(tmp_path):
@@ -37,22 +41,53 @@ def test_kept_runs_are_those_of_the_folder(tmp_path):
     assert kept_runs.lay(tmp_path / "kept.jsonl", again) == 1
 
 
-def test_the_table_of_the_experiment_so_far_is_that_of_the_kept_runs():
-    shared, *rows = [json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines()]
-    returns = {}
-    for row in rows:
-        config = shared["shared"] | row["config"]["config"]
-        new = [fix for fix in config["fixes"] if fix.startswith("stochastic_")]
-        case = config["format"], {0: "six fixes", 1: "with stochastic compensation", 3: "with all four"}[len(new)]
-        returns.setdefault((*case, config["task"]), {})[config["seed"]] = row["result"]["return"]
-    page = PAGE.read_text(encoding="utf-8")
-    assert f"{len(rows)} of its 192 runs have ended" in page
-    complete = sorted(set.intersection(*(set(seeds) for seeds in returns.values())))
-    assert complete == [4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
-    for form, fixes in dict.fromkeys(key[:2] for key in returns):
-        tasks = [returns[form, fixes, task] for task in ("cartpole_swingup", "ball_in_cup_catch")]
-        cells = [", ".join(f"{seeds[seed]:.0f}" for seed in complete) for seeds in tasks]
-        assert f"| {form}, {fixes} | {cells[0]} | {cells[1]} |" in page
+def test_the_page_about_the_next_fix_is_what_its_kept_runs_say():
+    runs = next_fix.runs_of()
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    assert (len(runs), set(runs["seed"]), set(runs["status"])) == (192, set(range(4, 20)), {"done"})
+    for text in next_fix.tables(runs).values():
+        assert " ".join(text.split()) in page, text
+    found = []
+    for task in next_fix.TASKS:  # primary (1), by scipy
+        ours, plain = (list(next_fix.scores_of(runs, case, task).values()) for case in ("e4m3, with all four", FP32))
+        apart = [np.subtract(ours, factor * np.array(plain)) for factor in (0.95, 1.05)]
+        sides = [
+            stats.ttest_1samp(x, 0, alternative=to).pvalue for x, to in zip(apart, ("greater", "less"), strict=True)
+        ]
+        found.append(max(sides))
+    shown = [f"{p:.2g} | {adjusted:.2g}" for p, adjusted in zip(found, holm(found), strict=True)]
+    assert all(f" % | {p} | 0 of 16" in page for p in shown), shown
+    assert [adjusted < 0.05 for adjusted in holm(found)] == [False, True]
+    for task in next_fix.TASKS:  # primary (2)
+        ours, six = (
+            list(next_fix.scores_of(runs, f"e5m3, {what}", task).values())
+            for what in ("with stochastic compensation", "six fixes")
+        )
+        assert f"| {stats.ttest_rel(ours, six).pvalue:.2g} |" in page
+
+
+def test_what_the_page_about_the_next_fix_says_in_words_is_so():
+    runs = next_fix.runs_of()
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    below = [next_fix.failures(runs, f"e4m3, {what}", task).split()[0] for what in FIXES for task in next_fix.TASKS]
+    assert sum(map(int, below[:2])) == 31
+    assert below[2:] == ["0", "0"]
+    others = runs[runs["seed"] != 12]
+    sides = [[next_fix.scores_of(others, case, "cartpole_swingup")] for case in ("e4m3, with all four", FP32)]
+    value, (low, high), p, _ = difference(*sides)
+    assert f"e4m3 returns {-value:.0f} ({-high:.0f} to {-low:.0f}; p {p:.2g}) less than fp32" in page
+    values = pd.read_csv(next_fix.VALUES)
+    means = values.pivot_table(index="task", columns="case", values="value")
+    shares = means["e4m3, with all four"] / means[FP32]
+    said = [f"{100 * (1 - shares[task]):.0f}" for task in next_fix.TASKS]
+    assert f"but in e4m3 they are {said[0]} and {said[1]} % below those of fp32" in page
+    assert (means["e4m3, six fixes"] / means[FP32]).max() < 0.14  # "far below the 14 to 24 of 100 steps"
+
+
+def test_the_figure_of_the_next_fix_is_drawn_from_the_kept_runs(tmp_path):
+    table = next_fix.marks_of(next_fix.runs_of())
+    table.to_csv(tmp_path / "marks.csv", index=False, float_format="%.10g")
+    assert (tmp_path / "marks.csv").read_text() == next_fix.FIGURE.with_suffix(".csv").read_text()
 
 
 SIGNIFICAND = DATA.with_name("significand-quick.csv")
