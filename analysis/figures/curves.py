@@ -47,11 +47,12 @@ def curves_table(experiment: Experiment, across: str = "format") -> pd.DataFrame
             task, a format, and what the setting does not settle.
 
     Columns: ``task``, ``panel`` (the task and condition, in words; the task alone where formats settle conditions, or
-    there are few enough of both to share it), ``seeds`` and ``steps`` (of the panel; how many its longest run was to
-    have), ``format`` (or the setting), ``line`` (its name: the format, or the setting, and the condition where the
-    format has several in the panel), ``kind`` (mean or crash), ``step``, ``n`` (runs evaluated there; a crashed run
-    counts as its score from its crash on, if it has one), ``return`` (mean score over them), ``ci_low``, ``ci_high``
-    (95 %, bootstrap over runs). A crash has its ``step`` and, as ``return``, its score.
+    there are few enough of both to share it), ``seeds`` (of the panel: of runs that were evaluated or crashed),
+    ``steps`` (how many the panel's longest run was to have), ``format`` (or the setting), ``line`` (its name: the
+    format, or the setting, and the condition where the format has several in the panel), ``kind`` (mean or crash),
+    ``step``, ``n`` (runs evaluated there; a crashed run counts as its score from its crash on, if it has one),
+    ``return`` (mean score over them), ``ci_low``, ``ci_high`` (95 %, bootstrap over runs). A crash has its ``step``
+    and, as ``return``, its score.
 
     Of programs that log more often than 200 times, a row stands for several records that follow each other: the mean
     of each run over them, and the last of their steps.
@@ -60,11 +61,13 @@ def curves_table(experiment: Experiment, across: str = "format") -> pd.DataFrame
     runs, keys = _lines(experiment) if across == "format" else _lines_across(experiment, across)
     rows: list[dict[str, Any]] = []
     curves = experiment.curves.drop_duplicates(["id", "step"], keep="last")
+    evaluated = set(curves["id"])
     for where, group in runs.groupby(["task", *keys], dropna=False):
         said = [(key, value) for key, value in zip(keys, where[1:], strict=True) if value != PLAIN]
         told = [str(value) if key in ("format", "condition") else f"{key} {value}" for key, value in said]
         panel = ", ".join([str(where[0]), *told])
-        seeds = group["seed"].nunique() if "seed" in group else len(group)
+        shown = group[group["id"].isin(evaluated) | (group["status"] == "crashed")]
+        seeds = shown["seed"].nunique() if "seed" in group else len(shown)
         steps = group["steps"].map(_length).max() if "steps" in group and metric.of_agents else np.nan
         values = set(group[across].dropna())
         order = ordered(name for name in experiment.formats if name in values) if across == "format" else sorted(values)

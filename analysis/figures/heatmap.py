@@ -12,7 +12,7 @@ from ..runs.conditions import MAPPINGS, as_text
 from ..tables.summary import ALL_TASKS, records
 from .drawing.axes import ordered, titles
 from .drawing.cells import Cells, draw_heat_maps, shades
-from .drawing.style import SCREEN, Size
+from .drawing.style import SCREEN, Size, in_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -94,7 +94,8 @@ def draw_heatmap(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Me
         Cells(cells, across, up, ", ".join(filter(None, [*titles([str(task)]), str(condition)])))
         for (condition, task), cells in panels
     ]
-    width, height = 1.2 + 0.62 * len(across) + 0.07 * max(map(len, up)), 1.2 + 0.45 * len(up)
+    longest = max(len(line) for name in in_lines(up) for line in name.split("\n"))
+    width, height = 1.2 + 0.62 * len(across) + 0.07 * longest, 1.2 + 0.45 * len(up)
     return draw_heat_maps(
         drawn, f"{name}: {metric.name} over {x} and {y}", (x, y), shades(metric, table), metric,
         width=max(width, 3.2), height=max(height, 2.6), size=size,

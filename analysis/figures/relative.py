@@ -10,7 +10,7 @@ import pandas as pd
 
 from roundoff.runs.metric import RETURN, Metric
 
-from ..runs.conditions import beside
+from ..runs.conditions import as_text, beside
 from ..runs.fp32_runs import NO_POLICY
 from ..statistics.intervals import NO_INTERVAL, Interval, generator_for, percentiles, resampled_means
 from ..tables.summary import REFERENCE, ended, exponent_bits, records, significand_bits
@@ -34,8 +34,9 @@ _HIGHEST = 2.0  # ends of intervals for which there is room; longer ones leave t
 def relative_table(experiment: Experiment, left_out: list[str] | None = None) -> pd.DataFrame:
     """The mean score of each float format as a share of that of fp32 on the same task, under the same condition.
 
-    A share says something where scores are counted from 0 and more is better; rows of which fp32's mean is not above 0
-    are left out. Runs that have crashed count what the metric says.
+    Where fp32 is run under one condition alone on a task, it is the reference of all there, as in
+    :func:`~..tables.against_fp32.against_reference`. A share says something where scores are counted from 0 and more is
+    better; rows of which fp32's mean is not above 0 are left out. Runs that have crashed count what the metric says.
 
     Columns: ``task``, ``series`` (exponent bits and condition), ``format``, ``significand_bits``, ``runs``, ``share``,
     ``share_low`` and ``share_high`` (95 % bootstrap interval, the runs of the format and those of fp32 drawn anew, each
@@ -49,15 +50,14 @@ def relative_table(experiment: Experiment, left_out: list[str] | None = None) ->
     runs, keys = ended(experiment.runs), experiment.conditions.keys
     runs = runs[runs["return"].notna()]
     rows: list[dict[str, Any]] = []
-    references = records(runs[runs["format"] == REFERENCE])
+    references = records(experiment.runs[experiment.runs["format"] == REFERENCE])
     for where, group in runs.groupby(["task", *keys], dropna=False, sort=False):
         task, condition = where[0], dict(zip(keys, where[1:], strict=True))
         if set(group["format"]) == {REFERENCE} and condition.get("policy") == NO_POLICY:
             continue  # the reference of the other policies
         plain = group.loc[group["format"] == REFERENCE, "return"].to_numpy(float)
-        if not plain.size and "policy" in keys:
-            same = [row["task"] == task and beside(row, condition, keys) for row in references]
-            plain = np.array([row["return"] for row, alike in zip(references, same, strict=True) if alike])
+        if not plain.size:
+            plain = _elsewhere([row for row in references if row["task"] == task], condition)
         named = f"{task}, {experiment.conditions.label(condition)}" if keys else task
         floats = [name for name in dict.fromkeys(group["format"].astype(str)) if significand_bits(name) >= 0]
         if not plain.size or plain.mean() <= 0:
@@ -82,6 +82,19 @@ def relative_table(experiment: Experiment, left_out: list[str] | None = None) ->
             )  # fmt: skip
     table = pd.DataFrame(rows, columns=_COLUMNS)
     return table.sort_values(["task", "series", "significand_bits"], ignore_index=True)
+
+
+def _elsewhere(references: list[dict[str, Any]], condition: dict[str, Any]) -> np.ndarray:
+    """Scores of fp32 beside a condition that it is not run under: without a policy, or under the only one there is.
+
+    Args:
+        references: the runs of fp32, those that have not ended among them: their condition is another one, too.
+        condition: by key.
+    """
+    alike = [row for row in references if beside(row, condition, condition)]
+    one = len({tuple(as_text(row[key]) for key in condition) for row in references}) == 1
+    scores = [float(row["return"]) for row in alike or (references if one else [])]
+    return np.array([score for score in scores if not np.isnan(score)])
 
 
 def _interval(scores: np.ndarray, plain: np.ndarray, generator: np.random.Generator) -> Interval:

@@ -111,7 +111,7 @@ def against_reference(
     columns += [*_LEARNING, *_AREA, *_NORMALIZED, *_POWER]
     rows = [
         _row(side, plain, selection, margin, experiment)
-        for side, plain in sides(runs, keys, experiment.metric, reference)
+        for side, plain in sides(runs, keys, experiment.metric, reference, experiment.runs)
         for selection in selections(plain, set(runs["task"]), experiment.metric)
         if set(selection.tasks) <= side.scores.keys()
     ]

@@ -13,7 +13,7 @@ from ..runs.conditions import as_text, beside
 from ..statistics.comparisons import matched
 from ..statistics.equivalence import ALPHA
 from .normalized import Scale, Selection
-from .summary import ALL_TASKS, REFERENCE, have_one_unit
+from .summary import ALL_TASKS, REFERENCE, have_one_unit, records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -91,7 +91,11 @@ def why_unsaid(side: Side, reference: Side, tasks: Sequence[str], margin: float)
 
 
 def sides(
-    runs: pd.DataFrame, keys: list[str], metric: Metric, reference: Mapping[str, str] | None = None
+    runs: pd.DataFrame,
+    keys: list[str],
+    metric: Metric,
+    reference: Mapping[str, str] | None = None,
+    planned: pd.DataFrame | None = None,
 ) -> Iterator[tuple[Side, Side]]:
     """Every format and condition but the reference's, and what it is compared with.
 
@@ -100,6 +104,7 @@ def sides(
         keys: of the conditions.
         metric: what they are scored by.
         reference: settings of the runs that others are compared with; None: fp32.
+        planned: all runs, if some have not ended: a reference that has is not the only one if others are to come.
     """
     everything = [
         _side(dict(zip(["format", *keys], where, strict=True)), group, metric)
@@ -107,16 +112,19 @@ def sides(
     ]
     wanted = reference or {"format": REFERENCE} | ({_PERTURBED: "0"} if metric.of_agents and _PERTURBED in keys else {})
 
-    def is_reference(side: Side) -> bool:
-        return all(as_text(side.where[key]) == text for key, text in wanted.items())
+    def is_reference(where: Mapping[str, Any]) -> bool:
+        return all(as_text(where[key]) == text for key, text in wanted.items())
 
     others = [key for key in ("format", *keys) if key not in wanted]
-    plain = [side for side in everything if is_reference(side)]
+    plain = [side for side in everything if is_reference(side.where)]
+    to_come = records((runs if planned is None else planned)[["format", *keys]].drop_duplicates())
+    one_alone = sum(map(is_reference, to_come)) == 1
     for side in everything:
-        if is_reference(side):
+        if is_reference(side.where):
             continue
         exact = [one for one in plain if all(str(one.where[key]) == str(side.where[key]) for key in others)]
-        same = exact or [one for one in plain if beside(one.where, side.where, others)] or plain
+        beside_it = exact or [one for one in plain if beside(one.where, side.where, others)]
+        same = beside_it or (plain if one_alone else [])
         if len(same) == 1:
             yield side, same[0]
 

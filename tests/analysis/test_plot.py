@@ -10,7 +10,7 @@ from PIL import Image
 
 from roundoff.analysis import AnalysisError, against, plot, read_experiment
 from roundoff.analysis.figures.catalogue import FIGURES
-from roundoff.analysis.figures.drawing.style import SIZES
+from roundoff.analysis.figures.drawing.style import SIZES, wrapped
 from roundoff.analysis.figures.relative import relative_table
 from roundoff.analysis.paper.measured import gradients
 from roundoff.analysis.plot import read_table
@@ -268,6 +268,44 @@ def test_a_line_of_one_width_has_its_interval(tmp_path):
     assert ends[:, 0].tolist() == [3, 3]
     assert 700 <= ends[0, 1] < 701 < ends[1, 1] <= 702
     assert {x for x, _ in band.get_paths()[0].vertices} == {5, 10}
+
+
+def test_conditions_without_an_fp32_of_their_own_are_shares_of_the_only_one(tmp_path):
+    """Titles of their panels stand in lines within them, and a panel has the seeds that were evaluated."""
+    more = [*FIXES, "stochastic_compensation", "stochastic_targets", "stochastic_moments"]
+    cells = {("fp32", 6): 800, ("e5m10", 6): 790, ("e4m3", 6): 300, ("e4m3", 9): 700, ("e5m3", 9): 600}
+    runs = [
+        write_run(tmp_path, fmt, seed, fixes=more[:count], score=score, name=f"{count}")
+        for (fmt, count), score in cells.items()
+        for seed in (0, 1)
+    ]
+    open_one = write_run(tmp_path, "fp32", 2, status="waiting", score=1.0)
+    (tmp_path / "runs" / open_one["id"] / "metrics.jsonl").unlink()
+    write_sweep(tmp_path, [*runs, open_one])
+    experiment = read_experiment(tmp_path)
+    table = FIGURES["relative"].table(experiment, summarize(experiment), [])
+    told = "fixes all+stochastic_compensation+stochastic_targets+stochastic_moments"
+    assert table.set_index("series")["share"].to_dict() == {
+        "e4mX, fixes all": 300 / 800, "e5mX, fixes all": 790 / 800, f"e4mX, {told}": 700 / 800,
+        f"e5mX, {told}": 600 / 800,
+    }  # fmt: skip
+    assert {axis.get_title() for axis in draw("curves", experiment).axes} == {"cartpole_swingup (2 seeds)"}
+    canvas = draw("plane", experiment)
+    canvas.draw_without_rendering()
+    panels = canvas.axes[:2]
+    boxes = [axis.title.get_window_extent() for axis in panels]
+    assert all(box.width < 1.1 * axis.bbox.width for box, axis in zip(boxes, panels, strict=True))
+    assert "".join(panels[1].get_title().split()) == f"cartpole_swingup,{told},fp32:800".replace(" ", "")
+
+
+@pytest.mark.parametrize(
+    "text", ["a+b_c, " * 9, "x" * 70, "word " + "y" * 24 + " z", r"a\$b " * 20, "--" * 40, "a" * 24]
+)
+def test_lines_of_names_are_short_and_lose_nothing(text):
+    shown = wrapped(text, 24)
+    assert max(len(line.replace(r"\$", "$")) for line in shown.split("\n")) <= 24
+    assert "".join(shown.split()) == "".join(text.split())
+    assert all(line.count("$") == line.count(r"\$") for line in shown.split("\n"))
 
 
 def log(folder, **values):

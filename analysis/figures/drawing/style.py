@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from contextlib import contextmanager
-from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import matplotlib as mpl
@@ -68,6 +68,8 @@ SIZES = {
 
 _LONGEST = 300  # characters of a text; laying out very long ones takes minutes
 
+_WIDE = 0.9  # of the width of a panel, that a line of its title takes at most
+_LONGEST_TITLE = 200  # characters of the title of a panel, in all its lines
 _SHORT = 6  # characters of a name that fits under its place
 _LINE = 24  # characters of a name beside an axis, in one line
 _LONGEST_NAME = 60  # characters of a name beside an axis, in all its lines
@@ -120,10 +122,16 @@ def in_lines(names: Sequence[str]) -> list[str]:
 
 
 def wrapped(text: str, most: int) -> str:
-    """A text that is :func:`drawable` in lines of so many characters at most."""
+    """A text that is :func:`drawable` in lines of so many characters at most, which end behind words or their parts."""
     if len(text) <= most:
         return text
-    return fill(text.replace(r"\$", "$"), most).replace("$", r"\$")  # a line that ended within it would begin a formula
+    lines = [""]
+    plain = text.replace(r"\$", "$")  # a line that ended within it would begin a formula
+    for part in re.findall(rf"[^\s+_/,:-]{{0,{most - 1}}}[\s+_/,:-]|[^\s+_/,:-]{{1,{most}}}", plain):
+        if len(lines[-1]) + len(part.rstrip()) > most:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(line.strip() for line in lines).replace("$", r"\$")
 
 
 def letters(width: float, font: float) -> int:
@@ -183,6 +191,9 @@ def figure(
         if size.titled:
             canvas.suptitle(title, fontsize="medium" if "\n" in title else "large")
         yield canvas, axes
+        for axis in axes:
+            name = axis.get_title()
+            axis.set_title(wrapped(_cut(name, _LONGEST_TITLE, name), letters(_WIDE * wide / columns, size.font)))
     # Once: a figure with a layout engine of its own is laid out anew for each file, and drawn a second time for that.
     ConstrainedLayoutEngine().execute(canvas)
 
