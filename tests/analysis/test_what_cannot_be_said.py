@@ -93,6 +93,22 @@ def test_a_reference_that_crashed_is_none(tmp_path):
     assert answers(tmp_path) == {"e5m10": "cannot be said: fp32 itself crashed (1 of 2)"}
 
 
+@pytest.mark.parametrize("is_open", [True, False])
+def test_the_first_reference_to_end_is_not_the_only_one_while_another_is_open(tmp_path, is_open):
+    """Without an fp32 of its own, a condition is compared with the only one there is: planned, not ended."""
+    for seed in range(2):
+        for name, fmt, rate in (("a", "fp32", 0.1), ("b", "e5m10", 0.1), ("c", "e5m10", 0.2), ("d", "fp32", 0.2)):
+            if name < "d" or is_open:
+                write(tmp_path, fmt, seed, 100.0 + seed, task=f"{name}:x", untrained=0.0)
+                folder = tmp_path / f"{name}-x-{fmt}-{seed}"
+                config = {"task": "gym:Pendulum-v1", "format": fmt, "seed": seed, "lr": rate}
+                (folder / "config.json").write_text(json.dumps({"config": config}))
+            if name == "d" and is_open:
+                (folder / "result.json").unlink()
+    table = against_reference(read_experiment(tmp_path))
+    assert table["lr"].tolist() == ([0.1] if is_open else [0.1, 0.2])
+
+
 def test_how_often_a_format_does_not_learn_is_apart_from_what_it_returns(tmp_path):
     """Half of the way from -1400 to the median of fp32, -152, is -776; seed 4 has not learned in fp32 itself."""
     for seed in range(5):
