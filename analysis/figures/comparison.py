@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from textwrap import fill, wrap
 from typing import TYPE_CHECKING
 
 from roundoff.runs.metric import RETURN, Metric
@@ -10,7 +9,7 @@ from roundoff.runs.metric import RETURN, Metric
 from ..tables.summary import ALL_TASKS, ended, records
 from .drawing.axes import is_logarithmic, score_limits, titles
 from .drawing.marks import draw_crashes, marks, only_failed, side_by_side, tell_scores
-from .drawing.style import FAILED, SCREEN, Size, figure, letters, look, points, takes_half
+from .drawing.style import FAILED, SCREEN, Size, figure, letters, look, points, takes_half, wrapped
 from .drawing.told import of_mean, tell_boxes, tell_means
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def draw_comparison(name: str, table: pd.DataFrame, size: Size = SCREEN, metric:
     width = 4.0 + 0.09 * max(map(len, labels)) / columns
     above = takes_half(labels, size)
     room = letters(size.width or width, size.font)
-    lines = max(len(wrap(label, room)) for label in labels) if above else 0
+    lines = max(wrapped(label, room).count("\n") + 1 for label in labels) if above else 0
     height = 1.2 + (0.36 + 0.24 * lines) * len(labels)
     count = int(table.loc[table["task"] != ALL_TASKS, "n"].max())
     crashed = f"; x: crashed, {metric.scored}" if (table["status"] == "crashed").any() else ""
@@ -78,7 +77,7 @@ def draw_comparison(name: str, table: pd.DataFrame, size: Size = SCREEN, metric:
             axis.set_yticks(range(len(labels)), [""] * len(labels) if above else shown)
             for place, label in enumerate(shown if above else []):
                 across = axis.get_yaxis_transform()
-                axis.text(0.01, place + 0.25, fill(label, room), transform=across, fontsize="small", in_layout=False)
+                axis.text(0.01, place + 0.25, wrapped(label, room), transform=across, fontsize="small", in_layout=False)
         return canvas
 
 

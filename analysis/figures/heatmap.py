@@ -94,8 +94,10 @@ def draw_heatmap(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Me
         Cells(cells, across, up, ", ".join(filter(None, [*titles([str(task)]), str(condition)])))
         for (condition, task), cells in panels
     ]
-    longest = max(len(line) for name in in_lines(up) for line in name.split("\n"))
-    width, height = 1.2 + 0.62 * len(across) + 0.07 * longest, 1.2 + 0.45 * len(up)
+    names = [name.split("\n") for name in in_lines(up)]
+    longest = max(len(line) for name in names for line in name)
+    width = 1.2 + 0.62 * len(across) + 0.07 * longest
+    height = 1.2 + max(0.45, 0.21 * max(map(len, names))) * len(up)
     return draw_heat_maps(
         drawn, f"{name}: {metric.name} over {x} and {y}", (x, y), shades(metric, table), metric,
         width=max(width, 3.2), height=max(height, 2.6), size=size,

@@ -295,7 +295,16 @@ def test_conditions_without_an_fp32_of_their_own_are_shares_of_the_only_one(tmp_
     panels = canvas.axes[:2]
     boxes = [axis.title.get_window_extent() for axis in panels]
     assert all(box.width < 1.1 * axis.bbox.width for box, axis in zip(boxes, panels, strict=True))
+    assert panels[0].get_title() == "cartpole_swingup, fixes all, fp32: 800"  # it fits
     assert "".join(panels[1].get_title().split()) == f"cartpole_swingup,{told},fp32:800".replace(" ", "")
+
+
+def test_names_that_would_run_into_each_other_are_slanted(tmp_path):
+    cells = {f"e5m{m}": FIXES for m in range(3, 11)} | {"e5m2": [*FIXES, "stochastic_compensation"]}
+    write_sweep(tmp_path, [write_run(tmp_path, fmt, 0, fixes=fixes, score=10.0) for fmt, fixes in cells.items()])
+    for size, angle in (("screen", 0), ("single", 40)):
+        axis = draw("heatmap", read_experiment(tmp_path), size).axes[0]
+        assert {label.get_rotation() for label in axis.get_xticklabels()} == {angle}
 
 
 @pytest.mark.parametrize(

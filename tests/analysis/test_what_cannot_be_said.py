@@ -95,7 +95,7 @@ def test_a_reference_that_crashed_is_none(tmp_path):
 
 @pytest.mark.parametrize("is_open", [True, False])
 def test_the_first_reference_to_end_is_not_the_only_one_while_another_is_open(tmp_path, is_open):
-    """Without an fp32 of its own, a condition is compared with the only one there is: planned, not ended."""
+    """A condition without an fp32 of its own is compared with the only one that is planned, not that has ended."""
     for seed in range(2):
         for name, fmt, rate in (("a", "fp32", 0.1), ("b", "e5m10", 0.1), ("c", "e5m10", 0.2), ("d", "fp32", 0.2)):
             if name < "d" or is_open:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import matplotlib as mpl
@@ -68,8 +69,8 @@ SIZES = {
 
 _LONGEST = 300  # characters of a text; laying out very long ones takes minutes
 
-_WIDE = 0.9  # of the width of a panel, that a line of its title takes at most
 _LONGEST_TITLE = 200  # characters of the title of a panel, in all its lines
+_SLANTED: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
 _SHORT = 6  # characters of a name that fits under its place
 _LINE = 24  # characters of a name beside an axis, in one line
 _LONGEST_NAME = 60  # characters of a name beside an axis, in all its lines
@@ -112,8 +113,7 @@ def points(length: float) -> float:
 
 def names_under(axis: Axes, places: Sequence[float], names: Sequence[str]) -> None:
     """Writes names under an axis: slanted if they are long, so that they do not overlap, and in lines if very long."""
-    slanted: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
-    axis.set_xticks(places, in_lines(names), **(slanted if max(map(len, names), default=0) > _SHORT else {}))
+    axis.set_xticks(places, in_lines(names), **(_SLANTED if max(map(len, names), default=0) > _SHORT else {}))
 
 
 def in_lines(names: Sequence[str]) -> list[str]:
@@ -191,11 +191,26 @@ def figure(
         if size.titled:
             canvas.suptitle(title, fontsize="medium" if "\n" in title else "large")
         yield canvas, axes
-        for axis in axes:
-            name = axis.get_title()
-            axis.set_title(wrapped(_cut(name, _LONGEST_TITLE, name), letters(_WIDE * wide / columns, size.font)))
     # Once: a figure with a layout engine of its own is laid out anew for each file, and drawn a second time for that.
     ConstrainedLayoutEngine().execute(canvas)
+    if sum(map(_fitted, axes)):  # all of them are to fit
+        ConstrainedLayoutEngine().execute(canvas)
+
+
+def _fitted(axis: Axes) -> bool:
+    """Puts a title that is wider than its panel in lines, slants names that run into each other; whether there were."""
+    name, width = axis.get_title(), axis.title.get_window_extent().width
+    title = _cut(name, _LONGEST_TITLE, name)
+    if width > axis.bbox.width:
+        title = wrapped(title, int(len(name) * axis.bbox.width / width))
+    axis.title.set_text(title)
+    under = [label for label in axis.get_xticklabels() if label.get_text()]
+    boxes = [label.get_window_extent() for label in under if not label.get_rotation()]
+    collide = any(one.x1 > other.x0 for one, other in pairwise(sorted(boxes, key=lambda box: box.x0)))
+    if collide:
+        for label in under:
+            label.set(**_SLANTED)
+    return title != name or collide
 
 
 def drawable(text: str) -> str:
