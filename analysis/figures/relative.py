@@ -10,7 +10,7 @@ import pandas as pd
 
 from roundoff.runs.metric import RETURN, Metric
 
-from ..runs.conditions import as_text, beside
+from ..runs.conditions import References, as_text
 from ..runs.fp32_runs import NO_POLICY
 from ..statistics.intervals import NO_INTERVAL, Interval, generator_for, percentiles, resampled_means
 from ..tables.summary import REFERENCE, ended, exponent_bits, records, significand_bits
@@ -50,14 +50,18 @@ def relative_table(experiment: Experiment, left_out: list[str] | None = None) ->
     runs, keys = ended(experiment.runs), experiment.conditions.keys
     runs = runs[runs["return"].notna()]
     rows: list[dict[str, Any]] = []
-    references = records(experiment.runs[experiment.runs["format"] == REFERENCE])
+    planned = experiment.runs[experiment.runs["format"] == REFERENCE]
+    references = {task: References(records(of_task), keys) for task, of_task in planned.groupby("task")}
+    scores_of = {
+        (where[0], *map(as_text, where[1:])): of_fp32["return"].to_numpy(float)
+        for where, of_fp32 in runs[runs["format"] == REFERENCE].groupby(["task", *keys], dropna=False)
+    }
     for where, group in runs.groupby(["task", *keys], dropna=False, sort=False):
         task, condition = where[0], dict(zip(keys, where[1:], strict=True))
         if set(group["format"]) == {REFERENCE} and condition.get("policy") == NO_POLICY:
             continue  # the reference of the other policies
-        plain = group.loc[group["format"] == REFERENCE, "return"].to_numpy(float)
-        if not plain.size:
-            plain = _elsewhere([row for row in references if row["task"] == task], condition)
+        reference = references[task].of(condition) if task in references else None
+        plain = np.array([]) if reference is None else scores_of.get((task, *reference), np.array([]))
         named = f"{task}, {experiment.conditions.label(condition)}" if keys else task
         floats = [name for name in dict.fromkeys(group["format"].astype(str)) if significand_bits(name) >= 0]
         if not plain.size or plain.mean() <= 0:
@@ -82,19 +86,6 @@ def relative_table(experiment: Experiment, left_out: list[str] | None = None) ->
             )  # fmt: skip
     table = pd.DataFrame(rows, columns=_COLUMNS)
     return table.sort_values(["task", "series", "significand_bits"], ignore_index=True)
-
-
-def _elsewhere(references: list[dict[str, Any]], condition: dict[str, Any]) -> np.ndarray:
-    """Scores of fp32 beside a condition that it is not run under: without a policy, or under the only one there is.
-
-    Args:
-        references: the runs of fp32, those that have not ended among them: their condition is another one, too.
-        condition: by key.
-    """
-    alike = [row for row in references if beside(row, condition, condition)]
-    one = len({tuple(as_text(row[key]) for key in condition) for row in references}) == 1
-    scores = [float(row["return"]) for row in alike or (references if one else [])]
-    return np.array([score for score in scores if not np.isnan(score)])
 
 
 def _interval(scores: np.ndarray, plain: np.ndarray, generator: np.random.Generator) -> Interval:

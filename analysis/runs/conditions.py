@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import pandas as pd
@@ -124,11 +124,33 @@ class Conditions:
         return {(key, value): name for (key, value), name in named.items() if several[key, name] == 1}
 
 
-def beside(one: Mapping[str, object], other: Mapping[str, object], keys: Iterable[str]) -> bool:
-    """Whether ``one`` is alike in these keys, or but for having no policy, as fp32 has none (:mod:`.fp32_runs`)."""
-    return all(
-        as_text(one[key]) == as_text(other[key]) or (key == "policy" and as_text(one[key]) == NO_POLICY) for key in keys
-    )
+@final
+class References:
+    """The conditions that a reference is run under, and which of them another condition is compared with.
+
+    Args:
+        conditions: values by key, of runs of the reference, those that have not ended among them: their condition is
+            another one, too.
+        keys: that set conditions apart.
+    """
+
+    def __init__(self, conditions: Iterable[Mapping[str, object]], keys: Iterable[str]) -> None:
+        self._keys = list(keys)
+        self._known = dict.fromkeys(map(self.told, conditions))
+
+    def told(self, condition: Mapping[str, object]) -> tuple[str, ...]:
+        """A condition as text."""
+        return tuple(as_text(condition[key]) for key in self._keys)
+
+    def of(self, condition: Mapping[str, object]) -> tuple[str, ...] | None:
+        """The reference's condition, as text: the same; without a policy, as fp32 has none; or the only one there is.
+
+        None where there is no such condition.
+        """
+        own = self.told(condition)
+        plain = tuple(NO_POLICY if key == "policy" else text for key, text in zip(self._keys, own, strict=True))
+        only = list(self._known) if len(self._known) == 1 else []
+        return next((one for one in (own, plain, *only) if one in self._known), None)
 
 
 def as_text(value: Any) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from ..runs.conditions import as_text, beside
+from ..runs.conditions import References, as_text
 from ..statistics.comparisons import matched
 from ..statistics.equivalence import ALPHA
 from .normalized import Scale, Selection
@@ -116,17 +116,13 @@ def sides(
         return all(as_text(where[key]) == text for key, text in wanted.items())
 
     others = [key for key in ("format", *keys) if key not in wanted]
-    plain = [side for side in everything if is_reference(side.where)]
     to_come = records((runs if planned is None else planned)[["format", *keys]].drop_duplicates())
-    one_alone = sum(map(is_reference, to_come)) == 1
+    references = References(filter(is_reference, to_come), others)
+    plain = {references.told(side.where): side for side in everything if is_reference(side.where)}
     for side in everything:
-        if is_reference(side.where):
-            continue
-        exact = [one for one in plain if all(str(one.where[key]) == str(side.where[key]) for key in others)]
-        beside_it = exact or [one for one in plain if beside(one.where, side.where, others)]
-        same = beside_it or (plain if one_alone else [])
-        if len(same) == 1:
-            yield side, same[0]
+        found = references.of(side.where)
+        if found in plain and not is_reference(side.where):
+            yield side, plain[found]
 
 
 def selections(reference: Side, all_tasks: set[str], metric: Metric) -> list[Selection]:

@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ...formats import FloatFormat, Format, FormatError
-from ..runs.conditions import as_text
-from ..runs.fp32_runs import NO_POLICY
+from ..runs.conditions import References
 from ..statistics.intervals import bootstrap_interval, generator_for, interquartile_mean, mean_and_std
 
 if TYPE_CHECKING:
@@ -85,8 +84,8 @@ def summarize(experiment: Experiment) -> pd.DataFrame:
     Columns: ``task``, ``format``, the conditions, ``significand_bits``, ``exponent_bits``, ``n`` (ended runs),
     ``crashed``, ``failed`` (runs that failed, and have no score), ``mean``, ``std`` (over runs, n - 1; for task ``all``
     the mean of the tasks', as the paper aggregates), ``iqm``, ``ci_low`` and ``ci_high`` (95 %, stratified bootstrap),
-    ``min``, ``max``, ``drop`` (how much worse this mean is than that of fp32 under the same condition: fp32 minus this,
-    or this minus fp32 if less is better). Ordered by :func:`in_order`.
+    ``min``, ``max``, ``drop`` (how much worse this mean is than that of fp32 under the same condition, or the only one
+    that fp32 is run under: fp32 minus this, or this minus fp32 if less is better). Ordered by :func:`in_order`.
 
     Crashed runs that have no score (see :class:`~roundoff.runs.metric.Metric`) count in ``n`` and ``crashed`` alone; a
     mean over nothing is NaN.
@@ -119,28 +118,22 @@ def summarize(experiment: Experiment) -> pd.DataFrame:
     if not rows:
         return pd.DataFrame(columns=columns)
     table = pd.DataFrame(rows)
-    reference = _references(table, keys)
-    table["drop"] = [
-        experiment.metric.sign * (next((reference[place] for place in places if place in reference), np.nan) - mean)
-        for places, mean in zip(_places(table, keys), table["mean"], strict=True)
-    ]
+    table["drop"] = _drops(table, experiment)
     return in_order(table, keys, experiment.formats)[columns]
 
 
-def _references(table: pd.DataFrame, keys: Sequence[str]) -> dict[tuple[str, ...], float]:
-    """The means of fp32 by task and condition, as text."""
-    plain = table[table["format"] == REFERENCE]
-    return {places[0]: mean for places, mean in zip(_places(plain, keys), plain["mean"], strict=True)}
-
-
-def _places(table: pd.DataFrame, keys: Sequence[str]) -> list[list[tuple[str, ...]]]:
-    """The task and condition of each row, as text, and the same without a policy, as that of fp32 may be."""
-    found = []
-    for row in records(table[["task", *keys]]):
-        exact = {key: as_text(value) for key, value in row.items()}
-        plain = {key: NO_POLICY if key == "policy" else text for key, text in exact.items()}
-        found.append([tuple(exact.values()), tuple(plain.values())])
-    return found
+def _drops(table: pd.DataFrame, experiment: Experiment) -> list[float]:
+    """How much worse each mean is than the one of fp32 that it is compared with; NaN where there is none."""
+    keys = experiment.conditions.keys
+    planned = experiment.runs[experiment.runs["format"] == REFERENCE]
+    references = {
+        task: References(records(planned[(planned["task"] == task) | (task == ALL_TASKS)]), keys)
+        for task in table["task"].unique()
+    }
+    rows = [(row, references[row["task"]]) for row in records(table)]
+    means = {(row["task"], plain.told(row)): row["mean"] for row, plain in rows if row["format"] == REFERENCE}
+    found = [means.get((row["task"], plain.of(row)), np.nan) - row["mean"] for row, plain in rows]
+    return [experiment.metric.sign * drop for drop in found]
 
 
 def _scores(groups: Sequence[np.ndarray], labels: list[str]) -> dict[str, float]:

@@ -289,6 +289,9 @@ def test_conditions_without_an_fp32_of_their_own_are_shares_of_the_only_one(tmp_
         "e4mX, fixes all": 300 / 800, "e5mX, fixes all": 790 / 800, f"e4mX, {told}": 700 / 800,
         f"e5mX, {told}": 600 / 800,
     }  # fmt: skip
+    drops = summarize(experiment).set_index(["format", "fixes"])["drop"]
+    assert drops["e4m3", told.removeprefix("fixes ")] == 100
+    assert drops["e4m3", "all"] == 500
     assert {axis.get_title() for axis in draw("curves", experiment).axes} == {"cartpole_swingup (2 seeds)"}
     canvas = draw("plane", experiment)
     canvas.draw_without_rendering()
