@@ -51,7 +51,7 @@ def relative_table(experiment: Experiment, left_out: list[str] | None = None) ->
     runs = runs[runs["return"].notna()]
     rows: list[dict[str, Any]] = []
     planned = experiment.runs[experiment.runs["format"] == REFERENCE]
-    references = {task: References(records(of_task), keys) for task, of_task in planned.groupby("task")}
+    references = {str(task): References(records(of_task), keys) for task, of_task in planned.groupby("task")}
     scores_of = {
         (where[0], *map(as_text, where[1:])): of_fp32["return"].to_numpy(float)
         for where, of_fp32 in runs[runs["format"] == REFERENCE].groupby(["task", *keys], dropna=False)
@@ -60,7 +60,7 @@ def relative_table(experiment: Experiment, left_out: list[str] | None = None) ->
         task, condition = where[0], dict(zip(keys, where[1:], strict=True))
         if set(group["format"]) == {REFERENCE} and condition.get("policy") == NO_POLICY:
             continue  # the reference of the other policies
-        reference = references[task].of(condition) if task in references else None
+        reference = references[str(task)].of(condition) if str(task) in references else None
         plain = np.array([]) if reference is None else scores_of.get((task, *reference), np.array([]))
         named = f"{task}, {experiment.conditions.label(condition)}" if keys else task
         floats = [name for name in dict.fromkeys(group["format"].astype(str)) if significand_bits(name) >= 0]

@@ -131,7 +131,9 @@ def _drops(table: pd.DataFrame, experiment: Experiment) -> list[float]:
         for task in table["task"].unique()
     }
     rows = [(row, references[row["task"]]) for row in records(table)]
-    means = {(row["task"], plain.told(row)): row["mean"] for row, plain in rows if row["format"] == REFERENCE}
+    means: dict[tuple[str, tuple[str, ...] | None], float] = {
+        (row["task"], plain.told(row)): row["mean"] for row, plain in rows if row["format"] == REFERENCE
+    }
     found = [means.get((row["task"], plain.of(row)), np.nan) - row["mean"] for row, plain in rows]
     return [experiment.metric.sign * drop for drop in found]
 
