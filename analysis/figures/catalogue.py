@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     Table = Callable[[Experiment, pd.DataFrame, list[str]], pd.DataFrame | None]
 
 
+_MOST = 24  # lines of a figure beside the two that are always drawn
+
+
 class Drawable(NamedTuple):
     """A figure.
 
@@ -52,14 +55,21 @@ def _degradation(experiment: Experiment, summary: pd.DataFrame, _warnings: list[
     return degradation_table(experiment, summary, across)
 
 
-def _widths(experiment: Experiment, summary: pd.DataFrame, _warnings: list[str], across: str) -> pd.DataFrame | None:
-    """The degradation plot across another width; None if no series has two of them, or all is said already."""
+def _widths(experiment: Experiment, summary: pd.DataFrame, warnings: list[str], across: str) -> pd.DataFrame | None:
+    """The degradation plot across another width; None if no series has two of them, or all is said already.
+
+    Adds a warning if there are more series than can be told apart, and so no figure.
+    """
     if across != "exponent_bits" and are_floats(experiment.formats):
         return None
     table = degradation_table(experiment, summary, across)
     narrow = table[table["format"] != REFERENCE]
     several = any(len(set(widths)) > 1 for _, widths in narrow.groupby(["task", "series"])[across])
-    return table if several else None
+    lines = narrow["series"].nunique()
+    if several and lines > _MOST:
+        name = across.removesuffix("_bits")
+        warnings.append(f"degradation-{name}: {lines} lines would be too many to tell apart; it is not drawn")
+    return table if several and lines <= _MOST else None
 
 
 def _relative(experiment: Experiment, _summary: pd.DataFrame, _warnings: list[str]) -> pd.DataFrame | None:

@@ -240,16 +240,16 @@ def _difference(x: Sequence[Scores], y: Sequence[Scores], metric: Metric) -> Dif
 
 def _turned_for(found: Difference, metric: Metric) -> Difference:
     """The difference as the metric is measured, where less may be better."""
-    return found if metric.sign > 0 else found._replace(value=-found.value, interval=_turned(found.interval))
+    return found if metric.sign > 0 else found._replace(value=0.0 - found.value, interval=_turned(found.interval))
 
 
 def _as_measured(found: EquivalenceTest, metric: Metric) -> EquivalenceTest:
     """Scores are such that more is better; shares are of the metric as it is."""
-    return found if metric.sign > 0 else found._replace(share=-found.share, interval=_turned(found.interval))
+    return found if metric.sign > 0 else found._replace(share=0.0 - found.share, interval=_turned(found.interval))
 
 
 def _turned(interval: Interval) -> Interval:
-    return Interval(-interval.high, -interval.low)
+    return Interval(0.0 - interval.high, 0.0 - interval.low)  # of 0 no -0
 
 
 _SUITE = 1000.0  # the highest return of an episode of the suite: 1000 steps, of at most 1 each

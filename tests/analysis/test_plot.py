@@ -302,6 +302,18 @@ def test_conditions_without_an_fp32_of_their_own_are_shares_of_the_only_one(tmp_
     assert "".join(panels[1].get_title().split()) == f"cartpole_swingup,{told},fp32:800".replace(" ", "")
 
 
+@pytest.mark.parametrize(("rates", "drawn"), [(12, True), (13, False)])
+def test_more_lines_than_can_be_told_apart_are_not_drawn(tmp_path, rates, drawn):
+    formats = ("e5m10", "e5m2", "int8", "int4")
+    grid = [(fmt, rate) for fmt in formats for rate in range(rates)]
+    write_sweep(tmp_path, [write_run(tmp_path, fmt, 0, score=1.0, lr=rate, name=f"{rate}") for fmt, rate in grid])
+    experiment, warnings = read_experiment(tmp_path), []
+    table = FIGURES["degradation-bits"].table(experiment, summarize(experiment), warnings)
+    assert (table is not None) == drawn
+    told = [] if drawn else ["degradation-bits: 26 lines would be too many to tell apart; it is not drawn"]
+    assert warnings == told
+
+
 def test_names_that_would_run_into_each_other_are_slanted(tmp_path):
     cells = {f"e5m{m}": FIXES for m in range(3, 11)} | {"e5m2": [*FIXES, "stochastic_compensation"]}
     write_sweep(tmp_path, [write_run(tmp_path, fmt, 0, fixes=fixes, score=10.0) for fmt, fixes in cells.items()])

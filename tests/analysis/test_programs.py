@@ -136,6 +136,15 @@ def test_plots_and_the_page_are_made_of_any_family(families):
         assert word not in page.partition("How to read this</h2>")[0].partition("<main")[2], word
 
 
+def test_no_difference_of_losses_has_no_sign(tmp_path):
+    runs = [write_run(tmp_path, fmt, seed, 2.0 + seed, metric=LOSS) for fmt in ("fp32", "e5m10") for seed in (0, 1, 2)]
+    write_sweep(tmp_path, runs, metric=LOSS)
+    (row,) = against_reference(read_experiment(tmp_path)).to_dict("records")
+    names = [f"{kind}{end}" for kind in ("difference", "share") for end in ("", "_low", "_high")]
+    assert {str(row[name]) for name in names[:3]} == {"0.0"}
+    assert math.copysign(1, row["share"]) == 1
+
+
 def test_a_metric_to_be_minimized(losses):
     experiment = read_experiment(losses)
     assert experiment.conditions.keys == ["accumulate"]
