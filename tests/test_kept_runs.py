@@ -164,28 +164,46 @@ def test_scores_are_those_of_the_runs(tmp_path):
     assert before[columns].round(6).equals(after[columns].round(6))
 
 
+def table_against_fp32(rows, means, seeds, name):
+    """A table of docs/results-sac.md: what a case is beside fp32, of the table of all comparisons, and both means."""
+    head = [f"{seeds} seeds", "fp32", name, "difference, 95 %", "share, 90 %", "p of equivalence within 5 %", "p (Holm)"]
+    lines = [f"| {' | '.join([*head, 'did not learn', 'answer'])} |", "|" + "---|" * 9]
+    for row in rows.sort_values("task", key=lambda tasks: tasks == "all", kind="stable").to_dict("records"):
+        if row["normalized"]:  # each by its untrained policy and fp32
+            cells = ["all, normalized", "", "", ""]
+        else:
+            cells = [row["task"], *(f"{mean:.0f}" for mean in means[row["task"]])]
+            cells += [f"{row['difference']:+.0f} ({row['difference_low']:+.0f} to {row['difference_high']:+.0f})"]
+        cells += [f"{100 * row['share_low']:+.1f} to {100 * row['share_high']:+.1f} %"]
+        cells += [f"{row[kind]:.2g}" for kind in ("p_equivalent", "p_equivalent_holm")]
+        cells += ["" if row["normalized"] else f"{row['unlearned']} of {row['learnable']}", row["answer"]]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def tables_of_eight_bits(folder):
     """The tables of docs/results-sac.md about fp16 and eight bits, from the scores of their runs, by case."""
     kept_runs.lay_scores(DATA.with_name("eight-bits-overnight.csv"), folder)
     experiment = read_experiment(folder)
     returns = experiment.runs.groupby(["task", "case"])["return"].agg(["mean", "count"])
     assert set(returns["count"]) == {10}
-    tables = {}
-    for case, rows in against_reference(experiment).groupby("case"):
-        head = ["ten seeds", "fp32", case, "difference, 95 %", "share, 90 %", "p of equivalence within 5 %", "p (Holm)"]
-        lines = [f"| {' | '.join([*head, 'did not learn', 'answer'])} |", "|" + "---|" * 9]
-        for row in rows.sort_values("task", key=lambda tasks: tasks == "all", kind="stable").to_dict("records"):
-            if row["normalized"]:  # each by its untrained policy and fp32
-                cells = ["all, normalized", "", "", ""]
-            else:
-                cells = [row["task"], *(f"{returns.loc[(row['task'], one), 'mean']:.0f}" for one in ("fp32", case))]
-                cells += [f"{row['difference']:+.0f} ({row['difference_low']:+.0f} to {row['difference_high']:+.0f})"]
-            cells += [f"{100 * row['share_low']:+.1f} to {100 * row['share_high']:+.1f} %"]
-            cells += [f"{row[kind]:.2g}" for kind in ("p_equivalent", "p_equivalent_holm")]
-            cells += ["" if row["normalized"] else f"{row['unlearned']} of {row['learnable']}", row["answer"]]
-            lines.append(f"| {' | '.join(cells)} |")
-        tables[case] = "\n".join(lines)
-    return tables
+    means = returns["mean"].unstack()  # noqa: PD010  of series
+    return {
+        case: table_against_fp32(rows, means[["fp32", case]].T, "ten", case)
+        for case, rows in against_reference(experiment).groupby("case")
+    }
+
+
+def table_of_the_papers_tasks(folder):
+    """The table of docs/results-sac.md about the paper's tasks at their whole length, of those whose runs have ended."""
+    kept_runs.lay(DATA.with_name("paper-256.jsonl"), folder)
+    experiment = read_experiment(folder)
+    returns = experiment.runs.groupby(["task", "format"])["return"].agg(["mean", "count"])
+    counts = returns["count"].unstack(fill_value=0)  # noqa: PD010
+    whole = list(counts.index[(counts == 5).all(axis=1)])
+    rows = against_reference(experiment)
+    means = returns["mean"].unstack()[["fp32", "e5m10"]].T  # noqa: PD010
+    return table_against_fp32(rows[rows["task"].isin(whole)], means, "five", "fp16")
 
 
 def test_the_tables_of_fp16_and_eight_bits_are_those_of_the_kept_runs(tmp_path):
