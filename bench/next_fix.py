@@ -63,10 +63,10 @@ def runs_of(file: Path = RUNS) -> pd.DataFrame:
     return table[table.groupby("seed")["case"].transform("size") == cases].sort_values("seed", kind="stable")
 
 
-def scores_of(runs: pd.DataFrame, case: str, task: str, kind: str = "return") -> dict[int, float]:
-    """Scores of one case on one task, by seed."""
+def scores_of(runs: pd.DataFrame, case: str, task: str) -> dict[int, float]:
+    """Returns of one case on one task, by seed."""
     own = runs[(runs["case"] == case) & (runs["task"] == task)]
-    return dict(zip(own["seed"], own[kind], strict=True))
+    return dict(zip(own["seed"], own["return"], strict=True))
 
 
 def failures(runs: pd.DataFrame, case: str, task: str) -> str:
@@ -180,16 +180,19 @@ def table_of_values(values: pd.DataFrame) -> str:
 
 def main() -> None:
     """Does what the command line says."""
-    if len(sys.argv) > 1:
-        values_of([Path(name) for name in sys.argv[2:]]).to_csv(VALUES, index=False, float_format="%.6g")
-        return
-    runs = runs_of()
-    for name, text in tables(runs).items():
-        print(f"{name}:\n\n{text}\n")
-    table = marks_of(runs)
-    table.to_csv(FIGURE.with_suffix(".csv"), index=False, float_format="%.10g")
-    canvas = draw_degradation("SAC with everything in a format", table, x="bits")
-    canvas.savefig(FIGURE.with_suffix(".png"), dpi=80, metadata={"Software": None})
+    match sys.argv[1:]:
+        case ["values", *folders] if folders:
+            values_of([Path(name) for name in folders]).to_csv(VALUES, index=False, float_format="%.6g")
+        case []:
+            runs = runs_of()
+            for name, text in tables(runs).items():
+                print(f"{name}:\n\n{text}\n")
+            table = marks_of(runs)
+            table.to_csv(FIGURE.with_suffix(".csv"), index=False, float_format="%.10g")
+            canvas = draw_degradation("SAC with everything in a format", table, x="bits")
+            canvas.savefig(FIGURE.with_suffix(".png"), dpi=80, metadata={"Software": None})
+        case _:
+            sys.exit(f"python -m bench.next_fix [values FOLDER ...]; got {sys.argv[1:]}")
 
 
 if __name__ == "__main__":

@@ -166,7 +166,8 @@ def test_scores_are_those_of_the_runs(tmp_path):
 
 def table_against_fp32(rows, means, seeds, name):
     """A table of docs/results-sac.md: what a case is beside fp32, of the table of all comparisons, and both means."""
-    head = [f"{seeds} seeds", "fp32", name, "difference, 95 %", "share, 90 %", "p of equivalence within 5 %", "p (Holm)"]
+    head = [f"{seeds} seeds", "fp32", name, "difference, 95 %", "share, 90 %", "p of equivalence within 5 %"]
+    head += ["p (Holm)"]
     lines = [f"| {' | '.join([*head, 'did not learn', 'answer'])} |", "|" + "---|" * 9]
     for row in rows.sort_values("task", key=lambda tasks: tasks == "all", kind="stable").to_dict("records"):
         if row["normalized"]:  # each by its untrained policy and fp32
@@ -195,7 +196,7 @@ def tables_of_eight_bits(folder):
 
 
 def table_of_the_papers_tasks(folder):
-    """The table of docs/results-sac.md about the paper's tasks at their whole length, of those whose runs have ended."""
+    """The table of docs/results-sac.md about the paper's tasks at their whole length, of those that have ended."""
     kept_runs.lay(DATA.with_name("paper-256.jsonl"), folder)
     experiment = read_experiment(folder)
     returns = experiment.runs.groupby(["task", "format"])["return"].agg(["mean", "count"])
