@@ -60,10 +60,13 @@ def _widths(experiment: Experiment, summary: pd.DataFrame, warnings: list[str], 
 
     Adds a warning if there are more series than can be told apart, and so no figure.
     """
-    if across != "exponent_bits" and are_floats(experiment.formats):
+    floats = are_floats(experiment.formats)
+    if across == "significand_bits" and floats:
         return None
     table = degradation_table(experiment, summary, across)
     narrow = table[table["format"] != REFERENCE]
+    if across == "bits" and floats and len(set(narrow["exponent_bits"])) < 2:
+        return None  # the same figure as across significand bits
     several = any(len(set(widths)) > 1 for _, widths in narrow.groupby(["task", "series"])[across])
     lines = narrow["series"].nunique()
     if several and lines > _MOST:

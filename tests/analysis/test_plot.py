@@ -262,12 +262,15 @@ def test_selections_of_fixes_have_names(tmp_path, fixes, name):
 def test_a_line_of_one_width_has_its_interval(tmp_path):
     formats = ("e5m10", "e5m5", "e4m3")
     write_sweep(tmp_path, [write_run(tmp_path, fmt, seed, score=700.0 + seed) for fmt in formats for seed in (0, 1, 2)])
-    (axis,) = draw("degradation", read_experiment(tmp_path)).axes
+    experiment = read_experiment(tmp_path)
+    (axis,) = draw("degradation", experiment).axes
     band, bar = axis.collections
     (ends,) = bar.get_segments()
     assert ends[:, 0].tolist() == [3, 3]
     assert 700 <= ends[0, 1] < 701 < ends[1, 1] <= 702
     assert {x for x, _ in band.get_paths()[0].vertices} == {5, 10}
+    (axis,) = draw("degradation-bits", experiment).axes  # where exponents differ, too
+    assert list(axis.get_xticks()) == [8, 11, 16]
 
 
 def test_conditions_without_an_fp32_of_their_own_are_shares_of_the_only_one(tmp_path):
@@ -568,7 +571,8 @@ def test_the_plane_of_exponent_and_significand(tmp_path):
 def test_without_a_second_width_there_is_no_plane(sweep):
     experiment = read_experiment(sweep)
     assert FIGURES["plane"].table(experiment, summarize(experiment), []).empty
-    assert FIGURES["degradation-exponent"].table(experiment, summarize(experiment), []) is None
+    for name in ("degradation-exponent", "degradation-bits"):
+        assert FIGURES[name].table(experiment, summarize(experiment), []) is None
     assert FIGURES["hyperparameters"].table(experiment, summarize(experiment), []).empty
 
 
