@@ -202,7 +202,7 @@ def _fitted(axis: Axes) -> bool:
     name, width = axis.get_title(), axis.title.get_window_extent().width
     title = _cut(name, _LONGEST_TITLE, name)
     if width > axis.bbox.width:
-        title = wrapped(title, int(len(name) * axis.bbox.width / width))
+        title = wrapped(title, max(1, int(len(name) * axis.bbox.width / width)))
     axis.title.set_text(title)
     under = [label for label in axis.get_xticklabels() if label.get_text()]
     boxes = [label.get_window_extent() for label in under if not label.get_rotation()]
