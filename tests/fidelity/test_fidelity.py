@@ -100,3 +100,14 @@ def test_what_differs_is_seen():
     assert not agree(decisions, ours)
     x = torch.ones(3, dtype=torch.bfloat16)
     assert ulps_apart([x], [x.float() * (1 + 2**-7)], elementwise=True) == 1
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_convolution_that_some_processors_compute_wrongly_is_right_in_a_simulation(layout):
+    generator = torch.Generator().manual_seed(0)
+    x, weight = (torch.randn(size, generator=generator).bfloat16() for size in ((2, 16, 4, 4), (8, 16, 4, 4)))
+    exact = torch.conv2d(x.double(), weight.double(), stride=4)
+    with simulate("bf16"):
+        found = torch.conv2d(x.contiguous(memory_format=layout), weight, stride=4)
+    assert found.dtype == torch.bfloat16
+    assert (found.double() - exact).abs().max() <= 2**-8 * exact.abs().max()
