@@ -50,7 +50,7 @@ def relative_table(experiment: Experiment, left_out: list[str] | None = None) ->
     runs, keys = ended(experiment.runs), experiment.conditions.keys
     runs = runs[runs["return"].notna()]
     rows: list[dict[str, Any]] = []
-    planned = experiment.runs[experiment.runs["format"] == REFERENCE]
+    planned = experiment.runs.loc[experiment.runs["format"] == REFERENCE, ["task", *keys]].drop_duplicates()
     references = {str(task): References(records(of_task), keys) for task, of_task in planned.groupby("task")}
     scores_of = {
         (where[0], *map(as_text, where[1:])): of_fp32["return"].to_numpy(float)

@@ -125,7 +125,7 @@ def summarize(experiment: Experiment) -> pd.DataFrame:
 def _drops(table: pd.DataFrame, experiment: Experiment) -> list[float]:
     """How much worse each mean is than the one of fp32 that it is compared with; NaN where there is none."""
     keys = experiment.conditions.keys
-    planned = experiment.runs[experiment.runs["format"] == REFERENCE]
+    planned = experiment.runs.loc[experiment.runs["format"] == REFERENCE, ["task", *keys]].drop_duplicates()
     references = {
         task: References(records(planned[(planned["task"] == task) | (task == ALL_TASKS)]), keys)
         for task in table["task"].unique()
@@ -135,7 +135,7 @@ def _drops(table: pd.DataFrame, experiment: Experiment) -> list[float]:
         (row["task"], plain.told(row)): row["mean"] for row, plain in rows if row["format"] == REFERENCE
     }
     found = [means.get((row["task"], plain.of(row)), np.nan) - row["mean"] for row, plain in rows]
-    return [experiment.metric.sign * drop for drop in found]
+    return [experiment.metric.sign * drop + 0.0 for drop in found]  # no -0
 
 
 def _scores(groups: Sequence[np.ndarray], labels: list[str]) -> dict[str, float]:

@@ -326,12 +326,14 @@ def test_names_that_would_run_into_each_other_are_slanted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["a+b_c, " * 9, "x" * 70, "word " + "y" * 24 + " z", r"a\$b " * 20, "--" * 40, "a" * 24]
+    "text",
+    ["a+b_c, " * 9, "x" * 70, "word " + "y" * 24 + " z", r"a\$b " * 20, "--" * 40, "a" * 24, "lr 1e-5 1e-5, " * 9],
 )
 def test_lines_of_names_are_short_and_lose_nothing(text):
     shown = wrapped(text, 24)
     assert max(len(line.replace(r"\$", "$")) for line in shown.split("\n")) <= 24
     assert "".join(shown.split()) == "".join(text.split())
+    assert "1e-\n" not in shown
     assert all(line.count("$") == line.count(r"\$") for line in shown.split("\n"))
 
 

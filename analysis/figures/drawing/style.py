@@ -127,7 +127,8 @@ def wrapped(text: str, most: int) -> str:
         return text
     lines = [""]
     plain = text.replace(r"\$", "$")  # a line that ended within it would begin a formula
-    for part in re.findall(rf"[^\s+_/,:-]{{0,{most - 1}}}[\s+_/,:-]|[^\s+_/,:-]{{1,{most}}}", plain):
+    letter, end = r"(?:[^\s+_/,:-]|-(?=\d))", r"(?:[\s+_/,:]|-(?!\d))"  # 1e-5 stays together
+    for part in re.findall(rf"{letter}{{0,{most - 1}}}{end}|{letter}{{1,{most}}}", plain):
         if len(lines[-1]) + len(part.rstrip()) > most:
             lines.append("")
         lines[-1] += part
