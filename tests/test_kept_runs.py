@@ -196,15 +196,26 @@ def tables_of_eight_bits(folder):
 
 
 def table_of_the_papers_tasks(folder):
-    """The table of docs/results-sac.md about the paper's tasks at their whole length, of those that have ended."""
+    """The table of docs/results-sac.md about the paper's tasks that have ended, and what it is made of."""
     kept_runs.lay(DATA.with_name("paper-256.jsonl"), folder)
-    experiment = read_experiment(folder)
+    experiment = read_experiment(folder / "runs")
     returns = experiment.runs.groupby(["task", "format"])["return"].agg(["mean", "count"])
     counts = returns["count"].unstack(fill_value=0)  # noqa: PD010
     whole = list(counts.index[(counts == 5).all(axis=1)])
     rows = against_reference(experiment)
     means = returns["mean"].unstack()[["fp32", "e5m10"]].T  # noqa: PD010
-    return table_against_fp32(rows[rows["task"].isin(whole)], means, "five", "fp16")
+    rows = rows[rows["task"].isin(whole)]
+    return table_against_fp32(rows, means, "five", "fp16"), rows
+
+
+def test_the_table_of_the_papers_tasks_is_that_of_the_kept_runs(tmp_path):
+    table, rows = table_of_the_papers_tasks(tmp_path / "runs")
+    page = " ".join((DATA.parents[1] / "results-sac.md").read_text(encoding="utf-8").split())
+    assert " ".join(table.split()) in page, table
+    (row,) = rows.to_dict("records")  # one task has ended
+    area = [f"{row[name]:.0f}" for name in ("area_difference", "area_difference_low", "area_difference_high")]
+    assert f"fp16 is {area[0]} higher on average ({area[1]} to {area[2]}, p {row['area_p']:.2g})" in page
+    assert f"up to {100 * row['unlearned_high']:.0f} % may still fail. A run" in page
 
 
 def test_the_tables_of_fp16_and_eight_bits_are_those_of_the_kept_runs(tmp_path):
