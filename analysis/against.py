@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from .runs.experiment import Experiment
 
 
+_NAMED = 5  # conditions that a warning names at most
+
+
 def against(
     directory: str | Path, margin: float = MARGIN, reference: Mapping[str, str] | None = None
 ) -> tuple[pd.DataFrame, str, tuple[str, ...]]:
@@ -46,9 +49,14 @@ def against(
     experiment = read_experiment(path)
     warnings = [*experiment.said, *about_open_runs(path, experiment, "the comparison")]
     settings = reference_values(path, experiment, reference) if reference else None
-    table = against_reference(experiment, margin, settings)
+    left_out: list[dict[str, Any]] = []
+    table = against_reference(experiment, margin, settings, left_out)
+    name = ", ".join(f"{key} {value}" for key, value in reference.items()) if reference else REFERENCE
+    if left_out:
+        names = [experiment.conditions.series(where) for where in left_out]
+        more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
+        warnings.append(f"{path}: no run in {name} that can be compared with {'; '.join([*names[:_NAMED], *more])}")
     if table.empty:
-        name = ", ".join(f"{key} {value}" for key, value in reference.items()) if reference else REFERENCE
         raise AnalysisError(f"{path}: no run in {name}, or none to compare with it, has ended; see --reference")
     return table, _text(table, experiment), tuple(warnings)
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Table = Callable[[Experiment, pd.DataFrame, list[str]], pd.DataFrame | None]
 
 
-_MOST = 24  # lines of a figure beside the two that are always drawn
+_MOST = 24  # lines that can be told apart in a figure across widths
 
 
 class Drawable(NamedTuple):

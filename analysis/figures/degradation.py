@@ -155,8 +155,8 @@ def _panel(axis: Axes, here: pd.DataFrame, lines: list[str], x: str, metric: Met
         offset = min(0.12, 0.7 / len(lines)) * (number - (len(lines) - 1) / 2)
         at = line["place"].to_numpy(float) + offset * (x == "format")
         low, high = line["ci_low"].to_numpy(float), line["ci_high"].to_numpy(float)
-        between = x != "format" and len(at) > 1  # nothing lies between two formats
-        if between:
+        joined = x != "format" and len(at) > 1  # nothing lies between two formats
+        if joined:
             axis.fill_between(at, low, high, color=style.color, alpha=0.2, linewidth=0)
         else:
             axis.vlines(at, low, high, color=style.color, linewidth=points(5), alpha=0.3)
@@ -164,7 +164,7 @@ def _panel(axis: Axes, here: pd.DataFrame, lines: list[str], x: str, metric: Met
             at,
             line["return"],
             color=style.color,
-            linestyle=style.line if between else "none",
+            linestyle=style.line if joined else "none",
             marker=style.marker,
             markersize=points(7),
         )

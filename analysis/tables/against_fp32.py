@@ -67,12 +67,16 @@ def reference_values(path: Path, experiment: Experiment, reference: Mapping[str,
 
 
 def against_reference(
-    experiment: Experiment, margin: float = MARGIN, reference: Mapping[str, str] | None = None
+    experiment: Experiment,
+    margin: float = MARGIN,
+    reference: Mapping[str, str] | None = None,
+    left_out: list[dict[str, Any]] | None = None,
 ) -> pd.DataFrame:
     """Compares each format and condition with fp32: of the same condition, or of the only one that fp32 was run in.
 
     Another ``reference`` says which runs take the place of fp32's: settings, and what they are, as text. Others are
-    compared with those that are alike in all other settings, or with the only ones that there are.
+    compared with those that are alike in all other settings, or with the only ones that there are. The list
+    ``left_out`` gets the format and condition of those for which there are none.
 
     Columns, those with an interval followed by its ends ``_low`` and ``_high``:
 
@@ -111,7 +115,7 @@ def against_reference(
     columns += [*_LEARNING, *_AREA, *_NORMALIZED, *_POWER]
     rows = [
         _row(side, plain, selection, margin, experiment)
-        for side, plain in sides(runs, keys, experiment.metric, reference, experiment.runs)
+        for side, plain in sides(runs, keys, experiment.metric, experiment.runs, reference, left_out)
         for selection in selections(plain, set(runs["task"]), experiment.metric)
         if set(selection.tasks) <= side.scores.keys()
     ]

@@ -32,7 +32,7 @@ def needed_table(experiment: Experiment, margin: float = MARGIN) -> pd.DataFrame
     keys = experiment.conditions.keys
     families: dict[tuple[Any, ...], dict[int, Side]] = {}
     references: dict[tuple[Any, ...], Side] = {}
-    for side, reference in sides(runs, keys, experiment.metric, planned=experiment.runs):
+    for side, reference in sides(runs, keys, experiment.metric, experiment.runs):
         if side.where["format"] == REFERENCE:  # whose first weights were moved
             continue
         name, width = _family(side.where["format"])

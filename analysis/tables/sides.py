@@ -94,8 +94,9 @@ def sides(
     runs: pd.DataFrame,
     keys: list[str],
     metric: Metric,
+    planned: pd.DataFrame,
     reference: Mapping[str, str] | None = None,
-    planned: pd.DataFrame | None = None,
+    left_out: list[dict[str, Any]] | None = None,
 ) -> Iterator[tuple[Side, Side]]:
     """Every format and condition but the reference's, and what it is compared with.
 
@@ -103,8 +104,10 @@ def sides(
         runs: that have ended; with their areas as ``area``, if these are asked for.
         keys: of the conditions.
         metric: what they are scored by.
+        planned: all runs, also those that have not ended: a reference that has is not the only one if others are to
+            come.
         reference: settings of the runs that others are compared with; None: fp32.
-        planned: all runs, if some have not ended: a reference that has is not the only one if others are to come.
+        left_out: a list that gets the format and condition of what there is no run of the reference for.
     """
     everything = [
         _side(dict(zip(["format", *keys], where, strict=True)), group, metric)
@@ -116,13 +119,17 @@ def sides(
         return all(as_text(where[key]) == text for key, text in wanted.items())
 
     others = [key for key in ("format", *keys) if key not in wanted]
-    to_come = records((runs if planned is None else planned)[["format", *keys]].drop_duplicates())
+    to_come = records(planned[["format", *keys]].drop_duplicates())
     references = References(filter(is_reference, to_come), others)
     plain = {references.told(side.where): side for side in everything if is_reference(side.where)}
     for side in everything:
+        if is_reference(side.where):
+            continue
         found = references.of(side.where)
-        if found in plain and not is_reference(side.where):
+        if found in plain:
             yield side, plain[found]
+        elif left_out is not None:
+            left_out.append(side.where)
 
 
 def selections(reference: Side, all_tasks: set[str], metric: Metric) -> list[Selection]:

@@ -107,6 +107,8 @@ def test_the_first_reference_to_end_is_not_the_only_one_while_another_is_open(tm
                 (folder / "result.json").unlink()
     table = against_reference(read_experiment(tmp_path))
     assert table["lr"].tolist() == ([0.1] if is_open else [0.1, 0.2])
+    said = [text for text in against(tmp_path)[2] if "can be compared" in text]
+    assert said == [f"{tmp_path}: no run in fp32 that can be compared with e5m10, lr 0.2"] * is_open
 
 
 def test_how_often_a_format_does_not_learn_is_apart_from_what_it_returns(tmp_path):

@@ -194,7 +194,7 @@ def figure(
         yield canvas, axes
     # Once: a figure with a layout engine of its own is laid out anew for each file, and drawn a second time for that.
     ConstrainedLayoutEngine().execute(canvas)
-    if sum(map(_fitted, axes)):  # all of them are to fit
+    if sum(map(_fitted, axes[:panels])):  # all of them are to fit
         ConstrainedLayoutEngine().execute(canvas)
 
 
@@ -206,7 +206,7 @@ def _fitted(axis: Axes) -> bool:
         title = wrapped(title, max(1, int(len(name) * axis.bbox.width / width)))
     axis.title.set_text(title)
     under = [label for label in axis.get_xticklabels() if label.get_text()]
-    boxes = [label.get_window_extent() for label in under if not label.get_rotation()]
+    boxes = [label.get_window_extent() for label in under if label.get_visible() and not label.get_rotation()]
     collide = any(one.x1 > other.x0 for one, other in pairwise(sorted(boxes, key=lambda box: box.x0)))
     if collide:
         for label in under:
