@@ -1,7 +1,7 @@
 """Runs that have ended, as one text file that a repository can hold; and the folder of a sweep again, to go on from.
 
 ``python -m bench.kept_runs keep FOLDER FILE`` writes a line for each run: its config, result, timing and evaluations,
-without weights and without what was logged in training. ``python -m bench.kept_runs lay FILE FOLDER`` puts the runs
+without weights, without what was logged in training and without the returns of single episodes. ``python -m bench.kept_runs lay FILE FOLDER`` puts the runs
 into a folder of that sweep, which ``roundoff sweep NAME --out FOLDER`` has begun and goes on with. Runs that are there
 stay as they are. ``python -m bench.kept_runs scores FOLDER FILE`` writes what tables of results need alone: of each run
 that has ended its settings that vary, its return, and the area under its curve, as CSV.
@@ -39,7 +39,10 @@ def keep(folder: Path, file: Path) -> int:
 def _row(run: Path) -> dict[str, Any]:
     parts = {name: json.loads((run / f"{name}.json").read_text()) for name in ("config", "result", "timing")}
     logged = (run / "metrics.jsonl").read_text().splitlines()
-    return {"run": run.name, **parts, "evaluations": [json.loads(line) for line in logged if '"eval' in line]}
+    evaluations = [json.loads(line) for line in logged if '"eval' in line]
+    for one in evaluations:
+        one.pop("returns", None)  # most of the bytes; their mean and deviation stay
+    return {"run": run.name, **parts, "evaluations": evaluations}
 
 
 def lay(file: Path, folder: Path) -> int:
