@@ -1,10 +1,11 @@
 """Runs that have ended, as one text file that a repository can hold; and the folder of a sweep again, to go on from.
 
 ``python -m bench.kept_runs keep FOLDER FILE`` writes a line for each run: its config, result, timing and evaluations,
-without weights, without what was logged in training and without the returns of single episodes. ``python -m bench.kept_runs lay FILE FOLDER`` puts the runs
-into a folder of that sweep, which ``roundoff sweep NAME --out FOLDER`` has begun and goes on with. Runs that are there
-stay as they are. ``python -m bench.kept_runs scores FOLDER FILE`` writes what tables of results need alone: of each run
-that has ended its settings that vary, its return, and the area under its curve, as CSV.
+without weights, without what was logged in training and without the returns of single episodes.
+``python -m bench.kept_runs lay FILE FOLDER`` puts the runs into a folder of that sweep, which ``roundoff sweep NAME
+--out FOLDER`` has begun and goes on with. Runs that are there stay as they are. ``python -m bench.kept_runs scores
+FOLDER FILE`` writes what tables of results need alone: of each run that has ended its settings that vary, its return,
+and the area under its curve, as CSV.
 """
 
 from __future__ import annotations
