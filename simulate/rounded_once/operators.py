@@ -44,7 +44,7 @@ def traced(call: FormulaCall, ways: Ways, draw: DrawAt) -> Any:
         return NotImplemented
     operators: Any = torch.ops.roundoff
     if way.is_nearest_root:
-        return operators.sqrt.default(call.operands[0])
+        return operators.sqrt.default(call.operands[0].to(way.dtype))  # also of integers
     given = [tensor_of(x, way.dtype) if isinstance(x, TracedNumber) else x for x in (*call.operands, call.factor)]
     *tensors, v = [x if isinstance(x, torch.Tensor) else None for x in given]
     *numbers, factor = [0.0 if isinstance(x, torch.Tensor) else float(x) for x in given]

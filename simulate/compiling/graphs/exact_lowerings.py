@@ -84,7 +84,9 @@ def _in_other_words(device: str) -> dict[Any, Callable[..., Any]]:
         ("addcdiv", with_value(torch.addcdiv), ("Scalar", "ScalarList")),
     ]
     alone: dict[Any, Callable[..., Any]] = {
-        _aten.pow.Tensor_Scalar: lambda x, exponent: x * x if exponent == 2 else NotImplemented,
+        _aten.pow.Tensor_Scalar: lambda x, exponent: (
+            x * x if exponent == 2 and x.dtype != torch.bool else NotImplemented
+        ),
         _aten._conj.default: torch.conj_physical,  # noqa: SLF001  inductor fails where the parts of a view are looked at
     }
     return alone | {

@@ -141,3 +141,23 @@ def test_graphs_of_a_few_operators(uncompiled):
 @pytest.mark.parametrize("names", PROGRAMS, ids=lambda names: names[0])
 def test_operators(names, settings):
     check(names, **settings)
+
+
+@pytest.mark.parametrize("fmt", ["fp32", "e5m10"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.bool], ids=str)
+def test_what_makes_floats_of_integers(uncompiled, dtype, fmt):
+    """A root was an integer, and the square of a boolean was a boolean."""
+
+    def step(x):
+        floats = x.sqrt(), x.T.sqrt(), x.reciprocal(), x.exp(), x / 3, x * 0.3, x**0.5
+        return *floats, x**2, x.square(), x.T.square()
+
+    x = (torch.arange(15).view(3, 5) % 7).to(dtype)
+    simulation = simulate(fmt)
+    with simulation:
+        expected = step(x)
+    assert [y.dtype for y in expected[:7]] == [torch.float32] * 7
+    for found, y in zip(roundoff.compile(step, simulation)(x), expected, strict=True):
+        assert found.dtype == y.dtype
+        assert found.stride() == y.stride()
+        assert torch.equal(found, y)
