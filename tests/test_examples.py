@@ -20,8 +20,10 @@ SHORT = {
     "digits": ["epochs=2", "seed=0", "policy=every-op", "format=[fp32, e5m4]"],
     "characters": ["steps=40", "width=16", "layers=1", "length=24", "seed=0", "accumulate=null"],
     "ppo": ["steps=512", "episodes=2", "seed=0"],
-    "reasoning": ["steps=20", "asked_at_once=8", "width=32", "layers=1", "count=16", "least=-1", "taught_for=20", "seed=0"],
-}
+    "reasoning": [
+        "steps=20", "asked_at_once=8", "width=32", "layers=1", "count=16", "least=-1", "taught_for=20", "seed=0"
+    ],
+}  # fmt: skip
 GOOD_ENOUGH = {"digits": (0.5, 1), "characters": (0, 3.4), "ppo": (8, 500), "reasoning": (0, 0.5)}
 """What the metric of the first run, in fp32, lies between: more than chance, or what any policy gets."""
 NOTEBOOKS = sorted((EXAMPLES / "notebooks").glob("*.ipynb"))

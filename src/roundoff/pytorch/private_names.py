@@ -147,9 +147,8 @@ NAMES: dict[str, PrivateName] = {
     ),
     "torch._inductor.async_compile": PrivateName(COMPILED, "compiles the loops of a program together", _EAGER),
     "torch._inductor.codecache": PrivateName(COMPILED, "loads loops; keeps headers in our folder", _EAGER),
-    "torch._inductor.codegen.cpp.CppVecOverrides": PrivateName(
-        COMPILED, "casts the bits of vectors at no cost", _EAGER
-    ),
+    "torch._inductor.codegen.cpp.CppOverrides": PrivateName(COMPILED, "writes roundings of numbers", _EAGER),
+    "torch._inductor.codegen.cpp.CppVecOverrides": PrivateName(COMPILED, "writes roundings of vectors", _EAGER),
     "torch._inductor.codegen.cpp_utils.DTYPE_TO_CPP": PrivateName(COMPILED, "has the C++ names of dtypes", _EAGER),
     "torch._inductor.codegen.triton.TritonKernel": PrivateName(
         COMPILED, "has Triton round each operation once", _EAGER
