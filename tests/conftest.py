@@ -130,6 +130,19 @@ def logs_of_stable_baselines3(tmp_path_factory):
     os.environ["SB3_LOGDIR"] = str(tmp_path_factory.getbasetemp() / "SB3")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_file_a_program(request):
+    """Two processes compile at a time: the loops of a program in several files at once would only cost more."""
+    if str(request.path.relative_to(HERE)) not in TOGETHER:
+        yield
+        return
+    from roundoff.simulate.compiling.graphs import gathered_loops
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gathered_loops, "_LOOPS_OF_A_FILE", 1000)
+        yield
+
+
 @pytest.fixture
 def uncompiled(monkeypatch):
     """Runs the graphs that are traced as they are: compiling is what takes time."""
