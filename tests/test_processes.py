@@ -4,6 +4,9 @@ import os
 import select
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from roundoff.processes import ChildProcess, command_of, in_words
 
@@ -20,6 +23,39 @@ def test_a_child_is_in_a_session_of_its_own_and_is_ended():
     assert child.end(0.0) == -9
     assert child.status() == -9
     assert child.death() == "was killed by SIGKILL"
+
+
+def shared_among_sessions():
+    place = Path("/proc/self/autogroup")
+    try:
+        place.write_text(place.read_text().split()[-1])
+    except (OSError, IndexError):
+        return False
+    return True
+
+
+NICE = """
+import os
+from pathlib import Path
+from roundoff.processes import ChildProcess, begin_session
+os.nice(7)
+child = ChildProcess(["sleep", "600"])
+forked = os.fork()
+if not forked:
+    begin_session()
+    print(Path("/proc/self/autogroup").read_text(), end="", flush=True)
+    os._exit(0)
+os.waitpid(forked, 0)
+print(Path(f"/proc/{child.pid}/autogroup").read_text(), end="")
+child.end(0.0)
+"""
+
+
+@pytest.mark.skipif(not shared_among_sessions(), reason="processors are shared among processes alone")
+def test_sessions_of_nice_processes_are_nice():
+    """Otherwise each has as much of the processors as what the user works with."""
+    done = subprocess.run([sys.executable, "-c", NICE], capture_output=True, text=True, check=True)
+    assert [line.split()[1:] for line in done.stdout.splitlines()] == [["nice", str(min(19, os.nice(0) + 7))]] * 2
 
 
 def test_a_child_that_ends_by_itself_is_not_killed():

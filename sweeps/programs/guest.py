@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from roundoff.errors import FolderInUseError, RoundoffError
-from roundoff.processes import end_with
+from roundoff.processes import begin_session, end_with
 from roundoff.runs.metric import Metric
 
 from ...agents import Stopped, StopRequest, stopping_on_sigterm
@@ -39,7 +39,7 @@ def be_run(program: Program, order: dict[str, Any], said: int, stop: int, parent
         stop: a pipe; what comes asks the run to save and stop.
         parent: the process that forked this one, and with which it ends.
     """
-    os.setsid()
+    begin_session()
     end_with(parent)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 import torch
 
 from roundoff.origin import origin
-from roundoff.processes import adopt_orphans, end_children, end_with, in_words
+from roundoff.processes import adopt_orphans, begin_session, end_children, end_with, in_words
 from roundoff.runs.folder import RunDirectory
 
 from ...agents import Progress
@@ -143,7 +143,7 @@ class _Warm:
 
     def serve(self, parent: int) -> NoReturn:
         """Forks a run for each order, until the worker closes the connection."""
-        os.setsid()
+        begin_session()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # the worker decides when to stop
         _let_go_of_descriptors(self._worker.fileno())
