@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from roundoff import processes
 from roundoff.processes import ChildProcess, command_of, in_words
 
 SLEEP = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
@@ -56,6 +57,13 @@ def test_sessions_of_nice_processes_are_nice():
     """Otherwise each has as much of the processors as what the user works with."""
     done = subprocess.run([sys.executable, "-c", NICE], capture_output=True, text=True, check=True)
     assert [line.split()[1:] for line in done.stdout.splitlines()] == [["nice", str(min(19, os.nice(0) + 7))]] * 2
+
+
+def test_a_child_that_is_gone_at_once_is_no_error():
+    """Whoever ignores SIGCHLD has no child left to ask for its niceness."""
+    child = subprocess.Popen(["true"])
+    child.wait()
+    processes._give_way(child.pid)
 
 
 def test_a_child_that_ends_by_itself_is_not_killed():

@@ -134,12 +134,12 @@ def _give_way(pid: int) -> None:
     Linux shares processors among sessions first, if it has autogroups (sched(7)), and niceness counts within one: in a
     session of its own, a process of niceness 19 gets as much as what the user works with.
     """
-    niceness = os.getpriority(os.PRIO_PROCESS, pid)
-    if sys.platform != "linux" or niceness <= 0:
+    if sys.platform != "linux":
         return
     for _ in range(_TRIES):
         try:
-            Path(f"/proc/{pid}/autogroup").write_text(str(niceness), encoding="ascii")
+            if (niceness := os.getpriority(os.PRIO_PROCESS, pid)) > 0:
+                Path(f"/proc/{pid}/autogroup").write_text(str(niceness), encoding="ascii")
         except OSError as error:
             if error.errno != errno.EAGAIN:  # there are no autogroups, or the process has ended
                 return
