@@ -7,14 +7,12 @@ faster. An operator without lowering is called as it is.
 from __future__ import annotations
 
 import platform
-from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 import sympy  # type: ignore[import-untyped]
 import torch
-from torch._inductor import ir
+from torch._inductor import config, ir
 from torch._inductor.codegen.cpp import CppOverrides, CppVecOverrides
 from torch._inductor.codegen.cpp_utils import DTYPE_TO_CPP
 from torch._inductor.cpu_vec_isa import pick_vec_isa
@@ -25,11 +23,10 @@ from ..arithmetic.carriers import INFINITY, INTEGER
 from .float_data import EXPONENT, SIGN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 _OPERATION = "inline_asm_elementwise"
-"""An operation of inductor that takes any operands and a text. It has none for C++, so that ours is in nobody's way."""
-_BY_ADDITION = "by addition"
+"""An operation of inductor that takes any operands and a text: an instruction. C++ has none but ours."""
 _REGISTER_SUFFIX = {torch.float32: "", torch.int32: "i"}
 _SIGNS = {
     "add": "+", "sub": "-", "mul": "*", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^",
@@ -41,8 +38,9 @@ _SIGNS = {
 def _round_float(x: Any, parameters: Any, by_addition: bool) -> Any:
     dtype, device = x.get_dtype(), x.get_device()
     element, parameter = x.make_loader(), parameters.make_loader()
-    body, count = _BODIES[by_addition]
-    as_function = _written_as_functions() and device.type == "cpu" and dtype == torch.float32
+    name = "round by addition" if by_addition else "round bit by bit"
+    body, count = _BODIES[name]
+    as_function = _as_functions(device, dtype)
     rows = len(parameters.get_size()) > 1
 
     def inner(index: Any) -> Any:
@@ -53,7 +51,6 @@ def _round_float(x: Any, parameters: Any, by_addition: bool) -> Any:
 
         if as_function:
             numbers = [number(i) for i in range(count)]
-            name = _BY_ADDITION if by_addition else "bit by bit"
             return ops.inline_asm_elementwise(element(index), *numbers, asm=name, dtype=dtype)
         return body(element(index), number, dtype)
 
@@ -107,8 +104,8 @@ def _bit_by_bit(x: Any, number: Any, dtype: torch.dtype) -> Any:
     return ops.to_dtype_bitcast(ops.bitwise_or(result, sign), dtype, integer)
 
 
-_BODIES = {True: (_by_addition, 5), False: (_bit_by_bit, 8)}
-"""How a rounding is computed, and from how many parameters of a format."""
+_BODIES = {"round by addition": (_by_addition, 5), "round bit by bit": (_bit_by_bit, 8)}
+"""How a rounding is computed, and from how many parameters of a format, by the text that the operation gets."""
 
 
 class _Lines:
@@ -142,15 +139,14 @@ class _Lines:
                 return f"decltype({no})::blendv({no}, {yes}, {chosen})" if vectors else f"{chosen} ? {yes} : {no}"
             case (("minimum" | "maximum"), (a, b)):
                 return f"at::vec::{operation}({a}, {b})" if vectors else f"std::{operation[:3]}({a}, {b})"
-            case _, (a, b):
-                return f"{a} {_SIGNS[operation]} {b}"
-        raise NotImplementedError(operation)
+        a, b = operands
+        return f"{a} {_SIGNS[operation]} {b}"
 
 
 @cache
-def _function(by_addition: bool, width: int | None) -> str:
+def _function(name: str, width: int | None) -> str:
     """A C++ function that rounds a float32, or a vector of them, with the parameters of the format behind it."""
-    body, count = _BODIES[by_addition]
+    body, count = _BODIES[name]
     lines = _Lines(width)
     with V.set_ops_handler(lines):  # type: ignore[arg-type]
         result = body("x", lambda i: f"n{i}", torch.float32)
@@ -158,30 +154,36 @@ def _function(by_addition: bool, width: int | None) -> str:
     return f"[]({operands}) {{ {' '.join(lines.lines)} return {result}; }}"
 
 
-def _written_as_functions() -> bool:
-    return _OPERATION in vars(CppVecOverrides)
+def _as_functions(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether a rounding is one operation for inductor, and a function in its C++.
 
-
-@contextmanager
-def roundings_as_functions() -> Iterator[None]:
-    """While inductor compiles for CPU, it takes a rounding to a float format for one operation, not for some twenty.
-
-    It passes over all operations of a program many times; so it compiles in three quarters of the time.
+    Inductor passes over all operations of a program many times. With one in place of some twenty for each rounding, it
+    compiles in three quarters of the time.
     """
-    width = pick_vec_isa().bit_width() if platform.machine() == "x86_64" else 0
-    if width not in (256, 512):
-        yield
-        return
+    written = device.type == "cpu" and config.cpu_backend == "cpp" and platform.machine() == "x86_64"
+    return written and dtype == torch.float32 and pick_vec_isa().bit_width() in (256, 512)
 
-    def of(width: int | None) -> Any:
-        def call(*operands: Any, asm: str, **_: Any) -> str:
-            return f"{_function(asm == _BY_ADDITION, width)}({', '.join(map(str, operands))})"
 
-        call.__name__ = _OPERATION  # by which inductor finds the one for numbers
-        return staticmethod(call)
+def _of_numbers(*operands: Any, asm: str, **_: Any) -> str:
+    return f"{_function(_known(asm), None)}({', '.join(map(str, operands))})"
 
-    with (
-        patch.object(CppOverrides, _OPERATION, of(None)),
-        patch.object(CppVecOverrides, _OPERATION, of(width)),
-    ):
-        yield
+
+def _of_vectors(*operands: Any, asm: str, **_: Any) -> str:
+    function = _function(_known(asm), pick_vec_isa().bit_width())
+    count = V.kernel._get_num_vectors(torch.float32)  # noqa: SLF001  public nowhere
+    if count == 1:
+        return f"{function}({', '.join(map(str, operands))})"
+    each = ", ".join(f"{x}[i]" for x in operands)
+    lines = f"at::vec::VectorizedN<float, {count}> all; for (int i = 0; i < {count}; ++i) all[i] = {function}({each});"
+    return f"[&] {{ {lines} return all; }}()"
+
+
+def _known(text: str) -> str:
+    if text not in _BODIES:
+        raise NotImplementedError(f"{_OPERATION} in C++")
+    return text
+
+
+for _overrides, _write in ((CppOverrides, _of_numbers), (CppVecOverrides, _of_vectors)):
+    _write.__name__ = _OPERATION  # by which inductor finds the one for numbers where none is a vector
+    setattr(_overrides, _OPERATION, staticmethod(_write))

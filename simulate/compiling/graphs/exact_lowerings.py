@@ -26,7 +26,6 @@ from torch._inductor.loop_body import LoopBody
 from torch._inductor.virtualized import V, ops
 from torch.fx.node import map_arg
 
-from ....formats.compiling.inductor import roundings_as_functions
 from ...aten.schemas import schema_of
 from .written_operations import STRUCTURAL, STRUCTURAL_ON_CUDA, is_written
 
@@ -120,7 +119,6 @@ def exact_lowerings(graph: GraphModule) -> Iterator[None]:
         patch.dict(lowering.lowerings, changed),
         patch.object(inductor_graph, "fallback_handler", _called),  # of complex numbers
         patch.object(lowering, "check", _check, create=True),  # PyTorch warns of its own, which is deprecated
-        roundings_as_functions(),
         _fusion_with_missing_reads(),
         _one_rounding_each(),
     ):
