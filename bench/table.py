@@ -103,7 +103,7 @@ CAPTIONS = {
         (`lift_fresh`) that pass through Python, six to fourteen in each update of Stable-Baselines3. The last rows are
         times of entering the same simulation again, or a new one, and of new processes with warm caches. Of the
         time of entering again, 12 us go to settings that PyTorch keeps per process (modes, dynamo's stance,
-        generators). Entering for the first time mostly imports `torch._dynamo`, which has that stance.
+        generators).
     """,
     "families": """
         Rounding to formats that are not floats, to nearest and stochastically, beside `clone`. The columns "torch" are

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import ModuleType
 
 import torch
-import torch._dynamo  # as simulations do, so that no fork has to
+import torch._dynamo  # as optimizers do, so that no fork has to
 
 import roundoff.agents.training.together  # noqa: F401  so that no fork has to
 

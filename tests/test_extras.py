@@ -15,7 +15,7 @@ from roundoff.extras import EXTRAS, from_extras, missing, require
 ROOT = Path(__file__).parents[1]
 SWEEP = "name: tiny\nbase: {steps: 6000}\ngrid: {format: [fp32, e5m10]}\n"
 # Forks itself for each order, a line of JSON, and answers with the status that the fork ended with. It has imported
-# PyTorch, with what a simulation has of it, and no package that an order hides. What None stands for cannot be
+# PyTorch, with what optimizers import of it, and no package that an order hides. What None stands for cannot be
 # imported, nor found.
 SERVER = """
 import json, os, sys, traceback

@@ -29,8 +29,8 @@ from ..presence.entering import Presence, this_thread
 from ..presence.fast_path import FastPath
 from ..presence.finfo import FinfoAnswers, FormatInfo
 from ..presence.generators import Generators
-from ..presence.process import ProcessState, is_compiling_operator
-from ..presence.unseen import unseen
+from ..presence.process import ProcessState
+from ..presence.torch_compile import is_compiling_operator, unseen
 from ..watching.last_read import LastRead
 from .complaints import PolicyWarning, complaints, unused
 from .named_blocks import NamedBlocks

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import sys
 import threading
-from functools import cache
 from typing import TYPE_CHECKING, Any, final
 
 import torch
-from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch.optim.optimizer import _global_optimizer_pre_hooks as _hooks_of_steps
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 from .bystanders import watched
+from .torch_compile import EagerInside, is_compiling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,51 +33,6 @@ class _Flags(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         return True  # what dynamo has to leave alone it learns from the stance
-
-
-@final
-class _Stance:
-    """What ``torch.compile`` asks when one of its functions is called, in the place of PyTorch's ``DynamoStance``.
-
-    Inside of a simulation such functions run eagerly. Those that dynamo skipped because of a mode would never be
-    compiled again, and those with ``fullgraph=True`` would raise. Operators such as ``torch.cond``, which compile what
-    they are given to run it operation by operation, may do so.
-    """
-
-    def __init__(self, found: Any, is_inside: Callable[[], bool]) -> None:
-        self.found = found
-        self._is_inside = is_inside
-
-    @property
-    def stance(self) -> str:
-        return "force_eager" if self._is_inside() and not is_compiling_operator() else str(self.found.stance)
-
-    @property
-    def skip_guard_eval_unsafe(self) -> bool:
-        return bool(self.found.skip_guard_eval_unsafe)
-
-    @property
-    def backend(self) -> Any:
-        return self.found.backend
-
-
-@cache
-def _eval_frame() -> Any:
-    """The module that has the stance; it takes seconds to import."""
-    from torch._dynamo import eval_frame  # noqa: PLC0415  as the line above says
-
-    return eval_frame
-
-
-def is_compiling() -> bool:
-    """Whether this thread is in a function that ``torch.compile`` has been given."""
-    return get_eval_frame_callback() not in (None, False)
-
-
-def is_compiling_operator() -> bool:
-    """Whether this thread is in an operator such as ``torch.cond``, which compiles what it is given."""
-    utilities: Any = sys.modules.get("torch._higher_order_ops.utils")  # an import statement takes ten times as long
-    return utilities is not None and bool(getattr(utilities._hop_compile_tls, "in_hop_compile", False))  # noqa: SLF001  no other access
 
 
 @final
@@ -113,11 +67,10 @@ class ProcessState:
         self._at_work = at_work
         self._before_step = before_step
         self._hook: RemovableHandle | None = None
-        self._is_inside = is_inside
+        self._stance = EagerInside(is_inside)
         self._lock = threading.Lock()
         self._count = 0
         self._flags = _Flags()  # type: ignore[no-untyped-call]
-        self._stance: Any = None
         self._plain = threading.Thread.start
         self._start: Any = None
 
@@ -149,11 +102,9 @@ class ProcessState:
         self._end()
 
     def _begin(self) -> None:
-        eval_frame = _eval_frame()
         self._flags.__enter__()  # type: ignore[no-untyped-call]
         _pop_mode()
-        self._stance = _Stance(eval_frame._stance, self._is_inside)  # noqa: SLF001  the only access there is
-        eval_frame._set_stance(self._stance)  # noqa: SLF001  the only access there is
+        self._stance.begin()
         if self._hook is None:
             self._hook = register_optimizer_step_pre_hook(self._called_before_step)
         else:
@@ -166,15 +117,12 @@ class ProcessState:
         self._clipping.begin()
 
     def _end(self) -> None:
-        eval_frame = _eval_frame()
         self._generators.end()
         self._clipping.end()
         if self._hook is not None:
             self._hook.remove()
         if threading.Thread.start is self._start:  # else others have wrapped it
             threading.Thread.start = self._plain  # type: ignore[method-assign]
-        stance: Any = eval_frame._stance  # noqa: SLF001  the only access there is
-        if stance is self._stance:  # else the program has set its own
-            eval_frame._set_stance(stance.found)  # noqa: SLF001  the only access there is
+        self._stance.end()
         _push_mode(self._flags)
         self._flags.__exit__(None, None, None)  # type: ignore[no-untyped-call]

@@ -2,9 +2,13 @@
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +17,7 @@ from torch.utils import _python_dispatch
 import roundoff
 from roundoff import FormatError, Policy, Rule, Simulation, simulate
 from roundoff.simulate import SimulationWarning
+from roundoff.simulate.presence import torch_compile
 
 EXACT = (torch.ones(1) / 3).item()
 THIRDS = {roundoff.round(torch.tensor(EXACT), fmt).item(): fmt for fmt in ("e5m3", "e4m2")} | {EXACT: "exact"}
@@ -303,3 +308,90 @@ def test_a_simulation_inside_a_compiled_function():
         warnings.simplefilter("ignore")  # what dynamo cannot trace
         result = torch.compile(function, backend="eager")(torch.linspace(0, 1, 8))
     assert torch.equal(result, roundoff.round(result, "e5m3"))
+
+
+def test_dynamo_is_imported_by_what_needs_it_and_then_runs_eagerly():
+    """Importing dynamo takes longer than PyTorch: a process without it enters and computes without it."""
+    program = """
+import sys, torch, roundoff
+graphs, found = [], list(sys.meta_path)
+with roundoff.simulate("e5m3"):
+    torch.ones(1) / 3
+assert sys.meta_path == found
+with roundoff.simulate("e5m3"):
+    expected = (torch.ones(1) / 3).item()
+    assert "torch._dynamo" not in sys.modules
+    third = torch.compile(lambda x: x / 3, backend=lambda graph, _: graphs.append(graph) or graph, fullgraph=True)
+    assert "torch._dynamo" in sys.modules
+    assert (third(torch.ones(1)).item(), graphs) == (expected, [])
+assert third(torch.ones(1)) == torch.ones(1) / 3 and len(graphs) == 1
+assert sys.meta_path == found
+with roundoff.simulate("e5m3"):
+    assert (third(torch.ones(1)).item(), len(graphs)) == (expected, 1)
+assert type(torch._dynamo.eval_frame._stance).__name__ == "DynamoStance"
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+DYNAMO = """
+_stance = "found"
+def _set_stance(stance):
+    global _stance
+    _stance = stance
+"""
+
+
+@pytest.fixture
+def eager_inside(tmp_path, monkeypatch):
+    """What sets the stance of dynamo, with another module in the place of dynamo that is not imported yet."""
+    (tmp_path / "dynamo_of_a_test.py").write_text(DYNAMO)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(torch_compile, "_DYNAMO", "dynamo_of_a_test")
+    monkeypatch.setattr(torch_compile, "_dynamo", lambda: import_module("dynamo_of_a_test"))
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    found = list(sys.meta_path)
+    yield torch_compile.EagerInside(lambda: True)
+    assert sys.meta_path == found
+    sys.modules.pop("dynamo_of_a_test", None)
+
+
+def stance():
+    return getattr(import_module("dynamo_of_a_test")._stance, "stance", "found")
+
+
+def test_the_stance_is_set_while_a_simulation_is_entered_whenever_dynamo_is_imported(eager_inside):
+    eager_inside.begin()
+    eager_inside.end()
+    assert "dynamo_of_a_test" not in sys.modules
+    eager_inside.begin()
+    assert stance() == "force_eager"  # imported inside
+    eager_inside.end()
+    assert stance() == "found"
+    eager_inside.begin()
+    assert stance() == "force_eager"  # imported before
+    eager_inside.end()
+    assert stance() == "found"
+
+
+def test_a_stance_that_the_program_sets_inside_stays(eager_inside):
+    eager_inside.begin()
+    import_module("dynamo_of_a_test")._set_stance("of the program")
+    eager_inside.end()
+    assert import_module("dynamo_of_a_test")._stance == "of the program"
+
+
+def test_dynamo_that_is_imported_while_the_simulation_is_left_keeps_its_own_stance(eager_inside, tmp_path):
+    inside, left = threading.Event(), threading.Event()
+    (tmp_path / "dynamo_of_a_test.py").write_text(
+        "import events_of_a_test as e; e.inside.set(); e.left.wait()" + DYNAMO
+    )
+    sys.modules["events_of_a_test"] = SimpleNamespace(inside=inside, left=left)
+    eager_inside.begin()
+    importing = threading.Thread(target=stance)
+    importing.start()
+    inside.wait()
+    eager_inside.end()
+    left.set()
+    importing.join()
+    del sys.modules["events_of_a_test"]
+    assert stance() == "found"

@@ -1,0 +1,154 @@
+"""How ``torch.compile`` and simulations keep out of each other's way; dynamo is imported by the program alone."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from functools import update_wrapper
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from typing import TYPE_CHECKING, Any, TypeVar, final
+
+from torch._C._dynamo import eval_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+
+_F = TypeVar("_F", bound="Callable[..., Any]")
+_DYNAMO = "torch._dynamo.eval_frame"
+"""The module that has the stance."""
+
+
+def _dynamo() -> Any:
+    from torch._dynamo import eval_frame  # noqa: PLC0415  it takes seconds
+
+    return eval_frame
+
+
+def is_compiling() -> bool:
+    """Whether this thread is in a function that ``torch.compile`` has been given."""
+    return eval_frame.get_eval_frame_callback() not in (None, False)
+
+
+def is_compiling_operator() -> bool:
+    """Whether this thread is in an operator such as ``torch.cond``, which compiles what it is given."""
+    utilities: Any = sys.modules.get("torch._higher_order_ops.utils")  # an import statement takes ten times as long
+    return utilities is not None and bool(getattr(utilities._hop_compile_tls, "in_hop_compile", False))  # noqa: SLF001  no other access
+
+
+def unseen(kept_out: _F) -> _F:
+    """A method that runs without dynamo's wrapper wherever dynamo looks at nothing.
+
+    PyTorch wraps ``__torch_dispatch__`` so that dynamo compiles none of it, which takes longer than detaching a tensor.
+    The wrapper is needed only while dynamo looks at frames, as operators such as ``torch.cond`` have it do.
+
+    Args:
+        kept_out: the method in PyTorch's wrapper.
+
+    Returns:
+        A method whose own frame dynamo passes over.
+    """
+    plain: Any = getattr(kept_out, "__wrapped__", None)
+    if plain is None:  # PyTorch 2.8 has no wrapper
+        return kept_out
+    looking = eval_frame.get_eval_frame_callback
+
+    def dispatched(*args: Any, **kwargs: Any) -> Any:
+        return (plain if looking() is None else kept_out)(*args, **kwargs)
+
+    skip, otherwise = eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT  # noqa: SLF001  the only access there is
+    strategy = eval_frame._FrameExecStrategy(skip, otherwise)  # noqa: SLF001  as above
+    eval_frame.set_code_exec_strategy(dispatched.__code__, strategy)
+    return update_wrapper(dispatched, kept_out)  # type: ignore[return-value]
+
+
+@final
+class _Stance:
+    """What ``torch.compile`` asks when one of its functions is called, in the place of PyTorch's ``DynamoStance``."""
+
+    def __init__(self, found: Any, is_inside: Callable[[], bool]) -> None:
+        self.found = found
+        self._is_inside = is_inside
+
+    @property
+    def stance(self) -> str:
+        return "force_eager" if self._is_inside() and not is_compiling_operator() else str(self.found.stance)
+
+    @property
+    def skip_guard_eval_unsafe(self) -> bool:
+        return bool(self.found.skip_guard_eval_unsafe)
+
+    @property
+    def backend(self) -> Any:
+        return self.found.backend
+
+
+@final
+class EagerInside:
+    """Has the functions of ``torch.compile`` run eagerly inside of simulations.
+
+    Those that dynamo skipped because of a mode would never be compiled again, and those with ``fullgraph=True`` would
+    raise. Operators such as ``torch.cond``, which compile what they are given to run it operation by operation, may do
+    so. A process that has not imported dynamo has no such functions: dynamo gets its stance when it is imported.
+
+    Args:
+        is_inside: whether a simulation is entered in this thread.
+    """
+
+    def __init__(self, is_inside: Callable[[], bool]) -> None:
+        self._is_inside = is_inside
+        self._import = _Import(self._imported)
+        self._lock = threading.Lock()
+        self._stance: _Stance | None = None
+
+    def begin(self) -> None:
+        """The first simulation of the process is entered."""
+        # Outside of the lock, which another thread may wait for that imports dynamo.
+        dynamo = _dynamo() if _DYNAMO in sys.modules else None
+        with self._lock:
+            if dynamo:
+                self._set(dynamo)
+            else:
+                sys.meta_path.insert(0, self._import)
+
+    def end(self) -> None:
+        """The last one is left."""
+        with self._lock:
+            if self._import in sys.meta_path:
+                sys.meta_path.remove(self._import)
+            stance, self._stance = self._stance, None
+            if stance is not None:
+                dynamo: Any = sys.modules[_DYNAMO]
+                if dynamo._stance is stance:  # noqa: SLF001  the only access there is; else the program has set its own
+                    dynamo._set_stance(stance.found)  # noqa: SLF001  as above
+
+    def _imported(self, dynamo: ModuleType) -> None:
+        with self._lock:
+            if self._import in sys.meta_path:  # else the simulations have been left meanwhile
+                sys.meta_path.remove(self._import)
+                self._set(dynamo)
+
+    def _set(self, dynamo: Any) -> None:
+        self._stance = _Stance(dynamo._stance, self._is_inside)  # noqa: SLF001  the only access there is
+        dynamo._set_stance(self._stance)  # noqa: SLF001  as above
+
+
+@final
+class _Import(MetaPathFinder):
+    """Finds dynamo as Python does, and tells of it when it has been imported."""
+
+    def __init__(self, imported: Callable[[ModuleType], None]) -> None:
+        self._imported = imported
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path, target) if name == _DYNAMO else None
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                self._imported(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
