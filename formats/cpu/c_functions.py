@@ -22,6 +22,7 @@ from numba import types
 from numba.core import serialize
 from numba.core.ccallback import CFunc
 from numba.core.compiler import CompileResult
+from numba.core.runtime import rtsys
 
 from roundoff.caches import advise, cache_folder
 from roundoff.errors import FileError
@@ -82,7 +83,8 @@ class _Kept:
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         """The compiled loop; None if it is not kept. A damaged entry is removed."""
-        target_context.refresh()
+        # Enough for loops of numbers; ``refresh`` would import all of numba, which only compiling needs.
+        rtsys.initialize(target_context)
         path = self._path(signature, target_context.codegen())
         try:
             content = read_bytes(path)
