@@ -6,13 +6,13 @@ import sys
 import threading
 from functools import update_wrapper
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from torch._C._dynamo import eval_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
     from types import ModuleType
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
@@ -100,49 +100,45 @@ class EagerInside:
         self._is_inside = is_inside
         self._import = _Import(self._imported)
         self._lock = threading.Lock()
-        self._stance: _Stance | None = None
+        self._dynamo: Any = None
+        self._stance: Any = None
 
     def begin(self) -> None:
         """The first simulation of the process is entered."""
-        # Outside of the lock, which another thread may wait for that imports dynamo.
-        dynamo = _dynamo() if _DYNAMO in sys.modules else None
         with self._lock:
-            if dynamo:
-                self._set(dynamo)
-            else:
-                sys.meta_path.insert(0, self._import)
+            sys.meta_path.insert(0, self._import)
+        if _DYNAMO in sys.modules:
+            self._imported(_dynamo())  # another thread may be about to import it, and needs the lock at the end
 
     def end(self) -> None:
         """The last one is left."""
         with self._lock:
             if self._import in sys.meta_path:
                 sys.meta_path.remove(self._import)
-            stance, self._stance = self._stance, None
-            if stance is not None:
-                dynamo: Any = sys.modules[_DYNAMO]
-                if dynamo._stance is stance:  # noqa: SLF001  the only access there is; else the program has set its own
-                    dynamo._set_stance(stance.found)  # noqa: SLF001  as above
+            dynamo, self._dynamo = self._dynamo, None
+            if dynamo and dynamo._stance is self._stance:  # noqa: SLF001  no other access; else the program has set its own
+                dynamo._set_stance(self._stance.found)  # noqa: SLF001  as above
 
-    def _imported(self, dynamo: ModuleType) -> None:
+    def _imported(self, dynamo: Any) -> None:
         with self._lock:
             if self._import in sys.meta_path:  # else the simulations have been left meanwhile
                 sys.meta_path.remove(self._import)
-                self._set(dynamo)
-
-    def _set(self, dynamo: Any) -> None:
-        self._stance = _Stance(dynamo._stance, self._is_inside)  # noqa: SLF001  the only access there is
-        dynamo._set_stance(self._stance)  # noqa: SLF001  as above
+                self._dynamo, self._stance = dynamo, _Stance(dynamo._stance, self._is_inside)  # noqa: SLF001  no other access
+                dynamo._set_stance(self._stance)  # noqa: SLF001  as above
 
 
 @final
 class _Import(MetaPathFinder):
-    """Finds dynamo as Python does, and tells of it when it has been imported."""
+    """Finds dynamo as the other finders do, and tells of it when it has been imported."""
 
     def __init__(self, imported: Callable[[ModuleType], None]) -> None:
         self._imported = imported
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(name, path, target) if name == _DYNAMO else None
+        if name != _DYNAMO:
+            return None
+        others = [finder for finder in sys.meta_path if finder is not self]
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 

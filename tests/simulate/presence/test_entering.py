@@ -8,6 +8,7 @@ import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
+from importlib.machinery import PathFinder
 from types import SimpleNamespace
 
 import pytest
@@ -371,6 +372,19 @@ def test_the_stance_is_set_while_a_simulation_is_entered_whenever_dynamo_is_impo
     assert stance() == "force_eager"  # imported before
     eager_inside.end()
     assert stance() == "found"
+
+
+def test_other_finders_may_find_dynamo(eager_inside):
+    path = sys.path.pop(0)  # where the fixture has put it
+
+    class Finder:
+        find_spec = staticmethod(lambda name, _path, target=None: PathFinder.find_spec(name, [path], target))
+
+    sys.meta_path.append(Finder)
+    eager_inside.begin()
+    assert stance() == "force_eager"
+    eager_inside.end()
+    assert sys.meta_path.pop() is Finder
 
 
 def test_a_stance_that_the_program_sets_inside_stays(eager_inside):
