@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from functools import update_wrapper
+from functools import cache, update_wrapper
 from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
@@ -20,6 +20,7 @@ _DYNAMO = "torch._dynamo.eval_frame"
 """The module that has the stance."""
 
 
+@cache
 def _dynamo() -> Any:
     from torch._dynamo import eval_frame  # noqa: PLC0415  it takes seconds
 
@@ -105,26 +106,40 @@ class EagerInside:
 
     def begin(self) -> None:
         """The first simulation of the process is entered."""
-        with self._lock:
-            sys.meta_path.insert(0, self._import)
-        if _DYNAMO in sys.modules:
-            self._imported(_dynamo())  # another thread may be about to import it, and needs the lock at the end
+        waits = _DYNAMO not in sys.modules
+        if waits:
+            with self._lock:
+                sys.meta_path.insert(0, self._import)
+        if _DYNAMO in sys.modules:  # another thread may just have begun to import it, and needs the lock at the end
+            dynamo = _dynamo()
+            with self._lock:
+                if waits:
+                    self._stop_waiting()
+                if self._dynamo is None:
+                    self._set(dynamo)
 
     def end(self) -> None:
         """The last one is left."""
         with self._lock:
-            if self._import in sys.meta_path:
-                sys.meta_path.remove(self._import)
             dynamo, self._dynamo = self._dynamo, None
-            if dynamo and dynamo._stance is self._stance:  # noqa: SLF001  no other access; else the program has set its own
+            if dynamo is None:
+                self._stop_waiting()
+            elif dynamo._stance is self._stance:  # noqa: SLF001  no other access; else the program has set its own
                 dynamo._set_stance(self._stance.found)  # noqa: SLF001  as above
 
-    def _imported(self, dynamo: Any) -> None:
+    def _imported(self, dynamo: ModuleType) -> None:
         with self._lock:
             if self._import in sys.meta_path:  # else the simulations have been left meanwhile
-                sys.meta_path.remove(self._import)
-                self._dynamo, self._stance = dynamo, _Stance(dynamo._stance, self._is_inside)  # noqa: SLF001  no other access
-                dynamo._set_stance(self._stance)  # noqa: SLF001  as above
+                self._stop_waiting()
+                self._set(dynamo)
+
+    def _set(self, dynamo: Any) -> None:
+        self._dynamo, self._stance = dynamo, _Stance(dynamo._stance, self._is_inside)  # noqa: SLF001  no other access
+        dynamo._set_stance(self._stance)  # noqa: SLF001  as above
+
+    def _stop_waiting(self) -> None:
+        if self._import in sys.meta_path:
+            sys.meta_path.remove(self._import)
 
 
 @final

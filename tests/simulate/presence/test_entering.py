@@ -387,6 +387,20 @@ def test_other_finders_may_find_dynamo(eager_inside):
     assert sys.meta_path.pop() is Finder
 
 
+def test_dynamo_may_be_imported_by_another_thread_while_the_simulation_is_entered(eager_inside, monkeypatch):
+    class Finders(list):
+        def insert(self, place, finder):
+            import_module("dynamo_of_a_test")
+            super().insert(place, finder)
+
+    monkeypatch.setattr(sys, "meta_path", Finders(sys.meta_path))
+    found = list(sys.meta_path)
+    eager_inside.begin()
+    assert (stance(), sys.meta_path) == ("force_eager", found)
+    eager_inside.end()
+    assert stance() == "found"
+
+
 def test_a_stance_that_the_program_sets_inside_stays(eager_inside):
     eager_inside.begin()
     import_module("dynamo_of_a_test")._set_stance("of the program")
