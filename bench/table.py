@@ -101,9 +101,7 @@ CAPTIONS = {
         C++ and through Python, beside fp32 (agents have the fixes of the defaults), on one thread, others at work
         beside it. `times_plain`: times the microseconds of fp32. Tensors made of arrays take operations
         (`lift_fresh`) that pass through Python, six to fourteen in each update of Stable-Baselines3. The last rows are
-        times of entering the same simulation again, or a new one, and of new processes with warm caches. Of the
-        time of entering again, 12 us go to settings that PyTorch keeps per process (modes, dynamo's stance,
-        generators).
+        times of entering the same simulation again, or a new one, and of new processes with warm caches.
     """,
     "families": """
         Rounding to formats that are not floats, to nearest and stochastically, beside `clone`. The columns "torch" are
