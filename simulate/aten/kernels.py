@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,9 +30,13 @@ def formula(operation: OpOverload) -> Callable[..., Any] | None:
     Some have a formula for any tensor and kernels for some (the derivatives of SiLU and Mish on the CPU, products of
     nested tensors): the formula then gives ``NotImplemented`` where there is a kernel.
     """
-    name = _name(operation)
     if operation.namespace == "prim":  # questions about a tensor that stands for one while a program is traced
         return None
+    return _formula_of_aten(operation) if operation.namespace == "aten" else _formula(operation)
+
+
+def _formula(operation: OpOverload) -> Callable[..., Any] | None:
+    name = _name(operation)
     if not is_composite(operation) or any(has_kernel(name, key) for key in FOR_ANY_BACKEND):
         return None
     own = frozenset(key for key in _BACKENDS if has_kernel(name, key))
@@ -43,6 +48,9 @@ def formula(operation: OpOverload) -> Callable[..., Any] | None:
         return NotImplemented if any(_backend(x) in own for x in tensors) else operation.decompose(*args, **kwargs)
 
     return apart
+
+
+_formula_of_aten = cache(_formula)  # a program's own operations may be given kernels at any time
 
 
 FOR_ANY_BACKEND = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")

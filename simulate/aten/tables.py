@@ -6,6 +6,7 @@ Names are those of operations without their overload. Formulas and handlers of o
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from functools import cache
 
 import torch
 
@@ -133,6 +134,7 @@ def plain_name(name: str) -> str:
     return name.removeprefix("_foreach_").removesuffix("_")
 
 
+@cache
 def is_contraction(name: str) -> bool:
     """Whether the operation of this name is a matrix product or a convolution, or made of some."""
     return any(fnmatchcase(plain_name(name), pattern) for pattern in CONTRACTIONS)

@@ -123,7 +123,7 @@ class OperationPlan:
     """
 
     __slots__ = (
-        "_decided", "accumulate", "arithmetic", "contracts", "counts", "decomposition", "exact", "is_island",
+        "accumulate", "arithmetic", "contracts", "counts", "decomposition", "exact", "is_island",
         "kernel", "module", "moves", "multiplies", "name", "narrows", "operation", "outcome", "outputs",
         "passes_on", "place", "prepares", "role", "rounds", "rules", "settles", "spares", "takes_nested",
         "widens",
@@ -148,12 +148,7 @@ class OperationPlan:
         self.outcome = OperationOutcome()
         notes = changes, integers, readers
         self._decide(policy, operation, role, module, draw, notes, fast_products, narrow_products)
-        self._decided = True
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if hasattr(self, "_decided"):
-            raise AttributeError(f"a plan never changes: {name} was decided when it was made")
-        super().__setattr__(name, value)
+        self.__class__ = _DecidedPlan  # noqa: PLE0237  what has slots has a class, too
 
     def _decide(
         self,
@@ -323,6 +318,16 @@ class OperationPlan:
         rounded = "rounded" if once else "rounded twice: its kernel rounds to the carrier first"
         rounded += "; left whole where its numbers are counts, positions or steps" if self.outcome.left_whole else ""
         return f"{rounded}; exact move where its arguments make it one" if self.outcome.moved else rounded
+
+
+@final
+class _DecidedPlan(OperationPlan):
+    """A plan of which everything is decided: a class of its own, since to look at each assignment takes time."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a plan never changes: {name} was decided when it was made")
 
 
 def _name(operation: Operation | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from ...formats import Format, FormatError, Rounding
@@ -333,8 +333,10 @@ class Policy:
 
     def arithmetic(self, operation: str, module: str = "", role: str = Role.FORWARD) -> tuple[Arithmetic, list[Rule]]:
         """How an operation at a place is simulated, and the rules that apply."""
-        settings: dict[str, Any] = {name: getattr(self, name) for name in SETTINGS}
         matched = [rule for rule in self.rules if rule.matches(operation, module, role)]
+        if not matched:
+            return self._without_rules, matched
+        settings: dict[str, Any] = {name: getattr(self, name) for name in SETTINGS}
         of_operands = [rule for rule in matched if rule.about_operands and role != Role.OPTIMIZER]
         if "attention" in operation:  # which multiplies no weight
             of_operands = [rule for rule in of_operands if rule.product is None]
@@ -342,6 +344,11 @@ class Policy:
             if not rule.about_operands:
                 settings |= {name: getattr(rule, name) for name in SETTINGS if getattr(rule, name) is not None}
         return Arithmetic(**settings, of_operands=tuple(of_operands)), matched
+
+    @cached_property
+    def _without_rules(self) -> Arithmetic:
+        settings: dict[str, Any] = {name: getattr(self, name) for name in SETTINGS}
+        return Arithmetic(**settings, of_operands=())
 
     def reaches(self, operations: Iterable[str], module: str, role: str) -> bool:
         """Whether any of these operations, at this place, computes otherwise than in the carrier."""
