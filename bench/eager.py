@@ -1,4 +1,4 @@
-"""Eager steps of agents, of other libraries' agents and of larger networks, beside fp32; entering; and new processes.
+"""Eager steps of agents, of other libraries' agents and of larger networks; new simulations, and new processes.
 
 All in CPU time on one thread: e5m10 in C++ and through Python, each beside the same program in plain float32.
 """
@@ -134,6 +134,35 @@ def entering() -> list[dict[str, object]]:
     return rows
 
 
+def decorated() -> list[dict[str, object]]:
+    """A step of training in one simulation; and as a decorated function, each call of which makes a new one."""
+    rows = []
+    for what, is_new in (("training step, in one simulation", False), ("training step, in a new one", True)):
+        ways = {way: _training(asked, is_new=is_new) for way, asked in WAYS.items()}
+        rows += rows_of(what, interleaved(ways, rounds=15, seconds=0.1, clock=time.process_time), "fp32")
+    return rows
+
+
+def _training(asked: str | None, *, is_new: bool) -> Callable[[], object]:
+    torch.manual_seed(0)
+    step = stepping(nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 1)), torch.randn(32, 16))
+    if asked is None:
+        return step
+    os.environ[VARIABLE] = asked
+    known = simulate(FORMAT)
+    in_new = known(step)
+
+    def run() -> None:
+        os.environ[VARIABLE] = asked
+        if is_new:
+            in_new()
+        else:
+            with known:
+                step()
+
+    return run
+
+
 def starting() -> list[dict[str, object]]:
     """CPU time of new processes, caches warm."""
     taken: dict[tuple[str, str], list[float]] = {}
@@ -161,6 +190,7 @@ def main() -> None:
     for what in (*AGENTS, *NETWORKS):
         rows += rows_of(what, interleaved(contestants_of(what), rounds=7, seconds=0.2, clock=time.process_time), "fp32")
     rows += entering()
+    rows += decorated()
     rows += starting()
     print("written to", record("eager", rows, packages=("stable_baselines3",)))
 

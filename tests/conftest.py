@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -172,6 +173,13 @@ def short_episodes(request, monkeypatch):
         return loaded
 
     monkeypatch.setattr(control_suite, "load_task", load_short)
+
+
+@pytest.fixture(autouse=True)
+def new_arithmetics():
+    """What tests change for a while does not reach later ones: simulations of equal arithmetic share descriptions."""
+    if descriptions := sys.modules.get("roundoff.simulate.native.descriptions"):
+        descriptions.descriptions_of.cache_clear()
 
 
 @pytest.fixture

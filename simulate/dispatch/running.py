@@ -121,8 +121,9 @@ class Runner:
         with self._lock:
             of_singles = None if self._changes is None else is_measure
             notes = Notes(whole is not None, of_singles, always, of_counts, follows, draws)
+            arithmetic = self._policy, *self._products.values()
             self._shortcut = Shortcut.of(
-                self._mode, notes, marks, self._draws, follows=places is not None, changed=self._changes
+                self._mode, notes, arithmetic, marks, self._draws, follows=places is not None, changed=self._changes
             )
             if self._shortcut is not None:
                 if follows:
@@ -145,7 +146,7 @@ class Runner:
     def counted(self) -> tuple[OperationPlan, ...]:
         """All plans, with what came of them so far."""
         if self._shortcut is not None:
-            self._shortcut.count()
+            self._shortcut.count(self._resolve_plain)
         return tuple(self.plans.values())
 
     def resolve(self, key: Any, operation: OpOverload | None, role: str, module: str) -> OperationPlan:
@@ -155,6 +156,10 @@ class Runner:
                 self.plans[key] = plan = self.plan(operation, role, module)
                 self._describe(plan)
             return self.plans[key]
+
+    def _resolve_plain(self, operation: OpOverload, role: str, module: str) -> None:
+        """Makes the plan of an operation that so far ran without one, as an earlier simulation has described it."""
+        self.resolve((operation, role, module) if role else operation, operation, role, module)
 
     def plan(self, operation: OpOverload | None, role: str, module: str) -> OperationPlan:
         """A plan of an operation at a place, which is not kept."""

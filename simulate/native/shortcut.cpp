@@ -111,19 +111,26 @@ struct Counts {
   int64_t calls, moved, rounded, left_whole;
 };
 
-struct Plain {
+// What is known of a plain operation at a place, in all simulations of the same arithmetic.
+struct Known {
   const Description how;
-  std::atomic<int64_t> calls{0}, moved{0}, rounded{0}, left_whole{0};
-  std::vector<std::atomic<int64_t>> seen;  // how often each argument was seen rounded; or as `all_roundings` says
+  const size_t arguments;
   std::optional<c10::OperatorHandle> writing;  // the variant that writes to a given tensor
-  Plain(const Description& description, size_t arguments)
-      : how(description), seen(places_of(description, arguments)) {}
+  Known(const Description& how, size_t arguments) : how(how), arguments(arguments) {}
 
- private:
-  static size_t places_of(const Description& description, size_t arguments) {
-    if (!description.products.roundings) return description.operands ? arguments : 0;
+  size_t places() const {
+    if (!how.products.roundings) return how.operands ? arguments : 0;
     return products::counts_of(arguments);
   }
+};
+
+// A plain operation at a place of one simulation.
+struct Plain {
+  const Description& how;
+  const std::optional<c10::OperatorHandle>& writing;
+  std::atomic<int64_t> calls{0}, moved{0}, rounded{0}, left_whole{0};
+  std::vector<std::atomic<int64_t>> seen;  // how often each argument was seen rounded; or as `all_roundings` says
+  explicit Plain(const Known& known) : how(known.how), writing(known.writing), seen(known.places()) {}
 };
 
 class Lock {  // a forked child can open it, which a mutex does not allow
@@ -140,8 +147,28 @@ class Lock {  // a forked child can open it, which a mutex does not allow
   std::atomic_flag taken;
 };
 
+// The plain operations of all simulations of the same arithmetic, by the keys of operations at places; none is taken away.
+class Descriptions {
+ public:
+  const Known* find(uint64_t key) const {
+    std::lock_guard<Lock> guard(lock);
+    auto found = known.find(key);
+    return found == known.end() ? nullptr : found->second.get();
+  }
+  // The one that is kept, which another thread may have added.
+  const Known* add(uint64_t key, std::unique_ptr<Known> one) {
+    std::lock_guard<Lock> guard(lock);
+    return known.emplace(key, std::move(one)).first->second.get();
+  }
+  mutable Lock lock;
+
+ private:
+  std::unordered_map<uint64_t, std::unique_ptr<Known>> known;
+};
+
 // What is known of one simulation.
 struct Simulation {
+  const std::shared_ptr<Descriptions> descriptions;
   const uint64_t number;  // never given again
   const bool follows;     // an operation depends on its place; else its role and module are 0
   const uint64_t draws;   // the number of what counts its stochastic roundings
@@ -165,8 +192,10 @@ struct Simulation {
   memory::Storages<Lock> inside;  // what was computed here, as far as that matters
   products::Remembered<Lock> remembered;
 
-  Simulation(uint64_t number, bool follows, uint64_t draws, uint64_t seed, size_t count)
-      : number(number), follows(follows), draws(draws), seed(seed), operations(follows ? 0 : count) {}
+  Simulation(std::shared_ptr<Descriptions> descriptions, uint64_t number, bool follows, uint64_t draws, uint64_t seed,
+             size_t count)
+      : descriptions(std::move(descriptions)), number(number), follows(follows), draws(draws), seed(seed),
+        operations(follows ? 0 : count) {}
   ~Simulation() {
     for (auto& plain : operations) delete plain.load();
     for (auto& [key, plain] : by_place) delete plain;
@@ -177,21 +206,32 @@ struct Simulation {
   }
 
   // What is known of an operation where this thread is; null if Python is to be asked.
-  Plain* find(size_t operation) const {
+  Plain* find(size_t operation) {
+    places::Place place{};
+    if (follows && !places::find(places::whereabouts(number, round.load(std::memory_order_relaxed)), &place)) return nullptr;
+    if (Plain* begun = at(operation, place)) return begun;
+    const Known* known = descriptions->find(key_of(operation, place));
+    return known ? begin(operation, place, *known) : nullptr;
+  }
+
+  // What is counted of an operation at a place; null if nothing is yet.
+  Plain* at(size_t operation, places::Place place) const {
     if (!follows) return operations[operation].load(std::memory_order_acquire);
-    places::Place place;
-    if (!places::find(places::whereabouts(number, round.load(std::memory_order_relaxed)), &place)) return nullptr;
     std::lock_guard<Lock> guard(lock);
     auto found = by_place.find(key_of(operation, place));
     return found == by_place.end() ? nullptr : found->second;
   }
 
-  // Describes an operation at a place; null if it has been described before.
-  Plain* describe(size_t operation, places::Place place, std::unique_ptr<Plain> plain) {
+  // Begins to count an operation at a place; another thread may have begun.
+  Plain* begin(size_t operation, places::Place place, const Known& known) {
+    auto plain = std::make_unique<Plain>(known);
     std::lock_guard<Lock> guard(lock);
-    if (follows) return by_place.emplace(key_of(operation, place), plain.get()).second ? plain.release() : nullptr;
-    Plain* nothing = nullptr;
-    return operations[operation].compare_exchange_strong(nothing, plain.get()) ? plain.release() : nullptr;
+    if (follows) {
+      auto [found, is_new] = by_place.emplace(key_of(operation, place), plain.get());
+      return is_new ? plain.release() : found->second;
+    }
+    Plain* begun = nullptr;
+    return operations[operation].compare_exchange_strong(begun, plain.get()) ? plain.release() : begun;
   }
 
   int64_t marks_of(const c10::TensorImpl& x) const {
@@ -1001,12 +1041,19 @@ void roundoff_classes(const void* tensor, const void* parameter, const void* sam
 // Of this thread: where the stochastic roundings are counted that have this number.
 void roundoff_tell_draws(uint64_t draws, void* counts) { loops::tell(draws, static_cast<loops::Counts*>(counts)); }
 
+// The descriptions of simulations of some arithmetic; none at first.
+void* roundoff_descriptions() { return new std::shared_ptr<Descriptions>(std::make_shared<Descriptions>()); }
+
+// No further simulation is made with them.
+void roundoff_free_descriptions(void* descriptions) { delete static_cast<std::shared_ptr<Descriptions>*>(descriptions); }
+
 // `follows`: an operation depends on its place, of which the functions below are told; `draws` and `seed`: of stochastic
 // rounding.
-void* roundoff_simulation(int64_t follows, uint64_t draws, uint64_t seed) {
+void* roundoff_simulation(void* descriptions, int64_t follows, uint64_t draws, uint64_t seed) {
   std::lock_guard<Lock> guard(modes_lock);
   uint64_t number = ++latest_number;
-  auto* simulation = new Simulation(number, follows != 0, draws, seed, operators.size());
+  auto& shared = *static_cast<std::shared_ptr<Descriptions>*>(descriptions);
+  auto* simulation = new Simulation(shared, number, follows != 0, draws, seed, operators.size());
   living[number] = simulation;
   return simulation;
 }
@@ -1036,15 +1083,23 @@ void roundoff_forget(const void* mode) {
   ++modes_changed;
 }
 
-// Describes an operation as plain in a simulation, at a place; null if it has no kernel here.
+// Describes an operation as plain, at a place, in a simulation and in all of its arithmetic; null if it has no kernel here.
 void* roundoff_describe(void* simulation, int64_t role, int64_t module, const char* name,
                         const Description* description) {
   auto found = numbered.find(name);
   if (found == numbered.end()) return nullptr;
   const auto& op = operators[found->second];
-  auto plain = std::make_unique<Plain>(*description, op.schema().arguments().size());
-  if (description->pieces == 2) plain->writing = c10::Dispatcher::singleton().findSchema({op.operator_name().name, "out"});
-  return static_cast<Simulation*>(simulation)->describe(found->second, {role, module}, std::move(plain));
+  auto one = std::make_unique<Known>(*description, op.schema().arguments().size());
+  if (description->pieces == 2) one->writing = c10::Dispatcher::singleton().findSchema({op.operator_name().name, "out"});
+  auto& of = *static_cast<Simulation*>(simulation);
+  places::Place place{role, module};
+  return of.begin(found->second, place, *of.descriptions->add(Simulation::key_of(found->second, place), std::move(one)));
+}
+
+// What is counted of an operation at a place of a simulation; null if it has not run here yet.
+void* roundoff_counted(void* simulation, int64_t role, int64_t module, const char* name) {
+  auto found = numbered.find(name);
+  return found == numbered.end() ? nullptr : static_cast<Simulation*>(simulation)->at(found->second, {role, module});
 }
 
 // Of this thread: a module begins, or (-1) has ended, with so many around it.
@@ -1146,6 +1201,7 @@ void roundoff_forked() {
   for (auto& [mode, simulation] : modes)
     if (simulation) {
       simulation->lock.unlock();
+      simulation->descriptions->lock.unlock();
       simulation->inside.unlock();
       simulation->remembered.activations.unlock();
       simulation->remembered.weighted.unlock();

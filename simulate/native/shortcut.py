@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, final
 
+from .descriptions import At, descriptions_of
 from .library import Counts, library
-from .loops import Loops
-from .plain import described
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
-    from .library import Description
+    from torch._ops import OpOverload
+
+    from .descriptions import Descriptions, Told
     from .plain import Notes
-    from .seen_products import Counted
 
 
 _ROLES = ("forward", "backward", "optimizer", "averages", "targets")
@@ -53,7 +52,7 @@ class Shortcut:
             :class:`.policy.places.PlaceFollower`, which this is.
         draws: counts its stochastic roundings.
         changed: numbers that rounding has changed visibly, by the addresses of their memory; None if none are noted.
-        notes: what it takes notes of.
+        descriptions: of plain operations, shared with simulations of equal arithmetic.
         marks: memory of which something is known, with the kind of mark; see :mod:`.plain`.
     """
 
@@ -61,21 +60,20 @@ class Shortcut:
         self,
         loaded: Any,
         mode: object,
-        notes: Notes,
+        descriptions: Descriptions,
         marks: Iterable[tuple[Marking, int]],
         draws: Counting,
         *,
         follows: bool,
         changed: Marking | None = None,
     ) -> None:
-        self._loaded, self._notes, self._follows = loaded, notes, follows
-        # Plans, with what the C++ knows and counts for them.
-        self._plain: list[tuple[Any, int, Description, list[Counted]]] = []
-        self._modules = {"": 0}
-        self._lock = threading.Lock()
-        self._loops = Loops()
-        self._handle = loaded.simulation(follows, draws.number, draws.seed & _WORD)
+        self._loaded, self._descriptions, self._follows = loaded, descriptions, follows
+        # Plans, with what the C++ counts for them.
+        self._plain: dict[At, tuple[Any, int, Told]] = {}
+        self._handle = loaded.simulation(descriptions.handle, follows, draws.number, draws.seed & _WORD)
         self._draws = draws
+        if descriptions.draws:
+            draws.tell(loaded.tell_draws)
         weakref.finalize(self, loaded.free, self._handle).atexit = False
         for marking, kind in marks:
             marking.tell(partial(self._mark, kind))  # so that this lives as long as what it is told by
@@ -88,46 +86,69 @@ class Shortcut:
     def of(
         mode: object,
         notes: Notes,
+        arithmetic: Hashable,
         marks: Iterable[tuple[Marking, int]],
         draws: Counting,
         *,
         follows: bool,
         changed: Marking | None = None,
     ) -> Shortcut | None:
-        """Makes the shortcut of a simulation; None where there is no library."""
+        """Makes the shortcut of a simulation; None where there is no library.
+
+        Args:
+            mode: as above.
+            notes: what it takes notes of.
+            arithmetic: all else that its plans are made of.
+            marks: as above.
+            draws: as above.
+            follows: as above.
+            changed: as above.
+        """
         loaded = library()
-        return None if loaded is None else Shortcut(loaded, mode, notes, marks, draws, follows=follows, changed=changed)
+        if loaded is None:
+            return None
+        descriptions = descriptions_of(loaded, notes, (arithmetic, follows))
+        return Shortcut(loaded, mode, descriptions, marks, draws, follows=follows, changed=changed)
 
     def describe(self, plan: Any) -> None:
         """Has an operation run without Python from its next call on, if it is plain."""
-        found = described(plan, self._notes, self._loops)
-        if found is not None:
-            description, counted = found
-            role = _ROLES.index(plan.role) if self._follows else 0
-            place = role, self._module(plan.module)
-            plain = self._loaded.describe(self._handle, *place, plan.operation.name().encode(), description)
-            if description.draws:
+        at = At(plan.operation, plan.role, plan.module)
+        told = self._descriptions.tell(plan, at)
+        if told is not None:
+            plain = self._loaded.describe(self._handle, *self._place(at), told.description)
+            if told.description.draws:
                 self._draws.tell(self._loaded.tell_draws)
             if plain:
-                self._plain.append((plan, plain, description, counted))
+                self._plain[at] = plan, plain, told
 
-    def count(self) -> None:
-        """Adds to the plans what has been counted since it was asked last."""
+    def _place(self, at: At) -> tuple[int, int, bytes]:
+        role = _ROLES.index(at.role) if self._follows else 0
+        return role, self._descriptions.module(at.module), at.operation.name().encode()  # type: ignore[no-untyped-call]
+
+    def count(self, resolve: Callable[[OpOverload, str, str], object]) -> None:
+        """Adds to the plans what has been counted since it was asked last.
+
+        Args:
+            resolve: makes the plan of an operation at a place, which has come here without.
+        """
+        for at, _ in self._descriptions.plain():
+            if at not in self._plain and self._loaded.counted(self._handle, *self._place(at)):
+                resolve(*at)
         counts = Counts()
-        for plan, plain, _, counted in self._plain:
+        for plan, plain, told in list(self._plain.values()):
             self._loaded.take_counts(plain, counts)
             plan.outcome.calls += counts.calls
             plan.outcome.moved += counts.moved
             plan.outcome.rounded += counts.rounded
             plan.outcome.left_whole += counts.left_whole
-            for place, which in counted:
+            for place, which in told.counted:
                 times = self._loaded.take_seen(plain, place)
                 if times:
                     plan.outcome.seen[which] += times
 
     def module_begins(self, path: str, around: int) -> None:
         """See :class:`.policy.places.PlaceFollower`."""
-        self._loaded.module(self._handle, self._module(path), around)
+        self._loaded.module(self._handle, self._descriptions.module(path), around)
 
     def module_ends(self, around: int) -> None:
         """See :class:`.policy.places.PlaceFollower`."""
@@ -135,11 +156,11 @@ class Shortcut:
 
     def part_begins(self, path: str, around: int) -> None:
         """See :class:`.policy.places.PlaceFollower`."""
-        self._loaded.part_begins(self._handle, self._module(path), around)
+        self._loaded.part_begins(self._handle, self._descriptions.module(path), around)
 
     def part(self, path: str, begun: int) -> None:
         """See :class:`.policy.places.PlaceFollower`."""
-        self._loaded.part(self._handle, self._module(path), begun)
+        self._loaded.part(self._handle, self._descriptions.module(path), begun)
 
     def optimizers(self, count: int) -> None:
         """See :class:`.policy.places.PlaceFollower`."""
@@ -152,15 +173,7 @@ class Shortcut:
     def here(self) -> tuple[str, str] | None:
         """The role and the module of this thread, as the C++ finds them; None if it does not know."""
         found = self._loaded.here(self._handle)
-        return None if found < 0 else (_ROLES[found & 15], list(self._modules)[found >> 4])
-
-    def _module(self, path: str) -> int:
-        """The number of a module."""
-        number = self._modules.get(path)
-        if number is None:
-            with self._lock:
-                number = self._modules.setdefault(path, len(self._modules))
-        return number
+        return None if found < 0 else (_ROLES[found & 15], self._descriptions.path(found >> 4))
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ Square roots are never PyTorch's: those of its library for CPUs are off by a las
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -207,14 +207,25 @@ def kernel(
     return made
 
 
-def _ways(formulas: Sequence[str], fmt: Format, rounding: Rounding, *, any_operands: bool) -> Mapping[str, Ways]:
+def _ways(formulas: tuple[str, ...], fmt: Format, rounding: Rounding, *, any_operands: bool) -> Mapping[str, Ways]:
     """How the results of each formula become numbers of the carriers; only where PyTorch's kernel will not do."""
     ways: dict[str, dict[torch.dtype, ResultRounding]] = {formula: {} for formula in formulas}
-    for formula, dtype in product(formulas, filter(fmt.fits_in, CARRIERS)):
-        how = carrier_rounding(fmt, dtype, rounding, formula, any_operands=any_operands)
-        if how is not None:
-            ways[formula][dtype] = ResultRounding(formula, dtype, how)
+    for formula, dtype, how in _roundings(formulas, fmt, rounding, any_operands=any_operands):
+        ways[formula][dtype] = _result_rounding(formula, dtype, how)
     return ways
+
+
+_result_rounding = cache(ResultRounding)  # a loop that is compiled for one simulation is the others', too
+
+
+@lru_cache(maxsize=1024)
+def _roundings(
+    formulas: tuple[str, ...], fmt: Format, rounding: Rounding, *, any_operands: bool
+) -> list[tuple[str, torch.dtype, CarrierRounding]]:
+    """How the results of each formula are rounded to each carrier, where PyTorch's kernel will not do."""
+    cases = product(formulas, filter(fmt.fits_in, CARRIERS))
+    found = [(*case, carrier_rounding(fmt, case[1], rounding, case[0], any_operands=any_operands)) for case in cases]
+    return [(formula, dtype, how) for formula, dtype, how in found if how is not None]
 
 
 class _Kernel:
@@ -251,7 +262,7 @@ class _Kernel:
                 way = of_carriers.get(torch.float32)
                 if way is not None and not way.is_nearest_root:
                     told.draws = way.draws
-                    way.told.append(told)
+                    way.tell(made, told)
         return made
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -6,6 +6,7 @@ from ctypes import c_float
 from functools import cached_property, lru_cache
 from math import copysign
 from typing import TYPE_CHECKING, Any, NamedTuple, final
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ...formats import RandomBits
+    from ..native.stand_ins import Exact
     from ..native.stand_ins import Way as NativeWay
     from .carrier_rounding import CarrierRounding
 
@@ -40,24 +42,28 @@ class ResultRounding:
         formula: a field of :class:`~roundoff.simulate.rounded_once.formulas.Formulas`.
         dtype: the carrier.
         how: the rounding.
-
-    Attributes:
-        told: what C++ knows of it.
     """
 
     def __init__(self, formula: str, dtype: torch.dtype, how: CarrierRounding) -> None:
         self.formula, self.dtype, self.how = formula, dtype, how
         self.draws = how.mode is Rounding.STOCHASTIC
         self.is_nearest_root = formula == "root" and how.mode is Rounding.NEAREST_EVEN
-        self.told: list[NativeWay] = []
+        self._told: WeakKeyDictionary[Exact, list[NativeWay]] = WeakKeyDictionary()
 
     @cached_property
     def loop(self) -> exact_loops.RoundedOnceLoop:
-        """What computes them on the CPU; compiled when first asked for, of which those in ``told`` are told."""
+        """What computes them on the CPU; compiled when first asked for, of which C++ is told."""
         made = exact_loops.RoundedOnceLoop(self.formula, self.dtype, self.how)
-        for one in self.told:
-            one.fill(made.function, made.settings)
+        for ways in list(self._told.values()):
+            for way in ways:
+                way.fill(made.function, made.settings)
         return made
+
+    def tell(self, exact: Exact, way: NativeWay) -> None:
+        """Has C++ know the loop, as soon as it is compiled: ``way`` is one of the ways of ``exact``."""
+        self._told.setdefault(exact, []).append(way)
+        if "loop" in vars(self):
+            way.fill(self.loop.function, self.loop.settings)
 
 
 class FormulaCall(NamedTuple):

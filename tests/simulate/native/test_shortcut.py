@@ -159,7 +159,7 @@ def test_another_mode_sees_every_operation(outside, monkeypatch):
     if outside:
         with Seen() as seen:
             found = both_ways(monkeypatch, program, "e5m3")
-        assert seen.names.count("mul") == 6
+        assert seen.names.count("mul") == 9
     else:
         found = both_ways(monkeypatch, program, "e5m3")
     assert_same(found)

@@ -1,0 +1,103 @@
+"""What the C++ is told of plain operations: once for all simulations of equal arithmetic.
+
+A function that is decorated with a simulation makes one for each call, and a program may make one for each step.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+from .loops import Loops
+from .plain import described
+from .stand_ins import meaning_of
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+
+    from torch._ops import OpOverload
+
+    from .library import Description
+    from .plain import Notes
+    from .planned import PlanOfOperation
+    from .seen_products import Counted
+
+
+class Told(NamedTuple):
+    """What the C++ is told of a plain operation."""
+
+    description: Description
+    counted: list[Counted]
+    """The places where it counts rounded operands."""
+    meaning: Any
+    """What the operation's kernel stands for: the description has addresses in it."""
+
+
+class At(NamedTuple):
+    """An operation at a place."""
+
+    operation: OpOverload
+    role: str
+    module: str
+
+
+@final
+class Descriptions:
+    """The plain operations of all simulations of equal arithmetic.
+
+    Args:
+        loaded: the library.
+        notes: what the simulations take notes of.
+
+    Attributes:
+        handle: what the C++ knows it by.
+        draws: whether any of them takes random bits.
+    """
+
+    def __init__(self, loaded: Any, notes: Notes) -> None:
+        self._notes, self._loops = notes, Loops()
+        self._told: dict[At, Told | None] = {}
+        self._modules = {"": 0}
+        self._lock = threading.Lock()
+        self.draws = False
+        self.handle = loaded.descriptions()
+        weakref.finalize(self, loaded.free_descriptions, self.handle).atexit = False
+
+    def tell(self, plan: PlanOfOperation, at: At) -> Told | None:
+        """What the C++ is told of an operation; None if it is not plain."""
+        if at not in self._told:
+            found = described(plan, self._notes, self._loops)
+            told = None if found is None else Told(*found, meaning_of(plan.kernel))
+            self.draws = self.draws or (told is not None and bool(told.description.draws))
+            self._told.setdefault(at, told)
+        return self._told[at]
+
+    def plain(self) -> Iterator[tuple[At, Told]]:
+        """Gives all that is plain."""
+        return ((at, told) for at, told in list(self._told.items()) if told is not None)
+
+    def module(self, path: str) -> int:
+        """The number of a module."""
+        number = self._modules.get(path)
+        if number is None:
+            with self._lock:
+                number = self._modules.setdefault(path, len(self._modules))
+        return number
+
+    def path(self, number: int) -> str:
+        """The module of a number."""
+        return list(self._modules)[number]
+
+
+@lru_cache(maxsize=32)
+def descriptions_of(loaded: Any, notes: Notes, arithmetic: Hashable) -> Descriptions:  # noqa: ARG001  it tells them apart
+    """The descriptions of an arithmetic.
+
+    Args:
+        loaded: the library.
+        notes: what its simulations take notes of.
+        arithmetic: all else that plans are made of.
+    """
+    return Descriptions(loaded, notes)
