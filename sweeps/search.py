@@ -15,8 +15,6 @@ from roundoff.files import write_json
 from roundoff.runs.result import Result
 from roundoff.searches import ask, bisection, halving
 
-from ..analysis import markdown
-from .allocation import Allocation, CheapestArithmetic
 from .folder.directory import SweepDirectory
 from .language.candidates import candidates
 from .language.plan import branches
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
+    from .allocation import Allocation, CheapestArithmetic
     from .language.plan import Plan
     from .language.run import Run
     from .watcher import SweepWatcher
@@ -116,6 +115,8 @@ class Standings:
         ]
         if not rows:
             return "no candidate has ended"
+        from ..analysis import markdown  # noqa: PLC0415  imports matplotlib and SciPy
+
         return f"{markdown.table(rows)}\n\n{self._verdict()}"
 
     def _verdict(self) -> str:
@@ -150,6 +151,8 @@ def run_search(
     Returns:
         How the runs ended, and what was found, which is little if some have failed.
     """
+    from .allocation import CheapestArithmetic  # noqa: PLC0415  imports matplotlib and SciPy
+
     assert plan.search is not None
     search: _FewestBits | _BestCandidate | CheapestArithmetic
     if plan.search.looks_for == "cheapest":

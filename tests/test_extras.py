@@ -14,12 +14,18 @@ from roundoff.extras import EXTRAS, from_extras, missing, require
 
 ROOT = Path(__file__).parents[1]
 SWEEP = "name: tiny\nbase: {steps: 6000}\ngrid: {format: [fp32, e5m10]}\n"
+BROUGHT = ("typing_extensions", "pydantic", "rich")  # by torch and typer
+EVERY = [package for packages in EXTRAS.values() for package in packages if package not in BROUGHT]
 # Forks itself for each order, a line of JSON, and answers with the status that the fork ended with. It has imported
-# PyTorch, with what optimizers import of it, and no package that an order hides. What None stands for cannot be
-# imported, nor found.
+# PyTorch, with what optimizers import of it, and what else the base needs, as where there is no extra; so no package
+# that an order hides. What None stands for cannot be imported, nor found.
 SERVER = """
 import json, os, sys, traceback
-import numpy, sympy, torch, torch._dynamo
+every = json.loads(sys.argv[1])
+sys.modules |= dict.fromkeys(every)
+import numpy, sympy, torch, torch._dynamo, pandas, numba
+for name in every:
+    del sys.modules[name]
 for line in sys.stdin:
     order = json.loads(line)
     pid = os.fork()
@@ -72,7 +78,7 @@ def run_without(tmp_path_factory):
     """Runs a program in a folder without some packages, in a process that has imported nothing but PyTorch."""
     place = tmp_path_factory.mktemp("printed")
     outputs = {name: str(place / name) for name in ("stdout", "stderr")}
-    command = [sys.executable, "-c", SERVER]
+    command = [sys.executable, "-c", SERVER, json.dumps(EVERY)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
 
         def run(hidden, program, folder):
@@ -164,8 +170,6 @@ def test_a_function_says_so_too(extra, package, statement, tmp_path, run_without
 
 
 def test_formats_simulate_and_observe_need_no_extra(tmp_path, run_without):
-    brought = ("typing_extensions", "pydantic", "rich")  # by torch and typer
-    every = [package for packages in EXTRAS.values() for package in packages if package not in brought]
     program = """
 import torch, roundoff
 layer = torch.nn.Linear(4, 1)
@@ -177,11 +181,11 @@ import roundoff.testing
 """
     commands = ["formats e4m3", "verify --quick e2m1", "--version", "--help", "run --format e5m2 script.py"]
     (tmp_path / "script.py").write_text("import torch; print(torch.full((1,), 1.1) * 1)")
-    ended, printed = run_commands(run_without, every, commands, tmp_path)
+    ended, printed = run_commands(run_without, EVERY, commands, tmp_path)
     assert {command: ended[command][1] for command in commands} == dict.fromkeys(commands, 0), ended
     assert "e4m3" in printed
     assert "tensor([1.])" in printed
-    run = run_without(every, program, tmp_path)
+    run = run_without(EVERY, program, tmp_path)
     assert run.returncode == 0, run.stderr
 
 
@@ -199,12 +203,14 @@ print(len(plan_text("name: a\\ngrid: {format: [fp32, e5m10]}", "a.yaml").runs), 
     assert run.stdout == "2 algorithm\n"
 
 
-def test_a_program_is_swept_without_a_simulator(tmp_path, run_without):
-    """The worker is a fork of the command, and has no simulator either."""
+def test_a_program_is_swept_without_a_simulator_and_what_draws(tmp_path, run_without):
+    """The worker is a fork of the command, and has no simulator either. A sweep imports nothing that it can do without:
+    Matplotlib and SciPy take a second.
+    """
     (tmp_path / "train.py").write_text("def train(lr: float = 0.1):\n    return lr\n")
     (tmp_path / "own.yaml").write_text("program: train.py:train\ngrid: {lr: [0.1, 0.2], format: [e5m2]}\n")
     program = FORKED_WORKERS + COMMANDS.format(commands=["sweep own.yaml --workers 1"])
-    run = run_without(EXTRAS["rl"], program, tmp_path)
+    run = run_without([*EXTRAS["rl"], "matplotlib", "scipy"], program, tmp_path)
     assert run.returncode == 0, run.stderr
     assert "ended with 0\n" in run.stderr
     assert "2 done" in run.stdout
