@@ -11,6 +11,8 @@ from roundoff.analysis.figures.catalogue import FIGURES
 from roundoff.analysis.figures.relative import relative_table
 from roundoff.analysis.tables.summary import summarize
 
+pytestmark = pytest.mark.usefixtures("same_figures_are_drawn_once")
+
 POLICIES = [{"preset": "every-op"}, {"preset": "mixed-precision"}]
 LEAST = {"every-op": -24, "mixed-precision": -36}
 LEVELS = {"fp32": 0.9, "e5m10": 0.8, "e8m7": 0.6}

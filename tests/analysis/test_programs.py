@@ -23,6 +23,8 @@ from roundoff.analysis.tables.summary import summarize
 from roundoff.runs.metric import RETURN, Metric, read_metric
 from roundoff.simulate.watching.report import Birth
 
+pytestmark = pytest.mark.usefixtures("same_figures_are_drawn_once")
+
 FORMATS = ("fp32", "bf16", "e5m3", "posit16", "int8", "mxfp8_e4m3", "fp8_e4m3_imaginary", "mymodule:ternary")
 
 

@@ -18,6 +18,8 @@ from roundoff.analysis.tables.wording import number, percent, tick
 from roundoff.cli import app
 from roundoff.sweeps import plan_file
 
+pytestmark = pytest.mark.usefixtures("same_figures_are_drawn_once")
+
 LEVEL = {"fp32": 800, "e5m10": 790, "e5m5": 780, "e5m2": 50}
 
 

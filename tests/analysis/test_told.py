@@ -64,7 +64,9 @@ def table_of(name, experiment):
         return line.assign(task="t", series="e5m5", n=10)
     if name == "pareto-bits":  # the figure is of runs with counted costs, which the table of bits needs not
         return pareto_table(experiment, "bits")
-    return FIGURES[name].table(experiment, summarize(experiment), [])
+    table = FIGURES[name].table(experiment, summarize(experiment), [])
+    panels = {"exponents": "format", "curves-environments": "panel"}  # of which there are many, and one is as another
+    return table[table[panels[name]].isin(table[panels[name]].unique()[-2:])] if name in panels else table
 
 
 def parsed(name, experiment, folder, table=None):
