@@ -12,7 +12,7 @@ from numba.core import inline_closurecall, postproc, ssa
 from numba.core.ccallback import CFunc
 
 from roundoff.formats.cpu import c_functions, threads
-from roundoff.formats.cpu.numbers.posits import _any_mode
+from roundoff.formats.cpu.numbers.logarithms import _in_mode
 from roundoff.formats.cpu.quick_numba import quick_numba
 
 
@@ -95,7 +95,7 @@ def test_loops_of_formats_have_it_too(monkeypatch):
     made = []
     for how in (nullcontext, quick_numba):
         monkeypatch.setattr(c_functions, "quick_numba", how)
-        made.append(code(threads.compiled.__wrapped__(_any_mode, torch.float32).machine_code))
+        made.append(code(threads.compiled.__wrapped__(_in_mode, torch.float32).machine_code))
     assert len(made[0]) > 10_000
     assert made[0] == made[1]
 

@@ -84,10 +84,13 @@ def run(program, name, device):
 
 # The numbers of the steps lie on the device, and the formula has factors of them in Python.
 WAITS = {("adam, fused", "primitive")}
+# An accumulator is asked for sums alone, and each of their steps takes a dozen operations.
+SUMS = ["reduction", "mm", "conv", "normalization", "attention", "losses", "backward"]
+CASES = [case for case in product(PROGRAMS, POLICIES) if case[1] != "accumulate" or case[0] in SUMS]
 
 
 @pytest.mark.filterwarnings("ignore:the accumulator of the policy does not reach:roundoff.PolicyWarning")
-@each(("program", "name"), [case for case in product(PROGRAMS, POLICIES) if case not in WAITS])
+@each(("program", "name"), [case for case in CASES if case not in WAITS])
 def test_an_operation_waits_for_nothing_and_gives_the_bits_of_the_cpu(program, name, monkeypatch):
     expected = run(PROGRAMS[program], name, CPU)
     with stand_ins(monkeypatch) as device:
