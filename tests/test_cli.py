@@ -32,13 +32,13 @@ name: tiny
 base:
   task: cartpole_swingup
   action_repeat: 50
-  steps: 4000
+  steps: 2000
   hidden_units: 8
   batch_size: 8
   seed_steps: 10
-  eval_every: 2000
+  eval_every: 1000
   eval_episodes: 1
-  checkpoint_every: 500
+  checkpoint_every: 200
 grid:
   format: [fp32, e5m10]
   seed: [0, 1]
@@ -73,6 +73,7 @@ def checkpoints(directory):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
+    importlib.import_module("roundoff.analysis")  # so that no fork has to
     folder = tmp_path_factory.mktemp("undisturbed")
     (folder / "tiny.yaml").write_text(TINY)
     run = roundoff("sweep", folder / "tiny.yaml", "--out", folder / "out", "--workers", 2, workers=ForkedWorkers)
@@ -83,7 +84,7 @@ def undisturbed(tmp_path_factory):
 
 
 class Begun:
-    """A sweep: a process of its own with workers of its own, or forks of this one."""
+    """A sweep: started as a user starts it, with workers that it starts itself, or forks of this process."""
 
     def __init__(self, command, folder, own):
         self.printed, self.errors = folder / "stdout", folder / "stderr"
@@ -102,8 +103,9 @@ class Begun:
         return self.status
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_a_sweep_killed_again_and_again_ends_with_the_same_results(undisturbed, tmp_path):
-    """The one that Ctrl-C ends and its worker are processes as a user's; the others and their two workers are forks."""
+    """The one that Ctrl-C ends starts its worker as a user's does; the others and their two workers are forks."""
     (tmp_path / "tiny.yaml").write_text(TINY)
     out = tmp_path / "out"
     source = random.Random(0)
@@ -184,7 +186,7 @@ def test_dry_run_writes_nothing(undisturbed, tmp_path):
     (tmp_path / "tiny.yaml").write_text(TINY)
     run = roundoff("sweep", "tiny.yaml", "--dry-run", "--no-estimate", "seed=[1, 5]", cwd=tmp_path)
     assert run.returncode == 0
-    assert "4 runs, 16000 environment steps" in run.stdout
+    assert "4 runs, 8000 environment steps" in run.stdout
     assert list(tmp_path.iterdir()) == [tmp_path / "tiny.yaml"]
     run = roundoff("sweep", "tiny.yaml", "--dry-run", "--out", undisturbed, "seed=[1, 5]", cwd=tmp_path)
     assert [line.split()[1] for line in run.stdout.splitlines()[1:5]] == ["done", "waiting", "done", "waiting"]
@@ -354,14 +356,6 @@ def test_the_command_says_what_it_can_without_pytorch(tmp_path):
     assert "sweep" in run.stdout
 
 
-def test_the_function_and_the_package_simulate_are_kept_apart():
-    program = (
-        "import roundoff.simulate.policy.policy, roundoff; print(roundoff.simulate('e5m2').__enter__, roundoff.formats)"
-    )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-
-
 def test_a_run_whose_terminal_is_closed_is_saved(tmp_path):
     keys = ["task=cartpole_swingup", "action_repeat=50", "hidden_units=8", "batch_size=8", "seed_steps=10"]
     keys += [f"{name}=500000" for name in ("steps", "eval_every", "checkpoint_every")]
@@ -434,7 +428,7 @@ def test_who_reads_errors_may_stop_and_what_is_printed_stays(tmp_path):
 @pytest.mark.usefixtures("forked_interpreters")
 def test_who_reads_may_stop_and_the_status_stays(tmp_path):
     """``roundoff status FOLDER | head`` of many runs; 1 would mean that some have failed."""
-    for number in range(2000):
+    for number in range(300):
         run = tmp_path / "runs" / f"cartpole_swingup-fp32-s{number}-{number:010x}"
         run.mkdir(parents=True)
         (run / "config.json").write_text(json.dumps({"config": {"task": "cartpole_swingup", "seed": number}}))

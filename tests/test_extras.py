@@ -1,4 +1,4 @@
-"""What works without the packages of the extras, and what is said where one is missing."""
+"""What works without the packages of the extras, or what only Linux has, and what is said where one is missing."""
 
 import importlib.metadata
 import json
@@ -216,6 +216,23 @@ def test_a_program_is_swept_without_a_simulator_and_what_draws(tmp_path, run_wit
     assert "2 done" in run.stdout
 
 
+def test_hypothesis_is_wanted_only_by_the_strategies_of_testing(tmp_path, run_without):
+    program = """
+import sys
+import roundoff.testing
+assert "hypothesis" not in sys.modules
+roundoff.testing.edge_values("e5m10")
+sys.modules["hypothesis"] = None  # as if it were not installed
+try:
+    roundoff.testing.tensors
+except roundoff.RoundoffError as error:
+    print(error)
+"""
+    run = run_without((), program, tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert "pip install hypothesis" in run.stdout
+
+
 def test_the_table_of_extras_is_that_of_the_project():
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     distributions = importlib.metadata.packages_distributions()
@@ -262,3 +279,65 @@ def test_names_can_be_looked_at_in_the_base_installation(tmp_path, run_without):
     run = run_without(hidden, NAMES, tmp_path)
     assert run.returncode == 0, run.stderr
     assert run.stdout.count('pip install "roundoff[sweep]"') == 2
+
+
+def test_the_function_and_the_package_simulate_are_kept_apart(tmp_path, run_without):
+    program = (
+        "import roundoff.simulate.policy.policy, roundoff; print(roundoff.simulate('e5m2').__enter__, roundoff.formats)"
+    )
+    run = run_without((), program, tmp_path)
+    assert run.returncode == 0, run.stderr
+
+
+ONLY_LINUX = """
+import importlib, os, pkgutil, sys, warnings
+
+warnings.simplefilter("ignore")
+os.environ["ROUNDOFF_NATIVE"] = "0"
+
+import torch, numba, pandas  # they know their system themselves
+
+MISSING = ("fcntl", "resource", "pwd", "grp", "termios", "pty", "syslog")  # on Windows
+OF_OS = ("O_NONBLOCK", "O_CLOEXEC", "O_NOFOLLOW", "O_DIRECTORY", "geteuid", "getuid", "fork", "register_at_fork",
+         "sched_getaffinity", "killpg", "setsid", "waitid", "memfd_create", "prlimit", "pidfd_open")
+asked = []
+
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name in MISSING:
+            frame = sys._getframe(1)
+            while "importlib" in frame.f_code.co_filename:
+                frame = frame.f_back
+            if frame.f_globals.get("__name__", "").startswith("roundoff"):
+                asked.append((name, frame.f_globals["__name__"]))
+                raise ModuleNotFoundError(name, name=name)
+
+for name in MISSING:
+    sys.modules.pop(name, None)
+sys.meta_path.insert(0, Nothing())
+
+import roundoff
+for part in ("formats", "simulate"):
+    package = importlib.import_module(f"roundoff.{part}")
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)
+print(len([name for name in sys.modules if name.startswith(("roundoff.formats.", "roundoff.simulate."))]))
+assert not asked, asked
+
+for name in OF_OS:
+    if hasattr(os, name):
+        delattr(os, name)
+print(roundoff.round(torch.tensor([0.1, 3.3]), "e5m2").tolist())
+with roundoff.simulate("e5m2", observe=True) as simulation:
+    print((torch.tensor([0.1, 3.3]) * 2).tolist())
+assert len(simulation.report().table)
+"""
+
+
+def test_nothing_is_imported_that_only_linux_has(tmp_path, run_without):
+    """Formats and simulations import nothing of the kind, and work where it is missing."""
+    run = run_without((), ONLY_LINUX, tmp_path)
+    assert run.returncode == 0, run.stderr
+    count, rounded, doubled = run.stdout.splitlines()
+    assert int(count) > 200
+    assert (rounded, doubled) == ("[0.09375, 3.5]", "[0.1875, 7.0]")

@@ -2,8 +2,6 @@
 
 import math
 import re
-import subprocess
-import sys
 from pathlib import Path
 from random import Random
 
@@ -168,22 +166,6 @@ def test_edges_of_any_format(fmt):
 def test_impossible_wishes_are_refused(make, message):
     with pytest.raises(FormatError, match=message):
         make()
-
-
-def test_hypothesis_is_wanted_only_by_its_strategies():
-    program = """
-import sys
-import roundoff.testing
-assert "hypothesis" not in sys.modules
-roundoff.testing.edge_values("e5m10")
-sys.modules["hypothesis"] = None  # as if it were not installed
-try:
-    roundoff.testing.tensors
-except roundoff.RoundoffError as error:
-    print(error)
-"""
-    run = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    assert "pip install hypothesis" in run.stdout
 
 
 def test_an_unknown_name_is_an_attribute_error():

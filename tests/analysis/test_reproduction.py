@@ -4,6 +4,7 @@ import json
 import re
 import resource
 import sys
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -19,12 +20,21 @@ from roundoff.analysis.paper.shown import REPRODUCIBLE
 from roundoff.analysis.tables.markdown import plain
 from roundoff.cli import main
 from roundoff.files import temporary_beside
+from roundoff.sweeps import reproduction
 from roundoff.sweeps.catalogue import presets
 from roundoff.sweeps.errors import SweepError
 from roundoff.sweeps.folder.directory import SweepDirectory
 from roundoff.sweeps.reproduction import find_reproduction, finished_elsewhere, take_over
 
 FP16_AND_INT8 = ("fp32", "fp16", "int8")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def presets_are_planned_once():
+    """Figures of one preset share its plan, which nothing changes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reproduction, "plan_file", cache(reproduction.plan_file))
+        yield
 
 
 def finish(plan, directory, runs=None, score=lambda config: 100.0):
