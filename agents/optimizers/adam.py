@@ -32,6 +32,7 @@ from .decisions import (
     with_number,
 )
 from .kahan_gradients import kahan_add_
+from .plain_optimizer import PlainOptimizer
 from .stochastic_compensation import stochastic_kahan_add_
 from .stochastic_moments import stochastic_mean_, stochastic_mean_square_
 
@@ -61,7 +62,7 @@ def steps_until_constant(beta: float) -> int:
     return max(2, math.ceil(math.log(2.0**-54) / math.log(beta))) if beta else 2
 
 
-class AdamBase(torch.optim.Optimizer, ABC):
+class AdamBase(PlainOptimizer, ABC):
     """The part common to :class:`Adam`, ``HAdam`` and RMSProp: first moment, bias corrections, the step.
 
     theta <- theta - lr * m_hat / (d + gamma * eps), with m <- b1 m + (1 - b1) g, m_hat = m / (1 - b1^t), and the

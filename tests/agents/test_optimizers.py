@@ -1,6 +1,9 @@
 """Adam, hAdam and the loss scaler: equal to torch's Adam in float64, and what becomes of them in half."""
 
+import functools
 import math
+import sys
+from importlib import import_module
 
 import pytest
 import torch
@@ -37,6 +40,33 @@ def run(optimizer, params, steps, scale=1.0):
             p.grad = g * scale
         optimizer.step()
     return torch.cat([p.flatten() for p in params])
+
+
+METHODS = ("add_param_group", "state_dict", "load_state_dict")
+
+
+@both
+@pytest.mark.parametrize("is_there", [False, True])
+def test_only_where_the_compiler_is_it_is_asked_to_leave_optimizers_alone(optimizer, is_there, monkeypatch):
+    """PyTorch would import it to ask."""
+    asked = []
+    for name in METHODS:
+        method = getattr(torch.optim.Optimizer, name)
+
+        @functools.wraps(method.__wrapped__)
+        def asking(*given, name=name, method=method):
+            asked.append(name)
+            return method(*given)
+
+        monkeypatch.setattr(torch.optim.Optimizer, name, asking)
+    if is_there:
+        import_module("torch._dynamo")
+    else:
+        monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
+    one, other = (optimizer(parameters(), lr=0.1) for _ in range(2))
+    run(one, parameters(), [])
+    other.load_state_dict(one.state_dict())
+    assert asked == ([METHODS[0], METHODS[0], *METHODS[1:]] if is_there else [])
 
 
 @both
