@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from copy import copy
@@ -32,7 +33,6 @@ from .decisions import (
     with_number,
 )
 from .kahan_gradients import kahan_add_
-from .plain_optimizer import PlainOptimizer
 from .stochastic_compensation import stochastic_kahan_add_
 from .stochastic_moments import stochastic_mean_, stochastic_mean_square_
 
@@ -62,7 +62,17 @@ def steps_until_constant(beta: float) -> int:
     return max(2, math.ceil(math.log(2.0**-54) / math.log(beta))) if beta else 2
 
 
-class AdamBase(PlainOptimizer, ABC):
+def _method(name: str) -> Any:
+    """One of the methods of ``torch.optim.Optimizer`` that PyTorch has its compiler leave alone.
+
+    For that it imports the compiler: 1.3 s of each process. Where that is not imported yet, nothing is compiled, and
+    the method is the one without.
+    """
+    method = getattr(torch.optim.Optimizer, name)
+    return method if "torch._dynamo" in sys.modules else getattr(method, "__wrapped__", method)
+
+
+class AdamBase(torch.optim.Optimizer, ABC):
     """The part common to :class:`Adam`, ``HAdam`` and RMSProp: first moment, bias corrections, the step.
 
     theta <- theta - lr * m_hat / (d + gamma * eps), with m <- b1 m + (1 - b1) g, m_hat = m / (1 - b1^t), and the
@@ -139,7 +149,7 @@ class AdamBase(PlainOptimizer, ABC):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group of parameters, as every ``torch.optim`` optimizer does."""
-        super().add_param_group(param_group)
+        _method("add_param_group")(self, param_group)
         self._keep_scales()
 
     def _keep_scales(self) -> None:
@@ -200,7 +210,7 @@ class AdamBase(PlainOptimizer, ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what every ``torch.optim`` optimizer does; counts and scales are Python numbers."""
-        saved = super().state_dict()
+        saved: dict[str, Any] = _method("state_dict")(self)
         saved["state"] = {
             p: {**state, "step": int(state["step"])} if state else state for p, state in saved["state"].items()
         }
@@ -210,7 +220,7 @@ class AdamBase(PlainOptimizer, ABC):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over what ``state_dict`` returned; groups added later have the loss scale of the first one there."""
-        super().load_state_dict(state_dict)
+        _method("load_state_dict")(self, state_dict)
         self.defaults["loss_scale"] = self.param_groups[0]["loss_scale"]
         self._keep_scales()
         for p, state in self.state.items():
