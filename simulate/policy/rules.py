@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...formats import Format, FormatError, Rounding
@@ -112,6 +113,19 @@ class Arithmetic(NamedTuple):
     granularity: Granularity
     scalars: Scalars
     islands: Islands
+
+
+@lru_cache(maxsize=1 << 14)
+def _name_operation(patterns: tuple[str, ...], operation: str) -> bool:
+    plain = plain_name(operation)
+    return any(fnmatchcase(name, pattern) for pattern in patterns for name in (operation, plain))
+
+
+@lru_cache(maxsize=1 << 14)
+def _name_module(patterns: tuple[str, ...], path: str) -> bool:
+    parts = path.split(".")
+    around = [".".join(parts[start:end]) for start in (0, 1) for end in range(start + 1, len(parts) + 1)]
+    return any(fnmatchcase(name, pattern) for pattern in patterns for name in around)
 
 
 def _patterns(value: object, name: str) -> tuple[str, ...]:
@@ -317,15 +331,8 @@ class Rule:
 
     def matches_operation(self, operation: str) -> bool:
         """Whether an operation of this name is meant, wherever it runs."""
-        if self.operation == ("*",):
-            return True
-        plain = plain_name(operation)
-        return any(fnmatchcase(name, pattern) for pattern in self.operation for name in (operation, plain))
+        return self.operation == ("*",) or _name_operation(self.operation, operation)
 
     def matches_module(self, path: str) -> bool:
         """Whether the module at ``path`` (its first part is the outermost one's class), or one around it, is meant."""
-        if self.module == ("*",):
-            return True
-        parts = path.split(".")
-        around = [".".join(parts[start:end]) for start in (0, 1) for end in range(start + 1, len(parts) + 1)]
-        return any(fnmatchcase(name, pattern) for pattern in self.module for name in around)
+        return self.module == ("*",) or _name_module(self.module, path)
