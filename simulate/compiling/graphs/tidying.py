@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._functorch.compile_utils import fx_graph_cse
-from torch.fx import GraphModule, Node
+from torch.fx._lazy_graph_module import _make_graph_module
 from torch.fx.node import map_arg
 
 from ...aten.moves import is_move, is_zero
@@ -14,6 +14,8 @@ from ...aten.tables import SIGNED, VIEWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from torch.fx import GraphModule, Node
 
 _aten = torch.ops.aten
 
@@ -30,7 +32,7 @@ def tidied(graph: GraphModule) -> GraphModule:
     """The graph without what computes nothing, or the same twice."""
     _forward_copies(graph)
     graph.graph.eliminate_dead_code()
-    graph = GraphModule(graph, fx_graph_cse(graph.graph))
+    graph = _make_graph_module(graph, fx_graph_cse(graph.graph))
     _forward_exact_moves(graph)
     graph.graph.eliminate_dead_code()
     graph.recompile()

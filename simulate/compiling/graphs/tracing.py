@@ -12,6 +12,7 @@ import torch
 from torch._guards import TracingContext, tracing
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import TorchFunctionMetadataMode, make_fx
 from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporarily
 from torch.utils._foreach_utils import _foreach_supported_types
@@ -41,6 +42,7 @@ from .tidying import erase_profiling, tidied
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from torch.fx import Graph, GraphModule
 
@@ -185,7 +187,10 @@ def _dispatching_as_before() -> Iterator[None]:
 
 @contextmanager
 def _functions_as_eagerly() -> Iterator[None]:
-    """For the block, no mode of tracing sees functions of PyTorch's: modules would take another way where one does."""
+    """For the block, no mode of tracing sees functions of PyTorch's: modules would take another way where one does.
+
+    It costs time, too, at each look at a tensor's shape.
+    """
     modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     with _pop_mode_temporarily() if modes and isinstance(modes[-1], TorchFunctionMetadataMode) else nullcontext():
         yield
@@ -199,6 +204,11 @@ def _foreach_as_eagerly() -> Iterator[None]:
         yield
     finally:
         _foreach_supported_types.remove(FakeTensor)
+
+
+def _lazily_written() -> AbstractContextManager[None]:
+    """In the block, a graph is written as Python when it is called or hashed, and not whenever it changes."""
+    return _use_lazy_graph_module(should_use=True)
 
 
 def trace(
@@ -235,13 +245,14 @@ def trace(
     readings = Readings(numbers, real, len(real) - len(tensors))
     run = _Run(step, simulation, formats, readings, whole)
     try:
-        with _dispatching_as_before(), stand_ins:
+        with _dispatching_as_before(), _lazily_written(), stand_ins:
             with settings_of_the_generator() as set_by:
                 with_writes = make_fx(run)(*leaves_of_autograd)
             stand_ins.runs_step = False
             erase_profiling(with_writes)
             device = "cuda" if any(x.is_cuda for x in inputs) else "cpu"
-            graph = make_fx(functional(with_writes), decomposition_table=structural_decompositions(device))(*inputs)
+            pure = _functions_as_eagerly()(functional(with_writes))
+            graph = make_fx(pure, decomposition_table=structural_decompositions(device))(*inputs)
             found = readings.take_from(graph)
             inputs += numbers_as_input(graph, numbers)
         chance, drawn = drawn_before(graph, set_by)
@@ -251,7 +262,8 @@ def trace(
         if is_of_the_step(error):
             raise
         raise FormatError(why_untraceable(error)) from error
-    graph = tidied(graph)
+    with _lazily_written():
+        graph = tidied(graph)
     separate(graph, run.memory, run.memory_of_arguments)
     written = _written(graph, skipped=run.of_formats.stop)
     return TracedStep(
@@ -268,7 +280,7 @@ def for_members(traced: TracedStep, members: int) -> TracedStep:
     """
     if traced.numbers.count or traced.chance:
         raise FormatError("a step of a population draws no random numbers, and reads none from tensors")
-    with traced.stand_ins:
+    with traced.stand_ins, _lazily_written():
         inputs = [torch.empty(members, *x.shape, dtype=x.dtype, device=x.device) for x in traced.inputs]
         graph = stack_members(traced.graph, inputs)
     return traced._replace(graph=graph, inputs=inputs)
