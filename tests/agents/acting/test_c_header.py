@@ -52,17 +52,25 @@ class Compiled:
         return array.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
 
 
-def check(policy, fmt, observations, folder, **keys):
-    """Checks that the header and the simulation give the same bits for each observation by itself."""
+def check(policy, fmt, observations, folder, *, ways=(STRICT,)):
+    """Checks that the header, compiled in some ways, and the simulation give the same bits for each observation.
+
+    Integers of a batch share a scale: there each observation is simulated by itself, and elsewhere some of them are.
+    """
     packed = PackedPolicy.of(policy, fmt)
-    accumulate = None if fmt.startswith("int") else "fp32*fp32"
-    engine = SimulatedEngine(packed.to_bytes(), accumulate=accumulate)
-    both = [engine.outputs_and_actions(observation[None]) for observation in observations]
+    of_integers = fmt.startswith("int")
+    engine = SimulatedEngine(packed.to_bytes(), accumulate=None if of_integers else "fp32*fp32")
+    alone = len(observations) if of_integers else 20
+    batches = [*(observations[i : i + 1] for i in range(alone)), *([] if of_integers else [observations[alone:]])]
+    both = [engine.outputs_and_actions(batch) for batch in batches]
     outputs, actions = (np.concatenate(parts) for parts in zip(*both, strict=True))
-    compiled = Compiled(c_header(packed), folder, discrete=policy.decision.discrete, **keys)
-    theirs, their_actions = compiled.outputs_and_actions(observations, outputs.shape[1], actions.shape[1])
-    np.testing.assert_array_equal(theirs, outputs)
-    np.testing.assert_array_equal(their_actions, actions)
+    for number, flags in enumerate(ways):
+        own = folder / str(number)
+        own.mkdir()
+        compiled = Compiled(c_header(packed), own, discrete=policy.decision.discrete, flags=flags)
+        theirs, their_actions = compiled.outputs_and_actions(observations, outputs.shape[1], actions.shape[1])
+        np.testing.assert_array_equal(theirs, outputs)
+        np.testing.assert_array_equal(their_actions, actions)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -96,10 +104,8 @@ def test_so_they_have_with_elu_and_outputs_as_they_are(fmt, tmp_path):
 def test_so_they_have_with_fused_operations_at_hand(fmt, tmp_path):
     policy = perceptron([17, 64, 64, 6], hidden=Activation.TANH, decision=Decision.CLIP)
     observations = np.random.default_rng(0).standard_normal((300, 17)).astype(np.float32)
-    for flags in (("-std=c99",), ("-std=gnu11", "-ffp-contract=off", "-DPOLICY_CONTRACT_OFF")):
-        folder = tmp_path / flags[0]
-        folder.mkdir()
-        check(policy, fmt, observations, folder, flags=(*flags, "-O3", "-march=native"))
+    ways = (("-std=c99",), ("-std=gnu11", "-ffp-contract=off", "-DPOLICY_CONTRACT_OFF"))
+    check(policy, fmt, observations, tmp_path, ways=[(*flags, "-O3", "-march=native") for flags in ways])
 
 
 def test_a_header_that_would_have_other_bits_does_not_compile(tmp_path):
