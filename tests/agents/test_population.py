@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections import defaultdict
 from contextlib import ExitStack
 from types import SimpleNamespace
 
@@ -11,7 +10,6 @@ import pytest
 from roundoff.agents import TrainConfig, train
 from roundoff.agents.errors import FileError
 from roundoff.agents.programs import compiled as compiled_updates
-from roundoff.agents.programs import population
 from roundoff.agents.programs.population import shared_kind
 from roundoff.agents.run.loop import Run
 from roundoff.agents.run.stopping import StopRequest
@@ -24,14 +22,14 @@ from roundoff.simulate.compiling.step import reason_against_compiling
 
 # Scales that are too large at first and soon grow: steps are skipped, scales halve and double.
 TINY = {
-    "task": "cartpole_swingup", "hidden_units": 16, "batch_size": 16, "action_repeat": 8, "steps": 1600,
-    "seed_steps": 20, "eval_every": 800, "eval_episodes": 1, "checkpoint_every": 400, "initial_loss_scale": 2.0**22,
+    "task": "cartpole_swingup", "hidden_units": 16, "batch_size": 16, "action_repeat": 8, "steps": 800,
+    "seed_steps": 20, "eval_every": 400, "eval_episodes": 1, "checkpoint_every": 200, "initial_loss_scale": 2.0**22,
     "loss_scale_growth_interval": 3, "kahan_momentum_scale": 2.0**15,
 }  # fmt: skip
 MEMBERS = [
     {"format": "e5m10", "lr": 3e-3, "tau": 0.02},
-    {"format": "e5m7", "seed": 1, "discount": 0.9, "steps": 1200, "seed_steps": 60, "evaluate_in": ["quarl4", "e4m3"]},
-    {"format": "e4m3", "seed": 2, "initial_temperature": 1.0, "lr": 2.5, "eval_every": 400},
+    {"format": "e5m7", "seed": 1, "discount": 0.9, "steps": 600, "seed_steps": 60, "evaluate_in": ["quarl4", "e4m3"]},
+    {"format": "e4m3", "seed": 2, "initial_temperature": 1.0, "lr": 2.5, "eval_every": 200},
 ]
 
 
@@ -68,10 +66,16 @@ def test_runs_have_the_bytes_they_have_alone(tmp_path):
 
 
 @pytest.mark.usefixtures("short_episodes")
-@pytest.mark.parametrize("roles", [["backward", "optimizer"], ["forward", "backward"]], ids="-".join)
+@pytest.mark.parametrize(
+    "roles",
+    [["backward", "optimizer"], pytest.param(["forward", "backward"], marks=pytest.mark.slow)],
+    ids="-".join,
+)
 def test_rules_about_roles(tmp_path, roles, uncompiled):
+    """Rules about forward passes, every day the test of formats of parts has."""
     policy = {"rules": [{"role": roles, "format": "fp32"}]}
-    runs = configs(*MEMBERS[:2], policy=policy, lr=1e-3, steps=560, eval_every=560)
+    members = {"format": "e5m10"}, {"format": "e5m7", "seed": 1, "discount": 0.9}
+    runs = configs(*members, policy=policy, lr=1e-3, steps=320, eval_every=320)
     notices = []
     outcomes = dict(train_together(jobs(tmp_path / "together", runs, on_notice=notices.append), compiled=True))
     assert outcomes == trained_alone(tmp_path / "alone", runs)
@@ -91,22 +95,19 @@ def storing(weights, moments, rounding="nearest-even"):
     }
 
 
+STORED = {"storage": storing("e5m10", "e5m2")["storage"]}
+
+
 @pytest.mark.usefixtures("short_episodes")
-@pytest.mark.parametrize(
-    "members",
-    [[of_forward("e5m10"), of_forward("e5m3")], [storing("e5m10", "e5m2"), storing("e5m5", "e5m4")]],
-    ids=["roles", "stored"],
-)
-def test_formats_of_parts_are_data(tmp_path, uncompiled, members):
-    runs = configs(*members, initial_loss_scale=1e4, steps=480, eval_every=480)
+def test_formats_of_parts_are_data(tmp_path, uncompiled):
+    """Those of a role, and those of what is stored."""
+    members = [of_forward("e5m9") | STORED, of_forward("e5m3") | {"storage": storing("e5m5", "e5m4")["storage"]}]
+    runs = configs(*members, initial_loss_scale=1e4, steps=320, eval_every=320)
     notices = []
     outcomes = dict(train_together(jobs(tmp_path / "together", runs, on_notice=notices.append), compiled=True))
     assert outcomes == trained_alone(tmp_path / "alone", runs)
     assert bytes_of(tmp_path / "together", 2) == bytes_of(tmp_path / "alone", 2)
     assert notices == ["updates are compiled, of 2 runs together"] * 2
-
-
-STORED = {"storage": storing("e5m10", "e5m2")["storage"]}
 
 
 @pytest.mark.parametrize(
@@ -131,15 +132,15 @@ def test_which_runs_can_be_together(members, together):
 
 @pytest.mark.usefixtures("short_episodes")
 def test_stopped_and_continued(tmp_path):
-    runs = configs(*MEMBERS, lr=1e-3, seed_steps=20, steps=800, eval_every=400, checkpoint_every=200)
+    runs = configs(*MEMBERS, lr=1e-3, seed_steps=20, steps=480, eval_every=240, checkpoint_every=120)
     stop, notices = StopRequest(), []
 
     def stop_in_the_middle(progress):
-        if progress.step >= 400:
+        if progress.step >= 240:
             stop.make()
 
     outcomes = train_together(jobs(tmp_path / "together", runs, on_progress=stop_in_the_middle), stop, compiled=True)
-    assert {str(outcome) for _, outcome in outcomes} == {"stopped at step 400"}
+    assert {str(outcome) for _, outcome in outcomes} == {"stopped at step 240"}
     continued = dict(train_together(jobs(tmp_path / "together", runs, on_notice=notices.append), compiled=True))
     assert notices == ["updates are compiled, of 3 runs together"] * 3
     assert continued == trained_alone(tmp_path / "alone", runs)
@@ -167,6 +168,19 @@ def test_others_go_on_when_one_fails_or_cannot_begin(tmp_path):
     assert dict(train_together([together[0]])) == {0: outcomes[0]}  # it has ended
 
 
+def no_compiler(patch):
+    """Has programs of nothing traced, which takes no time, and none compiled."""
+    assert reason_against_compiling() is None  # which is found out once
+    trace = graphs.trace
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    patch.setattr(graphs, "trace", lambda _, *given: trace(lambda _: None, *given))
+    patch.setattr(graphs, "compile_graph", fail)
+    patch.setattr(compiled_updates, "_PROGRAMS", {})
+
+
 @pytest.mark.usefixtures("short_episodes")
 @pytest.mark.parametrize(
     ("keys", "compiled"),
@@ -178,8 +192,8 @@ def test_others_go_on_when_one_fails_or_cannot_begin(tmp_path):
     ],
     ids=str,
 )
-def test_what_is_trained_one_by_one(tmp_path, keys, compiled, uncompiled, monkeypatch):
-    monkeypatch.setattr(compiled_updates, "_PROGRAMS", {})
+def test_what_is_trained_one_by_one(tmp_path, keys, compiled, monkeypatch):
+    no_compiler(monkeypatch)
     runs = configs({}, {"lr": 3e-4}, format="e5m7", steps=240, eval_every=240, **keys)
     notices = []
     outcomes = dict(train_together(jobs(tmp_path, runs, on_notice=notices.append), compiled=compiled))
@@ -189,15 +203,10 @@ def test_what_is_trained_one_by_one(tmp_path, keys, compiled, uncompiled, monkey
 
 @pytest.mark.usefixtures("short_episodes")
 def test_a_compiler_that_fails(tmp_path, monkeypatch):
-    def fail(*_):
-        raise OSError(28, "No space left on device")
-
-    assert reason_against_compiling() is None  # which is found out once
-    runs = configs({"format": "e5m7"}, {"format": "e5m6"}, steps=400, eval_every=400)
+    runs = configs({"format": "e5m7"}, {"format": "e5m6"}, steps=320, eval_every=320)
     notices = []
     with monkeypatch.context() as failing:
-        failing.setattr(graphs, "compile_graph", fail)
-        failing.setattr(population, "programs_of", lambda *_: defaultdict(dict))
+        no_compiler(failing)
         outcomes = dict(train_together(jobs(tmp_path / "together", runs, on_notice=notices.append), compiled=True))
     assert notices[0].startswith("trained alone, since 2 runs together could not be compiled ([Errno 28]")
     assert outcomes == trained_alone(tmp_path / "alone", runs)
