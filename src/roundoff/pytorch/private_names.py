@@ -132,6 +132,7 @@ NAMES: dict[str, PrivateName] = {
     "torch.fx.experimental.symbolic_shapes.ShapeEnv": PrivateName(
         COMPILED, "refuses shapes that follow from numbers", _EAGER
     ),
+    "torch.fx._lazy_graph_module": PrivateName(COMPILED, "writes a traced step as Python once", _EAGER),
     "torch._guards": PrivateName(COMPILED, "has inductor keep programs on disk", _EAGER),
     "torch._functorch.compile_utils.fx_graph_cse": PrivateName(COMPILED, "computes nothing twice", _EAGER),
     "torch._prims_common.elementwise_dtypes": PrivateName(COMPILED, "has the dtype of a population's result", _EAGER),
