@@ -100,7 +100,7 @@ STORED = {"storage": storing("e5m10", "e5m2")["storage"]}
 
 @pytest.mark.usefixtures("short_episodes")
 def test_formats_of_parts_are_data(tmp_path, uncompiled):
-    """Those of a role, and those of what is stored."""
+    """Formats of a role, and of what is stored, are inputs of one program."""
     members = [of_forward("e5m9") | STORED, of_forward("e5m3") | {"storage": storing("e5m5", "e5m4")["storage"]}]
     runs = configs(*members, initial_loss_scale=1e4, steps=320, eval_every=320)
     notices = []
