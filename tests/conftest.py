@@ -179,7 +179,7 @@ def short_episodes(request, monkeypatch):
 def new_arithmetics():
     """What tests change for a while does not reach later ones: simulations of equal arithmetic share descriptions."""
     if descriptions := sys.modules.get("roundoff.simulate.native.descriptions"):
-        descriptions.descriptions_of.cache_clear()
+        descriptions.shared.cache_clear()
 
 
 @pytest.fixture

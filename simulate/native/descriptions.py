@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from .loops import Loops
 from .plain import described
-from .stand_ins import meaning_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
@@ -25,14 +24,16 @@ if TYPE_CHECKING:
     from .seen_products import Counted
 
 
+_MOST = 1 << 14
+"""So many operations at places; a program that keeps naming new modules or parts begins anew behind them."""
+
+
 class Told(NamedTuple):
     """What the C++ is told of a plain operation."""
 
     description: Description
     counted: list[Counted]
     """The places where it counts rounded operands."""
-    meaning: Any
-    """What the operation's kernel stands for: the description has addresses in it."""
 
 
 class At(NamedTuple):
@@ -69,7 +70,7 @@ class Descriptions:
         """What the C++ is told of an operation; None if it is not plain."""
         if at not in self._told:
             found = described(plan, self._notes, self._loops)
-            told = None if found is None else Told(*found, meaning_of(plan.kernel))
+            told = None if found is None else Told(*found)
             self.draws = self.draws or (told is not None and bool(told.description.draws))
             self._told.setdefault(at, told)
         return self._told[at]
@@ -77,6 +78,10 @@ class Descriptions:
     def plain(self) -> Iterator[tuple[At, Told]]:
         """Gives all that is plain."""
         return ((at, told) for at, told in list(self._told.items()) if told is not None)
+
+    def is_full(self) -> bool:
+        """Whether no further simulations are to share them."""
+        return len(self._told) >= _MOST
 
     def module(self, path: str) -> int:
         """The number of a module."""
@@ -91,8 +96,7 @@ class Descriptions:
         return list(self._modules)[number]
 
 
-@lru_cache(maxsize=32)
-def descriptions_of(loaded: Any, notes: Notes, arithmetic: Hashable) -> Descriptions:  # noqa: ARG001  it tells them apart
+def descriptions_of(loaded: Any, notes: Notes, arithmetic: Hashable) -> Descriptions:
     """The descriptions of an arithmetic.
 
     Args:
@@ -100,4 +104,16 @@ def descriptions_of(loaded: Any, notes: Notes, arithmetic: Hashable) -> Descript
         notes: what its simulations take notes of.
         arithmetic: all else that plans are made of.
     """
+    try:
+        hash(arithmetic)
+    except TypeError:  # of a user's own format
+        return Descriptions(loaded, notes)
+    if shared(loaded, notes, arithmetic).is_full():
+        shared.cache_clear()
+    return shared(loaded, notes, arithmetic)
+
+
+@lru_cache(maxsize=32)
+def shared(loaded: Any, notes: Notes, arithmetic: Hashable) -> Descriptions:  # noqa: ARG001  it tells them apart
+    """The descriptions that simulations of an arithmetic share at present."""
     return Descriptions(loaded, notes)

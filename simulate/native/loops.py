@@ -23,17 +23,12 @@ class Loops:
 
     def __init__(self) -> None:
         self._known: dict[Any, LoopByAddress | None] = {}
-        self._found: dict[Any, dict[torch.dtype, LoopAddresses | None]] = {}
 
     def of(
         self, fmt: Format, rounding: Rounding, *, in_place: bool, strided: bool = False
     ) -> dict[torch.dtype, LoopAddresses | None]:
         """The loops of a format, for each carrier in which rounding to it is exact; see :meth:`.Family.addressed`."""
-        key = (fmt, rounding, in_place, strided)
-        if key not in self._found:
-            of_carriers = {dtype: self._of_carrier(fmt, rounding, dtype, in_place, strided) for dtype in CARRIERS}
-            self._found[key] = of_carriers
-        return self._found[key]
+        return {dtype: self._of_carrier(fmt, rounding, dtype, in_place, strided) for dtype in CARRIERS}
 
     def _of_carrier(
         self, fmt: Format, rounding: Rounding, dtype: torch.dtype, in_place: bool, strided: bool

@@ -13,7 +13,7 @@ Square roots are never PyTorch's: those of its library for CPUs are off by a las
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -201,35 +201,49 @@ def kernel(
     if not any(ways.values()) and not any(of_numbers.values()):
         return None
     made = _Kernel(operation, make, ways, of_numbers, draw)
-    root_alone = formulas == ("root",) and not out_names(operation)
-    if root_alone and all(way.is_nearest_root for way in ways["root"].values()):
+    if out_names(operation):
+        return made
+    others = {formula for each in (ways, of_numbers) for formula, of in each.items() if of} - {"root"}
+    if formulas == ("root",) and all(way.is_nearest_root for way in ways["root"].values()):
         made.stands_for = StandsFor(roots=exact_loops.nearest_roots())
+    elif plain_name(name) == "pow" and not others:
+        made.stands_for = StandsFor(power=True)
+    else:
+        made.stands_for = StandsFor(exact=_exact(name, formulas, fmt, rounding, numbers_once=numbers_once))
     return made
 
 
+@cache  # a loop that one simulation has had compiled is the others', too
 def _ways(formulas: tuple[str, ...], fmt: Format, rounding: Rounding, *, any_operands: bool) -> Mapping[str, Ways]:
     """How the results of each formula become numbers of the carriers; only where PyTorch's kernel will not do."""
     ways: dict[str, dict[torch.dtype, ResultRounding]] = {formula: {} for formula in formulas}
-    for formula, dtype, how in _roundings(formulas, fmt, rounding, any_operands=any_operands):
-        ways[formula][dtype] = _result_rounding(formula, dtype, how)
+    for formula, dtype in product(formulas, filter(fmt.fits_in, CARRIERS)):
+        how = carrier_rounding(fmt, dtype, rounding, formula, any_operands=any_operands)
+        if how is not None:
+            ways[formula][dtype] = ResultRounding(formula, dtype, how)
     return ways
 
 
-_result_rounding = cache(ResultRounding)  # a loop that is compiled for one simulation is the others', too
-
-
-@lru_cache(maxsize=1024)
-def _roundings(
-    formulas: tuple[str, ...], fmt: Format, rounding: Rounding, *, any_operands: bool
-) -> list[tuple[str, torch.dtype, CarrierRounding]]:
-    """How the results of each formula are rounded to each carrier, where PyTorch's kernel will not do."""
-    cases = product(formulas, filter(fmt.fits_in, CARRIERS))
-    found = [(*case, carrier_rounding(fmt, case[1], rounding, case[0], any_operands=any_operands)) for case in cases]
-    return [(formula, dtype, how) for formula, dtype, how in found if how is not None]
+@cache  # the C++ has the address of what is returned
+def _exact(name: str, formulas: tuple[str, ...], fmt: Format, rounding: Rounding, *, numbers_once: bool) -> Exact:
+    """What C++ is told of the arithmetic of an operation, of each loop once that is compiled."""
+    made = Exact(plain_name(name), of_lists=name.startswith("_foreach_"), in_place=name.endswith("_"))
+    for has_number in (False, True):
+        ways = _ways(formulas, fmt, rounding, any_operands=has_number and numbers_once)
+        for formula, of_carriers in ways.items():
+            told = made.way(formula, has_number=has_number)
+            told.asked = bool(of_carriers)
+            way = of_carriers.get(torch.float32)
+            if way is not None and not way.is_nearest_root:
+                told.draws = way.draws
+                way.tell(told)
+    return made
 
 
 class _Kernel:
     """An operation, its variants in place and with ``out=``, or the one for lists of tensors."""
+
+    stands_for: StandsFor  # not of those with ``out=``
 
     def __init__(
         self,
@@ -246,24 +260,6 @@ class _Kernel:
         self._in_place = name.endswith("_")
         self._out = next(iter(out_names(operation)), None)
         self._of_lists = name.startswith("_foreach_")
-        others = {formula for each in (ways, of_numbers) for formula, of in each.items() if of} - {"root"}
-        if plain_name(name) == "pow" and not others and self._out is None:
-            self.stands_for = StandsFor(power=True)
-        elif self._out is None:
-            self.stands_for = StandsFor(exact=self._exact(plain_name(name)))
-
-    def _exact(self, form: str) -> Exact:
-        """What C++ is told of it, of each loop once that is compiled."""
-        made = Exact(form, of_lists=self._of_lists, in_place=self._in_place)
-        for has_number, ways in enumerate((self._ways, self._of_numbers)):
-            for formula, of_carriers in ways.items():
-                told = made.way(formula, has_number=bool(has_number))
-                told.asked = bool(of_carriers)
-                way = of_carriers.get(torch.float32)
-                if way is not None and not way.is_nearest_root:
-                    told.draws = way.draws
-                    way.tell(made, told)
-        return made
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._of_lists:

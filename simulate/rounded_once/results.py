@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from ctypes import c_float
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import copysign
 from typing import TYPE_CHECKING, Any, NamedTuple, final
-from weakref import WeakKeyDictionary
 
 import torch
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ...formats import RandomBits
-    from ..native.stand_ins import Exact
     from ..native.stand_ins import Way as NativeWay
     from .carrier_rounding import CarrierRounding
 
@@ -48,22 +46,23 @@ class ResultRounding:
         self.formula, self.dtype, self.how = formula, dtype, how
         self.draws = how.mode is Rounding.STOCHASTIC
         self.is_nearest_root = formula == "root" and how.mode is Rounding.NEAREST_EVEN
-        self._told: WeakKeyDictionary[Exact, list[NativeWay]] = WeakKeyDictionary()
+        self._loops: list[exact_loops.RoundedOnceLoop] = []
+        self._told: list[NativeWay] = []
 
-    @cached_property
+    @property
     def loop(self) -> exact_loops.RoundedOnceLoop:
         """What computes them on the CPU; compiled when first asked for, of which C++ is told."""
-        made = exact_loops.RoundedOnceLoop(self.formula, self.dtype, self.how)
-        for ways in list(self._told.values()):
-            for way in ways:
-                way.fill(made.function, made.settings)
-        return made
+        if not self._loops:
+            self._loops.append(exact_loops.RoundedOnceLoop(self.formula, self.dtype, self.how))  # two threads: one more
+            for way in list(self._told):
+                way.fill(self._loops[0].function, self._loops[0].settings)
+        return self._loops[0]
 
-    def tell(self, exact: Exact, way: NativeWay) -> None:
-        """Has C++ know the loop, as soon as it is compiled: ``way`` is one of the ways of ``exact``."""
-        self._told.setdefault(exact, []).append(way)
-        if "loop" in vars(self):
-            way.fill(self.loop.function, self.loop.settings)
+    def tell(self, way: NativeWay) -> None:
+        """Has C++ know the loop as soon as it is compiled, be it by another thread meanwhile."""
+        self._told.append(way)
+        if self._loops:
+            way.fill(self._loops[0].function, self._loops[0].settings)
 
 
 class FormulaCall(NamedTuple):

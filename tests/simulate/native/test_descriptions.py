@@ -10,8 +10,7 @@ import torch
 from comparing import same_bits
 
 import roundoff
-from roundoff.simulate.native import library
-from roundoff.simulate.native.descriptions import descriptions_of
+from roundoff.simulate.native import descriptions, library
 from roundoff.simulate.native.stand_ins import Exact
 
 pytestmark = pytest.mark.usefixtures("asked_for")
@@ -141,12 +140,37 @@ def test_what_a_description_is_made_of_is_kept():
     assert written_over
 
 
+def test_formats_without_a_hash_share_nothing(through_python):
+    class Halves(roundoff.Format):
+        carrier, bits, elementwise, native = torch.float32, 8, True, False
+        __hash__ = None
+
+        def __eq__(self, other):
+            return type(other) is type(self)
+
+        def __str__(self):
+            return "halves"
+
+        def fits_in(self, _dtype):
+            return True
+
+        def round_into(self, x, target, *_):
+            target.copy_((2 * x).round() / 2)
+
+    policy = roundoff.Policy("fp32", operands=Halves())
+    for _ in range(2):
+        through_python.clear()
+        (found,), _ = in_new(policy, program=lambda: [torch.full((2, 2), 0.8) @ torch.ones(2, 2)])
+        assert (found == 2).all()
+        assert "mm" in through_python
+
+
 def test_it_lasts_as_long_as_a_simulation(monkeypatch):
     expected = in_python(monkeypatch, "e5m9")
     in_new("e5m9")
     with roundoff.simulate("e5m9") as simulation:
         found = step()
-        descriptions_of.cache_clear()
+        descriptions.shared.cache_clear()
         gc.collect()
         again = step()
     assert all(same_bits(a.detach(), b) for of in (found, again) for a, b in zip(of, expected[0], strict=True))
@@ -157,7 +181,20 @@ def test_what_is_kept_in_mind_does_not_grow():
     for bits in range(1, 10):
         for exponent in range(3, 8):
             in_new(f"e{exponent}m{bits}", program=lambda: [torch.ones(2) * 1.1])
-    assert descriptions_of.cache_info().currsize <= 32
+    assert descriptions.shared.cache_info().currsize <= 32
+
+
+def test_nor_does_it_where_a_program_names_new_modules(monkeypatch):
+    monkeypatch.setattr(descriptions, "_MOST", 20)
+    policy = roundoff.Policy("fp32", rules=[roundoff.Rule(format="e5m2", operation="tanh", module="[0-9]*")])
+    x, kept = torch.ones(2), set()
+    for number in range(60):
+        net = torch.nn.ModuleDict({f"{number}": torch.nn.Tanh()})
+        with roundoff.simulate(policy, root=net) as simulation:
+            assert (net[f"{number}"](x) == 0.75).all()
+        assert simulation.audit().table["module"].str.endswith(f"{number}").any()
+        kept.add(len(simulation._runner._shortcut._descriptions._told))
+    assert max(kept) < 30
 
 
 def test_threads_that_begin_at_once(monkeypatch):

@@ -18,10 +18,11 @@ import roundoff
 from roundoff import RandomBits, Rounding, simulate
 from roundoff.formats import Format
 from roundoff.formats.base.random_words import random_words
+from roundoff.simulate.native import stand_ins
 from roundoff.simulate.rounded_once import loops as exact_loops
 from roundoff.simulate.rounded_once import results as exact_results
 from roundoff.simulate.rounded_once.carrier_rounding import CarrierRounding
-from roundoff.simulate.rounded_once.operations import carrier_rounding, exact_to_nearest
+from roundoff.simulate.rounded_once.operations import carrier_rounding, exact_to_nearest, kernel
 from roundoff.simulate.rounded_once.results import FormulaCall, ResultRounding, result
 
 CARRIERS = [torch.float32, torch.float64]
@@ -443,6 +444,31 @@ def test_the_same_bits_on_a_gpu(mode):
                 results += [args[0] * 0.3, args[0].clone().add_(args[1], alpha=0.7)] if mode not in NEAREST else []
                 outcomes.append([one.cpu() for one in results])
         assert all(itertools.starmap(same_bits, zip(*outcomes, strict=True)))
+
+
+def test_the_cpp_is_told_of_a_loop_before_while_and_after_it_is_compiled(monkeypatch):
+    """Simulations share it, and other threads may make some meanwhile."""
+    way = ResultRounding("sum", torch.float32, CarrierRounding(Rounding.TOWARD_ZERO))
+    ways, compile_loop = [stand_ins.Way() for _ in range(3)], exact_loops.RoundedOnceLoop
+
+    def compiling(*given):
+        way.tell(ways[1])
+        return compile_loop(*given)
+
+    monkeypatch.setattr(exact_loops, "RoundedOnceLoop", compiling)
+    way.tell(ways[0])
+    assert not ways[0].run
+    loop = way.loop
+    way.tell(ways[2])
+    assert [(one.run, one.settings) for one in ways] == [(stand_ins.address(loop.function), loop.settings)] * 3
+    assert way.loop is loop
+
+
+def test_simulations_share_what_the_cpp_is_told():
+    given = torch.ops.aten.add.Tensor, Format.parse("e5m7"), Rounding.TOWARD_ZERO
+    one, other = (kernel(*given, lambda: (BITS, None)) for _ in range(2))
+    assert one is not other  # which draw for their own simulations
+    assert one.stands_for.exact is other.stands_for.exact
 
 
 def test_simulations_share_their_loops():
