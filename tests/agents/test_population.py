@@ -3,6 +3,7 @@
 import json
 import time
 from contextlib import ExitStack
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -163,15 +164,15 @@ def test_others_go_on_when_one_fails_or_cannot_begin(tmp_path):
     assert dict(train_together([together[0]])) == {0: outcomes[0]}  # it has ended
 
 
-def no_compiler(patch):
-    """Has programs of nothing traced, which takes no time, and none compiled."""
+def no_compiler(patch, traced=0):
+    """Has no program compiled; behind the first ones, nothing is traced, which takes no time."""
     assert reason_against_compiling() is None  # which is found out once
-    trace = graphs.trace
+    trace, steps = graphs.trace, count()
 
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    patch.setattr(graphs, "trace", lambda _, *given: trace(lambda _: None, *given))
+    patch.setattr(graphs, "trace", lambda step, *of: trace(step if next(steps) < traced else lambda _: None, *of))
     patch.setattr(graphs, "compile_graph", fail)
     patch.setattr(compiled_updates, "_PROGRAMS", {})
 
@@ -201,7 +202,7 @@ def test_a_compiler_that_fails(tmp_path, monkeypatch):
     runs = configs({"format": "e5m7"}, {"format": "e5m6"}, steps=320, eval_every=320)
     notices = []
     with monkeypatch.context() as failing:
-        no_compiler(failing)
+        no_compiler(failing, traced=1)
         outcomes = dict(train_together(jobs(tmp_path / "together", runs, on_notice=notices.append), compiled=True))
     assert notices[0].startswith("trained alone, since 2 runs together could not be compiled ([Errno 28]")
     assert outcomes == trained_alone(tmp_path / "alone", runs)
