@@ -9,6 +9,7 @@ import pytest
 from forked import fork_sweep, wait_for
 from processes import wait_until
 
+from roundoff.files import write_json
 from roundoff.sweeps import SweepError, plan_text
 from roundoff.sweeps.display.status_table import exit_status, status_lines, watch_status
 from roundoff.sweeps.folder.directory import SweepDirectory
@@ -100,7 +101,7 @@ def train_until_seen(config, directory, report, stop, **_):
     result = {"status": "done", "return": 1.0, "return_std": 0.0, "step": 4000, "crash": None}
     Path(directory).mkdir(parents=True)
     wait_until((Path(directory).parents[1] / "seen").exists)
-    (Path(directory) / "result.json").write_text(json.dumps(result))
+    write_json(Path(directory) / "result.json", result)  # whole from the first: it is read meanwhile
 
 
 def test_watching_a_sweep_from_elsewhere(tmp_path, capsys, monkeypatch):
