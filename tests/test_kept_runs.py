@@ -230,6 +230,9 @@ def test_the_table_of_the_papers_tasks_is_that_of_the_kept_runs(tmp_path):
         assert where in page
         assert f"up to {100 * row['unlearned_high']:.0f} % may still fail. A run of" in page
     assert f"{['One', 'Two', 'Three', 'Four', 'Five'][len(ended) - 1]} tasks of six have ended" in page
+    runs = read_experiment(tmp_path / "runs" / "runs").runs
+    lowest = runs.sort_values("return").groupby("task").first().loc["reacher_easy"]
+    assert f"one run of {lowest['format']}, that of seed {lowest['seed']}, ended at {lowest['return']:.0f}" in page
 
 
 def test_the_tables_of_fp16_and_eight_bits_are_those_of_the_kept_runs(tmp_path):
