@@ -13,7 +13,7 @@ Square roots are never PyTorch's: those of its library for CPUs are off by a las
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +118,7 @@ def carrier_rounding(
     return CarrierRounding(Rounding.NEAREST_EVEN) if formula == "root" else None
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _rounding_twice(fmt: Format, dtype: torch.dtype) -> tuple[int, frozenset[str]]:
     """Bits of precision of a format, and the formulas for which rounding twice, to the nearest, is harmless.
 
@@ -161,7 +161,7 @@ def sum_rounding(fmt: Format, dtype: torch.dtype, rounding: Rounding, *, rounds:
     return CarrierRounding(Rounding.TO_ODD if rounding in _NEAREST else rounding, saturating)
 
 
-@cache
+@lru_cache(maxsize=1024)
 def exact_to_nearest(fmt: Format) -> tuple[str, ...]:
     """Names the formulas that are not PyTorch's to nearest-even, and their roundings: what a program depends on."""
     cases = [(dtype, formula) for dtype in CARRIERS if fmt.fits_in(dtype) for formula in Formulas._fields]
@@ -209,31 +209,39 @@ def kernel(
     elif plain_name(name) == "pow" and not others:
         made.stands_for = StandsFor(power=True)
     else:
-        made.stands_for = StandsFor(exact=_exact(name, formulas, fmt, rounding, numbers_once=numbers_once))
+        made.stands_for = StandsFor(exact=_exact(name, _asked(ways), _asked(of_numbers)))
     return made
 
 
-@cache  # a loop that one simulation has had compiled is the others', too
+@lru_cache(maxsize=1024)
 def _ways(formulas: tuple[str, ...], fmt: Format, rounding: Rounding, *, any_operands: bool) -> Mapping[str, Ways]:
     """How the results of each formula become numbers of the carriers; only where PyTorch's kernel will not do."""
     ways: dict[str, dict[torch.dtype, ResultRounding]] = {formula: {} for formula in formulas}
     for formula, dtype in product(formulas, filter(fmt.fits_in, CARRIERS)):
         how = carrier_rounding(fmt, dtype, rounding, formula, any_operands=any_operands)
         if how is not None:
-            ways[formula][dtype] = ResultRounding(formula, dtype, how)
+            ways[formula][dtype] = _result_rounding(formula, dtype, how)
     return ways
 
 
-@cache  # the C++ has the address of what is returned
-def _exact(name: str, formulas: tuple[str, ...], fmt: Format, rounding: Rounding, *, numbers_once: bool) -> Exact:
-    """What C++ is told of the arithmetic of an operation, of each loop once that is compiled."""
+_result_rounding = cache(ResultRounding)  # a loop that is compiled for one simulation is the others', too
+
+
+def _asked(ways: Mapping[str, Ways]) -> tuple[tuple[str, bool, ResultRounding | None], ...]:
+    """For each formula, whether PyTorch's kernel will not do for it, and how float32 is rounded."""
+    return tuple((formula, bool(of_carriers), of_carriers.get(torch.float32)) for formula, of_carriers in ways.items())
+
+
+# C++ has the address of what is returned, which is kept for good, and so not by the format: a user's own may be another
+# one in each simulation.
+@cache
+def _exact(name: str, *asked: tuple[tuple[str, bool, ResultRounding | None], ...]) -> Exact:
+    """What C++ is told of an operation's arithmetic, without and with a number; of each loop once that is compiled."""
     made = Exact(plain_name(name), of_lists=name.startswith("_foreach_"), in_place=name.endswith("_"))
-    for has_number in (False, True):
-        ways = _ways(formulas, fmt, rounding, any_operands=has_number and numbers_once)
-        for formula, of_carriers in ways.items():
-            told = made.way(formula, has_number=has_number)
-            told.asked = bool(of_carriers)
-            way = of_carriers.get(torch.float32)
+    for has_number, of_formulas in enumerate(asked):
+        for formula, is_asked, way in of_formulas:
+            told = made.way(formula, has_number=bool(has_number))
+            told.asked = is_asked
             if way is not None and not way.is_nearest_root:
                 told.draws = way.draws
                 way.tell(told)

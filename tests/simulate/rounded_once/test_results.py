@@ -465,10 +465,27 @@ def test_the_cpp_is_told_of_a_loop_before_while_and_after_it_is_compiled(monkeyp
 
 
 def test_simulations_share_what_the_cpp_is_told():
-    given = torch.ops.aten.add.Tensor, Format.parse("e5m7"), Rounding.TOWARD_ZERO
-    one, other = (kernel(*given, lambda: (BITS, None)) for _ in range(2))
+    def made(fmt, rounding=Rounding.TOWARD_ZERO):
+        return kernel(torch.ops.aten.add.Tensor, fmt, rounding, lambda: (BITS, None))
+
+    one, other = (made(Format.parse("e5m7")) for _ in range(2))
     assert one is not other  # which draw for their own simulations
     assert one.stands_for.exact is other.stands_for.exact
+    assert one.stands_for.exact is not made(Format.parse("e5m7"), Rounding.UP).stands_for.exact
+
+    class Own(Format):  # equal to itself alone, and kept for good it would be one more for every simulation
+        carrier, bits, elementwise, native = torch.float32, 8, True, False
+
+        def __str__(self):
+            return "own"
+
+        def fits_in(self, _dtype):
+            return True
+
+        def round_into(self, x, target, *_):
+            target.copy_(x)
+
+    assert {id(made(Own()).stands_for.exact) for _ in range(3)} == {id(one.stands_for.exact)}
 
 
 def test_simulations_share_their_loops():
