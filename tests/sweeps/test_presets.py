@@ -130,6 +130,8 @@ def test_runs_are_those_of_earlier_versions_and_shared():
     assert len(ids("leave-one-out-quick") & ids("baselines-quick") & ids("ablation-quick")) == 3
     assert len(ids("significand-quick") & ids("bits-quick") & ids("exponent-bits-quick")) == 2
     assert len(ids("distances-quick") & ids("quality-quick")) == 4
+    assert len(ids("paper-256")) == 60
+    assert ids("paper-256") < ids("paper-256-e4m3")
 
 
 def test_the_paper_sizes_are_the_papers():
