@@ -14,8 +14,11 @@ import pytest
 import torch
 import typer.main
 from hypothesis import Phase, settings
+from memory_folder import use_memory
 
 from roundoff.caches import cache_folder
+
+use_memory()
 
 # A shell starts what it runs in the background with Ctrl-C ignored, and so would be what tests start and interrupt.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
