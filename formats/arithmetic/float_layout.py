@@ -187,7 +187,7 @@ class FloatLayout:
         """Exponent of the smallest normal number, 1 - bias."""
         return 1 - self.exponent_bias
 
-    @property
+    @cached_property
     def max(self) -> float:
         """The largest finite number: (2 - 2^-m) 2^emax, unless special values take its place."""
         m = self.significand_bits

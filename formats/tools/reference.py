@@ -22,33 +22,37 @@ def _power(exponent: int) -> Fraction:
     return Fraction(2) ** exponent
 
 
+@cache
+def _rational(number: float) -> Fraction:
+    """A number of few, such as the largest of a format: a comparison with a float makes it anew each time."""
+    return Fraction(number)
+
+
 def goes_up(fraction: Fraction, rounding: Rounding, *, negative: bool, odd: bool, word: int | None = None) -> bool:
     """Whether a magnitude that lies ``fraction`` (0 <= fraction < 1) of the way to the next one is rounded up.
 
     ``odd`` is the parity of the lower neighbour; ``word`` is the random word, 32 bits, of stochastic rounding.
     """
-    beyond_half = 2 * fraction.numerator - fraction.denominator
-    return (
-        fraction > 0
-        and {
-            Rounding.NEAREST_EVEN: beyond_half > 0 or (beyond_half == 0 and odd),
-            Rounding.NEAREST_AWAY: beyond_half >= 0,
-            Rounding.TOWARD_ZERO: False,
-            Rounding.UP: not negative,
-            Rounding.DOWN: negative,
-            Rounding.TO_ODD: not odd,
-            Rounding.STOCHASTIC: word is not None and math.floor(fraction * 2**32) + word >= 2**32,
-        }[rounding]
-    )
+    if not fraction:
+        return False
+    if rounding is Rounding.STOCHASTIC:
+        return word is not None and math.floor(fraction * 2**32) + word >= 2**32
+    if rounding in (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY):
+        beyond_half = 2 * fraction.numerator - fraction.denominator
+        return beyond_half > 0 or (beyond_half == 0 and (odd or rounding is Rounding.NEAREST_AWAY))
+    if rounding is Rounding.TO_ODD:
+        return not odd
+    return rounding is (Rounding.DOWN if negative else Rounding.UP)
 
 
 def round_to_integer(
     magnitude: Fraction, rounding: Rounding, *, negative: bool, odd: bool | None = None, word: int | None = None
 ) -> int:
     """A magnitude rounded to an integer; ``odd`` overrides the parity of its integer part."""
-    whole = math.floor(magnitude)
+    whole, rest = divmod(magnitude.numerator, magnitude.denominator)
     parity = bool(whole % 2) if odd is None else odd
-    return whole + goes_up(magnitude - whole, rounding, negative=negative, odd=parity, word=word)
+    fraction = Fraction(rest, magnitude.denominator)
+    return whole + goes_up(fraction, rounding, negative=negative, odd=parity, word=word)
 
 
 def exponent(magnitude: Fraction) -> int:
@@ -115,7 +119,7 @@ def round_exactly(
     if fmt.flush == "ftz" and rounded < smallest:
         rounded = Fraction(0)
     largest = fmt.max
-    if rounded > largest:
+    if rounded > _rational(largest):
         inward = {Rounding.TOWARD_ZERO: True, Rounding.TO_ODD: True, Rounding.UP: negative, Rounding.DOWN: not negative}
         return sign * (largest if inward.get(rounding, False) else _beyond(fmt, overflow))
     return sign * float(rounded) if rounded or fmt.has_negative_zero else 0.0

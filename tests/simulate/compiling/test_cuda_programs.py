@@ -67,7 +67,7 @@ def ran(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def programs(ran):
-    """What was made of many operations in a format given as data, and of a few in bfloat16, which has a program of its own."""
+    """What was made of many operations in a format given as data, and of a few in bfloat16, with its own program."""
     files = {"e5m10": "many_e5m10.json", "bf16": "few_bf16.json"}
     return {name: json.loads((ran[1] / file).read_text()) for name, file in files.items()}
 
