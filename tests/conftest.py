@@ -20,6 +20,11 @@ from roundoff.caches import cache_folder
 
 use_memory()
 
+# Processes that tests start have the settings of that folder.
+CHILDREN = str(Path(__file__).parent / "children")
+if CHILDREN not in (paths := os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+    os.environ["PYTHONPATH"] = os.pathsep.join([CHILDREN, *filter(None, paths)])
+
 # A shell starts what it runs in the background with Ctrl-C ignored, and so would be what tests start and interrupt.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

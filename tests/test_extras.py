@@ -1,11 +1,13 @@
 """What works without the packages of the extras, or what only Linux has, and what is said where one is missing."""
 
+import gc
 import importlib.metadata
 import json
 import re
 import subprocess
 import sys
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -256,6 +258,22 @@ def test_errors_of_other_packages_stay_what_they_are():
     require("torch", "nobody_has_this")  # no extra's
     with pytest.raises(ModuleNotFoundError, match="No module named 'nobody_has_this'"), from_extras():
         import nobody_has_this  # noqa: F401
+
+
+def test_garbage_is_not_looked_for_during_imports_and_then_as_before():
+    with from_extras():
+        assert not gc.isenabled()
+        with suppress(ZeroDivisionError), from_extras():
+            raise ZeroDivisionError
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with from_extras():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 NAMES = """

@@ -104,6 +104,17 @@ def fails():
 fails()
 """
 
+ENDS = """
+import atexit
+class Circle:
+    def __del__(self):
+        print("collected")
+circle = Circle()
+circle.itself = circle
+del circle
+atexit.register(print, "exit")
+"""
+
 
 @pytest.mark.parametrize(
     ("error", "hook"),
@@ -114,13 +125,13 @@ fails()
         ("SystemExit", ""),
         ("BrokenPipeError", ""),
         ("ValueError('bad')", "sys.excepthook = lambda _, error, tb: print('hook', error, tb.tb_frame.f_code.co_name)"),
-        ("KeyboardInterrupt", "import atexit; atexit.register(print, 'exit')"),
+        ("KeyboardInterrupt", ENDS),
         ("1 +", ""),
     ],
 )  # fmt: skip
 def test_errors_and_exits_are_the_scripts_own(error, hook, folder):
     (folder / "fails.py").write_text(FAILS.format(error=error, hook=hook))
-    if error == "KeyboardInterrupt":  # a fork would do what this process is to do at its own exit
+    if hook == ENDS:  # a fork would do what this process is to do at its own exit
         command = [*ROUNDOFF, "run", "--format", "e5m3", "fails.py"]
         simulated = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     else:
@@ -129,6 +140,7 @@ def test_errors_and_exits_are_the_scripts_own(error, hook, folder):
     assert simulated.stderr == plain.stderr
     assert simulated.stdout == plain.stdout
     assert simulated.returncode == plain.returncode
+    assert plain.stdout.endswith("exit\ncollected\n" if hook == ENDS else "")
 
 
 def test_ctrl_c_ends_it_as_python(folder):
