@@ -18,7 +18,6 @@ import runpy
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import warnings
 from contextlib import suppress
@@ -27,6 +26,7 @@ from types import ModuleType
 
 import torch
 import torch._dynamo  # as optimizers do, so that no fork has to
+from memory_folder import folder_of_tests
 
 import roundoff.agents.training.together  # noqa: F401  so that no fork has to
 
@@ -107,6 +107,7 @@ def be_new(env, begin):
     if begin:
         begin()
     torch.set_num_threads(1)  # the others have not come along
+    temporary = str(folder_of_tests() / "pytest-of-")  # where tests write modules
     os.environ.clear()
     os.environ.update(env)
     for number, mode in enumerate(("r", "w", "w")):
@@ -122,7 +123,6 @@ def be_new(env, begin):
     for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
         warnings.simplefilter("ignore", category)
     warnings._showwarnmsg_impl = lambda message: sys.stderr.write(warnings._formatwarnmsg(message))
-    temporary = str(Path(tempfile.gettempdir(), "pytest-of-"))  # where tests write modules
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None) or "").startswith(temporary):
             del sys.modules[name]

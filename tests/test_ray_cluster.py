@@ -93,7 +93,7 @@ def test_nothing_of_it_can_be_reached_from_elsewhere(first):
     pytest.importorskip("ray")
     own = OWN.format(tests=str(Path(__file__).parent), first=first)
     surroundings = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    with tempfile.TemporaryDirectory(dir="/tmp") as short:  # as names of sockets have to be
+    with tempfile.TemporaryDirectory() as short:  # as names of sockets have to be
         environment = surroundings | {"TMPDIR": short}
         done = subprocess.run([sys.executable, "-c", own], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
