@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from roundoff.extras import from_extras, lazy_names
+from roundoff.extras import heavy_imports, lazy_names
 
-with from_extras():
+with heavy_imports():
     from .against import against
     from .compare import compare
     from .errors import AnalysisError

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from roundoff.extras import EXTRAS, from_extras, missing, require
+from roundoff.extras import EXTRAS, from_extras, heavy_imports, missing, require
 
 ROOT = Path(__file__).parents[1]
 SWEEP = "name: tiny\nbase: {steps: 6000}\ngrid: {format: [fp32, e5m10]}\n"
@@ -261,15 +261,15 @@ def test_errors_of_other_packages_stay_what_they_are():
 
 
 def test_garbage_is_not_looked_for_during_imports_and_then_as_before():
-    with from_extras():
+    with heavy_imports():
         assert not gc.isenabled()
-        with suppress(ZeroDivisionError), from_extras():
+        with suppress(ZeroDivisionError), heavy_imports():
             raise ZeroDivisionError
         assert not gc.isenabled()
     assert gc.isenabled()
     gc.disable()
     try:
-        with from_extras():
+        with heavy_imports():
             pass
         assert not gc.isenabled()
     finally:

@@ -109,7 +109,7 @@ class _Umbrella(ModuleType):
         for part in _PARTS:
             extras = import_module("roundoff.extras")
             try:
-                with extras.from_extras():
+                with extras.heavy_imports():
                     module = import_module(part)
                     value = getattr(module, name) if name in module.__all__ else None
             except ImportError as error:

@@ -58,13 +58,9 @@ def missing(package: str) -> MissingExtraError | None:
 def from_extras() -> Iterator[None]:
     """For a block of imports: where a package of an extra is missing, the error says how to install it.
 
-    Python does not look for garbage meanwhile: imports make a quarter of a million objects, and hardly any garbage.
-
     Raises:
         MissingExtraError: a package is missing that an extra brings.
     """
-    collecting = gc.isenabled()
-    gc.disable()
     try:
         yield
     except ModuleNotFoundError as error:
@@ -72,13 +68,29 @@ def from_extras() -> Iterator[None]:
         if told:
             raise told from error
         raise
+
+
+@contextmanager
+def heavy_imports() -> Iterator[None]:
+    """For a block of nothing but imports, as :func:`from_extras`; Python does not look for garbage meanwhile.
+
+    Imports make a quarter of a million objects, and hardly any garbage.
+
+    Raises:
+        MissingExtraError: a package is missing that an extra brings.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with from_extras():
+            yield
     finally:
         if collecting:
             gc.enable()
 
 
 def lazy_names(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package whose names are imported when they are first used, by :func:`from_extras`.
+    """The ``__getattr__`` of a package whose names are imported when they are first used, by :func:`heavy_imports`.
 
     Args:
         package: its name.
@@ -90,7 +102,7 @@ def lazy_names(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, colon, called = places[name].partition(":")
-        with from_extras():
+        with heavy_imports():
             found = import_module(module if module.startswith("roundoff.") else f"{package}.{module}")
             return found if colon and not called else getattr(found, called or name)
 

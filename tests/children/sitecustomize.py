@@ -7,5 +7,5 @@ import atexit
 import gc
 
 gc.set_threshold(50_000, 10, 10)
-atexit.register(gc.freeze)  # runs behind what collects: Python itself would do so several times
-atexit.register(gc.collect)
+atexit.register(gc.freeze)  # or Python would collect several times at its end
+atexit.register(gc.collect)  # first

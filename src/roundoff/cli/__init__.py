@@ -68,18 +68,11 @@ for _command in (
 app.command(context_settings=AS_PYTHON, short_help=_whole_sentence(run))(run)
 
 
-def _collect_once() -> None:
-    """Collects garbage for the last time.
-
-    When Python ends, it does so several times among all that was imported, which takes most of a second.
-    """
-    gc.collect()
-    gc.freeze()
-
-
 def main() -> None:
     """Runs the command; mistakes of the user's end it with one message and status 2."""
-    atexit.register(_collect_once)
+    # Python would collect garbage several times at its end, among all that was imported. Once takes half a second less.
+    atexit.register(gc.freeze)
+    atexit.register(gc.collect)  # first
     try:
         try:
             app()
