@@ -40,9 +40,8 @@ def goes_up(fraction: Fraction, rounding: Rounding, *, negative: bool, odd: bool
     if rounding in (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY):
         beyond_half = 2 * fraction.numerator - fraction.denominator
         return beyond_half > 0 or (beyond_half == 0 and (odd or rounding is Rounding.NEAREST_AWAY))
-    if rounding is Rounding.TO_ODD:
-        return not odd
-    return rounding is (Rounding.DOWN if negative else Rounding.UP)
+    away = {Rounding.TOWARD_ZERO: False, Rounding.UP: not negative, Rounding.DOWN: negative, Rounding.TO_ODD: not odd}
+    return away[rounding]
 
 
 def round_to_integer(
