@@ -24,7 +24,7 @@ def _power(exponent: int) -> Fraction:
 
 @cache
 def _rational(number: float) -> Fraction:
-    """A number of few, such as the largest of a format: a comparison with a float makes it anew each time."""
+    """A number, such as the largest of a format, as a fraction: each comparison with a float would make it anew."""
     return Fraction(number)
 
 
