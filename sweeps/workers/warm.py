@@ -10,6 +10,7 @@ which executes the program's file and nothing else of it; and that of the run.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import select
@@ -53,6 +54,7 @@ _LATE = (
 """Modules that are imported when a run first writes something."""
 _LARGEST_LOG = 32 << 20
 _KEPT_OF_LOG = 1 << 20
+_HOLE = 3  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, of linux/falloc.h
 
 
 @final
@@ -99,11 +101,12 @@ class WarmProcess:
                     asked = True
                     self._say({"stop": True})
                 if not self._connection.poll(_POLL):
-                    _cut_log()
+                    _cut_log(while_printed_to=True)
                     continue
                 told = json.loads(self._connection.recv_bytes())
                 if "event" in told:
                     self._run = 0
+                    _cut_log(while_printed_to=False)
                     return dict(told)
                 if "pid" in told:
                     self._run = told["pid"]
@@ -277,13 +280,30 @@ def _let_go_of_descriptors(but: int) -> None:
     os.close(nothing)
 
 
-def _cut_log() -> None:
-    """Keeps the file that a program prints to from filling the disk: what it said last is kept."""
+def _cut_log(*, while_printed_to: bool) -> None:
+    """Keeps the file that a program prints to from filling the disk: what it said last is kept.
+
+    What a program prints between the reading of the end and the cut would be lost. So the disk gets back the beginning
+    of a file that is printed to, which reads as zeros; when the run has ended, the file is cut. A file on a file system
+    without holes is cut at once.
+    """
     with suppress(OSError):  # it is no file
-        size = os.fstat(_STDERR).st_size
-        if size > _LARGEST_LOG:
-            last = os.pread(_STDERR, _KEPT_OF_LOG, size - _KEPT_OF_LOG)
+        found = os.fstat(_STDERR)
+        before = found.st_size - _KEPT_OF_LOG
+        if while_printed_to and (found.st_blocks * 512 <= _LARGEST_LOG or _made_hole(_STDERR, before)):
+            return
+        if found.st_size > _LARGEST_LOG:
+            last = os.pread(_STDERR, _KEPT_OF_LOG, before)
             os.ftruncate(_STDERR, 0)
-            os.write(
-                _STDERR, f"[roundoff: {size - len(last)} bytes that were printed before are cut]\n".encode() + last
-            )
+            os.write(_STDERR, f"[roundoff: {before} bytes that were printed before are cut]\n".encode() + last)
+
+
+def _made_hole(descriptor: int, length: int) -> bool:
+    """Whether the first bytes of a file now read as zeros that take no space; nothing else of it changes."""
+    if sys.platform != "linux":
+        return False
+    try:
+        fallocate = ctypes.CDLL(None).fallocate
+    except AttributeError:  # the C library has none
+        return False
+    return bool(fallocate(descriptor, _HOLE, ctypes.c_int64(0), ctypes.c_int64(length)) == 0)

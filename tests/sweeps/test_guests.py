@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -261,3 +262,20 @@ def test_what_a_program_prints_does_not_fill_the_disk(folder, monkeypatch):
     assert len(log) < 12_000_000
     assert b"bytes that were printed before are cut]" in log
     assert b"\nlast\n" in log[-1000:]
+
+
+def test_a_log_that_is_printed_to_loses_no_line_of_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(warm, "_LARGEST_LOG", 1 << 20)
+    monkeypatch.setattr(warm, "_KEPT_OF_LOG", 1 << 19)
+    lines = 1_000_000
+    with (tmp_path / "log").open("ab+") as log:
+        program = subprocess.Popen(["seq", str(lines)], stdout=log)
+        monkeypatch.setattr(warm, "_STDERR", log.fileno())
+        while program.poll() is None:
+            warm._cut_log(while_printed_to=True)
+        warm._cut_log(while_printed_to=True)
+        assert os.fstat(log.fileno()).st_blocks * 512 < 2 << 20
+        warm._cut_log(while_printed_to=False)
+    said, *last = (tmp_path / "log").read_text().splitlines()
+    assert said == f"[roundoff: {6_888_896 - (1 << 19)} bytes that were printed before are cut]"
+    assert [int(line) for line in last[1:]] == list(range(lines - len(last) + 2, lines + 1))
