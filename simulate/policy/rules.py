@@ -160,7 +160,7 @@ def parse_settings(owner: Any) -> None:
         if value is None:
             continue
         if name in ("format", "operands"):
-            value = Format.parse(value)
+            value = _hashable(Format.parse(value))
         elif name == "rounding":
             value = Rounding.parse(value)
         elif name == "accumulate":
@@ -170,6 +170,17 @@ def parse_settings(owner: Any) -> None:
         else:
             value = _choice(_KINDS[name], value, name)
         object.__setattr__(owner, name, value)
+
+
+def _hashable(fmt: Format) -> Format:
+    try:
+        hash(fmt)
+    except TypeError as error:
+        raise FormatError(
+            f"format {fmt} has no hash ({error}), and a policy is found by those of its formats; a dataclass has one "
+            f"if it is frozen and its fields have one (a tuple, not a list)"
+        ) from None
+    return fmt
 
 
 def plain_data(owner: Any) -> dict[str, Any]:

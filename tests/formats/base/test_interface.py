@@ -144,6 +144,12 @@ class WithFields(Least):
     open_block: int | None = field(default=None, kw_only=True)
 
 
+@pytest.mark.parametrize("take", [roundoff.Policy, lambda fmt: roundoff.Rule("mm", operands=fmt)])
+def test_a_format_without_a_hash_is_refused_where_a_policy_is_made(take):
+    with pytest.raises(FormatError, match=r"format listed has no hash .*'list'.*frozen.*a tuple, not a list"):
+        take(Least("listed", [3]))
+
+
 @pytest.fixture
 def registry():
     """What is registered in a test is forgotten after it."""
