@@ -178,7 +178,7 @@ def test_a_sweep_takes_over_what_another_one_left(tmp_path):
     assert len(list(tmp_path.glob("runs/*/result.json"))) == 24
     for path in tmp_path.glob("runs/*/log"):  # a run that was cut short has a torn line, and nothing overlaps
         lines = path.read_text().replace("\n", " ").split()
-        assert lines == sorted(lines[:-1]) + lines[-1:]
+        assert lines == sorted(lines[:-1], key=float) + lines[-1:]
 
 
 def hanging_train(config, directory, report, stop, **_):
