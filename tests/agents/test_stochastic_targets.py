@@ -53,16 +53,18 @@ def test_the_target_is_one_operation_rounded_once(format, seed):
         plain = stochastic_target(r, d, q, DISCOUNT)
         soft = stochastic_target(r, d, q, DISCOUNT, alpha, log_prob)
         mean = stochastic_target(r, d, q, DISCOUNT, alpha, log_prob, copies=2)
+        scaled = stochastic_target(r, d, q, DISCOUNT, alpha, log_prob, reward_scale=0.25)
     exact = [
-        (Fraction(a) + Fraction(b) * Fraction(DISCOUNT) * Fraction(c),
-         Fraction(a) + Fraction(b) * Fraction(DISCOUNT) * (Fraction(c) - Fraction(alpha.item()) * Fraction(e)))
+        [Fraction(a) + Fraction(b) * Fraction(DISCOUNT) * (Fraction(c) - Fraction(weight * alpha.item()) * Fraction(e))
+         for weight in (0.0, 1.0, 0.25)]
         for a, b, c, e in zip(*(x.flatten().tolist() for x in (r, d, q, log_prob)), strict=True)
     ]  # fmt: skip
-    hard, entropic = (as_tensor(one) for one in zip(*exact, strict=True))
+    hard, entropic, less_entropic = (as_tensor(one) for one in zip(*exact, strict=True))
     assert torch.equal(plain.double().flatten(), rounded(hard, format, 0))
     assert torch.equal(soft.double().flatten(), rounded(entropic, format, 1))
     over = as_tensor([(one[1] + other[1]) / 2 for one, other in zip(exact[:10], exact[10:], strict=True)])
     assert torch.equal(mean.double().flatten(), rounded(over, format, 2).repeat(2))
+    assert torch.equal(scaled.double().flatten(), rounded(less_entropic, format, 3))
 
 
 @pytest.mark.parametrize("format", ["e5m2", "e4m3", "e5m10"])

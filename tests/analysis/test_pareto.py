@@ -10,6 +10,9 @@ from program_runs import LOSS, write_run, write_sweep
 
 from roundoff.analysis import AnalysisError, pareto, plot, report
 from roundoff.analysis.figures.pareto import draw_pareto
+from roundoff.analysis.runs.experiment import read_experiment
+from roundoff.analysis.tables.pareto import with_costs
+from roundoff.analysis.tables.summary import ALL_TASKS, summarize
 from roundoff.cli import main
 from roundoff.sweeps import plan_file
 from roundoff.sweeps.programs.cost import cost_of_step
@@ -96,6 +99,26 @@ def test_each_task_has_a_front_of_its_own_and_their_mean_has_none(tmp_path):
     found = {(row.task, row.format): row.front for row in table.itertuples()}
     front = {"cartpole_swingup": {"e5m10"}, "walker_walk": {"e5m10", "fp32"}}
     assert found == {(task, fmt): fmt in front[task] for task in tasks for fmt in ("fp32", "e5m10")}
+
+
+def test_each_task_costs_what_its_own_runs_do_and_their_mean_nothing(tmp_path):
+    tasks = {"cartpole_swingup": 3.0, "walker_walk": 7.0}
+    runs = [agents.write_run(tmp_path, "fp32", seed, task=task) for task in tasks for seed in range(3)]
+    agents.write_sweep(tmp_path, runs)
+    costs = [
+        {
+            "config": {}, "runs": [run["id"]], "macs": 1.0, "bops": tasks[run["config"]["task"]], "bytes_read": 2.0,
+            "bytes_written": 2.0, "bytes_kept": 2.0, "bytes_peak": 2.0, "uncounted": [], "models": {},
+        }
+        for run in runs
+    ]  # fmt: skip
+    (tmp_path / "costs.json").write_text(json.dumps({"layout": 1, "source": "", "costs": costs}))
+    table = pareto(tmp_path, "bops")[0]
+    assert dict(zip(table["task"], table["cost"], strict=True)) == tasks
+    experiment = read_experiment(tmp_path)
+    bops = with_costs(summarize(experiment), experiment).set_index("task")["bops"]
+    assert math.isnan(bops.pop(ALL_TASKS))
+    assert bops.to_dict() == tasks
 
 
 @pytest.mark.parametrize(

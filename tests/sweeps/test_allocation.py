@@ -323,6 +323,15 @@ def test_operations_get_formats_of_their_own(folder):
     assert (str(mm.format), str(mm.operands)) == ("fp32", "mxfp8_e4m3")
 
 
+def test_modules_in_a_format_with_scales_round_what_they_multiply(folder):
+    plan = planned(folder, "search={for: cheapest, over: module, by: bops, formats: [mxfp8_e4m3, e5m3]}")
+    (run,) = CheapestArithmetic(plan)._runs({"Sequential.0": "e5m3", "Sequential.2": "mxfp8_e4m3"}, plan.runs[:1])
+    policy = run.config.own.policy_of_run()
+    first, second = (policy.arithmetic("addmm", f"Sequential.{layer}", "forward")[0] for layer in (0, 2))
+    assert (str(first.format), str(first.operands)) == ("e5m3", "e5m3")
+    assert (str(second.format), str(second.operands)) == ("fp32", "mxfp8_e4m3")
+
+
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [

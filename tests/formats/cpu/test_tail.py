@@ -16,8 +16,18 @@ from numpy import uint32, uint64
 from roundoff.formats.arithmetic.tail import round_shifted, rule
 from roundoff.formats.base.errors import FormatError
 from roundoff.formats.base.modes import Overflow, RandomBits, Rounding
-from roundoff.formats.base.random_words import hash32, hash_reference, hash_tensor, keys, random_words, thinning
+from roundoff.formats.base.random_words import (
+    CHUNK,
+    hash32,
+    hash_reference,
+    hash_tensor,
+    key_base,
+    keys,
+    random_words,
+    thinning,
+)
 from roundoff.formats.cpu import tail
+from roundoff.formats.cpu.addends import fill, settings_of
 from roundoff.formats.cpu.tail import addend64, round_shifted64
 from roundoff.formats.cpu.widths import specialised
 
@@ -97,6 +107,19 @@ def test_one_hash_in_three_forms():
     assert compiled.tolist() == reference
     assert hash_tensor(torch.arange(n), key0, key1).tolist() == reference
     assert random_words(RandomBits(7, 3), torch.empty(50, 100)).flatten().tolist() == reference
+
+
+@njit
+def filled(words, index, mode):
+    fill(words, words.size, index, mode, words)
+
+
+def test_words_of_a_loop_beyond_two_to_the_32_have_the_keys_of_the_next_chunk():
+    random, found, first = RandomBits(9, 4), np.zeros(8, np.uint32), CHUNK - 4
+    mode, base = settings_of(Rounding.STOCHASTIC), key_base(random)
+    mode[5:7] = base & 0xFFFFFFFF, base >> 32
+    filled(found, first, mode)
+    assert found.tolist() == [hash_reference(i % CHUNK, *keys(random, i // CHUNK)) for i in range(first, first + 8)]
 
 
 def test_words_look_uniform_and_independent_of_each_other():

@@ -14,6 +14,7 @@ from tensor_roundings import by_operations
 import roundoff
 from roundoff.formats import Format, FormatError, Overflow, RandomBits, Rounding
 from roundoff.formats.base.random_words import hash_reference, keys
+from roundoff.formats.cpu import float_choice
 
 KINDS = ["e5m10", "bf16", "e4m3", "e4m3fn", "e4m3fn_saturate", "e4m3fnuz", "e4m3b11fnuz", "e2m1_finite", "e3m2_finite",
          "binary8p1", "binary8p3", "binary8p7", "e5m2b20_nosub", "e5m0", "e5m0b16", "e3m0b4_nosub", "e8m0",
@@ -154,6 +155,15 @@ def test_stochastic_rounding_is_the_same_for_any_strides_and_threads():
         assert same_bits(roundoff.round(x, "e5m10", **how), expected)
     finally:
         torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("name", ["e5m10", "bf16", "e4m3fnuz"])
+def test_each_chunk_of_elements_has_random_words_of_its_own(name, monkeypatch):
+    monkeypatch.setattr(float_choice, "CHUNK", 100)  # 2^32 elements otherwise
+    random, x = RandomBits(3, 1), torch.randn(250, generator=torch.Generator().manual_seed(0))
+    words = torch.tensor([hash_reference(i % 100, *keys(random, i // 100)) for i in range(250)])
+    found, expected = (roundoff.round(x, name, rounding="stochastic", random=source) for source in (random, words))
+    assert same_bits(found, expected)
 
 
 def test_a_random_word_of_zero_rounds_down_whatever_is_dropped():

@@ -13,11 +13,12 @@ from exact_arithmetic import exact, has_exact, in_carrier, operands, to_odd
 from families_exact import DETERMINISTIC
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba import njit
 
 import roundoff
 from roundoff import RandomBits, Rounding, simulate
 from roundoff.formats import Format
-from roundoff.formats.base.random_words import random_words
+from roundoff.formats.base.random_words import CHUNK, hash_reference, keys, random_words
 from roundoff.simulate.native import stand_ins
 from roundoff.simulate.rounded_once import loops as exact_loops
 from roundoff.simulate.rounded_once import results as exact_results
@@ -312,6 +313,24 @@ def test_rare_increments_of_stochastic_rounding_come_with_their_probability():
     below = 1.4140625
     fraction = (math.sqrt(2) - below) * 2**7
     assert abs(float((roots > below).double().mean()) - fraction) < 4 * math.sqrt(fraction * (1 - fraction) / (n // 8))
+
+
+_draw, _count = exact_loops._draw, exact_loops._count
+
+
+@njit
+def drawn(words, first, last, seed, step):
+    at = first
+    while at < last:
+        count = _count(at, last)
+        _draw(words[at - first :], at, count, seed, step)
+        at += count
+
+
+def test_random_words_of_elements_beyond_two_to_the_32_have_the_keys_of_the_next_chunk():
+    found, first = np.zeros(8, np.uint32), CHUNK - 4
+    drawn(found, first, first + 8, BITS.seed, BITS.step)
+    assert found.tolist() == [hash_reference(i % CHUNK, *keys(BITS, i // CHUNK)) for i in range(first, first + 8)]
 
 
 def test_wide_formats_are_rounded_stochastically_from_the_exact_sum():

@@ -132,6 +132,7 @@ def test_other_narrow_dtypes_that_the_policy_leaves_alone_are_observed(dtype):
 @pytest.mark.parametrize("finite", [True, False])
 def test_counts_on_a_device_are_the_cpus_and_nothing_waits_for_them(finite, monkeypatch):
     x = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
+    x[1, :2] = torch.tensor([2.0**-14, 2.0**-20]) / 1.001  # times 1.001: the smallest normal number, and a subnormal
     here = observed(x, finite=finite)
     with stand_ins(monkeypatch) as device:
         there = x.cuda()
