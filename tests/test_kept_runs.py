@@ -233,6 +233,11 @@ def test_the_table_of_the_papers_tasks_is_that_of_the_kept_runs(tmp_path):
     runs = read_experiment(tmp_path / "runs" / "runs").runs
     lowest = runs.sort_values("return").groupby("task").first().loc["reacher_easy"]
     assert f"one run of {lowest['format']}, that of seed {lowest['seed']}, ended at {lowest['return']:.0f}" in page
+    cheetah = runs[(runs["task"] == "cheetah_run") & (runs["format"] == "fp32")]["return"]
+    assert f"({cheetah.min():.0f} to {cheetah.max():.0f} on cheetah run;" in page
+    (mean,) = rows[rows["task"] == "all"].to_dict("records")
+    area, low, high = (100 * mean[f"area_difference{end}"] for end in ("", "_low", "_high"))
+    assert f"that of fp16 is {area:.1f} % higher ({low:.1f} to {high:.1f} %, p {mean['area_p_holm']:.2g})" in page
 
 
 def test_the_tables_of_fp16_and_eight_bits_are_those_of_the_kept_runs(tmp_path):
