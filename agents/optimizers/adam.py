@@ -319,7 +319,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
 
     @classmethod
     def _steps_until_constant(cls, group: dict[str, Any]) -> int:
-        over: int = group.get("anneal_over", 0)
+        over: int = group.get("anneal_over") or 0
         until = [steps_until_constant(beta) for beta in group["betas"]] if cls.averages_gradients else []
         return max([over + 1, *until])
 

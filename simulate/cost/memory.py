@@ -108,9 +108,9 @@ class Memory:
         """
         source, target = self.find(other), self.find(x)
         if target is None and source is not None and other.element_size() > x.element_size():
+            self._write(source, other, source.format, lives=False)
             stays = self.put(x, source.format)
             stays.from_outside = False
-            self._write(source, other, source.format, lives=False)
             return
         if target is not None:  # an argument that was written to
             self._write(target, x, None if source is None else source.format)

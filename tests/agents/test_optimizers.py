@@ -327,6 +327,20 @@ def test_no_number_is_read_where_it_is_not_at_hand(optimizer, kahan, monkeypatch
     assert results[0][2]["scale"] != 1024
 
 
+@pytest.mark.parametrize("at_hand", [True, False])
+def test_a_group_of_constant_rate_stands_beside_one_whose_rate_falls(at_hand, monkeypatch):
+    monkeypatch.setattr(decisions, "is_at_hand", lambda _: at_hand)
+    monkeypatch.setattr(adam, "is_at_hand", lambda _: at_hand)
+    falling, constant, expected = (torch.ones(1) for _ in range(3))
+    groups = [{"params": [falling], "anneal_over": 2}, {"params": [constant], "anneal_over": None}]
+    for one in (Adam(groups, lr=0.1), Adam([expected], lr=0.1)):
+        for _ in range(3):
+            falling.grad = constant.grad = expected.grad = torch.ones(1)
+            one.step()
+    assert torch.equal(constant, expected)
+    assert falling > constant
+
+
 def test_a_table_has_the_numbers_of_the_steps_of_its_optimizer():
     """Also where tables were made before, of which each differs in one thing."""
     changes = [{}, {"lr": 2e-3}, {"betas": (0.8, 0.95)}, {"betas": (0.9, 0.9)}, {"anneal_over": 500}]
