@@ -11,9 +11,8 @@ import torch
 from ...formats import Rounding
 from ..presence.user_code import here
 from .absorption import Additions, additions
-from .births import Births
+from .births import Births, DeviceBirths, brought
 from .counting import Counter
-from .device_counting import DeviceBirths
 from .report import Birth, Report
 from .stopped import StoppedSums
 from .tally import Tally
@@ -39,7 +38,7 @@ class Observer(Watcher):
 
     def before(self, call: Call) -> Additions | None:
         """Looks at operands before an in-place operation overwrites them."""
-        _writing.over_finite = self._found.before(call)
+        _writing.over_others = self._found.before(call)
         return None if call.operation is None else additions(call.operation, call.args)
 
     def rounded(self, call: Call, exact: torch.Tensor, x: torch.Tensor) -> None:
@@ -55,11 +54,11 @@ class Observer(Watcher):
             if not x.is_cpu:
                 seen = counter.count_there(exact, x)
                 if seen is not None and self._found.first is None:
-                    self._births.note(seen, call.place, here())
+                    self._births.note(seen, call.place, here(), *brought(call, over_others=_writing.over_others))
                 return
             counter.count(exact, x)
             if self._found.first is None and counter.saw_nonfinite():
-                self._found.look_at(call, exact, x, were_finite=_writing.over_finite)
+                self._found.look_at(call, exact, x, over_others=_writing.over_others)
 
     def after(self, call: Call, token: Additions | None, result: Any) -> None:
         """Counts one call, and the additions that changed nothing."""
@@ -111,16 +110,17 @@ class Observer(Watcher):
         """Takes over what was counted on devices, once for each report."""
         for tally in self._tallies.values():
             tally.fetch()
-        found = None if self._found.first is not None else self._births.read()
-        if found is not None:
-            self._found.first = Birth(*found[0], *found[1:])
+        if self._found.first is None:
+            self._found.first, given = self._births.read()
+            for one in given:
+                self._found.give(one)
 
 
 class _Writing(threading.local):
     """What the operation of one thread writes to."""
 
-    over_finite = True
-    """Whether that was finite before."""
+    over_others: bool | torch.Tensor = False
+    """Whether some number there was not finite before."""
 
 
 _writing = _Writing()

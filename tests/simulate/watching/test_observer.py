@@ -129,6 +129,15 @@ def test_other_narrow_dtypes_that_the_policy_leaves_alone_are_observed(dtype):
     assert simulation.report().table["largest"].tolist() == [3.0] * 3
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e8m0fnu, torch.float4_e2m1fn_x2], ids=str)
+def test_what_is_written_over_in_narrow_dtypes_is_looked_at(dtype):
+    with simulate("fp32", observe=True) as simulation:
+        target = torch.zeros(3, dtype=torch.uint8).view(dtype)
+        target.copy_(torch.ones(3, dtype=torch.uint8).view(dtype))
+        torch.ones(1) / 0
+    assert simulation.report().birth.operation == "div"
+
+
 @pytest.mark.parametrize("finite", [True, False])
 def test_counts_on_a_device_are_the_cpus_and_nothing_waits_for_them(finite, monkeypatch):
     x = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
@@ -339,27 +348,42 @@ def test_a_program_is_not_traced_under_a_watcher():
 
 
 GIVEN = {
-    "a missing value": lambda: torch.nanmean(torch.tensor([1.0, math.nan])),
-    "a mask": lambda: torch.zeros(2, 2).masked_fill(torch.eye(2).bool(), -math.inf).softmax(-1),
-    "a constant": lambda: torch.full((2,), -math.inf).maximum(torch.zeros(2)),
-    "written over": lambda: torch.ones(2).fill_(math.nan).mul_(2),
-}
+    "a missing value": lambda device: torch.nanmean(torch.tensor([1.0, math.nan]).to(device)),
+    "a mask": lambda device: torch.zeros(2, 2).to(device).masked_fill(
+        torch.eye(2).bool().to(device), -math.inf
+    ).softmax(-1),
+    "a constant": lambda device: torch.full((2,), -math.inf).to(device).maximum(torch.zeros(2).to(device)),
+    "written over": lambda device: torch.ones(2).to(device).fill_(math.nan).mul_(2),
+}  # fmt: skip
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", GIVEN)
-def test_what_a_program_puts_in_is_no_birth_and_hides_none(name):
-    with simulate("e5m10", observe=True) as simulation:
-        GIVEN[name]()
-    assert simulation.report().birth is None
-    assert simulation.report().given
-    assert "not finite as the program gave it" in str(simulation.report())
-    with simulate("e5m10", observe=True) as simulation:
-        GIVEN[name]()
-        x = torch.full((3,), 300.0)
-        x * x
-    birth = simulation.report().birth
+def test_what_a_program_puts_in_is_no_birth_and_hides_none(name, device, monkeypatch):
+    with stand_ins(monkeypatch):
+        with simulate("e5m10", observe=True) as simulation:
+            GIVEN[name](device)
+        assert simulation.report().birth is None
+        assert simulation.report().given
+        assert "not finite as the program gave it" in str(simulation.report())
+        with simulate("e5m10", observe=True) as simulation:
+            GIVEN[name](device)
+            x = torch.full((3,), 300.0).to(device)
+            x * x
+        birth = simulation.report().birth
     assert (birth.operation, birth.what) == ("mul", "overflow")
     assert "x * x" in birth.line
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_finite_number_that_a_format_has_as_nan_alone_is_an_overflow(device, monkeypatch):
+    with stand_ins(monkeypatch):
+        x = torch.tensor([1.0, 400.0]).to(device)
+        with simulate("fp8_e4m3", observe=True) as simulation:
+            x * 3000
+        report = simulation.report()
+    assert report.birth.what == "overflow"
+    assert report.table[["results", "infinite", "nan"]].to_numpy().tolist() == [[2, 0, 2]]
 
 
 def test_a_birth_in_the_backward_pass_names_the_line_that_it_derives():
