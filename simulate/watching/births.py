@@ -162,7 +162,10 @@ def brought(call: Call, *, over_others: bool | torch.Tensor) -> tuple[str, bool 
     if numbers:
         return str(numbers[0]), True
     written = {id(x) for x in tree_leaves(_written(call))}  # operations on lists write each tensor
-    return _OPERANDS, over_others | _some_not_finite([x for x in given if id(x) not in written])
+    read = _some_not_finite([x for x in given if id(x) not in written])
+    if isinstance(read, torch.Tensor) and isinstance(over_others, torch.Tensor):  # a copy between two devices
+        read = read.to(over_others.device, non_blocking=True)
+    return _OPERANDS, over_others | read
 
 
 def _written(call: Call) -> list[Any]:
