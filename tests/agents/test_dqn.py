@@ -119,7 +119,7 @@ class ByTheBook:
 OPTIONS = [
     {},
     {"loss": "squared", "tau": 0.1, "target_every": 1},
-    {"double": True, "n_steps": 3},
+    {"double": True, "n_steps": 3, "lr": 0.01},  # so that both networks soon choose other actions
     {"dueling": True, "hidden_layers": 1},
     {"prioritized": True, "dueling": True},
     {"atoms": 11, "v_min": -3.0, "v_max": 2.0},
@@ -134,7 +134,9 @@ def test_is_the_papers_in_float64_with_any_option(options, fixes):
 
 
 @pytest.mark.parametrize("fix", [*FIXES, "stochastic_targets"])
-@pytest.mark.parametrize("options", [{}, RAINBOW], ids=["dqn", "rainbow"])
+@pytest.mark.parametrize(
+    "options", [{}, {"double": True, "dueling": True, "lr": 0.01}, RAINBOW], ids=["dqn", "double-dueling", "rainbow"]
+)
 def test_no_fix_changes_anything_in_float64(options, fix):
     check_against_the_book(fixes=[fix], **options)
 

@@ -315,6 +315,22 @@ def test_learners_in_lockstep_are_one_after_the_other(memory):
 
 
 @pytest.mark.usefixtures("forked_interpreters")
+def test_a_gradient_that_came_with_another_loss_scale_is_multiplied_by_the_quotient(memory):
+    fixes, plain, flats = ("hadam", "compound_loss_scaling"), parameters(), [parameters(), parameters()]
+    one = optimizer_of(plain, fixes)
+    (first, _), (second, _) = (shared(flats[rank], memory, rank, 2, fixes) for rank in range(2))
+    (gradient,) = gradients(1)
+    for lost in (one, first):
+        lost.flat.grad.fill_(torch.inf)
+        lost.step()  # halves the scale
+    assert one.scale == second.scale / 2
+    for each in (one, second):
+        each.flat.grad.copy_(gradient * each.scale)
+        each.step()
+    assert torch.equal(flats[1], plain)
+    assert second.scale == one.scale
+
+
 def test_a_process_that_is_killed_leaves_every_chunk_whole(memory):
     """Two others write numbers that are all alike, and are killed as they do."""
     chunk = torch.zeros(200_000)

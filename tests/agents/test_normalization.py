@@ -68,6 +68,19 @@ def test_they_are_normalized_as_by_stable_baselines3():
     assert ends
 
 
+def test_each_group_has_returns_of_its_own_and_rewards_that_are_far_off_are_clipped():
+    rewards = np.random.default_rng(0).normal(5, 3, (20, 2))
+    ends = np.random.default_rng(1).random((20, 2)) < 0.2
+    normalizer, moments, returns = RewardNormalizer(0.9, [1, 1]), RunningMoments(1), np.zeros(2)
+    for paid, last in zip(rewards, ends, strict=True):
+        for i in range(2):
+            returns[i] = returns[i] * 0.9 + paid[i]
+            moments.see(returns[i].reshape(1, 1))
+            expected = np.clip(paid[i] / moments.deviation, -10, 10)  # the first one is: no deviation is known yet
+            assert normalizer(i, paid[i : i + 1], last[i : i + 1]) == pytest.approx(expected)
+            returns[i] *= not last[i]
+
+
 def test_what_is_far_off_is_clipped_and_no_number_stays_none():
     normalizer = ObservationNormalizer(2)
     normalizer.moments.see(np.array([[0.0, 1.0], [1.0, 1.0]]))

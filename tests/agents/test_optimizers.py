@@ -290,6 +290,14 @@ def test_a_group_added_later_has_the_scale():
     torch.testing.assert_close(steps[1.0], steps[1024.0], rtol=1e-14, atol=0)
 
 
+def test_groups_that_are_added_have_the_scale_that_was_loaded():
+    first, second = (torch.ones(3, requires_grad=True) for _ in range(2))
+    one = HAdam([first])
+    one.load_state_dict(HAdam([first], loss_scale=64.0).state_dict())
+    one.add_param_group({"params": [second]})
+    assert [float(group["loss_scale"]) for group in one.param_groups] == [64, 64]
+
+
 def test_empty_parameters_are_no_obstacle():
     empty, full = torch.zeros(0, 3, requires_grad=True), torch.ones(2, requires_grad=True)
     scaler = CompoundLossScaler(HAdam([empty, full]), growth_interval=1, largest=65504.0)
@@ -327,18 +335,21 @@ def test_no_number_is_read_where_it_is_not_at_hand(optimizer, kahan, monkeypatch
     assert results[0][2]["scale"] != 1024
 
 
-@pytest.mark.parametrize("at_hand", [True, False])
-def test_a_group_of_constant_rate_stands_beside_one_whose_rate_falls(at_hand, monkeypatch):
-    monkeypatch.setattr(decisions, "is_at_hand", lambda _: at_hand)
-    monkeypatch.setattr(adam, "is_at_hand", lambda _: at_hand)
-    falling, constant, expected = (torch.ones(1) for _ in range(3))
-    groups = [{"params": [falling], "anneal_over": 2}, {"params": [constant], "anneal_over": None}]
-    for one in (Adam(groups, lr=0.1), Adam([expected], lr=0.1)):
+def test_groups_of_one_optimizer_that_differ_in_annealing_have_tables_of_their_own(monkeypatch):
+    results = []
+    for at_hand in (True, False):
+        groups, overs = [torch.ones(3) for _ in range(4)], (2, 4, 6, None)
+        made = Adam([{"params": [p], "anneal_over": over} for p, over in zip(groups, overs, strict=True)], lr=0.1)
+        if not at_hand:
+            monkeypatch.setattr(decisions, "is_at_hand", lambda _: False)
+            monkeypatch.setattr(adam, "is_at_hand", lambda _: False)
         for _ in range(3):
-            falling.grad = constant.grad = expected.grad = torch.ones(1)
-            one.step()
-    assert torch.equal(constant, expected)
-    assert falling > constant
+            for p in groups:
+                p.grad = torch.tensor([1.0, -2.0, 0.1])
+            made.step()
+        results.append(torch.stack(groups))
+    assert torch.equal(*results)
+    assert len(torch.unique(results[0][:, 0])) == 4
 
 
 def test_a_table_has_the_numbers_of_the_steps_of_its_optimizer():

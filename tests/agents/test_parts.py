@@ -64,6 +64,16 @@ def test_a_part_that_is_called_by_itself_draws_the_bits_of_the_names():
     assert learner.simulation.step == 8 * 7 + 2
 
 
+def test_actions_that_are_looked_at_have_random_bits_by_their_number_and_the_updates():
+    learner, places = learner_of("td3", **SUITE), []
+    for learner.updates in (0, 7):
+        for number in (0, 1):
+            learner.act(torch.zeros(1, 3), deterministic=True, number=number)
+            places.append(learner.simulation.step)
+    assert len(set(places)) == 4
+    assert min(places) >= 1 << 31  # those of training are before
+
+
 def test_a_name_that_was_not_declared_has_no_random_bits():
     learner = learner_of("td3", **SUITE)
     with pytest.raises(AssertionError, match=r"TD3\.draws has no exploration"):

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import roundoff
 from roundoff.agents import Quantization, RunError, TrainConfig, quantize, train
+from roundoff.agents.algorithms.dqn.agent import DQN as DQNAgent
 from roundoff.agents.algorithms.drq.agent import DrQ
 from roundoff.agents.quantization.products import QuantizedProducts
 from roundoff.agents.run import checkpoint
@@ -105,6 +106,14 @@ class TestProducts:
         assert same_bits(found[1], torch.addmm(bias, x, w))
         assert torch.allclose(found[2], functional.conv2d(images, filters), atol=1e-5)
 
+    def test_of_transposed_filters_by_output_channel(self):
+        filters = torch.randn(2, 7, 3, 3, generator=torch.Generator().manual_seed(4))
+        filters *= torch.logspace(0, -3, 7)[:, None, None]
+        images, seen = self.symmetric(self.IMAGES, (1, 2, 3), 7), self.symmetric(filters, (0, 2, 3), 7)
+        with QuantizedProducts(Quantization.parse("int4_ax0"), [filters]):
+            found = functional.conv_transpose2d(self.IMAGES, filters)
+        assert torch.allclose(found, functional.conv_transpose2d(images, seen), atol=1e-5)
+
     def test_of_quarl_weights_alone_and_filters_by_output_channel(self):
         def by_formula(w, axes):
             w = w.numpy()
@@ -136,8 +145,9 @@ class TestProducts:
         quantization = Quantization.parse("int8_ax0")
         with QuantizedProducts(quantization, watch=True) as products:
             self.X @ self.W
-        with products:
-            2 * self.X @ self.W
+        for factor in (2, 1):
+            with products:
+                factor * self.X @ self.W
         (low, high) = products.ranges[0]
         assert (low, high) == (2 * self.X.min().item(), 2 * self.X.max().item())
         fixed = quantization.calibrated(products.ranges)
@@ -259,6 +269,13 @@ class TestLearners:
             network.flat.copy_(roundoff.round(network.flat, "e5m4"))
         with torch.no_grad(), roundoff.simulate("e5m4"):
             assert same_bits(found, drq.best_actions(images))
+
+    def test_in_a_float_format_atoms_are_numbers_of_it(self):
+        keys = {"algorithm": "dqn", "atoms": 7, "v_min": -1.0, "v_max": 1.0, "hidden_units": 8}
+        learner = DQNAgent((4,), 2, TrainConfig(**keys), torch.device("cpu"))
+        atoms = learner.quantized(Quantization.parse("e4m1")).atoms
+        assert same_bits(atoms, roundoff.round(learner.atoms, "e4m1"))
+        assert not same_bits(atoms, learner.atoms)
 
     def test_weights_are_rounded_as_their_products_get_them(self, drq, monkeypatch):
         """Weights of the linear layer are standardized before they are rounded."""

@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import odd_goal  # noqa: F401  registers the task
 import pytest
 import torch
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 from paired_agents import AGENTS, THE_SIX, problems, states
 
 from roundoff.agents import RunError, TrainConfig, train
+from roundoff.agents.experience.reward_range import RewardRange
 from roundoff.agents.models.scaled_head import head
+from roundoff.formats import Format
 from roundoff.simulate import simulate
 
 GOAL = {
@@ -152,3 +155,12 @@ def test_a_support_that_fits_scaled_is_allowed():
 def test_rewards_of_which_nothing_is_left_end_the_run(tmp_path, name):
     with pytest.raises(RunError, match=r"makes 0 of every reward so far in e4m3.* give a larger reward_scale"):
         train(config(name, format="e4m3", reward_scale=2.0**-30), tmp_path)
+
+
+def test_rewards_of_which_something_is_left_may_come_late():
+    scaled = RewardRange(Format.parse("e4m3"), 0.5)
+    scaled.see(np.array([0.0, 1e-9, math.nan]))
+    with pytest.raises(RunError, match="makes 0 of every reward so far"):
+        scaled.check()
+    scaled.see(np.array([0.25]))
+    scaled.check()

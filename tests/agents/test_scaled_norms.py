@@ -29,6 +29,12 @@ def test_standardized_is_what_pytorch_says(standardize, values):
     assert x.tolist() == values
 
 
+@pytest.mark.parametrize("standardize", [standardized, standardized_naive])
+def test_numbers_in_another_unit_are_standardized_alike_however_small(standardize):
+    x = torch.tensor([1e-8, 3e-8, -2e-8], dtype=torch.float64)
+    assert torch.equal(standardize(x * 1024, 1024.0), standardize(x))
+
+
 @given(st.integers(-23, 13), st.integers(1, 2000))
 def test_in_half_precision_the_norm_keeps_its_digits_at_any_magnitude(exponent, count):
     x = torch.full((count,), 2.0**exponent)

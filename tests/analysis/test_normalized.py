@@ -88,7 +88,7 @@ def test_areas_see_how_fast_runs_learned(tmp_path):
         fast = [(0, 0.0), (50, 800.0 + seed), (100, 800.0 + seed)]
         write(tmp_path, "cartpole_swingup", "fp32", seed, 800.0 + seed, fast)
         write(tmp_path, "cartpole_swingup", "e5m10", seed, 800.0 + seed, [fast[0], (50, 400.0 + seed), fast[2]])
-        write(tmp_path, "cartpole_swingup", "e5m4", seed, None, fast[:1])
+        write(tmp_path, "cartpole_swingup", "e5m4", seed, None, fast[:2])  # which crashed in the middle
     table = against_reference(read_experiment(tmp_path)).set_index("format")
     assert table.loc["e5m10", "difference"] == 0
     assert table.loc["e5m10", "area_difference"] == pytest.approx(-200)

@@ -9,6 +9,7 @@ from roundoff.analysis import read_experiment, report, table
 from roundoff.analysis.against import against
 from roundoff.analysis.figures.catalogue import FIGURES
 from roundoff.analysis.figures.relative import relative_table
+from roundoff.analysis.runs.fp32_runs import fp32_twice
 from roundoff.analysis.tables.summary import summarize
 
 pytestmark = pytest.mark.usefixtures("same_figures_are_drawn_once")
@@ -42,6 +43,23 @@ def swept(tmp_path, request):
 
 def drawn(name, experiment):
     return FIGURES[name].table(experiment, summarize(experiment), [])
+
+
+@pytest.mark.parametrize(
+    ("states", "left_out"),
+    [
+        (("done", "done", "crashed"), "bc"),
+        (("failed", "waiting", "done"), "ab"),
+        (("waiting", "crashed", "done"), "ac"),
+    ],
+)
+def test_of_runs_in_fp32_that_are_one_the_first_that_has_ended_is_kept(states, left_out):
+    configs = {
+        name: {"format": "fp32", "seed": 0, "policy": {"preset": preset}}
+        for name, preset in zip("abc", ("every-op", "storage", "mixed-precision"), strict=True)
+    }
+    outcomes = {name: {"status": state} for name, state in zip("abc", states, strict=True)}
+    assert sorted(fp32_twice(configs, outcomes)) == list(left_out)
 
 
 @pytest.mark.parametrize("figure", ["exponents", "gradients"])

@@ -16,7 +16,7 @@ from roundoff.analysis.figures.degradation import degradation_table
 from roundoff.analysis.figures.drawing.axes import score_limits
 from roundoff.analysis.reports.provenance import recipe
 from roundoff.analysis.tables.against_fp32 import against_reference
-from roundoff.analysis.tables.first_failures import first_non_finite
+from roundoff.analysis.tables.first_failures import first_failures, first_non_finite
 from roundoff.analysis.tables.needed_table import needed_table
 from roundoff.analysis.tables.run_table import FIRST
 from roundoff.analysis.tables.summary import summarize
@@ -331,6 +331,14 @@ def test_what_failed_first(families):
     }  # fmt: skip
     page = report(families)[0].read_text()
     assert '<td role="cell" data-label="first non-finite operation">overflow in aten.exp.default' in page
+
+
+def test_the_share_of_what_failed_first_is_of_the_crashed_runs_that_were_observed(tmp_path):
+    reasons = (BIRTH, BIRTH, BIRTH.replace("aten.exp", "aten.log"), "the loss became NaN")
+    runs = [write_run(tmp_path, "e5m3", seed, 0.5, crash=(9, reason)) for seed, reason in enumerate(reasons)]
+    (row,) = first_failures(read_experiment(write_sweep(tmp_path, runs))).to_dict("records")
+    assert (row["crashed"], row["observed"], row["share"]) == (4, 3, 2 / 3)
+    assert "aten.exp" in row["first_non_finite"]
 
 
 def test_tables_for_people(families):

@@ -24,6 +24,7 @@ from roundoff.sweeps import reproduction
 from roundoff.sweeps.catalogue import presets
 from roundoff.sweeps.errors import SweepError
 from roundoff.sweeps.folder.directory import SweepDirectory
+from roundoff.sweeps.folder.leases import Lease
 from roundoff.sweeps.reproduction import find_reproduction, finished_elsewhere, take_over
 
 FP16_AND_INT8 = ("fp32", "fp16", "int8")
@@ -225,16 +226,20 @@ def test_runs_of_a_folder_beside_are_taken_over_once(tmp_path):
     plan, _ = find_reproduction("fig2", "quick")
     shared = {run.id for run in done.runs[:-1]} & {run.id for run in plan.runs}
     assert len(shared) > 2
-    other, damaged, _ = sorted(shared)[:3]
-    (tmp_path / done.name / "runs" / damaged / "config.json").write_text('{"config": {}, "version": "0.0.1"}')
+    other, earlier, taken = sorted(shared)[:3]
+    config = tmp_path / done.name / "runs" / earlier / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"version": "0.0.1"}))
     begun = tmp_path / plan.name / "runs" / other
     SweepDirectory(tmp_path / plan.name).claim(plan)
     begun.mkdir(parents=True)
     (begun / "config.json").write_text("{}")
-    expected = shared - {other, damaged}
+    expected = shared - {other, earlier}
     assert set(finished_elsewhere(plan, tmp_path / plan.name)) == expected
-    assert take_over(plan, tmp_path / plan.name) == len(expected)
     store = SweepDirectory(tmp_path / plan.name)
+    lease = Lease.take(store.leases, taken, 1, lambda: None)
+    assert take_over(plan, tmp_path / plan.name) == len(expected) - 1
+    lease.release(ended=True)
+    assert take_over(plan, tmp_path / plan.name) == 1
     assert {run.id for run in plan.runs if store.state(run) == "done"} == expected
     assert take_over(plan, tmp_path / plan.name) == 0
     assert not list((tmp_path / plan.name).glob(".roundoff*"))

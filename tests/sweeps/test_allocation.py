@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -352,6 +353,17 @@ def test_modules_in_a_format_with_scales_round_what_they_multiply(folder):
 def test_a_search_that_cannot_be(folder, overrides, said):
     with pytest.raises(SweepFileError, match=said):
         planned(folder, *overrides)
+
+
+def test_formats_in_which_a_run_crashes_have_no_mean_whatever_the_crash_scores():
+    """An agent's is 0, which is more than many tasks give."""
+
+    def store(*statuses):
+        results = iter(SimpleNamespace(status=status, score=score) for status, score in statuses)
+        return SimpleNamespace(has_ended=lambda _: True, result=lambda _: next(results))
+
+    assert allocation._mean(store(("done", -200.0), ("done", -100.0)), [None] * 2) == -150
+    assert allocation._mean(store(("done", -200.0), ("crashed", 0.0)), [None] * 2) is None
 
 
 AGENT = """

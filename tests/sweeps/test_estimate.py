@@ -1,8 +1,9 @@
 """How long a sweep will take: from finished runs, or measured."""
 
+from roundoff.agents import TrainConfig
 from roundoff.files import make_directory, write_json
 from roundoff.sweeps import plan_text
-from roundoff.sweeps.estimate import TimeEstimate, _Watch, estimate
+from roundoff.sweeps.estimate import TimeEstimate, _Speed, _speed_key, _Watch, estimate
 
 BASE = "base: {action_repeat: 50, steps: 100000, seed_steps: 10, hidden_units: 8, batch_size: 8, eval_every: 50000}\n"
 
@@ -23,6 +24,21 @@ def test_runs_take_as_long_as_finished_ones_like_them(tmp_path):
     guess = estimate(plan.runs[3:], [tmp_path])
     assert guess.seconds == {run.id: 200.0 for run in plan.runs[3:]}
     assert guess.notes == ("5 runs as long as finished ones took",)
+
+
+def test_formats_are_as_fast_as_others_that_are_simulated_in_the_same_carrier():
+    def key(format, **keys):
+        return _speed_key({"format": format, **keys}, frozenset())
+
+    assert key("e5m10") == key("e4m3") == key("posit8")
+    assert len({key("e5m10"), key("e11m30"), key("fp32"), key("fp64")}) == 4
+    assert key("fp16", native=True) != key("bf16", native=True)
+
+
+def test_steps_before_the_first_update_and_evaluations_are_counted_apart():
+    config = TrainConfig(task="gym:Pendulum-v1", steps=1000, action_repeat=2, seed_steps=100, eval_every=300)
+    assert _Speed(0.5, 7.0, crashed=False).of(config) == (500 - config.steps_before_learning) * 0.5 + 4 * 7.0
+    assert config.steps_before_learning >= 50
 
 
 def test_what_is_unknown_is_measured_and_what_is_impossible_is_said(tmp_path):

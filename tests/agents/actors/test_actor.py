@@ -181,12 +181,14 @@ def test_weights_that_are_not_finite_end_a_chunk_with_an_action_that_is_none(pub
     assert chunk.sample(4, 1).group == 1
 
 
-def test_an_actor_goes_on_as_it_was_saved(published):
+@pytest.mark.parametrize("taken", [2, 7])
+def test_an_actor_goes_on_as_it_was_saved(published, taken):
+    """An actor's first actions are random, and all others have noise."""
     config = TrainConfig(actors={"count": 2, "pull_every": 5, "format": "e4m3"}, **D4PG)
     published.publish(0, learner_of(config).policy_layers(), "e4m3")
-    one, other = (actor_of(config, published) for _ in range(2))
+    one, other = (actor_of(config, published, rank=1) for _ in range(2))
     one.begin()
-    one.collect(7)
+    one.collect(taken)
     saved = one.state_dict()
     want = one.collect(20)
     other.begin()
@@ -194,6 +196,27 @@ def test_an_actor_goes_on_as_it_was_saved(published):
     got = other.collect(20)
     assert np.array_equal(got.actions, want.actions)
     assert np.array_equal(got.steps.observations, want.steps.observations)
+
+
+def test_bytes_of_images_become_numbers_up_to_one(published):
+    actor = actor_of(TrainConfig(actors={"count": 2}, **D4PG), published)
+    seen = actor._perceived(np.array([[0, 51, 255]], dtype=np.uint8))
+    assert seen.dtype == np.float32
+    assert seen[0].tolist() == [0, np.float32(0.2), 1]
+
+
+def test_rewards_are_clipped_and_scaled_as_without_actors(published):
+    rewards = []
+    for keys in ({}, {"clip_rewards": True}, {"reward_scale": 0.25}):
+        config = TrainConfig(actors={"count": 2, "pull_every": 5}, **{**D4PG, "seed_steps": 100}, **keys)
+        published.publish(0, learner_of(config).policy_layers(), "int8")
+        actor = actor_of(config, published)
+        actor.begin()
+        rewards.append(actor.collect(50).steps.rewards)  # of random actions
+    plain, clipped, scaled = rewards
+    assert np.array_equal(clipped, plain.clip(-1, 1))
+    assert not np.array_equal(clipped, plain)
+    assert np.array_equal(scaled, plain / 4)
 
 
 def test_actors_and_their_lives_meet_other_episodes_and_noise(published):
@@ -205,3 +228,4 @@ def test_actors_and_their_lives_meet_other_episodes_and_noise(published):
     for i, j in itertools.combinations(range(4), 2):
         assert not np.array_equal(begun[i], begun[j])
         assert not np.array_equal(taken[i], taken[j])
+        assert not torch.equal(*(actors[k]._noise.get_state() for k in (i, j)))  # of the control

@@ -109,3 +109,21 @@ def test_actors_share_the_schedule_of_random_actions():
     chosen = [int(explorer.act(best).argmax()) for _ in range(200)]
     assert sum(chosen[:100]) > 10  # half of the random ones, of which there are fewer and fewer
     assert sum(chosen[100:]) == 0  # 4 x 100 steps have passed
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"algorithm": "dqn", "seed_steps": 0, "exploration_end": 0.0, "exploration_steps": 99},
+        {"algorithm": "td3", "task": "gym:Pendulum-v1"},
+    ],
+    ids=["random actions", "noise"],
+)
+def test_an_explorer_goes_on_as_it_was_saved(keys):
+    config = TrainConfig(**keys, actors={"count": 2})
+    one, other = (explorer_of(config, 0) for _ in range(2))
+    best = torch.tensor([[1.0, 0.0]])
+    for _ in range(40):
+        one.act(best)
+    other.load_state_dict(one.state_dict())
+    assert torch.equal(*(torch.cat([explorer.act(best) for _ in range(50)]) for explorer in (one, other)))

@@ -9,10 +9,11 @@ from actor_runs import config_of
 
 from roundoff.agents import RunError
 from roundoff.agents.actors import sampler as sampler_module
-from roundoff.agents.actors.chunks import Chunk, Pull, pulls_before
+from roundoff.agents.actors.chunks import Chunk, PolicyChoice, Pull, pulls_before
 from roundoff.agents.actors.sampler import RemoteSampler
 from roundoff.agents.actors.stage import ActorDied
 from roundoff.agents.algorithms.dqn.agent import make
+from roundoff.agents.algorithms.explorer import explorer_of
 from roundoff.agents.environments.parallel import Steps, VectorEnvironment
 from roundoff.agents.experience.sampling import Sample
 
@@ -130,6 +131,26 @@ def test_a_pull_is_noted_with_how_far_the_actor_is_behind():
     want = (q.softmax(1) * (q.log_softmax(1) - math.log(0.5))).sum(1).mean()  # the actor's are alike
     assert record["kl"] == pytest.approx(float(want))
     assert remote.pulls() == []
+
+
+def test_the_ratios_of_a_chunk_are_those_of_each_step_by_itself():
+    remote, learner = fake_sampler(FakeStage(1), {"importance_weights": True}, seed_steps=0)
+    states = torch.randn(5, 1, 4, generator=torch.Generator().manual_seed(0))
+    own = torch.randn(5, 1, 2, generator=torch.Generator().manual_seed(1))
+    choices = [PolicyChoice(*map(torch.Tensor.numpy, pair)) for pair in zip(states, own, strict=True)]
+    actions, nothing = torch.eye(2)[torch.tensor([0, 1, 0, 1, 1])][:, None], np.zeros(1)
+    samples = [
+        Sample(0, action.numpy(), Steps(state, nothing, nothing, nothing != 0, state), nothing)
+        for action, (state, _) in zip(actions, choices, strict=True)
+    ]
+    found = remote._likelihoods(0, Chunk.of(samples, [], {}, choices))
+    explorer = explorer_of(remote._config, 0)
+    expected = [
+        explorer.ratios(action, learner.policy_at(state), mine, step).item()
+        for step, (action, state, mine) in enumerate(zip(actions, states, own, strict=True))
+    ]
+    assert found[:, 0].tolist() == pytest.approx(expected)
+    assert len(set(expected)) > 2  # fewer and fewer actions are random
 
 
 def test_an_actor_that_died_begins_anew_and_keeps_what_it_has_spent():

@@ -260,6 +260,19 @@ def test_sums_are_exact(name, kind, compensated, dtype):
     same(every, [accumulated(x.mT.double().flatten().tolist(), how)])
 
 
+def test_sums_that_float32_would_round_to_the_middle_of_two_numbers_are_not():
+    """1 + 2^-11 and a little less than half of an ulp of it: in float32 that is the middle, which is rounded up."""
+    x, ones = torch.tensor([1 + 2.0**-11, 2.0**-12 - 2.0**-24]), torch.ones(2)
+    assert accumulate(aten.dot.default, (x, ones), {}, Accumulation("e8m11", product="e8m11")) == x[0]
+
+
+@pytest.mark.parametrize("compensated", [False, True])
+def test_sums_of_very_many_numbers_leave_none_out(compensated):
+    x = torch.ones(70_000, 2)
+    found = accumulate(aten.sum.dim_IntList, (x, [0]), {}, Accumulation("e8m20", compensated=compensated))
+    assert found.tolist() == [70_000] * 2
+
+
 def test_sums_of_blocks_are_exact():
     x = torch.randint(-99, 99, (70, 6), generator=torch.Generator().manual_seed(0)).float() / 4
     for every, compensated in itertools.product((3, 32, 70, 99), (False, True)):

@@ -2,10 +2,12 @@
 
 import math
 from fractions import Fraction
+from functools import partial
 
 import pytest
 import torch
 from comparing import same_bits
+from devices import is_stand_in, stand_ins
 from exact_arithmetic import CARRIERS, operands, to_odd
 from families_exact import DETERMINISTIC
 
@@ -120,6 +122,7 @@ def test_every_operation_begins_with_what_it_adds():
     image, weight, bias = numbers(2, 4, 9), numbers(6, 2, 3), numbers(6)
     calls = [
         (aten.addmm.default, numbers(4), m, numbers(5, 4)),
+        (partial(aten.addmm.default, beta=2), numbers(4), m, numbers(5, 4)),
         (aten.addmv.default, numbers(6), m, v),
         (aten.baddbmm.default, numbers(6, 1), b, numbers(3, 5, 2)),
         (aten.addbmm.default, numbers(6, 2), b, numbers(3, 5, 2)),
@@ -130,7 +133,9 @@ def test_every_operation_begins_with_what_it_adds():
     ]
     for operation, *args in calls:
         wide = [x.double() if isinstance(x, torch.Tensor) else x for x in args]
-        found = accumulate(operation, args, {}, EXACT, lambda _: CarrierRounding(Rounding.DOWN))
+        named = operation.keywords if isinstance(operation, partial) else {}
+        plain = operation.func if named else operation
+        found = accumulate(plain, args, named, EXACT, lambda _: CarrierRounding(Rounding.DOWN))
         expected = roundoff.round(operation(*wide), "e8m22", rounding="down")
         assert torch.equal(roundoff.round(found, "e8m22", rounding="down").double(), expected), operation
         assert found.shape == expected.shape
@@ -182,6 +187,15 @@ def test_names():
             Accumulation.parse(text)
     with torch._subclasses.FakeTensorMode():
         assert accumulate(aten.mm.default, (torch.ones(2, 3), torch.ones(3, 4)), {}, EXACT).shape == (2, 4)
+
+
+def test_on_another_device_a_sum_begins_with_what_is_added_too(monkeypatch):
+    start, a, b = (operands("near", shape, torch.float32, 1) for shape in ((3, 2), (3, 9), (9, 2)))
+    here = accumulate(aten.addmm.default, (start, a, b), {}, EXACT)
+    with stand_ins(monkeypatch):
+        there = accumulate(aten.addmm.default, (start.cuda(), a.cuda(), b.cuda()), {}, EXACT)
+        assert is_stand_in(there)
+    assert same_bits(there, here)
 
 
 @pytest.mark.cuda

@@ -8,6 +8,7 @@ from torch.utils._pytree import tree_map
 from roundoff import FormatError, Policy, Rule, simulate
 from roundoff.simulate.compiling.population import PopulationStep
 from roundoff.simulate.compiling.step import CompiledStep
+from roundoff.simulate.dispatch.storing import store
 
 
 def stack(members):
@@ -122,6 +123,32 @@ def test_training_in_formats_of_every_kind_of_loop(policies, dtype):
 )
 def test_training_in_other_policies(policies, dtype, uncompiled):
     assert_same_training(policies, dtype)
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "mxfp4_ax0", "bfp8_16_ax0"])
+def test_blocks_along_any_axis_are_those_of_one_member(name, uncompiled):
+    x = torch.stack([numbers(i, 40, 3) for i in range(2)])
+    simulations = [simulate(name) for _ in x]
+    found = PopulationStep(lambda x: x * 1.5, simulations)(x)
+    for simulation, own, mine in zip(simulations, x, found, strict=True):
+        with simulation:
+            assert same_bits(own * 1.5, mine)
+
+
+def test_each_member_draws_on_in_the_next_call(uncompiled):
+    """What is stored stochastically has the bits of each member's own simulation, call after call."""
+
+    def step(x):
+        return store(x * 0.3, "e5m2", "stochastic")
+
+    xs = [numbers(i, 40) for i in range(2)]
+    together, alone = ([simulate("e5m10", seed=seed) for seed in range(2)] for _ in range(2))
+    population = PopulationStep(step, together)
+    for _ in range(3):
+        found = population(torch.stack(xs))
+        for simulation, x, mine in zip(alone, xs, found, strict=True):
+            with simulation:
+                assert same_bits(step(x), mine)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def all_operations(x, y, z):
         torch.nn.functional.layer_norm(m.nan_to_num(), (125,)), torch.nn.functional.softplus(x),
         *torch._foreach_add([x, y], [y, z], alpha=0.3), *torch._foreach_addcdiv([x], [y], [z], [0.1]),
         *torch.aminmax(m, dim=1), torch.add(m.t(), m.t(), alpha=0.3), x.double() * 0.1,
-        x * torch.full((N,), 0.3),
+        x * torch.full((N,), 0.3), x.clamp_min(0.0), x.clamp_max(0.0), x.clamp_min(-0.0), x.clamp_max(-0.0),
     ]  # fmt: skip
 
 

@@ -66,6 +66,12 @@ def test_a_model_of_ones_own_and_what_it_lacks():
     assert "no number for 7 of bf16 x bf16" in told.text
 
 
+def test_formats_that_cost_the_same_have_no_price_together():
+    model = CostModel.parse({**OWN, "multiply": {"fp16": 1.0, "bf16": 1.0}})
+    assert model.price("fp16", "e5m10", "fp32") == 1.5
+    assert model.price("fp16", "bf16", "fp32") is None
+
+
 def test_bits_that_are_read_and_written_have_prices_of_their_own():
     model = CostModel.parse({**OWN, "read": 0.25, "write": 3})
     assert model.of(products(), {"bytes_read": 8.0, "bytes_written": 100.0}).value == 8 * (8 * 0.25 + 100 * 3)
@@ -88,8 +94,10 @@ def test_the_cost_of_a_simulation_by_a_model():
     with simulate("e5m10", cost=True) as simulation:
         x = torch.randn(4, 5) + 0
         x @ x.T
-    text = simulation.cost().told(CostModel.parse("horowitz-45nm"))
-    assert text.startswith(f"model horowitz-45nm: {80 * 2.0:.4g} pJ (source: M. Horowitz")
+    model = CostModel.parse("horowitz-45nm")
+    assert simulation.cost().told(model).startswith(f"model horowitz-45nm: {80 * 2.0:.4g} pJ (source: M. Horowitz")
+    of_a_step = simulation.cost().as_json(4, [model])
+    assert (of_a_step["macs"], of_a_step["models"][model.name]["value"]) == (20, pytest.approx(20 * 2.0))
 
 
 @pytest.mark.parametrize(

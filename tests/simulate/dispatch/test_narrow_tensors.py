@@ -246,6 +246,13 @@ def test_what_is_an_island():
     assert table[table.treatment == "rounded"].calls.sum() > 2
 
 
+@pytest.mark.parametrize("shapes", [((), (2,)), ((2,), ())], ids=str)
+def test_a_number_without_axes_decides_no_dtype_whatever_came_before(shapes):
+    with simulate("e5m7"):
+        found = [(torch.ones(2, dtype=HALF) + torch.ones(shape)).dtype for shape in shapes]
+    assert found == [torch.float32 if shape else HALF for shape in shapes]
+
+
 def test_islands_where_a_rule_has_them():
     policy = Policy("e5m3").with_rules(Rule(module="Sequential.1", islands="exact"))
     assert Policy.parse(policy.as_json()) == policy

@@ -70,11 +70,24 @@ def test_memory_that_overlaps_is_read_before_it_is_written(monkeypatch):
             parts.append(x.clone())
             x.mul_(x[3])
             parts.append(x.clone())
+            x.mul_(x[0])
+            parts.append(x.clone())
             x[700:].add_(x[0])
             parts.append(x)
         return parts
 
     assert_same(both_ways(monkeypatch, program, "e5m6", rounding="up"))
+
+
+def test_what_moves_numbers_and_zeros_computes_where_zeros_are_negative(monkeypatch):
+    x = torch.linspace(-1, 1, 6)
+
+    def program():
+        return [torch.nn.functional.pad(x, (1, 1), value=zero) for zero in (0.0, -0.0) for _ in range(3)]
+
+    found = both_ways(monkeypatch, program, "e4m3fnuz")
+    assert_same(found)
+    assert not found[0][0][-1].signbit()[[0, -1]].any()  # the format has no negative zero
 
 
 def test_stochastic_operations_stay_in_cpp_and_draw_the_bits_of_their_number(through_python):

@@ -176,6 +176,9 @@ class Odd(torch.nn.Module):
         both = torch.cat([self.weight, self.other]) * 0.5
         x = x @ noisy + x @ self.frozen.t() - x @ scaled
         x = (x @ both.t())[:, :6] + x @ (self.weight @ self.other)
+        x = torch.addmm(x, self.weight, self.other * 0.5)  # the parameter itself is the weight
+        one, other = self.table[torch.tensor([0, 2])]
+        x = torch.addmm(x, one, other)  # either might be a weight: none is
         x = x.tanh() @ self.table[torch.tensor(1)] + x.relu() @ self.fixed + x @ self.loose
         with torch.no_grad():
             moved = torch.zeros(6, 6).copy_(self.other)

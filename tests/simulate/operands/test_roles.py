@@ -79,6 +79,8 @@ def test_every_product_of_a_linear_layer(recipe, bias, of_input):
     many, wide, narrow = (130, 260, 150) if recipe.startswith("blockwise") else (30, 20, 12)
     layer, x = torch.nn.Linear(wide, narrow, bias=bias), numbers(many, wide)
     g = numbers(many, narrow, size=1e-6)
+    for t in (layer.weight.data, x, g):  # apart so far that a scale for all is not one for each row or column
+        t.mul_(torch.logspace(0, -6, len(t))[:, None]).mul_(torch.logspace(-3, 0, t.shape[1]))
     x.requires_grad_(of_input)  # a leaf that wants a gradient, as parameters are
     with simulate(Policy.fp8(recipe), products="plain"):
         y = layer(x)
@@ -291,6 +293,7 @@ def test_the_nvfp4_recipe():
     # Rounded stochastically, gradients are right on the average; each is another one.
     of_input, of_weight = (torch.stack(of) for of in zip(*gradients, strict=True))
     assert not torch.equal(of_input[0], of_input[1])
+    assert not torch.equal(of_weight[0], of_weight[1])
     error = (of_input.mean(0) - g @ w).abs().max()
     assert error < 5 * (of_input.std(0).max() / 300**0.5)
     turned = rotated(roundoff.round(rotated(of_x, 0, 16), "nvfp4_ax0"), 0, 16)  # no inverse: the same on the other side
@@ -305,6 +308,7 @@ def test_a_rotation_of_both_operands_leaves_their_product():
     spike = torch.zeros(1, 16)
     spike[0, 3] = 1
     assert torch.equal(rotated(spike, 1, 16).abs(), torch.full((1, 16), 0.25))
+    assert set(rotated(torch.eye(16), 1, 16)[:, 0].tolist()) == {-0.25, 0.25}  # signs, before Hadamard's first column
     assert torch.equal(rotated(a, -1, 64), a)  # nothing as long as that
 
 

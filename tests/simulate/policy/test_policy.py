@@ -9,6 +9,8 @@ from torch.nn import functional as F
 import roundoff
 from roundoff import Policy, PolicyWarning, Rule, simulate
 from roundoff.formats import FormatError
+from roundoff.simulate.native import library
+from roundoff.simulate.policy import places
 from roundoff.simulate.policy.rules import Role
 
 
@@ -76,6 +78,21 @@ def test_operations_have_their_own_formats():
         assert not is_of(sine, "e5m3")
         untouched = x.tanh()
     assert torch.equal(untouched, x.tanh())
+
+
+def test_of_many_calls_the_latest_keep_their_modules_in_the_backward_pass(monkeypatch):
+    """Half of what is known of modules is forgotten at a time, the oldest half."""
+    monkeypatch.setenv(library.VARIABLE, "0")
+    rule, x, found = Rule(module="Net.body.2", role="backward", format="e5m2"), values(12).view(2, 6), []
+    for most in (places._MOST_CHANGES, 64):
+        monkeypatch.setattr(places, "_MOST_CHANGES", most)
+        net = Net()
+        with simulate(Policy("e5m10").with_rules(rule)):
+            for _ in range(40):
+                y = net(x)
+            y.sum().backward()
+        found.append(torch.cat([p.grad.flatten() for p in net.parameters()]))
+    assert torch.equal(*found)
 
 
 def test_modules_have_their_own_formats_in_forward_and_backward():

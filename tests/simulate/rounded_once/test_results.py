@@ -244,6 +244,12 @@ def test_all_variants_of_an_operation_agree(mode):
                     assert torch.equal(same[0], other)
 
 
+def test_numbers_that_are_kept_keep_the_sign_of_zero():
+    x = torch.tensor([-0.0], dtype=torch.float64)
+    with simulate("e5m10", rounding="toward-zero"):
+        assert [bool((x + s).signbit()) for s in (0.0, -0.0, 0.0)] == [False, True, False]
+
+
 def test_in_place_lists_and_overlapping_memory():
     x = roundoff.round(torch.randn(10, generator=torch.Generator().manual_seed(0)), "e5m6")
     with simulate("e5m6", rounding="up"):

@@ -57,12 +57,14 @@ def test_counts_are_what_torch_counts(seed, n, spread, dtype, fmt):
         assert counter.extremes.tolist() == [math.inf, 0.0]
 
 
-def observed(x, *, finite=False):
+def observed(x, born="infinity"):
     with simulate("e5m10", observe=True) as sim:
         y = x * 1.001
         (y[:0].sum(), y[0] + 1e-3, y.t() * 2, torch._foreach_add([y, x], 1e-4), x.double() / 3)
-        if not finite:
+        if born == "infinity":
             y.mul_(1e30).sub_(y)
+        elif born == "NaN":
+            y.sub_(y).div_(y)
     return sim
 
 
@@ -138,21 +140,22 @@ def test_what_is_written_over_in_narrow_dtypes_is_looked_at(dtype):
     assert simulation.report().birth.operation == "div"
 
 
-@pytest.mark.parametrize("finite", [True, False])
-def test_counts_on_a_device_are_the_cpus_and_nothing_waits_for_them(finite, monkeypatch):
+@pytest.mark.parametrize("born", [None, "infinity", "NaN"])
+def test_counts_on_a_device_are_the_cpus_and_nothing_waits_for_them(born, monkeypatch):
     x = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
+    x[0, 0] = 0
     x[1, :2] = torch.tensor([2.0**-14, 2.0**-20]) / 1.001  # times 1.001: the smallest normal number, and a subnormal
-    here = observed(x, finite=finite)
+    here = observed(x, born)
     with stand_ins(monkeypatch) as device:
         there = x.cuda()
         with device.nothing_waits():
-            sim = observed(there, finite=finite)
+            sim = observed(there, born)
             with pytest.raises(Waited):
                 sim.report()
         report, again = sim.report(), simulate("e5m10", observe=True)
         again.load_observer_state(sim.observer_state())
     assert report.birth == here.report().birth
-    assert (report.birth is None) == finite
+    assert (report.birth is None) == (born is None)
     for other in (report, again.report()):
         pd.testing.assert_frame_equal(other.table, here.report().table)
         pd.testing.assert_frame_equal(other.histogram, here.report().histogram)
@@ -261,6 +264,12 @@ def test_the_first_non_finite_result_is_named_with_the_callers_line():
     assert "torch.exp(x)" in birth.line
     assert "overflow in exp" in str(sim.report())
     assert torch.isnan(x.grad).all()
+
+
+def test_what_a_format_without_infinity_makes_nan_of_is_an_overflow():
+    with simulate("fp8_e4m3", observe=True) as sim:
+        torch.tensor([400.0]) * 2
+    assert (sim.report().birth.operation, sim.report().birth.what) == ("mul", "overflow")
 
 
 def test_no_hook_outlives_the_simulation():
