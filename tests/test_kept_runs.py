@@ -205,18 +205,19 @@ def tables_of_eight_bits(folder):
     }
 
 
-def table_of_the_papers_tasks(folder):
-    """The table of docs/results-sac.md about the paper's tasks that have ended, and what it is made of."""
-    kept_runs.lay(DATA.with_name("paper-256.jsonl"), folder)
+def table_of_the_papers_tasks(folder, format="e5m10", name="fp16"):
+    """The table of docs/results-sac.md about the paper's tasks that have ended in a format, and what it is made of."""
+    for kept in ("paper-256", "paper-256-e4m3"):
+        kept_runs.lay(DATA.with_name(f"{kept}.jsonl"), folder)
     runs = read_experiment(folder / "runs").runs
-    counts = runs.groupby(["task", "format"]).size().unstack(fill_value=0)  # noqa: PD010
+    counts = runs.groupby(["task", "format"]).size().unstack(fill_value=0)[["fp32", format]]  # noqa: PD010
     whole = counts.index[(counts == 5).all(axis=1)]
-    for name in runs.loc[~runs["task"].isin(whole), "id"]:  # a task that goes on is not among those compared
-        shutil.rmtree(folder / "runs" / name)
+    for run in runs.loc[~(runs["task"].isin(whole) & runs["format"].isin(["fp32", format])), "id"]:  # no part in it
+        shutil.rmtree(folder / "runs" / run)
     experiment = read_experiment(folder / "runs")
     rows = against_reference(experiment)
-    means = experiment.runs.groupby(["task", "format"])["return"].mean().unstack()[["fp32", "e5m10"]].T  # noqa: PD010
-    return table_against_fp32(rows, means, "five", "fp16"), rows
+    means = experiment.runs.groupby(["task", "format"])["return"].mean().unstack()[["fp32", format]].T  # noqa: PD010
+    return table_against_fp32(rows, means, "five", name), rows
 
 
 def test_the_table_of_the_papers_tasks_is_that_of_the_kept_runs(tmp_path):
@@ -238,6 +239,21 @@ def test_the_table_of_the_papers_tasks_is_that_of_the_kept_runs(tmp_path):
     (mean,) = rows[rows["task"] == "all"].to_dict("records")
     area, low, high = (100 * mean[f"area_difference{end}"] for end in ("", "_low", "_high"))
     assert f"that of fp16 is {area:.1f} % higher ({low:.1f} to {high:.1f} %, p {mean['area_p_holm']:.2g})" in page
+
+
+def test_the_table_of_the_papers_tasks_in_e4m3_is_that_of_the_kept_runs(tmp_path):
+    table, _ = table_of_the_papers_tasks(tmp_path / "runs", "e4m3", "e4m3")
+    page = " ".join((DATA.parents[1] / "results-sac.md").read_text(encoding="utf-8").split())
+    assert " ".join(table.split()) in page, table
+    _, *kept = map(json.loads, DATA.with_name("paper-256-e4m3.jsonl").read_text(encoding="utf-8").splitlines())
+    curves = pd.DataFrame({row["run"]: {one["step"]: one["return_mean"] for one in row["evaluations"]} for row in kept})
+    mean, ends = curves.mean(axis=1), [f"{end:.0f}" for end in curves.iloc[-1]]
+    best = f"their mean return is highest, {mean.max():.0f}, after {mean.idxmax():,} steps".replace(",0", " 0")
+    assert f"{best}, and falls to {mean.iloc[-1]:.0f}. The runs of seeds 0 to 4 end at {', '.join(ends)};" in page
+    for name in ("results.md", "next-fix.md"):
+        text = " ".join((DATA.parents[1] / name).read_text(encoding="utf-8").split())
+        assert f"rise to {mean.max():.0f}" in text
+        assert f"fall to {mean.iloc[-1]:.0f}" in text
 
 
 def test_the_tables_of_fp16_and_eight_bits_are_those_of_the_kept_runs(tmp_path):
