@@ -18,7 +18,7 @@ _BETTER = {"done": 0, "crashed": 0, "failed": 1}
 def fp32_twice(configs: Mapping[str, dict[str, Any]], outcomes: Mapping[str, dict[str, Any]]) -> list[str]:
     """The runs, by id, of which there is another one that differs in a policy that rounds nothing in fp32 alone.
 
-    Of those that are alike one is kept: the first that has ended, else the first.
+    Of those that are alike one is kept: the first that has ended, else the first that failed, else the first.
 
     Args:
         configs: of the runs, by id.
