@@ -160,7 +160,9 @@ def parse_settings(owner: Any) -> None:
         if value is None:
             continue
         if name in ("format", "operands"):
-            value = _hashable(Format.parse(value))
+            value = Format.parse(value)
+            if name == "format":  # formats of operands do without
+                _check_hash(value)
         elif name == "rounding":
             value = Rounding.parse(value)
         elif name == "accumulate":
@@ -172,7 +174,7 @@ def parse_settings(owner: Any) -> None:
         object.__setattr__(owner, name, value)
 
 
-def _hashable(fmt: Format) -> Format:
+def _check_hash(fmt: Format) -> None:
     try:
         hash(fmt)
     except TypeError as error:
@@ -180,7 +182,6 @@ def _hashable(fmt: Format) -> Format:
             f"format {fmt} has no hash ({error}), and a policy is found by those of its formats; a dataclass has one "
             f"if it is frozen and its fields have one (a tuple, not a list)"
         ) from None
-    return fmt
 
 
 def plain_data(owner: Any) -> dict[str, Any]:

@@ -144,7 +144,7 @@ class WithFields(Least):
     open_block: int | None = field(default=None, kw_only=True)
 
 
-@pytest.mark.parametrize("take", [roundoff.Policy, lambda fmt: roundoff.Rule("mm", operands=fmt)])
+@pytest.mark.parametrize("take", [roundoff.Policy, lambda fmt: roundoff.Rule("mm", format=fmt)])
 def test_a_format_without_a_hash_is_refused_where_a_policy_is_made(take):
     with pytest.raises(FormatError, match=r"format listed has no hash .*'list'.*frozen.*a tuple, not a list"):
         take(Least("listed", [3]))
