@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import cmath
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
@@ -157,8 +157,10 @@ def brought(call: Call, *, over_others: bool | torch.Tensor) -> tuple[str, bool 
     Returns:
         The second is a tensor on the device on which operands lie, since nothing waits for it.
     """
+    if call.operation is None:  # the step of an optimizer rounds what is there, and computes nothing
+        return _OPERANDS, True
     given = tree_leaves((call.args, call.kwargs))
-    numbers = [number for number in given if isinstance(number, float) and not math.isfinite(number)]
+    numbers = [number for number in given if isinstance(number, float | complex) and not cmath.isfinite(number)]
     if numbers:
         return str(numbers[0]), True
     written = {id(x) for x in tree_leaves(_written(call))}  # operations on lists write each tensor
@@ -177,7 +179,8 @@ def _some_not_finite(values: list[Any]) -> bool | torch.Tensor:
     """Whether some number of tensors is not finite; a tensor on the device of those that are not on the CPU."""
     tensors = [
         x for x in tree_leaves(values)
-        if isinstance(x, torch.Tensor) and x.is_floating_point() and x.layout is torch.strided and not x.is_meta
+        if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
+        and x.layout is torch.strided and not x.is_meta
         and x.dtype != torch.float4_e2m1fn_x2  # has finite numbers alone
     ]  # fmt: skip
     if not all(bool(_are_finite(x)) for x in tensors if x.is_cpu):

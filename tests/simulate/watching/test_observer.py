@@ -362,6 +362,8 @@ GIVEN = {
         torch.eye(2).bool().to(device), -math.inf
     ).softmax(-1),
     "a constant": lambda device: torch.full((2,), -math.inf).to(device).maximum(torch.zeros(2).to(device)),
+    "a complex constant": lambda device: torch.tensor([1j]).to(device).mul_(complex(math.inf, 0)),
+    "a complex value": lambda device: torch.tensor([complex(math.nan, 0)]).to(device) + 1,
     "written over": lambda device: torch.ones(2).to(device).fill_(math.nan).mul_(2),
 }  # fmt: skip
 
@@ -382,6 +384,20 @@ def test_what_a_program_puts_in_is_no_birth_and_hides_none(name, device, monkeyp
         birth = simulation.report().birth
     assert (birth.operation, birth.what) == ("mul", "overflow")
     assert "x * x" in birth.line
+
+
+@pytest.mark.filterwarnings("ignore::roundoff.PolicyWarning")
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(("gradient", "birth"), [(1.0, None), (math.inf, None), (1e30, "overflow")])
+def test_the_step_of_an_optimizer_bears_what_its_rounding_makes(gradient, birth, device, monkeypatch):
+    with stand_ins(monkeypatch):
+        parameter = torch.nn.Parameter(torch.ones(2).to(device))
+        with simulate(Policy("fp32", rules=(Rule("optimizer_step", format="e5m10"),)), observe=True) as simulation:
+            parameter.grad = torch.tensor([0.5, gradient]).to(device)
+            torch.optim.SGD([parameter], lr=1.0).step()
+        report = simulation.report()
+    assert (None if report.birth is None else report.birth.what) == birth
+    assert bool(report.given) == math.isinf(gradient)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
