@@ -131,6 +131,7 @@ class WarmProcess:
                 os.kill(self._pid, signal.SIGKILL)
             time.sleep(_SOON)
         end_children()
+        _cut_log(while_printed_to=False)
         return os.waitstatus_to_exitcode(ended[1])
 
     def _say(self, what: dict[str, Any]) -> None:

@@ -141,11 +141,14 @@ def waits(deaf: bool = False, steps: int = 10**6):
         time.sleep(0.01)
 
 
-def prints(megabytes: int = 1):
+def prints(megabytes: int = 1, kills: bool = False):
     for i in range(megabytes):
         print("x" * 999_999 + "\\n" if i < megabytes - 1 else "last", flush=True)
         time.sleep(0.02)
     time.sleep(0.5)
+    if kills:  # what it was forked from
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(100)
     return 1.0
 
 
@@ -254,12 +257,14 @@ def test_where_importing_a_program_starts_threads_each_run_imports_it(folder):
     assert "each run imports it anew" in (folder / "out" / "logs" / "worker-1.log").read_text()
 
 
-def test_what_a_program_prints_does_not_fill_the_disk(folder, monkeypatch):
+@pytest.mark.parametrize("kills", [False, True])
+def test_what_a_program_prints_does_not_fill_the_disk(kills, folder, monkeypatch):
     monkeypatch.setattr(warm, "_LARGEST_LOG", 2 << 20)
-    made = plan(folder, "prints", "base: {megabytes: 12}")
-    assert run_sweep(made, folder / "out", executor=ForkedWorkers(1), watcher=Watcher()).done == 1
+    made = plan(folder, "prints", f"base: {{megabytes: 12, kills: {kills}}}")
+    assert run_sweep(made, folder / "out", executor=ForkedWorkers(1), watcher=Watcher()).done == (not kills)
     log = (folder / "out" / "logs" / "worker-1.log").read_bytes()
     assert len(log) < 12_000_000
+    assert b"\0" not in log
     assert b"bytes that were printed before are cut]" in log
     assert b"\nlast\n" in log[-1000:]
 
