@@ -179,8 +179,8 @@ def _check_hash(fmt: Format) -> None:
         hash(fmt)
     except TypeError as error:
         raise FormatError(
-            f"format {fmt} has no hash ({error}), and a policy is found by those of its formats; a dataclass has one "
-            f"if it is frozen and its fields have one (a tuple, not a list)"
+            f"format {fmt} has no hash ({error}), which a format of results needs; a dataclass has one if it is frozen "
+            f"and its fields have one (a tuple, not a list)"
         ) from None
 
 
