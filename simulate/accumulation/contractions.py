@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from ..aten.schemas import written_arguments
 from . import convolutions
 from .arithmetic import ShapesUnfitError, gapless
 
@@ -263,10 +264,6 @@ def handler(func: OpOverload) -> Handler | None:
     needed = [argument.name for argument in schema.arguments if not argument.has_default_value()]
     if schema.overload_name in _OTHER_OVERLOADS or "out_dtype" in needed:
         return None
-    written = tuple(
-        argument.name
-        for argument in schema.arguments
-        if argument.alias_info is not None and argument.alias_info.is_write
-    )
+    written = tuple(name for _, name in written_arguments(func))
     positions = tuple((argument.name, argument.default_value) for argument in schema.arguments)
     return Handler(compute, positions, written, in_place="self" in written)

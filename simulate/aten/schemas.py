@@ -30,7 +30,12 @@ def out_names(operation: OpOverload) -> tuple[str, ...]:
 
 @cache
 def written_arguments(operation: OpOverload) -> tuple[tuple[int, str], ...]:
-    """The arguments that its schema marks as written: position and name."""
+    """The arguments whose elements its schema marks as written: position and name.
+
+    Operations such as ``unsqueeze_`` have the same mark, but change only the shape of an argument.
+    """
+    if torch.Tag.inplace_view in operation.tags:
+        return ()
     return tuple(
         (position, argument.name)
         for position, argument in enumerate(schema_of(operation).arguments)

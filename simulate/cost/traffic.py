@@ -80,8 +80,6 @@ def _manner(operation: OpOverload) -> _Manner:
         unread |= frozenset(argument_names(operation))
     if how.lifts:  # the memory is there already: what it returns is what it was given
         moves_data = False
-    if torch.Tag.inplace_view in operation.tags:
-        moves_data = False
     return _Manner(name, moves_data, returns_new, viewing, written, unread)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, cast, final
 
-import torch
 from torch._ops import HigherOrderOperator
 
 from ...formats import Rounding
@@ -32,6 +31,7 @@ from .whole import WholeNumberUse, above_zero, stays_below_one
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import torch
     from torch._ops import OpOverload
 
     from ..rounded_once.carrier_rounding import CarrierRounding
@@ -260,10 +260,8 @@ class OperationPlan:
         self.prepares = any((a.operands, a.of_operands, rounds_scalars, self.multiplies))
         kernel = a.granularity == Granularity.KERNEL
         self.narrows = narrow_products and kernel and not self.accumulate and operation in products.MATRIX_PRODUCTS
-        # Those only wait for results; these change what the tensor is, and none of its numbers.
-        self.passes_on = communicates(operation) and not self.settles
-        reshapes = torch.Tag.inplace_view in operation.tags
-        self.widens = (self.rounds or self.prepares or self.accumulate) and not (self.passes_on or reshapes)
+        self.passes_on = communicates(operation) and not self.settles  # those only wait for results
+        self.widens = (self.rounds or self.prepares or self.accumulate) and not self.passes_on
 
     def __str__(self) -> str:
         return str(self.operation or self.name)

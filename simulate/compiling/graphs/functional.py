@@ -55,8 +55,6 @@ class _Replay(Interpreter):
         target: Any = n.target
         if n.op != "call_function" or not isinstance(target, torch._ops.OpOverload):  # noqa: SLF001  the only name there is
             return super().run_node(n)
-        if torch.Tag.inplace_view in target.tags:  # the shape changes in place, and nothing that lies in memory
-            return super().run_node(n)
         written = [n.args[i] if i < len(n.args) else n.kwargs.get(name) for i, name in outputs(target).written]
         nodes = [x for x in tree_leaves(written) if isinstance(x, Node)]
         if any(map(self._is_foreign, nodes)):
