@@ -54,6 +54,15 @@ def rounded_stochastically(exact: torch.Tensor, dtype: torch.dtype, operation: s
     return _as(exact if fmt is None else store(exact, fmt, Rounding.STOCHASTIC), dtype)
 
 
+def rounded_once(exact: torch.Tensor, dtype: torch.dtype, operation: str) -> torch.Tensor:
+    """Rounds a result once, to the nearest, to the format that the arithmetic has where the caller runs.
+
+    Otherwise as :func:`rounded_stochastically`; it draws no random bits.
+    """
+    fmt = result_format(operation) or _OF_DTYPES.get(dtype)
+    return _as(exact if fmt is None else store(exact, fmt, Rounding.NEAREST_EVEN), dtype)
+
+
 @apart
 def _as(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return x.to(dtype)

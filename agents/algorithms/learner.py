@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from ...simulate import Role, in_role
-from ..config.fixes import STOCHASTIC_TARGETS
+from ..config.fixes import EXACT_ERRORS, STOCHASTIC_TARGETS
 from ..experience.replay import batch_of
 from ..optimizers.decisions import add_product
 from ..optimizers.step_norms import StepNorms
 from .actions import Acting
 from .state import NOISE, PLACES
-from .stochastic_targets import stochastic_target
+from .stochastic_targets import exact_error, exact_target, stochastic_target
 
 if TYPE_CHECKING:
     from .part import Metrics, Part
@@ -48,6 +48,11 @@ class Learner(Acting, ABC):
     def stochastic_targets(self) -> bool:
         """Whether targets are computed exactly and rounded once, stochastically."""
         return STOCHASTIC_TARGETS in self.config.fixes
+
+    @property
+    def exact_errors(self) -> bool:
+        """Whether each error of a value is one operation, from the last layers of the critic and its target on."""
+        return EXACT_ERRORS in self.config.fixes
 
     def noise_sizes(self, batch_size: int) -> tuple[int, ...]:  # noqa: ARG002
         """How many vectors of normal numbers, each as long as an action, the noises of an update have; here none."""
@@ -188,11 +193,18 @@ class Learner(Acting, ABC):
     @property
     def values_are_exact(self) -> bool:
         """Whether what targets are made of is left unrounded, until the target is."""
-        return self.stochastic_targets
+        return self.stochastic_targets or self.exact_errors
+
+    def errors_of(self, values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Computes values - targets, without a graph; both unrounded if ``exact_errors``."""
+        values = values.detach()
+        return exact_error(values, targets, self.dtype) if self.exact_errors else values - targets
 
     @in_role(Role.TARGETS)
     def targets_of(self, rewards: torch.Tensor, discounts: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
         """What values are moved towards, (n, 1): rewards + discounts * discount * (the value of what follows)."""
+        if self.exact_errors:
+            return exact_target(rewards, discounts, following, self.numbers["discount"])
         if self.stochastic_targets:
             return stochastic_target(rewards, discounts, following, self.numbers["discount"])
         return add_product(rewards, discounts, following, self.numbers["discount"])

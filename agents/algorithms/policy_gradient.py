@@ -16,7 +16,7 @@ from ..models.actor_critic import POLICY_GAIN, ActorCritic
 from ..models.planes import A3C_NET, PlanesNetwork, convolutions_for
 from ..models.policies import Categorical, DiagonalNormal, gumbel
 from ..models.policy_layers import Decision, PolicyLayers
-from ..optimizers.decisions import filled_like
+from ..optimizers.decisions import add_product, filled_like
 from ..optimizers.scaled_norms import standardized, standardized_naive
 from ..optimizers.step_norms import half_batch_cosine
 from ..streams import Stream, torch_generator
@@ -118,7 +118,7 @@ class PolicyGradient(Learner):
     ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
         """What the network gives the policy for observations (n, observation), and their values, (n, 1).
 
-        ``exact``: values are left unrounded, in float64, without a graph.
+        ``exact``: values are left unrounded, in float64.
         """
         if isinstance(self.network, ActorCritic):
             return self.network.both(layers, observations, self.reward_scale, exact=exact)
@@ -256,6 +256,11 @@ class PolicyGradient(Learner):
             judged = [weights, *judged] if self.config.weighed else judged
         return torch.cat(judged, dim=1)
 
+    @property
+    def values_are_exact(self) -> bool:
+        """Whether values stay unrounded until advantages and returns are, which the rollout keeps in the format."""
+        return self.stochastic_targets
+
     @in_role(Role.TARGETS)
     def _returns(
         self, rollout: Batch, last: torch.Tensor, values: torch.Tensor, following: torch.Tensor
@@ -270,7 +275,7 @@ class PolicyGradient(Learner):
                 rewards, discounts, own, next_values, ends, config.discount, config.gae_lambda
             )
             return advantages.view(-1, 1), returns.view(-1, 1)
-        deltas = self.targets_of(rollout.rewards, rollout.discounts, following) - values
+        deltas = add_product(rollout.rewards, rollout.discounts, following, self.numbers["discount"]) - values
         weights = rollout.discounts.masked_fill(last, 0.0) * (config.discount * config.gae_lambda)
         advantages = _summed_backwards(deltas, weights, environments)
         return advantages, advantages + values
@@ -278,7 +283,8 @@ class PolicyGradient(Learner):
     def update_actor(self, batch: Minibatch) -> Metrics:
         """Moves policy and value by a step."""
         config, network, optimizer, count = self.config, self.network, self.optimizers["actor"], len(batch.rows)
-        outputs, values = self.both(network.trainable, batch.observations)
+        # Returns are kept in the rollout and so are rounded; the error rounds no other part.
+        outputs, values = self.both(network.trainable, batch.observations, exact=self.exact_errors)
         log_prob = self.policy.log_prob(outputs, batch.actions)
         advantages, scale = batch.advantages, self.reward_scale
         of_advantages = scale
@@ -287,7 +293,7 @@ class PolicyGradient(Learner):
             advantages, of_advantages = standardize(advantages, scale), 1.0
         with torch.no_grad():
             slope, metrics = self.surrogate(log_prob, batch.log_probs, advantages)
-            error = values - batch.returns
+            error = self.errors_of(values, batch.returns)
             slope_of_values = self.value_slope(values, error, batch)
             if batch.weights is not None:
                 slope = slope * batch.weights

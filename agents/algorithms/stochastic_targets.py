@@ -1,11 +1,11 @@
-"""What values are moved towards, computed exactly and rounded once, stochastically (stochastic targets)."""
+"""Targets and errors of values, computed exactly and rounded once (stochastic targets, exact errors)."""
 
 from __future__ import annotations
 
 import torch
 
 from ...formats import apart
-from ..stochastic import exactly, rounded_stochastically
+from ..stochastic import exactly, rounded_once, rounded_stochastically
 from .categorical import projected
 
 
@@ -52,22 +52,56 @@ def stochastic_target(
     return target if copies == 1 else target.repeat(copies, *[1] * (target.ndim - 1))
 
 
+@torch.no_grad()
+def exact_target(
+    rewards: torch.Tensor,
+    discounts: torch.Tensor,
+    following: torch.Tensor,
+    discount: float | torch.Tensor,
+    temperature: torch.Tensor | None = None,
+    log_prob: torch.Tensor | None = None,
+    reward_scale: float = 1.0,
+    copies: int = 1,
+) -> torch.Tensor:
+    """Computes the target of :func:`stochastic_target` without rounding it; float64.
+
+    It is the first half of the operation that :func:`exact_error` completes. The arguments are those of
+    :func:`stochastic_target`.
+    """
+    exact = _target(rewards, discounts, following, discount, temperature, log_prob, reward_scale)
+    return exact if copies == 1 else _mean(exact, copies).repeat(copies, *[1] * (exact.ndim - 1))
+
+
+@torch.no_grad()
+def exact_error(values: torch.Tensor, target: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Computes values - target from unrounded operands and rounds the result once, to the nearest.
+
+    The difference of two results that were rounded apart has a dead zone: errors below half an ulp of the values
+    become 0, and larger ones become multiples of that ulp. As one operation, the error has m significand bits of its
+    own. In exact arithmetic it is the usual error.
+
+    Args:
+        values: Outputs of critics, unrounded, any shape; float64.
+        target: Target values, unrounded, broadcast against ``values``; float64.
+        dtype: Type of the result.
+
+    Returns:
+        A tensor of ``dtype`` without a graph. NaN and opposite infinities give NaN; an error below half of the
+        smallest value of the format becomes 0.
+    """
+    return rounded_once(_minus(values, target), dtype, "sub")
+
+
 @apart
 def least_of(values: torch.Tensor) -> torch.Tensor:
-    """The smallest along the first axis, of numbers that are not of the format."""
-    return values.amin(0)
+    """Returns the smallest of several unrounded values, along the first axis, with the graph of that one."""
+    return values.min(dim=0).values
 
 
 @apart
-def largest_of(values: torch.Tensor, choice: torch.Tensor | None = None) -> torch.Tensor:
-    """The largest along the second axis, or those that were chosen, of numbers that are not of the format; (n, 1)."""
+def chosen(values: torch.Tensor, choice: torch.Tensor | None) -> torch.Tensor:
+    """Returns the chosen one of unrounded values (n, actions), or the largest if ``choice`` is None; (n, 1)."""
     return values.amax(1, keepdim=True) if choice is None else values.gather(1, choice)
-
-
-@apart
-def dueling(value: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
-    """The value, and how much more each action is worth than the mean of all, of numbers that are not of the format."""
-    return value + (advantages - advantages.mean(dim=1, keepdim=True))
 
 
 @torch.no_grad()

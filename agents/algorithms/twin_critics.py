@@ -25,15 +25,15 @@ def differentiate(
 
     Args:
         learner: whose network and optimizer ``critic`` it is about.
-        q: what k critics give, (k, n, 1), with its graph.
-        target: what they are moved towards, (n, 1).
+        q: Outputs of k critics, (k, n, 1), with their graph; unrounded if errors are one operation.
+        target: Target values, (n, 1); unrounded if errors are one operation.
         count: by which the sum of squares is divided.
         weights: of each transition in that sum, (n, 1); None: all count alike.
 
     Returns:
         ``td_error``, (k, n, 1), and ``q``: the target.
     """
-    error = q.detach() - target
+    error = learner.errors_of(q, target)
     optimizer = learner.optimizers["critic"]
     # The derivative of each critic's mean squared error by its outputs.
     derivative = error if weights is None else error * weights

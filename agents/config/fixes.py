@@ -17,8 +17,16 @@ FIXES = (
 
 STOCHASTIC_TARGETS = "stochastic_targets"
 STOCHASTIC_MOMENTS = "stochastic_moments"
+EXACT_ERRORS = "exact_errors"
 # Not the paper's: only on where it is named, "all" leaves it out.
-OPTIONAL_FIXES = ("noise_log_prob", "scaled_norms", "stochastic_compensation", STOCHASTIC_TARGETS, STOCHASTIC_MOMENTS)
+OPTIONAL_FIXES = (
+    "noise_log_prob",
+    "scaled_norms",
+    "stochastic_compensation",
+    STOCHASTIC_TARGETS,
+    STOCHASTIC_MOMENTS,
+    EXACT_ERRORS,
+)
 
 COMPENSATION_OF = ("weights", "averages")
 """What ``stochastic_compensation`` is of; of one of them alone it is named with that behind ``_of_``."""

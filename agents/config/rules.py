@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 from pydantic import ValidationError
 
 from ..environments.task_check import has_discrete_actions
-from .fixes import COMPENSATED_STEPS, NEED_SINGLE_STEPS, is_stochastic
+from .fixes import COMPENSATED_STEPS, EXACT_ERRORS, NEED_SINGLE_STEPS, STOCHASTIC_TARGETS, is_stochastic
 from .storage import LAYERS, STOCHASTIC, check_fit
 
 if TYPE_CHECKING:
@@ -243,6 +243,12 @@ RULES = (
          "communicate_every",
          "communicate_every: {c.communicate_every} sums steps, which knows no {found}; leave them out of fixes, or"
          " exchange after every step"),
+    # Errors of values.
+    KeyRule(lambda c: EXACT_ERRORS in c.fixes and getattr(c, "atoms", 1) > 1, "fixes",
+         "fixes: exact_errors is for values, and atoms: {c.atoms} learns their distributions, whose loss has no"
+         " difference of values; leave it out, or set atoms: 1"),
+    KeyRule(lambda c: {EXACT_ERRORS, STOCHASTIC_TARGETS} <= {*c.fixes} and hasattr(c, "tau"), "fixes",
+         "fixes: exact_errors rounds no target, which stochastic_targets would round; leave one of them out"),
     # Rewards.
     KeyRule(lambda c: c.reward_scale == "auto" and c.discount == 1, "reward_scale",
          "reward_scale: auto divides by the horizon 1 / (1 - discount), and discount is 1; give a power of two, or a"

@@ -9,7 +9,7 @@ import torch
 
 from .networks import FlatNetwork, hidden_of, initialize_perceptrons, perceptron_shapes
 from .policy_layers import Activation, linear, perceptron
-from .scaled_head import exact_head, head
+from .scaled_head import head
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +73,7 @@ class ActorCritic(FlatNetwork):
             layers: ``self.layers`` or ``self.trainable``.
             x: the observations.
             scale: by which values, but not their gradients, are multiplied.
-            exact: leaves values unrounded, in float64, without a graph.
+            exact: Leaves values unrounded, in float64.
 
         Returns:
             The policy's output (n, outputs), with log sigma behind it if there is one; and values (n, 1).
@@ -105,4 +105,4 @@ class ActorCritic(FlatNetwork):
 
     def _value(self, layers: Sequence[torch.Tensor], h: torch.Tensor, scale: float, *, exact: bool) -> torch.Tensor:
         weight, bias = layers[self._hidden + 2 : self._hidden + 4]
-        return (exact_head if exact else head)(bias, h, weight, scale)
+        return head(bias, h, weight, scale, exact=exact)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self, final
 
 import torch
 
-from .scaled_head import exact_head, head
+from .scaled_head import head
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -160,19 +160,16 @@ def forward(
         x: inputs (batch, in), the same for all members.
         stored: in which formats inputs, results and their gradients are kept; None: in that of the arithmetic.
         scale: by which outputs, but not their gradients, are multiplied; see :func:`~.scaled_head.head`.
-        exact: leaves the last layer's results unrounded; they have no graph.
+        exact: Leaves the results of the last layer unrounded.
 
     Returns:
         (ensemble, batch, out); float64 if ``exact``.
     """
-    if stored is None:
-        h = hidden_of(layers[:-2], x.expand(layers[0].shape[0], *x.shape), torch.relu_)
-        return (exact_head if exact else head)(layers[-1], h, layers[-2], scale)
-    h = stored.multiplied(x).expand(layers[0].shape[0], *x.shape)
-    h = hidden_of(layers[:-2], h, lambda result: stored.multiplied(torch.relu_(result)))
-    if exact:
-        return exact_head(layers[-1], h, layers[-2], scale)
-    return stored.result(head(layers[-1], h, layers[-2], scale))
+    x = x if stored is None else stored.multiplied(x)
+    activation = torch.relu_ if stored is None else lambda result: stored.multiplied(torch.relu_(result))
+    h = hidden_of(layers[:-2], x.expand(layers[0].shape[0], *x.shape), activation)
+    outputs = head(layers[-1], h, layers[-2], scale, exact=exact)
+    return outputs if stored is None else stored.result(outputs)
 
 
 def hidden_of(

@@ -168,7 +168,7 @@ class PlanesNetwork(FlatNetwork):
             layers: ``layers``, ``trainable``, or views of another tensor of this network's shapes.
             x: observations (n, ...) of any shape with as many numbers.
             scales: of each head's outputs, but not of their gradients; none: 1.
-            exact: of each head, whether what it gives is left unrounded, in float64, without a graph; none: rounded.
+            exact: Whether to leave the results of each head unrounded, in float64; empty: all are rounded.
         """
         convolutions, shared, heads = self._parts(layers)
         if self.convolutions:

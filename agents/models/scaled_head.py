@@ -1,4 +1,4 @@
-"""The last layer of a network whose outputs are values of scaled rewards, and whose gradients are not scaled."""
+"""The last layer of a network that gives values of scaled rewards, and gradients without that scale."""
 
 from __future__ import annotations
 
@@ -10,57 +10,67 @@ from ...formats import apart
 
 
 @final
-class _ScaledHead(torch.autograd.Function):
-    """scale (x W + b), whose derivative is that of x W + b."""
+class _Head(torch.autograd.Function):
+    """Computes scale (x W + b), with the derivative of x W + b."""
 
     @staticmethod
-    def forward(ctx: Any, bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: float) -> torch.Tensor:
+    def forward(
+        ctx: Any, bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: float, exact: bool
+    ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
-        multiply = torch.addmm if x.ndim == 2 else torch.baddbmm
-        return multiply(bias, x, weight, beta=scale, alpha=scale)
+        return (_exact_layer if exact else _layer)(bias, x, weight, scale)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
-        (gradient,) = gradients
         x, weight = ctx.saved_tensors
-        of_bias, of_x, of_weight, _ = ctx.needs_input_grad
+        gradient = _as_type_of(gradients[0], x)
+        needs_bias, needs_x, needs_weight, *_ = ctx.needs_input_grad
         batch = gradient.ndim - 2
         return (
-            gradient.sum(batch, keepdim=gradient.ndim > 2) if of_bias else None,
-            torch.matmul(gradient, weight.mT) if of_x else None,
-            torch.matmul(x.mT, gradient) if of_weight else None,
+            gradient.sum(batch, keepdim=gradient.ndim > 2) if needs_bias else None,
+            torch.matmul(gradient, weight.mT) if needs_x else None,
+            torch.matmul(x.mT, gradient) if needs_weight else None,
+            None,
             None,
         )
 
 
+def _layer(bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: float) -> torch.Tensor:
+    return (torch.addmm if x.ndim == 2 else torch.baddbmm)(bias, x, weight, beta=scale, alpha=scale)
+
+
 @apart
-def exact_head(bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
-    """What :func:`head` rounds, unrounded: in float64, whatever is simulated.
-
-    Of numbers with at most 11 significant bits it is exact, and so the same whichever way the products are summed.
-    """
-    multiply = torch.addmm if x.ndim == 2 else torch.baddbmm
-    return multiply(bias.double(), x.double(), weight.double(), beta=scale, alpha=scale)
+def _exact_layer(bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: float) -> torch.Tensor:
+    return _layer(bias.double(), x.double(), weight.double(), scale)
 
 
-def head(bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
-    """A layer without an activation function, times a scale that its gradient knows nothing of.
+@apart
+def _as_type_of(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    # The values are of the format already; only their type is that of unrounded outputs.
+    return gradient.to(x.dtype)
 
-    The layer is one operation, which rounds scale (x W + b) once: nothing that goes into it is smaller than without a
-    scale, and nothing that comes out is larger than it has to be. The derivative is by x W + b, so that gradients have
-    the numbers that they have without a scale, too. What is handed to autograd for the result has to be the derivative
-    by x W + b.
+
+def head(
+    bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: float = 1.0, *, exact: bool = False
+) -> torch.Tensor:
+    """Computes scale (x W + b), a layer without an activation function whose gradients ignore the scale.
+
+    The layer is one operation and rounds scale (x W + b) once. Its operands are as large as without a scale, and its
+    results are no larger than they have to be. Autograd expects the derivative by x W + b for the result, so all
+    gradients have the magnitude that they have without a scale.
 
     Args:
         bias: (out,) or (members, 1, out).
         x: (n, in) or (members, n, in).
         weight: (in, out) or (members, in, out).
-        scale: a power of two; with 1 this is ``torch.addmm`` or ``torch.baddbmm``.
+        scale: A power of two. With 1 this is ``torch.addmm`` or ``torch.baddbmm``.
+        exact: Leaves the results unrounded, in float64, whatever is simulated. Sums of products of values with at most
+            11 significant bits are then exact in any order. Gradients are in the simulated arithmetic either way.
 
     Returns:
-        (n, out) or (members, n, out).
+        (n, out) or (members, n, out). NaN and infinities propagate as in ``torch.addmm``.
     """
-    if scale == 1:
+    if scale == 1 and not exact:
         return (torch.addmm if x.ndim == 2 else torch.baddbmm)(bias, x, weight)
-    scaled: torch.Tensor = _ScaledHead.apply(bias, x, weight, scale)  # type: ignore[no-untyped-call]
-    return scaled
+    result: torch.Tensor = _Head.apply(bias, x, weight, scale, exact)  # type: ignore[no-untyped-call]
+    return result

@@ -176,6 +176,7 @@ class ByTheBook:
         ("none", {"weight_standardization": "none"}),
         *(([name], {}) for name in FIXES),
         (["all", "stochastic_targets"], {}),
+        (["all", "exact_errors"], {}),
     ],
 )
 def test_is_drq_by_the_book_in_float64_with_any_fix(monkeypatch, fixes, keys):

@@ -25,7 +25,7 @@ from roundoff.formats import round
 OBSERVATION, ACTION, BATCH = 5, 3, 16
 CPU = torch.device("cpu")
 LEARNERS = {"ppo": PPO, "a2c": A2C}
-ALL = (*FIXES, "scaled_norms")
+ALL = (*FIXES, "scaled_norms", "exact_errors")
 kinds = pytest.mark.parametrize("discrete", [False, True], ids=["numbers", "one of several"])
 algorithms = pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
 

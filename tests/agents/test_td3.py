@@ -22,6 +22,7 @@ from roundoff.formats import Format, round
 OBSERVATION, ACTION, BATCH = 5, 2, 16
 CPU = torch.device("cpu")
 STOCHASTIC = ["all", "stochastic_compensation", "stochastic_targets", "stochastic_moments"]
+EXACT = ["all", "exact_errors"]
 SMALL = {"hidden_units": 16, "last_hidden_units": 16, "batch_size": BATCH}
 
 
@@ -84,7 +85,7 @@ class ByTheBook:
                 yield float((mine - theirs).detach().abs().max())
 
 
-@pytest.mark.parametrize("fixes", ["none", "all", *([name] for name in FIXES), STOCHASTIC], ids=str)
+@pytest.mark.parametrize("fixes", ["none", "all", *([name] for name in FIXES), STOCHASTIC, EXACT], ids=str)
 def test_is_td3_by_the_book_in_float64_with_any_fix(fixes):
     agent = make(fixes=fixes, adam_eps=1e-6)
     book = ByTheBook(agent)

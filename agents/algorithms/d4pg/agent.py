@@ -83,7 +83,7 @@ class D4PG(DeterministicActor, ValueLearner):
             following = self.target_outputs(batch.next_observations, actions)
         following = least_of(following) if self.values_are_exact else following[0]
         critic, scale = self.networks["critic"], self.scale_of_outputs
-        outputs = forward(critic.trainable, batch.observations_and_actions, scale=scale)
+        outputs = forward(critic.trainable, batch.observations_and_actions, scale=scale, exact=self.exact_errors)
         metrics = (self._of_values if self.config.atoms == 1 else self._of_distributions)(outputs, following, batch)
         self.step("critic")
         return metrics

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import torch
 
+from ....formats import apart
 from ...experience.augmentation import images_to_format
 from ...experience.off_policy import record_steps
 from ...experience.replay import Batch, batch_of
@@ -14,7 +15,7 @@ from ...models.policy_layers import Decision, PolicyLayers
 from ...streams import Stream, torch_generator
 from ..categorical import divergence, expected
 from ..part import Metrics, Part
-from ..stochastic_targets import dueling, largest_of
+from ..stochastic_targets import chosen
 from ..value_learner import ValueLearner
 from .exploration import EpsilonGreedy, random_actions, rows_of, share_of_random_actions
 
@@ -155,29 +156,23 @@ class DQN(ValueLearner):
         with torch.no_grad():
             best = self._best(batch.next_observations)
             target = self.targets_of(batch.rewards, batch.discounts, best)
-        q = self._outputs(self.network.trainable, batch.observations)
+        q = self._outputs(self.network.trainable, batch.observations, exact=self.exact_errors)
         taken = batch.actions.argmax(dim=1, keepdim=True)
-        error = q.detach().gather(1, taken) - target
+        error = self.errors_of(chosen(q, taken) if self.exact_errors else q.gather(1, taken), target)
         huber = config.loss == "huber"
         scale = self.reward_scale
         derivative = self.weighed(error.clamp(-scale, scale) if huber else error, batch)
         weight = derivative * optimizer.mean_weight((1 if huber else 2) / scale, len(error))
-        self.network.compute_gradients(q, torch.zeros_like(q).scatter(1, taken, weight))
+        self.network.compute_gradients(q, torch.zeros_like(q, dtype=weight.dtype).scatter(1, taken, weight))
         return {"td_error": error, "q": target, **self.priorities(self.without_scale(error.abs()))}
 
     def _best(self, observations: torch.Tensor) -> torch.Tensor:
         """The target network's value of the best actions, or of those that the network takes for the best, (n, 1)."""
-        double = self.config.double
+        choice = self._choice(observations) if self.config.double else None
+        next_q = self._outputs(self.target, observations, exact=self.values_are_exact)
         if self.values_are_exact:
-            heads = 1 + self.config.dueling
-            first, *more = self.network.outputs(
-                self.target, observations, [self.scale_of_outputs] * heads, [True] * heads
-            )
-            return largest_of(
-                dueling(first, more[0]) if more else first, self._choice(observations) if double else None
-            )
-        next_q = self._outputs(self.target, observations)
-        return next_q.gather(1, self._choice(observations)) if double else next_q.amax(1, keepdim=True)
+            return chosen(next_q, choice)
+        return next_q.amax(1, keepdim=True) if choice is None else next_q.gather(1, choice)
 
     def _update_distributions(self, batch: Batch) -> Metrics:
         """The derivative of the mean cross entropy by the logits of the actions that were taken: p - m."""
@@ -196,14 +191,16 @@ class DQN(ValueLearner):
         best = next_q.gather(1, choice)
         return {"q": best, **(self.priorities(divergence(target, logits)) if config.prioritized else {})}
 
-    def _outputs(self, layers: Sequence[torch.Tensor], observations: torch.Tensor) -> torch.Tensor:
-        """Q values, (n, action), or the logits of their distributions, (n, action, atoms)."""
-        first, *more = self.network.outputs(layers, observations, [self.scale_of_outputs] * (1 + self.config.dueling))
+    def _outputs(
+        self, layers: Sequence[torch.Tensor], observations: torch.Tensor, *, exact: bool = False
+    ) -> torch.Tensor:
+        """Q values, (n, action), unrounded if ``exact``; or the logits of distributions, (n, action, atoms)."""
+        heads = 1 + self.config.dueling
+        first, *more = self.network.outputs(layers, observations, [self.scale_of_outputs] * heads, [exact] * heads)
         if not more:
             return self._by_atoms(first)
-        advantages = self._by_atoms(more[0])
         value = first if self.config.atoms == 1 else first.unsqueeze(1)
-        return value + (advantages - advantages.mean(dim=1, keepdim=True))
+        return (_unrounded_dueling if exact else _dueling)(value, self._by_atoms(more[0]))
 
     def _by_atoms(self, outputs: torch.Tensor) -> torch.Tensor:
         atoms = self.config.atoms
@@ -229,6 +226,13 @@ class DQN(ValueLearner):
         """Takes over what :meth:`state_dict` returned."""
         super().load_state_dict(state)
         self.acted = state["acted"]
+
+
+def _dueling(value: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
+    return value + (advantages - advantages.mean(dim=1, keepdim=True))
+
+
+_unrounded_dueling = apart(_dueling)
 
 
 def make(config: DQNConfig, sizes: Sizes, device: torch.device) -> tuple[DQN, OffPolicyRecorder]:

@@ -121,7 +121,8 @@ class DrQ(SoftActorCritic):
             next_q = least_of(next_q) if exact else next_q.amin(0)
             target = self.targets(batch.rewards, batch.discounts, next_q, next_log_prob, _COPIES)
         trainable = Parts.of(self.critic.trainable, convolutional=True)
-        q = self._of_critics(trainable, convolve(trainable.convolutions, batch.images), batch.actions)
+        convolved = convolve(trainable.convolutions, batch.images)
+        q = self._of_critics(trainable, convolved, batch.actions, exact=self.exact_errors)
         # Summed over the copies.
         return step_critics(self, q, target, batch.size)
 
@@ -131,8 +132,8 @@ class DrQ(SoftActorCritic):
             convolved = convolve(self._critic.convolutions, batch.images[: batch.size])
         outputs = self._of_actor(Parts.of(self.actor.trainable, convolutional=False), convolved)
         actions, log_prob = self.policy.sample_with_log_prob(outputs, noise)
-        q = self._of_critics(self._critic, convolved, actions).min(dim=0).values
-        return self.step_actor_and_temperature(q, log_prob)
+        q = self._of_critics(self._critic, convolved, actions, exact=self.exact_errors)
+        return self.step_actor_and_temperature(self.least_of_critics(q), log_prob)
 
     def _of_actor(self, parts: Parts, convolved: torch.Tensor) -> torch.Tensor:
         """(n, 2 action)."""

@@ -18,7 +18,7 @@ from ...optimizers.decisions import filled_like
 from ...streams import Stream, torch_generator
 from ..learner import Learner
 from ..part import Metrics, Part
-from ..stochastic_targets import least_of, stochastic_target
+from ..stochastic_targets import exact_target, least_of, stochastic_target
 from ..twin_critics import step_critics
 
 if TYPE_CHECKING:
@@ -156,9 +156,10 @@ class SoftActorCritic(Learner):
         ``copies``: how many copies of each transition there are, one after the other, over which the target is the
         mean, for each of them.
         """
-        if self.stochastic_targets:
+        if self.exact_errors or self.stochastic_targets:
             discount, entropy = self.numbers["discount"], (self.temperature, next_log_prob, self.reward_scale)
-            return stochastic_target(rewards, discounts, next_q, discount, *entropy, copies)
+            target = exact_target if self.exact_errors else stochastic_target
+            return target(rewards, discounts, next_q, discount, *entropy, copies)
         next_value = torch.addcmul(next_q, self.temperature, next_log_prob, value=-self.reward_scale)
         targets = self.targets_of(rewards, discounts, next_value)
         if copies == 1:
@@ -167,6 +168,13 @@ class SoftActorCritic(Learner):
         for one in others:
             total = total + one
         return (total / copies).repeat(copies, 1)
+
+    def least_of_critics(self, q: torch.Tensor) -> torch.Tensor:
+        """Returns the smaller value of two critics, (2, n, 1) -> (n, 1), with its graph.
+
+        Rounded values are often equal, and the order of the critics would decide. Unrounded ones are not.
+        """
+        return least_of(q) if self.exact_errors else q.min(dim=0).values
 
     def step_actor_and_temperature(self, q: torch.Tensor, log_prob: torch.Tensor) -> Metrics:
         """The steps for the actions that have these values and log-probabilities, (n, 1), with their graph.
@@ -233,7 +241,13 @@ class SAC(SoftActorCritic):
             next_q = forward(self.target, pairs, self.layers_stored, self.reward_scale, exact=self.values_are_exact)
             next_q = least_of(next_q) if self.values_are_exact else next_q.amin(0)
             target = self.targets(batch.rewards, batch.discounts, next_q, next_log_prob)
-        q = forward(self.critic.trainable, batch.observations_and_actions, self.layers_stored, self.reward_scale)
+        q = forward(
+            self.critic.trainable,
+            batch.observations_and_actions,
+            self.layers_stored,
+            self.reward_scale,
+            exact=self.exact_errors,
+        )
         return step_critics(self, q, target, len(batch.rows))
 
     def update_actor_and_temperature(self, batch: Batch, noise: torch.Tensor) -> Metrics:
@@ -242,8 +256,8 @@ class SAC(SoftActorCritic):
             forward(self.actor.trainable, batch.observations, self.layers_stored)[0], noise
         )
         pairs = torch.cat((batch.observations, actions), dim=1)
-        q = forward(self.critic.layers, pairs, self.layers_stored, self.reward_scale).min(dim=0).values
-        return self.step_actor_and_temperature(q, log_prob)
+        q = forward(self.critic.layers, pairs, self.layers_stored, self.reward_scale, exact=self.exact_errors)
+        return self.step_actor_and_temperature(self.least_of_critics(q), log_prob)
 
 
 def make(config: SACConfig, sizes: Sizes, device: torch.device) -> tuple[SAC, OffPolicyRecorder]:
