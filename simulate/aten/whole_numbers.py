@@ -72,12 +72,6 @@ AUXILIARY = {"nll_loss_forward": (1,), "nll_loss2d_forward": (1,)}
 STEPS = "state_steps"
 """The argument of fused optimizers that counts their steps; some kernels are said to write there."""
 
-FROM_ZERO_TO_ONE = frozenset(["rand", "rand_like", "uniform"])
-"""Random numbers that never reach the upper end of their range."""
-
-ABOVE_ZERO = frozenset(["exponential"])
-"""Random numbers that are never zero, and that rounding is not to make so."""
-
 
 class MakesWholeNumbers(NamedTuple):
     """Whether a call of an operation makes whole numbers."""

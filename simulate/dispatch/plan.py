@@ -23,10 +23,11 @@ from ..policy.policy import Policy
 from ..policy.rules import OPTIMIZER_STEP, Granularity, Islands, Role, Scalars, Whole
 from ..rounded_once import operations as exact_operations
 from ..rounded_once.conversions import conversion
+from ..rounded_once.format_kernels import of_the_format
 from ..watching.last_read import LastRead, noting
 from ..watching.metrics import ChangedMeasures, reading
 from ..watching.watcher import Place
-from .whole import WholeNumberUse, above_zero, stays_below_one
+from .whole import WholeNumberUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -237,18 +238,16 @@ class OperationPlan:
         self.kernel = counting
 
     def _leave_whole(self, operation: OpOverload) -> None:
-        """Finds out what the operation has to do with counts, and keeps random numbers below one."""
+        """Finds out what the operation has to do with counts."""
         self.counts = WholeNumberUse.by(operation, rounds=self.rounds)
         auxiliary = (*self.outputs.auxiliary, *self.counts.auxiliary)
         self.outputs = self.outputs._replace(written=self.counts.written, auxiliary=auxiliary)
-        if stays_below_one(operation, self.arithmetic.format):
-            self.arithmetic = self.arithmetic._replace(rounding=Rounding.TOWARD_ZERO)
 
     def _look_at_numbers(self, operation: OpOverload, integers: Integers | None) -> None:
-        """Keeps random numbers above zero, and has a word said on integers that are made of rounded numbers."""
+        """Adapts operations that name the dtype, and warns of integers that are made of rounded values."""
         assert self.kernel is not None
-        if self.counts is not None and self.rounds:
-            self.kernel = above_zero(operation, self.kernel, self.arithmetic.format)
+        if self.rounds:
+            self.kernel = of_the_format(operation, self.kernel, self.arithmetic.format)
         if integers is not None:
             self.kernel = integers.asking(self.kernel, self.name, self.arithmetic.format)
 

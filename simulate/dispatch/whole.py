@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
 
-from ...formats import QtorchFormat
 from ...formats.families.floats import FP32
 from ..aten.outputs import outputs, writes_of
 from ..aten.storages import Storages
 from ..aten.tables import plain_name
-from ..aten.whole_numbers import ABOVE_ZERO, AUXILIARY, FROM_ZERO_TO_ONE, MAKING, STEPS, making_of
+from ..aten.whole_numbers import AUXILIARY, MAKING, STEPS, making_of
 from ..policy.rules import Whole
 from ..presence.entering import this_thread
 from ..watching.integers import NOTED, computes_gradients
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
-    from ...formats import Format
     from ..aten.whole_numbers import MakesWholeNumbers
     from ..policy.policy import Policy
 
@@ -62,27 +60,6 @@ class WholeNumberUse(NamedTuple):
             rounds and name in NOTED,
             rounds and plain_name(name) in ("add", "sub"),
         )
-
-
-def stays_below_one(operation: OpOverload, fmt: Format) -> bool:
-    """Whether an operation draws numbers from zero to one, which are rounded toward zero so that none becomes one.
-
-    PyTorch's own half precision draws such numbers, too. Formats of qtorch have one way to round, and keep it.
-    """
-    return plain_name(operation.overloadpacket.__name__) in FROM_ZERO_TO_ONE and not isinstance(fmt, QtorchFormat)
-
-
-def above_zero(operation: OpOverload, kernel: Callable[..., Any], fmt: Format) -> Callable[..., Any]:
-    """The kernel of an operation; of random numbers above zero none is less than the smallest number of the format."""
-    smallest = fmt.smallest
-    if smallest is None or plain_name(operation.overloadpacket.__name__) not in ABOVE_ZERO:
-        return kernel
-
-    def drawn_above_zero(*args: Any, **kwargs: Any) -> torch.Tensor:
-        drawn: torch.Tensor = kernel(*args, **kwargs)
-        return drawn.clamp_(min=smallest)
-
-    return drawn_above_zero
 
 
 @final
