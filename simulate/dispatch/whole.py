@@ -1,9 +1,9 @@
-"""Whole numbers in floating-point tensors, which are left whole: counts, steps, positions, sizes, scales.
+"""Integer-valued floating-point tensors, which are left unrounded: counts, steps, positions, sizes, scales.
 
 No hardware with a narrow format keeps them in it, and PyTorch's own half-precision programs keep them in float32. A
-mark on a piece of memory says that it holds whole numbers alone; it lasts until something else is written there. An
-operation whose operands are all marked, or Python's own whole numbers, and that makes whole numbers of such, is not
-rounded. With data it is rounded as ever.
+mark on memory says that integers were computed into it. Programs also write where no simulation sees it: through NumPy,
+``roundoff.exact()``, another thread. So a mark only counts where the memory holds integers when it is used. A result is
+left unrounded if the operation makes integers of integers, and all its operands are marked, or Python integers.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
 
+from ...formats.base.memory import is_traced, is_virtual
 from ...formats.families.floats import FP32
 from ..aten.outputs import outputs, writes_of
 from ..aten.storages import Storages
@@ -77,8 +78,13 @@ class WholeNumbers:
         return WholeNumbers() if rounds and policy.whole == Whole.EXACT else None
 
     def __contains__(self, x: torch.Tensor) -> bool:
-        """Whether a floating-point tensor is known to hold whole numbers alone: never one that requires a gradient."""
-        return x in self._marked and x.dtype in _CARRIERS and not x.requires_grad
+        """Whether a floating-point tensor is marked and holds only integers now: never one that requires a gradient."""
+        if x not in self._marked or x.dtype not in _CARRIERS or x.requires_grad:
+            return False
+        if holds_integers(x):
+            return True
+        self._marked.remove(x)
+        return False
 
     def __bool__(self) -> bool:
         return bool(self._marked)
@@ -134,6 +140,19 @@ class WholeNumbers:
             step = state.get("step") if isinstance(state, dict) else None
             if isinstance(step, torch.Tensor) and step not in self._marked:
                 self.mark(step)
+
+
+def holds_integers(x: torch.Tensor) -> bool:
+    """Whether every element of a floating-point tensor is an integer; NaN and infinities are not.
+
+    Values that are not in the CPU's memory are not read, and count as integers: while a program is traced there are
+    none, and a GPU would have to be waited for. NumPy cannot write there; ``roundoff.exact()`` and other threads can.
+    """
+    if is_virtual(x) or is_traced() or not x.is_cpu:
+        return True
+    if x.numel() == 1:
+        return float(x).is_integer()
+    return not torch.frac(x).any()  # the fraction of an infinity is NaN, which counts as true
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

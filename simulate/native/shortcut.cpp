@@ -469,22 +469,34 @@ bool has_roots(const IValue& value, const Description& how) {
   });
 }
 
-// Whether a number is added in place to whole numbers that lie in the memory of a mark, and is one itself; in a backward
-// pass they are data.
-bool counts_up(const IValue* given, const Description& how, const Simulation& simulation) {
+bool is_whole(double number) {
   constexpr double largest = 1 << 24;
+  return std::floor(number) == number && std::abs(number) <= largest;
+}
+
+// Whether the elements of a small tensor are integers now, whatever was written since it was marked; of others Python
+// finds out.
+bool holds_integers(const c10::TensorImpl& x) {
+  constexpr int64_t most = 1 << 12;
+  if (x.numel() > most || !x.is_contiguous() || !x.data()) return false;
+  auto are_integers = [&](const auto* numbers) {
+    for (int64_t i = 0; i < x.numel(); ++i)
+      if (std::floor(numbers[i]) != numbers[i] || std::isinf(numbers[i])) return false;
+    return true;
+  };
+  return type_of(x) == at::kFloat ? are_integers(static_cast<const float*>(x.data()))
+                                  : are_integers(static_cast<const double*>(x.data()));
+}
+
+// Whether an integer is added in place to integers in marked memory; in a backward pass they are data.
+bool counts_up(const IValue* given, const Description& how, const Simulation& simulation) {
   double number, factor;
   if (!how.counts_up || !given[0].isTensor()) return false;
   const auto* x = given[0].unsafeToTensorImpl();
   if (!is_defined(x) || !is_plain(*x) || x->requires_grad()) return false;
   if (!is_carrier(type_of(*x)) || !(simulation.marks_of(*x) & 1)) return false;
-  if (!number_of(given[1], &number) || std::floor(number) != number || std::abs(number) > largest) return false;
+  if (!number_of(given[1], &number) || !is_whole(number) || !holds_integers(*x)) return false;
   return number_of(given[2], &factor) && factor == 1 && torch::autograd::get_current_graph_task_id() == -1;
-}
-
-bool is_whole(double number) {
-  constexpr double largest = 1 << 24;
-  return std::floor(number) == number && std::abs(number) <= largest;
 }
 
 bool has_axes(const IValue& value) {

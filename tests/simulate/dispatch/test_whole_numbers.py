@@ -1,8 +1,11 @@
 """Counts, steps, positions and indices stay whole in a simulation, until they are computed with data."""
 
+import itertools
+import threading
 from contextlib import contextmanager, nullcontext
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 import torch
 from comparing import same_bits
@@ -14,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 import roundoff
 from roundoff import Policy, Rule, simulate
 from roundoff.formats import Format
+from roundoff.simulate.native import library
 
 OPTIMIZERS = (
     "Adadelta", "Adafactor", "Adagrad", "Adam", "Adamax", "AdamW", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop",
@@ -159,6 +163,70 @@ def test_memory_that_data_is_written_to_is_data():
         torch.add(data, data, out=(v := torch.zeros(3)))
         for written in (x, y, z, w, v):
             assert is_of("e5m3", written + 1001)
+
+
+def by_exact(buffer, data):
+    with roundoff.exact():
+        buffer.copy_(data)
+
+
+def by_an_inner_simulation(buffer, data):
+    with simulate("fp32"):
+        buffer.copy_(data)
+
+
+def by_a_thread(buffer, data):
+    thread = threading.Thread(target=lambda: buffer.copy_(data))
+    thread.start()
+    thread.join()
+
+
+UNSEEN = {
+    "NumPy": lambda buffer, data: np.copyto(buffer.numpy(), data.numpy()),
+    "an element through NumPy": lambda buffer, data: buffer.numpy().__setitem__(0, data.numpy()[0]),
+    "DLPack": lambda buffer, data: torch.from_dlpack(buffer).copy_(data),
+    "memoryview": lambda buffer, data: memoryview(buffer.numpy()).__setitem__(slice(None), data.numpy()),
+    "apply_": lambda buffer, data: buffer.apply_(lambda _: 0.1),
+    "map_": lambda buffer, data: buffer.map_(data, lambda _, new: new),
+    ".data": lambda buffer, data: by_exact(buffer.data, data),
+    "another dtype": lambda buffer, data: buffer.view(torch.int32).copy_(data.view(torch.int32)),
+    "NaN": lambda buffer, data: buffer.numpy().fill(np.nan),
+    "infinity": lambda buffer, data: buffer.numpy().fill(np.inf),
+    "exact": by_exact,
+    "inner": by_an_inner_simulation,
+    "thread": by_a_thread,
+}
+MADE = {
+    "zeros": lambda: torch.zeros(4),
+    "ones": lambda: torch.ones(4),
+    "full": lambda: torch.full((4,), 0.0),
+    "new_zeros": lambda: torch.rand(2).new_zeros(4),
+    "counts": lambda: torch.zeros(4) + 1,
+    "positions": lambda: torch.arange(4.0),
+    "strided": lambda: torch.zeros(4, 2000)[:, 0],
+}
+COMPUTED = {
+    "x + x": lambda x: x + x,
+    "x - 2": lambda x: x - 2,
+    "x * x": lambda x: x * x,
+    "x += 1": lambda x: x.add_(1),
+    "sum": torch.sum,
+    "cumsum": lambda x: x.cumsum(0),
+    "square of a copy": lambda x: x.clone().square(),
+    "foreach": lambda x: torch._foreach_add([x], 1)[0],
+}
+
+
+@pytest.mark.parametrize("native", ["1", "0"])
+def test_memory_that_is_written_where_the_simulation_does_not_see_it_holds_data(monkeypatch, native):
+    monkeypatch.setenv(library.VARIABLE, native)
+    data = torch.tensor([0.1, 0.2, 7.3, 0.4])
+    for write, make in itertools.product(UNSEEN, MADE):
+        for name, compute in COMPUTED.items():
+            with simulate("e5m2"):
+                buffer = MADE[make]()
+                UNSEEN[write](buffer, data)
+                assert is_of("e5m2", compute(buffer)), (write, make, name)
 
 
 def test_memory_that_counts_overwrite_holds_counts():
