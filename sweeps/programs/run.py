@@ -87,6 +87,7 @@ def run_program(
     Raises:
         ProgramError: the program has raised something while all its numbers were finite, or returned something else
             than numbers.
+        SweepError: the program's flags cannot have one of its settings.
         RunError: the folder is another run's, or this machine has no such device.
         FileError: a file cannot be written, is damaged, or another process works in the folder.
         Stopped: as ``stop`` asked; calling this again continues.
@@ -149,7 +150,7 @@ def _outcome(
             values = _values(config.program, metric, returned)
         except ProgramStopped:
             raise Stopped(recorder.step) from None
-        except FileError:
+        except (FileError, SweepError):  # a setting that its flags cannot have is no crash
             raise
         except (Exception, SystemExit) as error:
             told = str(error) if isinstance(error, ProgramError) else described(error)

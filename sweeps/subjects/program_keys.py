@@ -292,6 +292,11 @@ def _check_kind(program: Program, name: str, parameter: Parameter) -> None:
             f"{program.text}: {parameter} is no parameter that can be given by its name, which is a key of the sweep;"
             " name the parameters one by one"
         )
+    if type(parameter.default).__module__.partition(".")[0] == "typer":
+        raise SweepError(
+            f"{program.text}: the default of {name} is an object of typer, which only typer replaces by a value; write"
+            f" {name}: Annotated[TYPE, typer.Option()] = DEFAULT"
+        )
     if name.startswith("_"):
         raise SweepError(f"{program.text}: the parameter {name} begins with _; rename it to make it a key")
 

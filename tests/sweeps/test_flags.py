@@ -1,10 +1,13 @@
 """Programs that read flags: what argparse says are the keys of a sweep."""
 
+import itertools
 import sys
 
 import pytest
+from each import each
 
 from roundoff.sweeps import SweepError, SweepFileError, plan_text
+from roundoff.sweeps.language.located_yaml import parse
 from roundoff.sweeps.programs.run import run_program
 
 PARSER = """
@@ -140,3 +143,227 @@ def test_functions_of_other_programs_stay_what_they_are(tmp_path):
     assert run_program(plan.runs[0].config, plan.metric, tmp_path / "run")["return"] == 2
     plan = planned(tmp_path, program="other.py:main")
     assert run_program(plan.runs[0].config, plan.metric, tmp_path / "other")["return"] == 3
+
+
+FLAGS = """
+import argparse, enum, json, pathlib
+import roundoff
+
+class Optimizer(enum.Enum):
+    adam = "adam"
+    sgd = "sgd"
+
+class Upper(argparse.Action):
+    def __call__(self, parser, namespace, values, option=None):
+        namespace.touched, namespace.x = True, values.upper()
+
+class Pairs(argparse.Action):
+    def __call__(self, parser, namespace, values, option=None):
+        namespace.x = dict(pair.split("=") for pair in values)
+
+class Switch(argparse.Action):
+    def __init__(self, **settings):
+        super().__init__(nargs=0, **settings)
+    def __call__(self, parser, namespace, values, option=None):
+        namespace.x = not option.startswith("--no")
+
+calls = []
+def doubled(text):
+    calls.append(text)
+    return 2 * float(text)
+
+def switch(text):
+    return {"true": True, "false": False}[text]
+
+def parser():
+    p = argparse.ArgumentParser(fromfile_prefix_chars="@")
+    %s
+    return p
+
+def main():
+    main.seen = parser().parse_args()
+    roundoff.log(0, loss=0.0)
+"""
+PAIRED = "'--x', action='store_true', default={0}", "'--no-x', dest='x', action='store_false', default={0}"
+CONSTANTS = (
+    "'--a', dest='x', action='store_const', const='a', default='c'",
+    "'--b', dest='x', action='store_const', const='b'",
+)
+IN_LIST = (
+    "'--a', dest='x', action='append_const', const='a', default=['c']",
+    "'--b', dest='x', action='append_const', const=2",
+)
+EXCLUSIVE = (
+    "'--z'); g = p.add_mutually_exclusive_group(); g.add_argument('--x', action='store_true'); g.add_argument('--y'"
+)
+THERE_AND_BACK = [
+    *[(flag, value, value) for value in ("true", "false") for flag in (
+        "'--x', action='store_true'", "'--x', action='store_false'", "'--x', action='store_true', default=True",
+        "'--x', action='store_true', default=argparse.SUPPRESS", "'--x', action=argparse.BooleanOptionalAction",
+        "'--x', action=argparse.BooleanOptionalAction, default=True", "'--x', nargs='?', const=True, type=switch",
+        "'--x', type=switch, default=True", "'--x', type=lambda text: text == 'True'", "'--x', type=json.loads",
+        "'--x', '--no-x', action=Switch, default=False", "'--x', '--no-x', action=Switch, default=True",
+        *([one.format(default) for one in PAIRED] for default in (True, False, None)),
+    )],
+    *[(flag, value, value) for value in ("[]", "['-a', b, '@c']") for flag in (
+        "'--x', nargs='*'", "'--x', nargs='*', default=['d']", "'x', nargs='*'", "'x', nargs='*', default=['d']",
+        "'x', nargs=argparse.REMAINDER", "'--x', action='append'", "'--x', action='append', default=['d']",
+        "'--x', action='extend', nargs='+'", "'--x', action='extend', nargs='+', default=['d']",
+    )],
+    *[(flag, value, value) for value in ("0", "3") for flag in (
+        "'--x', action='count'", "'--x', action='count', default=2", "'--x', type=int, default=5", "'x', type=int",
+        "'--x', type=int, nargs='?', const=3", "'x', type=int, nargs='?', default=5", "'--x', type=int, default='auto'",
+    )],
+    *[(flag, value, value) for value in ("-0.00001", "-2.0", "0.5") for flag in (
+        "'--x', type=float, default=0.1", "'--y', '--z', dest='x', type=float, required=True", "'x', type=float",
+    )],
+    *[(CONSTANTS, value, value) for value in "abc"],
+    *[("'--x', action='store_const', const=64, default=256", value, value) for value in ("64", "256")],
+    *[(IN_LIST, value, value) for value in ("[]", "[a]", "[2, a, 2]")],
+    ("'--x', nargs=2, type=float", "[-0.00001, 1]", "[-1e-5, 1.0]"),
+    ("'x', nargs='+', type=int", "[-1, -2]", "[-1, -2]"),
+    ("'--x', nargs='+', type=switch", "[true, false]", "[true, false]"),
+    ("'--x', action='append', nargs=2, type=int, default=[[1, 2]]", "[[3, 4]]", "[[3, 4]]"),
+    ("'--x', nargs='?', const='k', default='d'", "k", "k"),
+    ("'--x', choices=[0.1, 0.2], type=float, default=0.1", "0.2", "0.2"),
+    ("'--x', choices=range(1000), type=int", "345", "345"),
+    ("'--x', choices=['sgd', 'adam'], type=str.lower", "adam", "adam"),
+    ("'--x', default='y'", "'--z'", "'--z'"),
+    ("'--x', type=int", "null", "null"),
+    ("'--x', type=doubled, default=1.0", "null", "null"),
+    ("'--x', type=doubled, default=1.0", "3", "6.0"),
+    ("'--x', type=doubled, default='nothing'", "3", "6.0"),
+    ("'--x', type=lambda text: Optimizer(text).value, choices=['adam']", "adam", "adam"),
+    ("'--x', type=json.loads", "{a: [1, null]}", "{a: [1, null]}"),
+    ("'--x', type=lambda text: text.split(',')", "'1,2'", "['1', '2']"),
+    ("'--x', action=Upper", "abc", "ABC"),
+    (["'--x', action=Upper", "'--touched', type=int"], "abc", "ABC"),
+    ("'--x', action=Pairs, nargs='+'", "[a=1, b=2]", "{a: '1', b: '2'}"),
+]  # fmt: skip
+
+
+def namespace_of(folder, flags, values):
+    flags = [flags] if isinstance(flags, str) else flags
+    folder.mkdir()
+    (folder / "train.py").write_text(FLAGS % "\n    ".join(f"p.add_argument({flag})" for flag in flags))
+    plan = planned(folder, f"base: {values}")
+    run_program(plan.runs[0].config, plan.metric, folder / "run")
+    return next(m for m in list(sys.modules.values()) if getattr(m, "__file__", None) == str(folder / "train.py"))
+
+
+def test_each_kind_of_flag_gives_the_program_the_value_of_the_sweep(tmp_path):
+    def arrives(flags, value, expected):
+        module = namespace_of(tmp_path / str(next(number)), flags, f"{{x: {value}}}")
+        wanted = parse(expected, "expected").plain()
+        assert (module.main.seen.x, type(module.main.seen.x)) == (wanted, type(wanted))
+        assert len(module.calls) == (expected == "6.0")
+
+    number = itertools.count()
+    each(("flags", "value", "expected"), THERE_AND_BACK)(arrives)()
+
+
+def test_a_flag_that_would_make_something_else_of_a_value_is_refused(tmp_path):
+    def refused(flags, values, message):
+        with pytest.raises(SweepError, match=message):
+            namespace_of(tmp_path / str(next(number)), flags, values)
+
+    number = itertools.count()
+    each(
+        ("flags", "values", "message"),
+        [
+            ("'--x', type=lambda text: text != 'no'", "{x: false}", "--x cannot be False.*makes True"),
+            ("'--x', type=lambda text: text.split(',')", "{x: [1, 2]}", r"--x cannot be \[1, 2\]"),
+            ("'--x', type=lambda text: 2 * int(text), choices=[2, 4]", "{x: 2}", "--x cannot be 2, since .*makes 4"),
+            ("'--x', type=Optimizer", "{x: lion}", "--x cannot be 'lion'.*invalid Optimizer"),
+            ("'--x', action=Switch", "{x: 7}", "--x cannot be 7, since its action makes True"),
+            ("'--x', action='store_const', const=64, default=256", "{x: true}", "x: must be 64 or 256"),
+            ("'--x', action='append_const', const=int", "{x: [int]}", "unknown key"),
+            ("'--x', nargs=2, type=int", "{x: [1, 2, 3]}", "x: .*at most 2"),
+            ("'--x', nargs='+', type=int", "{x: []}", "x: .*at least 1"),
+            ("'--x', choices=[0.1, 0.2], type=float", "{x: 0.3}", "x: must be 0.1 or 0.2"),
+            ("'--x', choices=range(1000), type=int", "{x: -1}", r"x: must be one of range\(0, "),
+            ("'--x', type=float, default=1.0", "{x: null}", "x: must be a valid number"),
+            ("'--x', type=int", "{x: 1.0}", "x: must be a valid integer"),
+            ("'--lambda', type=float", "{}", "--lambda cannot be the name of a key"),
+            ("'--device', action='store_true'", "{}", "--device has the name of a key"),
+            (["'--x')\n    p.add_mutually_exclusive_group(required=True).add_argument('--y'"], "{}", "--y is required"),
+            (
+                EXCLUSIVE,
+                "{x: true, y: '2'}",
+                "--x and --y exclude each other",
+            ),
+        ],
+    )(refused)()
+
+
+PARSER_OF_TWO = """
+import argparse
+import roundoff
+def make():
+    p = argparse.ArgumentParser()
+    p.add_argument("--lr", type=float, default=0.1)
+    p.add_argument("--tag", default="")
+    return p
+def end(args):
+    end.seen = args.lr, args.tag
+    roundoff.log(0, loss=0.0)
+"""
+TWICE = "pre = argparse.ArgumentParser(); pre.add_argument('--lr', type=float); _, rest = pre.parse_known_args()"
+COMPLETING = "def get():\n    args = make().parse_args()\n    args.tag = f'lr {args.lr}'\n    return args\n"
+
+
+def test_each_way_to_read_flags_gives_the_program_the_value_of_the_sweep(tmp_path):
+    def arrives(code, expected):
+        folder = tmp_path / str(next(number))
+        folder.mkdir()
+        (folder / "train.py").write_text(f"{PARSER_OF_TWO}\n{code}\n")
+        plan = planned(folder, "base: {lr: 0.5}")
+        run_program(plan.runs[0].config, plan.metric, folder / "run")
+        module = next(m for m in list(sys.modules.values()) if getattr(m, "__file__", None) == str(folder / "train.py"))
+        assert module.end.seen == expected
+
+    number = itertools.count()
+    each(
+        ("code", "expected"),
+        [
+            ("def main(argv=None): end(make().parse_args(argv))", (0.5, "")),
+            ("def main(args=None): end(make().parse_args(args))", (0.5, "")),
+            ("def main(argv): end(make().parse_args(argv[1:]))", (0.5, "")),
+            ("def main(args): end(make().parse_args(args))", (0.5, "")),
+            ("def main(): end(make().parse_known_args()[0])", (0.5, "")),
+            ("def main(): end(make().parse_intermixed_args())", (0.5, "")),
+            (f"def main():\n    {TWICE}\n    end(make().parse_args(rest))", (0.5, "")),
+            ("def main():\n    args = make().parse_args(); make().parse_args(['--lr', '2']); end(args)", (0.5, "")),
+            ("def main():\n    make().parse_args(); end(make().parse_args(['--tag', 'own']))", (0.1, "own")),
+            ("def main(args): end(args)", (0.5, "")),
+            (f"{COMPLETING}def main(args): end(args)", (0.5, "lr 0.5")),
+            (f"{COMPLETING}def cli(): main(get())\ndef main(args): end(args)", (0.5, "lr 0.5")),
+            ("def cli(): return main(make().parse_args())\ndef main(args): end(args)", (0.5, "")),
+            ("p = make()\ndef get(): return p.parse_args(['--lr', '2'])\ndef main(args): end(args)", (0.5, "")),
+        ],
+    )(arrives)()
+
+
+def test_flags_that_are_not_read_again_are_refused(tmp_path):
+    """A program that keeps its flags runs with those of an earlier run in the same process."""
+    kept = "    if not hasattr(main, 'old'): main.old = make().parse_args()\n    end(main.old)"
+    (tmp_path / "train.py").write_text(f"{PARSER_OF_TWO}\ndef main():\n{kept}\n")
+    first, second = planned(tmp_path, "grid: {lr: [0.5, 0.25]}").runs
+    metric = planned(tmp_path).metric
+    run_program(first.config, metric, tmp_path / "first")
+    with pytest.raises(SweepError, match="did not read the flags lr"):
+        run_program(second.config, metric, tmp_path / "second")
+
+
+def test_commands_of_libraries_are_refused_where_their_defaults_would_be_objects(tmp_path):
+    def refused(code, message):
+        name = f"train{len(code)}.py"
+        (tmp_path / name).write_text(code)
+        with pytest.raises(SweepError, match=message):
+            planned(tmp_path, program=f"{name}:main")
+
+    typer_ = "import typer\ndef main(on: bool = typer.Option(False)): pass"
+    click = "import click\n@click.command()\n@click.option('--lr')\ndef main(lr): pass"
+    each(("code", "message"), [(typer_, "the default of on is an object of typer"), (click, "is a command of click")])(
+        refused
+    )()

@@ -1,0 +1,317 @@
+"""Flags of argparse with the values of a sweep, in the place of the words of a command line.
+
+A value is set in the parsed namespace as it is. Only text and numbers go through a flag's own type, as words do. So the
+setting that a sweep records is the setting that the program gets. A run is refused if a flag makes something else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from argparse import SUPPRESS, Action, ArgumentParser, Namespace
+from contextlib import contextmanager, suppress
+from copy import copy
+from inspect import Parameter
+from keyword import iskeyword
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Union, final
+
+from pydantic import AfterValidator, Field
+
+from ..errors import SweepError
+from ..wording import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+_OURS = ("format", "policy", "rounding", "accumulate", "granularity", "observe")
+_PASSED_ON = ("seed", "device", "threads")
+_PLAIN = (int, float, str)
+_SAYABLE = (bool, *_PLAIN)  # types of constants that a sweep file can hold
+_PARSING = ("parse_known_args", "parse_known_intermixed_args")  # which every way to read flags calls
+_LIST: Any = list  # for type checkers, which do not know types that are made at run time
+_LITERAL: Any = Literal
+_MOST_LISTED = 100  # choices in a message
+
+
+class _Rest(list[str]):
+    """The words that a parser leaves to the program's next parser: none."""
+
+
+@contextmanager
+def reading_by(read: Callable[[ArgumentParser, Any, Any], Any]) -> Iterator[None]:
+    """Has all parsers read flags by a function, which is given the parser, the words and the namespace."""
+    before = {name: getattr(ArgumentParser, name) for name in _PARSING}
+    for name in _PARSING:
+        setattr(ArgumentParser, name, lambda parser, args=None, namespace=None: read(parser, args, namespace))
+    try:
+        yield
+    finally:
+        for name, method in before.items():
+            setattr(ArgumentParser, name, method)
+
+
+@final
+class GivenFlags:
+    """Keys of a run, which parsers find in the place of a command line.
+
+    Args:
+        text: The program's name in the sweep file.
+        given: The values by ``dest``.
+
+    Attributes:
+        namespace: The result of the last parser, or None before the first.
+    """
+
+    def __init__(self, text: str, given: dict[str, Any]) -> None:
+        self._text, self._given, self._unread = text, given, set(given)
+        self._parse = ArgumentParser.parse_known_args
+        self.namespace: Any = None
+
+    def read(self, parser: ArgumentParser, args: Any, namespace: Any) -> tuple[Any, list[str]]:
+        """Parses as ``parse_known_args`` does, with the given values for the words of the command line.
+
+        A later parser with explicit words reads something else.
+
+        Raises:
+            SweepError: the flags cannot have these values, or not together.
+        """
+        if self.namespace is not None and args is not None and not isinstance(args, _Rest):
+            return self._parse(parser, args, namespace)
+        self._check_groups(parser)
+        flags = {dest: actions for dest, actions in _by_dest(parser).items() if dest in self._given}
+        held = {
+            dest: self._converted(parser, actions, self._given[dest])
+            for dest, actions in flags.items()
+            if not all(map(_is_custom, actions))
+        }
+        parsed = Namespace() if namespace is None else namespace
+        _set(parsed, held)  # before the defaults: those of other flags only are converted
+        rest = copy(parser)
+        rest._actions = [one for one in parser._actions if one.dest not in flags]
+        rest._mutually_exclusive_groups = [
+            group
+            for group in parser._mutually_exclusive_groups
+            if all(one.dest not in flags for one in group._group_actions)
+        ]
+        rest.error = self._refuse  # type: ignore[method-assign]
+        self._parse(rest, [], parsed)
+        for dest, actions in flags.items():
+            if dest not in held:
+                held[dest] = self._performed(parser, parsed, actions)
+        _set(parsed, held)  # again, since positional flags and custom actions may have written to it
+        self._unread -= flags.keys()
+        self.namespace = parsed
+        return parsed, _Rest()
+
+    def check_read(self) -> None:
+        """Checks that the program has read its flags.
+
+        Raises:
+            SweepError: some were given, but no parser has read them.
+        """
+        if self._unread:
+            self._refuse(
+                f"it did not read the flags {', '.join(sorted(self._unread))}; each call must parse them again"
+            )
+
+    def _refuse(self, message: str) -> NoReturn:
+        raise SweepError(f"{self._text}: {message}")
+
+    def _check_groups(self, parser: ArgumentParser) -> None:
+        for group in parser._mutually_exclusive_groups:
+            members = [one for one in group._group_actions if self._given.get(one.dest) is not None]
+            used = {one.dest: _flag(one) for one in members if not _is_unused(one, self._given[one.dest])}
+            if len(used) > 1:
+                self._refuse(f"the flags {' and '.join(used.values())} exclude each other")
+
+    def _converted(self, parser: ArgumentParser, actions: Sequence[Action], value: Any, depth: int = -1) -> Any:
+        """The value that the flags of a ``dest`` store, inside ``depth`` lists; -1 for all lists of the flag."""
+        taking = next((one for one in actions if one.nargs != 0), None)
+        constants = [one.const for one in actions if one.nargs == 0 or not isinstance(one.const, str)]
+        if taking is None or value is None or any(type(value) is type(one) and value == one for one in constants):
+            return value
+        depth = _is_repeated(taking) + _holds_lists(taking) if depth < 0 else depth
+        if depth:
+            elements = value if isinstance(value, list) else [value]
+            return [self._converted(parser, actions, one, depth - 1) for one in elements]
+        return self._typed(parser, taking, value)
+
+    def _typed(self, parser: ArgumentParser, action: Action, value: Any) -> Any:
+        """One element, converted by the flag's type. A word may become anything; other values must stay equal."""
+        wrong: Any = ""
+        is_word = type(value) in _PLAIN
+        for word in [str(value)] if is_word else [json.dumps(value), str(value)]:
+            try:
+                found = value if type(value) is action.type else parser._get_value(action, word)
+                parser._check_value(action, found)
+                is_choice = action.choices is not None and value in action.choices
+            except Exception as error:  # noqa: BLE001  a type is any function
+                wrong = error
+                continue
+            if _equal(found, value) or (is_word and not is_choice):
+                return found
+            wrong = f"its type makes {shown(found)} of {shown(word)}"
+        return self._refuse(f"the flag {_flag(action)} cannot be {shown(value)}, since {wrong}")
+
+    def _performed(self, parser: ArgumentParser, namespace: Any, actions: Sequence[Action]) -> Any:
+        """Calls a custom action as argparse does, and returns its result."""
+        dest = actions[0].dest
+        value, default = self._given[dest], _default_of(actions)
+        if default is not SUPPRESS and not hasattr(namespace, dest):
+            setattr(namespace, dest, default)
+        if value is None or (actions[0].nargs == 0 and _equal(default, value)):
+            return value
+        for action in actions:
+            words = [] if action.nargs == 0 else self._converted(parser, [action], value)
+            options: list[Any] = [*action.option_strings] or [None]
+            for option in options:
+                after = copy(namespace)
+                action(parser, after, words, option)
+                found = getattr(after, dest, None)
+                if _equal(found, value) or (action.nargs != 0 and _is_word(value)):
+                    _set(namespace, vars(after))
+                    return found
+        return self._refuse(
+            f"the flag {_flag(actions[0])} cannot be {shown(value)}, since its action makes {shown(found)}"
+        )
+
+
+def keys_of_flags(text: str, parser: ArgumentParser) -> list[Parameter]:
+    """The flags of a parser as parameters of a function.
+
+    Constants that a sweep file cannot hold, such as functions, cannot be chosen.
+
+    Raises:
+        SweepError: a flag cannot be a key.
+    """
+    found = []
+    for dest, actions in _by_dest(parser).items():
+        for action in actions:
+            _check(text, action)
+        default, kinds = _default_of(actions), [_annotation(action, actions) for action in actions]
+        kinds = [kind for kind in kinds if kind is not None]
+        if not kinds:
+            continue
+        annotation: Any = Any if Any in kinds else Union[tuple(kinds)]  # noqa: UP007  their number is not known before
+        # Before Python 3.13, positional flags that may be left out are called required.
+        if any(one.required and (one.option_strings or one.nargs != "*") for one in actions):
+            default = Parameter.empty
+        elif default is None and annotation is not Any:
+            annotation |= None
+        default = None if default is SUPPRESS else default
+        found.append(Parameter(dest, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
+    return found
+
+
+def _by_dest(parser: ArgumentParser) -> dict[str, list[Action]]:
+    found: dict[str, list[Action]] = {}
+    for action in parser._actions:
+        only_acts = isinstance(action, argparse._HelpAction | argparse._VersionAction) or (
+            _is_custom(action) and action.nargs == 0 and SUPPRESS in (action.dest, action.default)
+        )
+        if not only_acts:
+            found.setdefault(action.dest, []).append(action)
+    return found
+
+
+def _check(text: str, action: Action) -> None:
+    flag = _flag(action)
+    if action.nargs == argparse.PARSER:
+        raise SweepError(f"{text} has sub-commands, which are no keys; name a function of one of them")
+    if action.dest in _OURS or (action.dest in _PASSED_ON and action.nargs == 0):
+        raise SweepError(f"{text}: the flag {flag} has the name of a key of roundoff's own; rename it (dest=)")
+    if not action.dest.isidentifier() or iskeyword(action.dest):
+        raise SweepError(f"{text}: {flag} cannot be the name of a key; rename it (dest=)")
+    if action.type is bool:
+        raise SweepError(f"{text}: the flag {flag} has type=bool, to which every text is true; use store_true")
+
+
+def _annotation(action: Action, actions: Sequence[Action]) -> Any:
+    """The type of a flag's values; None if a sweep file can hold none of them."""
+    if action.nargs == 0 and _is_custom(action):
+        return Any
+    if isinstance(action, argparse._CountAction):
+        return int
+    if isinstance(action, argparse.BooleanOptionalAction) or (action.nargs == 0 and isinstance(action.const, bool)):
+        return bool
+    if action.nargs == 0:
+        in_list = isinstance(action, argparse._AppendConstAction)
+        constants = [one.const for one in actions if one.nargs == 0] + [_default_of(actions)] * (not in_list)
+        allowed = tuple(one for one in constants if type(one) in _SAYABLE and one != SUPPRESS)
+        return None if not allowed else _LIST[_LITERAL[allowed]] if in_list else _LITERAL[allowed]
+    found = _element(action)
+    if action.nargs == "?" and type(action.const) in _SAYABLE and found is not Any:
+        found |= _LITERAL[action.const]
+    if isinstance(action, argparse._ExtendAction):  # of as many elements as it has after any number of flags
+        return _LIST[found]
+    if _holds_lists(action):
+        exact = action.nargs if isinstance(action.nargs, int) else None
+        found = Annotated[_LIST[found], Field(min_length=exact or int(action.nargs == "+"), max_length=exact)]
+    return _LIST[found] if _is_repeated(action) else found
+
+
+def _element(action: Action) -> Any:
+    kind: Any = action.type if action.type in _PLAIN else str if action.type is None else Any
+    choices: Any = action.choices
+    if choices is None:
+        return kind
+    with suppress(TypeError):  # a container without a length, or without an order
+        if len(choices) <= _MOST_LISTED and all(type(one) in _SAYABLE for one in choices):
+            return _LITERAL[tuple(choices)]
+    return kind if kind is Any else Annotated[kind, AfterValidator(lambda value: _one_of(choices, value))]
+
+
+def _one_of(choices: Any, value: Any) -> Any:
+    if value not in choices:
+        raise ValueError(f"must be one of {shown(choices)}, got {shown(value)}")
+    return value
+
+
+def _default_of(actions: Sequence[Action]) -> Any:
+    """The default of the first flag with one, as a sweep file says it."""
+    default = next((one.default for one in actions if one.default is not SUPPRESS), SUPPRESS)
+    kind = next((one.type for one in actions if one.type in _PLAIN), None)
+    if isinstance(default, str) and default != SUPPRESS and kind is not None:
+        with suppress(ValueError):  # for which argparse ends the program, unless the flag is given
+            return kind(default)
+    return default
+
+
+def _is_custom(action: Action) -> bool:
+    return type(action).__module__ != "argparse"
+
+
+def _is_repeated(action: Action) -> bool:
+    """Whether the flag may come several times, and each adds an element."""
+    return isinstance(action, argparse._AppendAction) and not isinstance(action, argparse._ExtendAction)
+
+
+def _holds_lists(action: Action) -> bool:
+    """Whether the flag takes a list of words."""
+    several = action.nargs in ("+", "*", "...") or isinstance(action.nargs, int)
+    return several or isinstance(action, argparse._ExtendAction)
+
+
+def _is_unused(action: Action, value: Any) -> bool:
+    return _equal(value, action.default) or (value is False and not action.default)
+
+
+def _flag(action: Action) -> str:
+    return "/".join(action.option_strings) or action.dest
+
+
+def _is_word(value: Any) -> bool:
+    """Whether a value is written in the same way on a command line: text, a number, or a list of them."""
+    return all(map(_is_word, value)) if isinstance(value, list) else type(value) in _PLAIN
+
+
+def _equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:  # noqa: BLE001  arrays, and whatever else a type makes
+        return False
+
+
+def _set(namespace: Any, values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        setattr(namespace, name, value)
