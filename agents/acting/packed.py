@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy as np
 import torch
+
+from roundoff.locks import cached_property
 
 from ...formats import Format, pack, unpack
 from ..errors import RunError

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
+from roundoff.locks import cached_property
 from roundoff.runs.folder import RunDirectory, config_in, unplanned_runs
 from roundoff.runs.metric import RETURN, Metric, read_metric
 from roundoff.runs.result import MALFORMED

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-from functools import cached_property
 from typing import TYPE_CHECKING, final
 
 import numpy as np
 import pandas as pd
 
+from roundoff.locks import cached_property
 from roundoff.runs.folder import RunDirectory
 
 from .records import KINDS, Block, read_records

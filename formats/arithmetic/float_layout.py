@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
 from math import ldexp
 
 import torch
+
+from roundoff.locks import cached_property
 
 from ..base.errors import FormatError
 from ..base.modes import Overflow

@@ -8,10 +8,11 @@ numbers, ``_values``.
 from __future__ import annotations
 
 from abc import abstractmethod
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+
+from roundoff.locks import cached_property
 
 from .errors import FormatError
 from .first_use import is_right, kind_of

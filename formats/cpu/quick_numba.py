@@ -21,9 +21,12 @@ import numba
 from numba.core import inline_closurecall, ir, postproc, ssa, transforms
 from numba.core.compiler_lock import global_compiler_lock
 
+from roundoff.locks import known
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+known(global_compiler_lock._lock)  # noqa: SLF001  whoever compiles a loop takes it, and no fork knows it
 
 _CHECKED = "0.68."
 """The versions of numba whose machine code was compared; the functions that are replaced are not public."""

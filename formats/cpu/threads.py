@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
@@ -40,6 +41,10 @@ def compiled(body: Any, dtype: torch.dtype, *, in_place: bool = False) -> Callab
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="roundoff")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of the threads
 
 
 def in_pieces(work: Callable[[int, int], None], count: int, elements: int) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
+
+from roundoff.locks import cached_property
 
 from .. import gpu
 from ..arithmetic.codes import code_dtype, integer_codes

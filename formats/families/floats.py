@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from roundoff.locks import cached_property
 
 from .. import gpu
 from ..arithmetic import float_codes

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+
+from roundoff.locks import cached_property
 
 from .. import gpu
 from ..arithmetic.codes import integer_codes

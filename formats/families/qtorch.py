@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+
+from roundoff.locks import cached_property
 
 from .. import gpu
 from ..base.errors import FormatError

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import finfo
+
+from roundoff.locks import cached_property
 
 from .. import gpu
 from ..arithmetic.codes import code_dtype, integer_codes

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+
+from roundoff.locks import cached_property
 
 from .. import gpu
 from ..arithmetic.codes import code_dtype, integer_codes

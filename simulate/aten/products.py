@@ -11,11 +11,12 @@ Which library computes a product depends on the machine and on the product's siz
 from __future__ import annotations
 
 from functools import cache, partial
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
+
+from roundoff.locks import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +34,7 @@ _THIN = 4  # thinner results are read for, rather than computed
 
 _permission: Any = getattr(torch.backends.mkldnn, "matmul", None)  # PyTorch 2.8 has none
 _UNSET = "none"
-_lock = Lock()  # the permission is one for all threads
+_lock = new_lock()  # the permission is one for all threads
 
 
 def kernel(operation: OpOverload) -> Callable[..., Any]:

@@ -42,7 +42,7 @@ class Storages:
             self._told(reference.cdata, True)
         self._references[reference.cdata] = reference
         if len(self._references) > self._purge_at:
-            for key in [key for key, ref in self._references.items() if ref.expired()]:  # type: ignore[no-untyped-call]
+            for key in [key for key, ref in list(self._references.items()) if ref.expired()]:  # type: ignore[no-untyped-call]
                 self._forget(key)
             self._purge_at = 2 * len(self._references) + _PURGE_EVERY
 

@@ -7,17 +7,18 @@ program says so (``torch.set_float32_matmul_precision("high")``, ``allow_tf32``)
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from roundoff.locks import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _DEVICE = "cuda"
 _FLOAT32, _TF32 = "ieee", "tf32"
-_lock = RLock()  # the settings are those of all threads
+_lock = new_lock()  # the settings are those of all threads
 
 
 def is_on_gpu(operands: Sequence[Any]) -> bool:

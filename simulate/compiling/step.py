@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, final
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, 
 import torch
 from torch._C import _get_dispatch_mode, _len_torch_dispatch_stack, _TorchDispatchModeKey
 from torch.utils._python_dispatch import _disable_current_modes
+
+from roundoff.locks import new_lock
 
 from ...formats import FormatError
 from ..dispatch.simulation import Simulation
@@ -43,7 +44,7 @@ class CompileWarning(UserWarning):
     """A step is not compiled, and runs eagerly."""
 
 
-_compiling = threading.RLock()
+_compiling = new_lock()
 """Tracing and compiling change settings of the whole process."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
@@ -10,6 +9,8 @@ from weakref import WeakSet
 
 import torch
 from torch.utils._pytree import tree_leaves
+
+from roundoff.locks import new_lock
 
 from ..aten.schemas import argument_names
 from ..aten.tables import WITHOUT_NUMBERS
@@ -66,7 +67,7 @@ class CostCounter(Watcher):
         self._modules: WeakSet[torch.nn.Module] = WeakSet()
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._steps = 0
-        self._lock = threading.RLock()
+        self._lock = new_lock()
 
     def carried(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Takes a copy in another dtype for what it stands for."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+
+from roundoff.locks import new_lock
 
 from ...formats import FormatError, Rounding
 from ..accumulation.run import accumulate as run_accumulated
@@ -95,7 +96,7 @@ class Runner:
         self.plans: dict[Any, OperationPlan] = {}
         self._shortcut: Shortcut | None = None
         self._dtypes: dict[Any, list[torch.dtype | None]] = {}
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def take_shortcut(self, places: Places | None) -> None:
         """Has plain operations run without Python from now on, where nothing looks at each.

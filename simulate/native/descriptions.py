@@ -5,10 +5,11 @@ A function that is decorated with a simulation makes one for each call, and a pr
 
 from __future__ import annotations
 
-import threading
 import weakref
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+from roundoff.locks import new_lock
 
 from .loops import Loops
 from .plain import described
@@ -61,7 +62,7 @@ class Descriptions:
         self._notes, self._loops = notes, Loops()
         self._told: dict[At, Told | None] = {}
         self._modules = {"": 0}
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self.draws = False
         self.handle = loaded.descriptions()
         weakref.finalize(self, loaded.free_descriptions, self.handle).atexit = False

@@ -17,6 +17,8 @@ import torch
 from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
 from torch.utils._python_dispatch import _disable_current_modes
 
+from roundoff.locks import new_lock
+
 from ..aten.kernels import FOR_ANY_BACKEND
 from .building import BuildError, built
 
@@ -134,7 +136,6 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "computed_length": (_I, [_I]),
     "computed_tensor": (ctypes.py_object, [_I, _I]),
     "goes_on": (_I, []),
-    "forked": (None, []),
 }
 
 
@@ -185,17 +186,7 @@ _loaded: Library | None = None
 _reason = ""
 _suspendable = 0
 _reads_are_told = False
-_lock = threading.Lock()
-
-
-def _unlock() -> None:
-    """In a child that was forked while another thread compiled: nobody does there."""
-    global _lock  # noqa: PLW0603  one for the process
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_unlock)
+_lock = new_lock()
 
 
 def is_asked_for() -> bool:
@@ -238,8 +229,6 @@ def _load() -> None:
         )
         return
     _loaded = loaded
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=loaded.forked)
 
 
 def _begin(loaded: Any) -> None:

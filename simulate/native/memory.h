@@ -50,8 +50,6 @@ class Storages {
     return known_.contains(static_cast<const c10::StorageImpl*>(storage));
   }
 
-  void unlock() { lock_.unlock(); }
-
  private:
   static constexpr size_t purge_every = 1 << 12;
   std::unordered_map<const c10::StorageImpl*, std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>>> known_;

@@ -26,6 +26,7 @@
 #include <cmath>
 #include <memory>
 #include <mutex>
+#include <pthread.h>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -133,7 +134,7 @@ struct Plain {
   explicit Plain(const Known& known) : how(known.how), writing(known.writing), seen(known.places()) {}
 };
 
-class Lock {  // a forked child can open it, which a mutex does not allow
+class Flag {
  public:
   void lock() {
     while (taken.test_and_set(std::memory_order_acquire)) taken.wait(true);
@@ -145,6 +146,32 @@ class Lock {  // a forked child can open it, which a mutex does not allow
 
  private:
   std::atomic_flag taken;
+};
+
+// A lock that `fork` takes first, so that what it guards is complete in the child. Who holds one neither makes nor frees
+// one, and waits neither for another one nor for the interpreter.
+class Lock : public Flag {
+ public:
+  Lock() {
+    std::lock_guard<Flag> guard(list_lock);
+    list.insert(this);
+  }
+  ~Lock() {
+    std::lock_guard<Flag> guard(list_lock);
+    list.erase(this);
+  }
+  static void lock_all() {
+    list_lock.lock();
+    for (Lock* one : list) one->lock();
+  }
+  static void unlock_all() {
+    for (Lock* one : list) one->unlock();
+    list_lock.unlock();
+  }
+
+ private:
+  inline static Flag list_lock;
+  inline static auto& list = *new std::unordered_set<Lock*>;  // threads may outlive what the process frees at its end
 };
 
 // The plain operations of all simulations of the same arithmetic, by the keys of operations at places; none is taken away.
@@ -310,7 +337,7 @@ thread_local std::vector<IValue>* computed = nullptr;
 thread_local int64_t going_on = 0;  // operations of this thread that Python goes on with
 
 std::unordered_map<uint64_t, const Simulation*> living;  // by their numbers; `modes_lock` is theirs, too
-uint64_t latest_number = 0;
+std::atomic<uint64_t> latest_number{0};
 
 // What is at work in this thread for a simulation, to be told of what begins or ends.
 places::Whereabouts& whereabouts(const Simulation& simulation) {
@@ -1039,6 +1066,7 @@ int64_t roundoff_start(const char* const* names, const char* const* overloads, i
     detaching = found->second;
     saved::begin(takes_saved);
   }
+  pthread_atfork(Lock::lock_all, Lock::unlock_all, Lock::unlock_all);
   return static_cast<int64_t>(operators.size());
 }
 
@@ -1062,10 +1090,10 @@ void roundoff_free_descriptions(void* descriptions) { delete static_cast<std::sh
 // `follows`: an operation depends on its place, of which the functions below are told; `draws` and `seed`: of stochastic
 // rounding.
 void* roundoff_simulation(void* descriptions, int64_t follows, uint64_t draws, uint64_t seed) {
-  std::lock_guard<Lock> guard(modes_lock);
   uint64_t number = ++latest_number;
   auto& shared = *static_cast<std::shared_ptr<Descriptions>*>(descriptions);
   auto* simulation = new Simulation(shared, number, follows != 0, draws, seed, operators.size());
+  std::lock_guard<Lock> guard(modes_lock);
   living[number] = simulation;
   return simulation;
 }
@@ -1205,19 +1233,6 @@ int64_t roundoff_goes_on() { return going_on; }
 PyObject* roundoff_computed_tensor(int64_t number, int64_t item) {
   const IValue& value = (*computed)[number];
   return THPVariable_Wrap((value.isTensorList() ? value.toListRef()[item] : value).toTensor());
-}
-
-// A child of a fork: what other threads had locked is nobody's.
-void roundoff_forked() {
-  modes_lock.unlock();
-  for (auto& [mode, simulation] : modes)
-    if (simulation) {
-      simulation->lock.unlock();
-      simulation->descriptions->lock.unlock();
-      simulation->inside.unlock();
-      simulation->remembered.activations.unlock();
-      simulation->remembered.weighted.unlock();
-    }
 }
 
 }  // extern "C"

@@ -16,6 +16,8 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from roundoff.locks import new_lock
+
 from ...formats import FormatError
 from ..native.library import set_role
 from ..presence.entering import SimulationWarning
@@ -158,7 +160,7 @@ class Places:
             self._name(root, "", for_good=True)
         self._handles: list[RemovableHandle] = []
         self._inside = 0
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._thread = _Thread()
         self._latest: tuple[list[int], list[str]] = ([], [])
         self._follower: PlaceFollower | None = None

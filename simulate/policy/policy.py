@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from roundoff.locks import cached_property
 
 from ...formats import Format, FormatError, Rounding
 from ...formats.families.floats import FP32

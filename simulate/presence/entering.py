@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
+from roundoff.locks import new_lock
+
 from ...formats import FormatError
 from ..native import library as native
 
@@ -94,7 +96,7 @@ class Presence:
 
     suspendable = 0
     """How many blocks of all modes and threads stand in generators or coroutines."""
-    _lock = threading.Lock()
+    _lock = new_lock()
 
     def __init__(self, mode: TorchDispatchMode) -> None:
         self._mode = mode

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any, final
 
 import torch.backends.mha as flags
+
+from roundoff.locks import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +25,7 @@ class FastPath:
 
     def __init__(self, is_unwanted: Callable[[], bool]) -> None:
         self._is_unwanted = is_unwanted
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._count = 0
         self._found: Any = None
 

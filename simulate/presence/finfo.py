@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import torch
+
+from roundoff.locks import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +77,7 @@ class FinfoAnswers:
 
     def __init__(self, answer: Callable[[torch.dtype], FormatInfo | None]) -> None:
         self._answer = answer
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._count = 0
         self._kind: Any = None
 

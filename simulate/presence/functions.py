@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from importlib import import_module
 from inspect import getattr_static, isasyncgenfunction, isclass
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from roundoff.errors import suggestion
+from roundoff.locks import new_lock
 
 from ...formats import FormatError
 from .decorating import decorated
@@ -45,7 +45,7 @@ class NamedFunctions:
 
     def __init__(self, blocks: Mapping[str, Callable[[], AbstractContextManager[Any]]]) -> None:
         self._blocks = blocks
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._count = 0
         self._replaced: list[_Replaced] = []
         self.called: set[str] = set()

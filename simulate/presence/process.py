@@ -11,6 +11,8 @@ from torch.optim.optimizer import _global_optimizer_pre_hooks as _hooks_of_steps
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
+from roundoff.locks import new_lock
+
 from .bystanders import watched
 from .torch_compile import EagerInside, is_compiling
 
@@ -68,7 +70,7 @@ class ProcessState:
         self._before_step = before_step
         self._hook: RemovableHandle | None = None
         self._stance = EagerInside(is_inside)
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._count = 0
         self._flags = _Flags()  # type: ignore[no-untyped-call]
         self._plain = threading.Thread.start

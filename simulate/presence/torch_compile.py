@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
-import threading
+from contextlib import suppress
 from functools import cache, update_wrapper
+from importlib import import_module
 from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from torch._C._dynamo import eval_frame
+
+from roundoff.locks import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,6 +29,18 @@ def _dynamo() -> Any:
     from torch._dynamo import eval_frame  # noqa: PLC0415  it takes seconds
 
     return eval_frame
+
+
+def _wait_for_imports() -> None:
+    """Waits while another thread imports dynamo: in a forked child, every import of it would wait forever."""
+    for name in (_DYNAMO.rpartition(".")[0], _DYNAMO):
+        if name in sys.modules:
+            with suppress(ImportError):
+                import_module(name)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_wait_for_imports)
 
 
 def is_compiling() -> bool:
@@ -100,7 +116,7 @@ class EagerInside:
     def __init__(self, is_inside: Callable[[], bool]) -> None:
         self._is_inside = is_inside
         self._import = _Import(self._imported)
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._dynamo: Any = None
         self._stance: Any = None
 

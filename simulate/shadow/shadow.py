@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _disable_current_modes
+
+from roundoff.locks import new_lock
 
 from ...formats import FormatError
 from ..watching.watcher import Place, Watcher
@@ -84,7 +85,7 @@ class Shadow(Watcher):
         self._tallies: dict[Place, ErrorTally] = {}
         self._unfollowed: dict[str, str] = {}
         self._float64_program = False
-        self._lock = threading.RLock()
+        self._lock = new_lock()
 
     def before(self, call: Call) -> _Begun | None:
         """Looks at an operation that is about to run, while the operands it overwrites hold their old values."""

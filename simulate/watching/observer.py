@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from roundoff.locks import new_lock
+
 from ...formats import Rounding
 from ..presence.user_code import here
 from .absorption import Additions, additions
@@ -34,7 +36,7 @@ class Observer(Watcher):
         self._found = Births()
         self._births = DeviceBirths()
         self._stopped = StoppedSums()
-        self._lock = threading.Lock()  # threads may share a simulation, and the counting loops do without Python's
+        self._lock = new_lock()  # threads may share a simulation, and the counting loops do without Python's
 
     def before(self, call: Call) -> Additions | None:
         """Looks at operands before an in-place operation overwrites them."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from roundoff.errors import RoundoffError
+from roundoff.locks import cached_property
 
 from ..errors import SweepError
 from .documents import read_cost_model
@@ -102,7 +102,7 @@ class SearchGoal(BaseModel):
             raise ValueError("for: cheapest needs formats: those that a part may get, such as [e5m10, e4m3]")
         return self
 
-    @functools.cached_property
+    @cached_property
     def model(self) -> CostModel | None:
         """The model whose figures count; None where ``by`` is no model."""
         return _model(self.by)

@@ -8,12 +8,14 @@ program; the generator ends where it ends eagerly.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from threading import RLock, get_ident
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 from unittest.mock import patch
 
 import torch
 from torch.fx.node import map_arg
+
+from roundoff.locks import new_lock
 
 from ....formats import FormatError
 from ...shadow.widening import left_to_chance
@@ -54,7 +56,7 @@ def _mask(like: torch.Tensor, p: float, generator: None = None) -> torch.Tensor:
     return like.new_empty_strided(like.shape, like.stride()).bernoulli_(p, generator=generator)
 
 
-_one_at_a_time = RLock()
+_one_at_a_time = new_lock()
 
 
 @contextmanager
