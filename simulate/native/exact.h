@@ -81,7 +81,7 @@ inline bool add(Row& row, const IValue& value) {
   if (!value.isTensor() || !value.toTensor().defined()) return false;
   const at::Tensor& x = value.toTensor();
   const auto& impl = *x.unsafeGetTensorImpl();
-  if (values::type_of(impl) != at::kFloat || !impl.is_contiguous() || !impl.numel() || !impl.data()) return false;
+  if (values::type_of(impl) != at::kFloat || !values::lies_in_order(impl) || !impl.numel() || !impl.data()) return false;
   if (impl.is_wrapped_number() || !is_of_torch(impl)) return false;
   row.tensors[place] = &impl;
   if (!row.model || (row.model->dim() == 0 && impl.dim())) row.model = &x;

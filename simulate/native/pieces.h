@@ -26,7 +26,8 @@ inline const at::Tensor* model_of(const IValue* given, size_t count) {
     if (number_of(given[i], &number)) continue;
     if (!given[i].isTensor() || !given[i].toTensor().defined()) return nullptr;
     const at::Tensor& x = given[i].toTensor();
-    if (x.numel() < fewest || !x.is_contiguous() || !values::is_carrier(x.scalar_type())) return nullptr;
+    if (x.numel() < fewest || !values::is_carrier(x.scalar_type())) return nullptr;
+    if (!values::lies_in_order(*x.unsafeGetTensorImpl())) return nullptr;
     if (!model) model = &x;
     if (x.scalar_type() != model->scalar_type() || !x.sizes().equals(model->sizes())) return nullptr;
     // Memory that overlaps elsewhere than element by element is PyTorch's to judge.

@@ -26,11 +26,19 @@ inline at::Tensor unwritten_like(const at::Tensor& x) {
   return at::_ops::empty_like::call(x, std::nullopt, std::nullopt, std::nullopt, std::nullopt, std::nullopt);
 }
 
-// A tensor to write to, laid out as PyTorch lays out the result of an operation on `x` alone: axes along which there is one
-// number have the strides that they have in any contiguous tensor, whatever theirs are in `x`.
+// A tensor to write to, laid out as PyTorch lays out the result of an operation on a contiguous `x` alone: an axis of length
+// one has the stride that it has in new memory, whatever its stride in `x`.
 inline at::Tensor unwritten_result(const at::Tensor& x) {
-  auto laid = x.is_contiguous() ? at::MemoryFormat::Contiguous : at::MemoryFormat::Preserve;
+  auto laid = at::MemoryFormat::Contiguous;
   return at::_ops::empty_like::call(x, std::nullopt, std::nullopt, std::nullopt, std::nullopt, laid);
+}
+
+// Whether axes of length one, too, have the strides of new memory. Others keep theirs where a number takes part.
+inline bool lies_in_order(const c10::TensorImpl& x) {
+  int64_t step = 1;
+  for (int64_t axis = x.dim() - 1; axis >= 0; step *= x.size(axis--))
+    if (x.stride(axis) != step) return false;
+  return true;
 }
 
 // Calls `each` with every tensor of a value, until it returns false.

@@ -109,4 +109,4 @@ for _device in ("CPU", "CUDA"):
     torch.library.impl("roundoff::exactly", _device, _exactly)
     torch.library.impl("roundoff::sqrt", _device, _sqrt)
 torch.library.register_fake("roundoff::exactly", _laid_out)
-torch.library.register_fake("roundoff::sqrt", unwritten_like)
+torch.library.register_fake("roundoff::sqrt", lambda x: unwritten_like(FormulaCall("root", (x,)).layout()))

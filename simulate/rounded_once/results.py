@@ -91,7 +91,7 @@ class FormulaCall(NamedTuple):
     def layout(self) -> torch.Tensor:
         """A tensor of the shape, dtype, strides and device of the result; raises what PyTorch raises."""
         first, *others = [x for x in self.tensors if x.dim()] or self.tensors
-        alike = first.dtype in CARRIERS and is_dense(first)
+        alike = first.dtype in CARRIERS and is_dense(first) and _keeps_its_strides(first)
         for x in others:
             alike = alike and x.shape == first.shape and x.stride() == first.stride()
             alike = alike and x.dtype is first.dtype and x.device == first.device
@@ -116,6 +116,17 @@ class FormulaCall(NamedTuple):
         if isinstance(self.factor, float) and self.factor < 0:
             combined = torch.rsub if number else torch.sub  # which PyTorch refuses where one is boolean
         return combined(a, x) if number else combined(x, a)
+
+
+def _keeps_its_strides(x: torch.Tensor) -> bool:
+    """Whether results have the strides of ``x`` in any case. PyTorch may give axes of length one other strides."""
+    if 1 not in x.shape and 0 not in x.shape:
+        return True
+    step, steps = 1, []
+    for length in reversed(x.shape):
+        steps.append(step)
+        step *= length
+    return step > 0 and x.stride() == tuple(reversed(steps))
 
 
 def result(call: FormulaCall, ways: Ways, draw: Draw, target: torch.Tensor | None = None) -> Any:
