@@ -22,10 +22,10 @@ from .errors import SweepError
 from .folder.directory import SweepDirectory
 from .folder.leases import Lease, Leases
 from .language.plan import plan_text
-from .programs.run import run_program
+from .programs.run import NoMetricError, run_program
 from .subjects.program import Program
 from .subjects.program_keys import ProgramConfig
-from .sweep import run_sweep
+from .sweep import check_metric, run_sweep
 from .watcher import tracked
 from .workers.local import LocalProcesses
 from .workers.pool import Event
@@ -191,7 +191,9 @@ def _run_one(plan: Plan, run: Run, store: SweepDirectory, watcher: SweepWatcher,
     except RoundoffError as error:
         store.record_failure(run, str(error))
         failures.append(str(error).partition("\n")[0])
-        watcher.event(Event("failed", run, reason=str(error)), "failed", None)
+        event = Event("failed", run, reason=str(error), ends_sweep=isinstance(error, NoMetricError))
+        watcher.event(event, "failed", None)
+        check_metric(event, map(store.state, plan.runs))
     else:
         reason = result["crash"]["reason"] if result["crash"] else ""
         watcher.event(Event("ended", run, reason=reason), result["status"], result["return"])

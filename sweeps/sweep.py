@@ -11,6 +11,7 @@ from roundoff.files import directory_lock, make_directory, make_directory_inside
 
 from ..agents import check_run
 from ..agents.config import TrainConfig
+from .errors import SweepError
 from .folder.directory import SweepDirectory
 from .folder.leases import Leases
 from .subjects.program_keys import ProgramConfig
@@ -18,7 +19,7 @@ from .watcher import tracked
 from .workers.pool import Event, execute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -78,7 +79,8 @@ def run_sweep(
 
     Raises:
         MissingExtraError: the tracker that it is to log to is not installed.
-        SweepError: the folder is something else; or no worker can be started; or that tracker cannot be used.
+        SweepError: the folder is something else; or no worker can be started; or that tracker cannot be used; or the
+            first run of a program gives no metric.
         RunError: the module of a task is not allowed, or its environment is none to train in; or this machine, on
             which workers are to run, has no such device as a run to do asks for.
         FileError: it cannot be written.
@@ -120,8 +122,21 @@ def run_sweep(
                     leases.forget(event.run.id)
                 states[event.run.id] = store.state(event.run) if known.kind in ("ended", "failed") else "waiting"
                 watcher.event(known, states[event.run.id], score)
+                check_metric(event, states.values())
     ended = list(states.values())
     return Summary(ended.count("done"), ended.count("crashed"), ended.count("failed"))
+
+
+def check_metric(event: Event, states: Iterable[str]) -> None:
+    """Ends a sweep whose first run has shown that no run of its program gives the metric.
+
+    Raises:
+        SweepError: it has, and no other run has ended otherwise.
+    """
+    if event.ends_sweep and not {"done", "crashed"} & {*states}:
+        raise SweepError(
+            "no other run is started, since all would fail so; edit the program, and start the sweep again"
+        )
 
 
 def _as_known(event: Event, store: SweepDirectory) -> tuple[Event, float | None]:
@@ -186,6 +201,7 @@ def _jobs(
 ) -> list[tuple[Run, Path]]:
     """The runs to do, with their folders, freed of what earlier tries have left."""
     todo = [run for run in plan.runs if states[run.id] not in ("done", "crashed") and not store.damage(run)]
+    todo.sort(key=lambda run: states[run.id] == "failed")  # last: the first failure may end the sweep
     jobs = [(run, store.run_path(run)) for run in todo]
     for run, path in jobs:
         if path.is_symlink():

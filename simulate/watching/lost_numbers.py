@@ -7,11 +7,13 @@ tells such ends from all others: of users' programs, of algorithms of libraries,
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, final
-from weakref import WeakSet
+from weakref import WeakMethod, ref
 
 import numpy as np
 import torch
+from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from roundoff.errors import RoundoffError
@@ -30,37 +32,49 @@ OTHER_REASONS = (RoundoffError, *OutOfMemory)
 
 @final
 class SteppedOptimizers:
-    """The optimizers of PyTorch that make a step within the block, as long as the program keeps them."""
+    """The optimizers of PyTorch that make a step within the block: those that exist, and those that ended last.
+
+    The optimizers of a function end with it. Their parameters are kept until another optimizer makes a step.
+    """
 
     def __init__(self) -> None:
-        self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
+        self._groups: dict[ref[torch.optim.Optimizer], tuple[str, list[dict[str, Any]]]] = {}
+        self._ended: list[tuple[str, list[dict[str, Any]]]] = []
         self._hook: RemovableHandle | None = None
+        own = WeakMethod(self._end)  # a callback must not keep the parameters
+        self._on_end = lambda optimizer: (end := own()) and end(optimizer)
 
     def __enter__(self) -> Self:
         self._hook = register_optimizer_step_post_hook(self._note)
         return self
 
     def _note(self, optimizer: torch.optim.Optimizer, _args: object, _kwargs: object) -> None:
-        self._optimizers.add(optimizer)
+        self._groups[ref(optimizer, self._on_end)] = type(optimizer).__name__, optimizer.param_groups
+        self._ended.clear()
+
+    def _end(self, optimizer: ref[torch.optim.Optimizer]) -> None:
+        self._ended.append(self._groups.pop(optimizer))
 
     def __exit__(self, *_: object) -> None:
         if self._hook is not None:
             self._hook.remove()
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """What they change, by names such as ``0 of Adam, of shape (3, 4)``."""
+        """The parameters by names such as ``0 of Adam, of shape (3, 4)``; ``Adam 2`` is the second optimizer."""
         return {
-            f"{i} of {type(optimizer).__name__}, of shape {tuple(x.shape)}": x
-            for optimizer in self._optimizers
-            for i, x in enumerate(x for group in optimizer.param_groups for x in group["params"])
+            f"{i} of {name}{f' {number}' if number > 1 else ''}, of shape {tuple(x.shape)}": x
+            for number, (name, groups) in enumerate((*self._ended, *self._groups.values()), 1)
+            for i, x in enumerate(x for group in groups for x in group["params"])
+            if not is_lazy(x)
         }
 
 
 def damaged_weight(weights: Mapping[str, torch.Tensor]) -> str | None:
-    """The name of the first of the weights in which a number is not finite; None if all are."""
+    """The name of the first tensor that holds NaN or infinity; None if all values are finite, or cannot be read."""
     for name, tensor in weights.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor.detach()).all()):
-            return name
+        with suppress(RuntimeError):  # a tensor on the meta device has no values
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor.detach()).all()):
+                return name
     return None
 
 

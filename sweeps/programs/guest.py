@@ -19,7 +19,7 @@ from roundoff.runs.metric import Metric
 
 from ...agents import Stopped, StopRequest, stopping_on_sigterm
 from ..user_code import described
-from .run import config_of, run_program
+from .run import NoMetricError, config_of, run_program
 
 if TYPE_CHECKING:
     from ...agents import Progress
@@ -35,7 +35,8 @@ def be_run(program: Program, order: dict[str, Any], said: int, stop: int, parent
         program: of the run.
         order: ``config``, ``metric`` and ``directory`` of the run.
         said: a pipe to write to, JSON object by line: ``{"progress": {...}}``, and at the end ``{"event": ...}`` with
-            ``ended``, ``failed`` and a ``reason``, or ``stopped`` and whether it was ``saved``.
+            ``ended``, ``failed`` with a ``reason`` and whether it ``ends_sweep``, or ``stopped`` and whether it was
+            ``saved``.
         stop: a pipe; what comes asks the run to save and stop.
         parent: the process that forked this one, and with which it ends.
     """
@@ -64,7 +65,7 @@ def _outcome(program: Program, order: dict[str, Any], mouth: _Mouth, stop: StopR
     except FolderInUseError as error:
         return {"event": "in use", "reason": str(error)}
     except RoundoffError as error:
-        return {"event": "failed", "reason": str(error)}
+        return {"event": "failed", "reason": str(error), "ends_sweep": isinstance(error, NoMetricError)}
     except KeyboardInterrupt:
         if stop.made:
             raise

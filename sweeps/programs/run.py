@@ -20,7 +20,7 @@ from roundoff.runs.folder import RunDirectory
 from roundoff.runs.result import Crash, ProgramResult
 
 from ...agents import Numerics, Reporter, Stopped, StopRequest, Stopwatch, open_device
-from ...simulate import OutOfMemory, Simulation, SteppedOptimizers, lost_numbers
+from ...simulate import OutOfMemory, Simulation, SteppedOptimizers, damaged_weight, lost_numbers
 from ..errors import SweepError
 from ..subjects.program_keys import ARITHMETIC, ProgramConfig, ProgramKeys
 from ..user_code import described, traceback_of
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 
 class ProgramError(RoundoffError):
     """A program has failed: what it raised, in one line, and the program's own traceback below."""
+
+
+class NoMetricError(ProgramError):
+    """A program does not return its metric, whatever its settings."""
 
 
 def config_of(program: Program, values: Mapping[str, Any]) -> ProgramConfig:
@@ -148,6 +152,7 @@ def _outcome(
             if returned is None and recorder.last is not None:
                 returned = {metric.name: recorder.last}
             values = _values(config.program, metric, returned)
+            lost = _lost_at_the_end(metric, values, recorder, stepped)
         except ProgramStopped:
             raise Stopped(recorder.step) from None
         except (FileError, SweepError):  # a setting that its flags cannot have is no crash
@@ -161,9 +166,20 @@ def _outcome(
             if metric.error == "crash":
                 return {}, told
             raise ProgramError(f"{told}\n{traceback_of(error)}") from error
-    if metric.name not in values:
-        return values, f"{metric.name} is not finite"
-    return values, next(iter(recorder.not_finite.values()), "")
+    return {name: value for name, value in values.items() if math.isfinite(value)}, lost
+
+
+def _lost_at_the_end(
+    metric: Metric, values: Mapping[str, float], recorder: ProgramRecorder, stepped: SteppedOptimizers
+) -> str:
+    """The reason why a program that has returned its metric has crashed; empty if it has not."""
+    if not math.isfinite(values[metric.name]):
+        return f"{metric.name} is not finite"
+    returned = [f"{name} is {value}" for name, value in values.items() if not math.isfinite(value)]
+    if reasons := [*recorder.not_finite.values(), *returned]:
+        return reasons[0]
+    damaged = damaged_weight(stepped.weights())
+    return "" if damaged is None else f"the weights {damaged} are not finite at the end"
 
 
 def _lost_numbers(
@@ -200,11 +216,16 @@ def surroundings(threads: int) -> Iterator[None]:
 
 
 def _values(program: Program, metric: Metric, returned: Any) -> dict[str, float]:
-    """The finite numbers that a program has returned, by name.
+    """The numbers that a program has returned, by name.
 
     Raises:
-        ProgramError: it is none, or the metric is not among them.
+        NoMetricError: it is none, or the metric is not among them.
     """
+    logs = f"roundoff.log(step, {metric.name}=value)"
+    if returned is None:
+        raise NoMetricError(
+            f"{program.text} returns nothing, and has not logged {metric.name}: return it, or add {logs}"
+        )
     try:
         if not isinstance(returned, Mapping):
             found = {metric.name: number(f"what {program.text} returns", returned)}
@@ -214,10 +235,10 @@ def _values(program: Program, metric: Metric, returned: Any) -> dict[str, float]
                 for name, one in returned.items()
             }
     except TypeError as error:
-        raise ProgramError(f"{error}; return a number, or a mapping from names to numbers") from error
+        raise NoMetricError(f"{error}; return a number, or a mapping from names to numbers, or add {logs}") from error
     if metric.name not in found:
-        raise ProgramError(
+        raise NoMetricError(
             f"{program.text} returns {', '.join(found) or 'an empty mapping'}; the metric is {metric.name}: say which"
             " of them counts with metric: NAME"
         )
-    return {name: value for name, value in found.items() if math.isfinite(value)}
+    return found

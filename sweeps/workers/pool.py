@@ -43,12 +43,14 @@ class Event:
         progress: how far it is (``progress``): ``step``, ``return`` of the last evaluation or None, ``rate``
             (environment steps per second), ``loss_scale`` or None.
         reason: why it failed, or has to wait.
+        ends_sweep: Whether all other runs would fail for the same reason.
     """
 
     kind: Literal["started", "progress", "elsewhere", "ended", "failed"]
     run: Run
     progress: dict[str, Any] | None = None
     reason: str = ""
+    ends_sweep: bool = False
 
 
 class Worker(Protocol):
@@ -300,7 +302,8 @@ class _Pool:
             if message["event"] == "elsewhere":  # another sweep was faster, or its holder still works in the folder
                 self._tries[run.id] -= 1
                 self._waiting.append([run])
-            yield Event(message["event"], run, reason=message.get("reason", ""))
+            ends_sweep = message.get("ends_sweep", False)
+            yield Event(message["event"], run, reason=message.get("reason", ""), ends_sweep=ends_sweep)
 
     def _bury(self, slot: _Slot) -> Iterator[Event]:
         self._slots.remove(slot)

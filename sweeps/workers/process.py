@@ -263,7 +263,8 @@ class _HeldRun:
         elif told["event"] == "in use":
             self.end(FolderInUseError(told["reason"]))
         elif told["event"] == "failed":
-            self.end(RoundoffError(told["reason"]))
+            self.give_back()
+            _send(self._events, **told | {"run": self._id})
         elif told["event"] == "stopped":
             self.end(Stopped(told["step"], saved=told["saved"]))
         else:

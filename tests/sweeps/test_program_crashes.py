@@ -3,9 +3,11 @@
 import json
 
 import pytest
+from each import each
 from forked import ForkedWorkers
 
-from roundoff.sweeps import plan_file, run_sweep
+from roundoff.sweeps import SweepError, plan_file, run_sweep
+from roundoff.sweeps.from_python import sweep
 from roundoff.sweeps.programs.run import ProgramError, run_program
 
 PROGRAM = """
@@ -94,6 +96,52 @@ def memory():
     raise MemoryError
 
 
+def trained(rate, layer=None):
+    layer = layer or torch.nn.Linear(2, 1)
+    descend = torch.optim.Adam(layer.parameters(), lr=rate)
+    layer(torch.ones(1, 2)).sum().backward()
+    descend.step()
+    return descend
+
+
+def beside():
+    return {"score": 1.0, "loss": overflow() - overflow(), "largest": 2.0}
+
+
+def left():
+    optimizer = trained(math.inf)
+    return 1.0
+
+
+def left_by_helper():
+    trained(math.inf)
+    return {"score": 1.0}
+
+
+def left_by_the_first_of_two():
+    optimizers = trained(math.inf), trained(0.1)
+    return 1.0
+
+
+def dropped():
+    for rate in (math.inf, 0.1):
+        trained(rate)
+    return 1.0
+
+
+def unknown():
+    torch.optim.SGD(torch.nn.LazyLinear(1).parameters()).step()
+    return 1.0
+
+
+def prints(x: int = 0):
+    print("score", 1.0)
+
+
+def names_another(x: int = 0):
+    return {"loss": 1.0} if x != 2 else 1.0
+
+
 def returned(x: int = 0):
     if x:
         raise KeyError("best")
@@ -134,6 +182,63 @@ def test_whoever_raises_after_a_number_that_is_not_finite_has_crashed(folder, fu
     assert result["status"] == "crashed"
     assert found in result["crash"]["reason"]
     assert then in result["crash"]["reason"]
+
+
+def test_a_finite_metric_is_a_crash_where_another_result_or_the_weights_are_not_finite(folder):
+    def ends(function, number_format, reason):
+        made = plan(folder, function, f"base: {{format: {number_format}}}")
+        result = run_program(made.runs[0].config, made.metric, folder / f"{function}-{number_format}")
+        assert (result["status"], result["return"]) == (("crashed", 0.0) if reason else ("done", 1.0))
+        assert result["crash"] is None if not reason else reason in result["crash"]["reason"]
+        assert result["values"]["score"] == 1.0
+
+    reasons = {
+        "beside": "loss is nan",
+        "left": "the weights 0 of Adam, of shape (1, 2) are not finite at the end",
+        "left_by_helper": "the weights 0 of Adam, of shape (1, 2) are not finite at the end",
+        "left_by_the_first_of_two": "of shape (1, 2) are not finite at the end",
+        "dropped": "",
+        "unknown": "",
+    }
+    each(
+        ("function", "number_format", "reason"),
+        [
+            (function, number_format, reason)
+            for function, reason in reasons.items()
+            for number_format in (("fp32", "e5m10") if function != "beside" else ("e5m10",))
+        ],
+    )(ends)()
+
+
+def test_a_sweep_ends_with_its_first_run_if_the_program_gives_no_metric(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+
+    def ends(function, message):
+        made = plan(folder, function, "metric: score\ngrid: {x: [0, 1, 2, 3]}")
+        out, ended = folder / function, []
+
+        class Watcher:
+            begin = notice = lambda *_: None
+            event = lambda _, event, *__: ended.append((event.kind, event.reason))  # noqa: E731
+
+        with pytest.raises(SweepError, match="no other run is started"):
+            run_sweep(made, out, executor=ForkedWorkers(1), watcher=Watcher())
+        assert [kind for kind, _ in ended if kind != "progress"] == ["started", "failed"]
+        assert message in ended[-1][1]
+        with pytest.raises(SweepError, match="no other run is started"):
+            sweep(f"crashes_{folder.name}.py:{function}", {"x": range(3)}, metric="score", out=out / "here")
+
+    each(
+        ("function", "message"),
+        [("prints", "add roundoff.log(step, score=value)"), ("names_another", "the metric is score")],
+    )(ends)()
+    made = plan(folder, "names_another", "metric: score\ngrid: {x: [2, 0, 1]}")
+
+    class Watcher:
+        begin = notice = event = lambda *_: None
+
+    summary = run_sweep(made, folder / "later", executor=ForkedWorkers(1), watcher=Watcher())
+    assert (summary.done, summary.failed) == (1, 2)
 
 
 @pytest.mark.parametrize("function", ["recovered", "broken", "memory"])
