@@ -325,8 +325,10 @@ def _percent(share: float) -> str:
 def said_of(config: Mapping[str, Any]) -> list[str]:
     """The remarks on a run by the keys of a config from a file, which is not validated, and of which nothing is opened.
 
-    Nothing for what cannot be understood.
+    Nothing for what cannot be understood, and for users' programs, whose keys have other meanings.
     """
+    if "program" in config:
+        return []
     from roundoff.errors import RoundoffError  # noqa: PLC0415  only reports need it
 
     try:

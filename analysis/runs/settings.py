@@ -63,8 +63,8 @@ def as_columns(configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def flat(config: dict[str, Any]) -> dict[str, Any]:
     """A config whose values are numbers, truth values or text; what stands under ``actors`` is a key each."""
-    fixes, actors = config.get("fixes"), config.get("actors")
-    if isinstance(actors, dict) and not is_program(config):
+    fixes, actors = (None, None) if is_program(config) else (config.get("fixes"), config.get("actors"))
+    if isinstance(actors, dict):
         rest = {key: value for key, value in config.items() if key != "actors"}
         config = rest | {f"actors.{key}": value for key, value in actors.items()}
     return {key: _text(value) for key, value in config.items()} | (

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import roundoff
-from roundoff.agents import TrainConfig, recursions
+from roundoff.agents import FIXES, TrainConfig, recursions
 from roundoff.agents.algorithms.policy_gradient import _summed_backwards
 from roundoff.agents.algorithms.value_learner import projected
 from roundoff.agents.config.recursions import remarks, said_of
 from roundoff.agents.optimizers.decisions import add_product
 from roundoff.analysis.reports.writing import report
+from roundoff.analysis.runs.settings import flat
 from roundoff.cli import app
 from roundoff.formats import FloatFormat
 from roundoff.formats.tools.recursions import least_change, reach, stop
@@ -214,6 +215,14 @@ def test_a_rounding_that_rounds_nothing_is_named():
     stored = {"compensations": {"format": "e5m2", "rounding": "stochastic"}}
     assert not any("no bit" in one for one in remarks(TrainConfig(format="e5m3", storage=stored)))
     assert said_of({"no": "config"}) == []
+
+
+def test_nothing_is_said_of_users_programs():
+    config = {"format": "e4m3", "task": "cartpole_swingup", "seed": 0, "discount": 0.99, "tau": 0.005, "lr": 1e-4}
+    assert len(said_of(config)) > 2
+    assert said_of(config | {"program": "fit.py:train"}) == []
+    assert flat({"fixes": [*FIXES]})["fixes"] == "all"
+    assert flat({"fixes": [*FIXES], "program": "fit.py:train"})["fixes"] == " ".join(FIXES)
 
 
 def test_a_dry_run_a_run_and_a_report_say_it_once(tmp_path):
