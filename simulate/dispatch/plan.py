@@ -23,7 +23,7 @@ from ..policy.policy import Policy
 from ..policy.rules import OPTIMIZER_STEP, Granularity, Islands, Role, Scalars, Whole
 from ..rounded_once import operations as exact_operations
 from ..rounded_once.conversions import conversion
-from ..rounded_once.format_kernels import of_the_format
+from ..rounded_once.format_kernels import Adapted, compares_with_results, of_the_format
 from ..watching.last_read import LastRead, noting
 from ..watching.metrics import ChangedMeasures, reading
 from ..watching.watcher import Place
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
     from ..rounded_once.carrier_rounding import CarrierRounding
+    from ..rounded_once.format_kernels import Rounder
     from ..rounded_once.operators import DrawAt
     from ..watching.integers import Integers
 
@@ -138,6 +139,7 @@ class OperationPlan:
         module: str,
         draw: DrawAt,
         *,
+        stored: Rounder,
         changes: ChangedMeasures | None = None,
         integers: Integers | None = None,
         readers: Callable[[], Sequence[LastRead]] = tuple,
@@ -147,7 +149,7 @@ class OperationPlan:
     ) -> None:
         self.is_island = is_island
         self.outcome = OperationOutcome()
-        notes = changes, integers, readers
+        notes = changes, integers, readers, stored
         self._decide(policy, operation, role, module, draw, notes, fast_products, narrow_products)
         self.__class__ = _DecidedPlan  # noqa: PLE0237  what has slots has a class, too
 
@@ -158,11 +160,11 @@ class OperationPlan:
         role: str,
         module: str,
         draw: DrawAt,
-        notes: tuple[ChangedMeasures | None, Integers | None, Callable[[], Sequence[LastRead]]],
+        notes: tuple[ChangedMeasures | None, Integers | None, Callable[[], Sequence[LastRead]], Rounder],
         fast_products: bool,
         narrow_products: bool,
     ) -> None:
-        changes, integers, readers = notes
+        changes, integers, readers, stored = notes
         name = _name(operation)
         self.operation = cast("OpOverload | None", operation)  # those of functions never run themselves
         self.name, self.role, self.module = name, role, module
@@ -210,7 +212,7 @@ class OperationPlan:
         self._compute_exactly(operation, draw)
         if a.accumulate is not None and not self.accumulate:
             self._count_sums(operation)
-        self._look_at_numbers(operation, integers)
+        self._look_at_numbers(policy, operation, integers, stored)
         self.kernel = noting(self.kernel or operation, name, readers)
         self._prepare(policy, operation, narrow_products=narrow_products)
 
@@ -243,11 +245,16 @@ class OperationPlan:
         auxiliary = (*self.outputs.auxiliary, *self.counts.auxiliary)
         self.outputs = self.outputs._replace(written=self.counts.written, auxiliary=auxiliary)
 
-    def _look_at_numbers(self, operation: OpOverload, integers: Integers | None) -> None:
-        """Adapts operations that name the dtype, and warns of integers that are made of rounded values."""
+    def _look_at_numbers(
+        self, policy: Policy, operation: OpOverload, integers: Integers | None, stored: Rounder
+    ) -> None:
+        """Adapts operations that have to know the format, and warns of integers that are made of rounded values."""
         assert self.kernel is not None
-        if self.rounds:
-            self.kernel = of_the_format(operation, self.kernel, self.arithmetic.format)
+        compares = policy.rounds_results and compares_with_results(operation)
+        # Results have been rounded in the forward pass, whatever a rule says of the backward pass.
+        a = policy.arithmetic("amax", self.module, Role.FORWARD)[0] if compares else self.arithmetic
+        if compares or self.rounds:
+            self.kernel = of_the_format(Adapted(operation, self.kernel, a.format, a.rounding, stored))
         if integers is not None:
             self.kernel = integers.asking(self.kernel, self.name, self.arithmetic.format)
 

@@ -93,6 +93,7 @@ class Runner:
         self._integers = None if self.whole is None else Integers(self.whole.__contains__, self.whole.__bool__)
         self._notes: dict[str, Any] = {"changes": self._changes, "integers": self._integers, "readers": readers}
         self.results = Results(draws, watchers, self._changes, self._integers)
+        self._notes["stored"] = self.results.stored
         self.plans: dict[Any, OperationPlan] = {}
         self._shortcut: Shortcut | None = None
         self._dtypes: dict[Any, list[torch.dtype | None]] = {}
@@ -172,7 +173,7 @@ class Runner:
         with self._lock:
             if plan not in self.plans:
                 where = plan.operation, plan.role, plan.module
-                notes = {"readers": self._notes["readers"]}
+                notes = {name: self._notes[name] for name in ("readers", "stored")}
                 self.plans[plan] = OperationPlan(_CARRIER, *where, self.results.draw_apart, **notes, is_island=True)
             return self.plans[plan]
 

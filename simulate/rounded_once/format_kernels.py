@@ -1,16 +1,25 @@
-"""Kernels of operations that take a fact from the dtype: in a simulation they take it from the format.
+"""Kernels that have to know the format of their results: to round what they return is not enough.
 
-PyTorch's own half-precision kernels round random values to the nearest, and keep them below the open end of a range.
+PyTorch's kernels and derivatives read ``numeric_limits``: the largest value, the neighbour of a value, the integers
+that a dtype counts, the open end of a range of random values. A kernel of the carrier would read float32's.
+
+Some derivatives look for the elements of an operand that are equal to the result: of maxima, minima, medians and
+largest norms. A result is of the format. An operand from outside of the simulation, such as an initial weight, is not,
+and nothing would be equal: the gradient would be NaN or zero. So these comparisons see operands as values of the
+format.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from ...formats import QtorchFormat, Rounding
+from ...formats.families.floats import FP32
 from ..aten.tables import plain_name
+from ..native.stand_ins import StandsFor, standing_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,26 +29,60 @@ if TYPE_CHECKING:
     from ...formats import Format
 
     Kernel = Callable[..., Any]
+    Rounder = Callable[[torch.Tensor, Format, Rounding], torch.Tensor]
+
+_aten = torch.ops.aten
+
+_COMPARING = (
+    "Amax", "Amin", "Aminmax", "Dist", "ForeachMax", "ForeachNorm", "IndexReduce", "LinalgVectorNorm", "Max", "Median",
+    "Min", "Nanmedian", "Norm", "Renorm", "ScatterReduce",
+)  # fmt: skip
+"""Operations whose derivatives compare, as autograd names them."""
 
 
-def of_the_format(operation: OpOverload, kernel: Kernel, fmt: Format) -> Kernel:
+class Adapted(NamedTuple):
+    """An operation to adapt, and the arithmetic of its results."""
+
+    operation: OpOverload
+    kernel: Kernel
+    """The kernel that computes it so far."""
+    format: Format
+    rounding: Rounding
+    rounded: Rounder
+    """Rounds a tensor, also while a program is traced."""
+
+    def operand(self, x: torch.Tensor) -> torch.Tensor:
+        """An operand as a value of the format; where results are rounded stochastically, to the nearest."""
+        mode = Rounding.NEAREST_EVEN if self.rounding is Rounding.STOCHASTIC else self.rounding
+        return x if self.format == FP32 else self.rounded(x, self.format, mode)
+
+
+def compares_with_results(operation: OpOverload) -> bool:
+    """Whether derivatives compare operands with results by the operation."""
+    return operation.overloadpacket in (
+        _aten.eq, _aten._cdist_backward, _aten._pdist_backward, _aten._segment_reduce_backward,  # noqa: SLF001  their names
+    )  # fmt: skip
+
+
+def of_the_format(adapted: Adapted) -> Kernel:
     """The kernel of an operation with the facts of the format in the place of the dtype's.
 
     Formats of qtorch have one way to round, and keep PyTorch's kernel.
     """
-    adapt = _ADAPTED.get(plain_name(operation.overloadpacket.__name__))
-    return kernel if adapt is None or isinstance(fmt, QtorchFormat) else adapt(kernel, fmt)
+    adapt = _ADAPTED.get(plain_name(adapted.operation.overloadpacket.__name__))
+    return adapted.kernel if adapt is None or isinstance(adapted.format, QtorchFormat) else adapt(adapted)
 
 
-def _below_end(kernel: Kernel, fmt: Format) -> Kernel:
+def _below_end(adapted: Adapted) -> Kernel:
     """Draws from a range without its upper end: values that rounding could take there become the neighbour inside.
 
     Rounding down gives the neighbour. The other draws are rounded in the policy's mode; all draws are, if no value of
     the format is in the range. Draws are finite.
     """
+    fmt = adapted.format
 
     def drawn_below_end(*args: Any, **kwargs: Any) -> torch.Tensor:
-        drawn: torch.Tensor = kernel(*args, **kwargs)
+        drawn: torch.Tensor = adapted.kernel(*args, **kwargs)
         # Only uniform_ has a tensor and numbers: (self, from, to).
         numbers = [x for x in args if isinstance(x, float)]
         low = kwargs.get("from", numbers[0] if numbers else 0.0)
@@ -54,23 +97,159 @@ def _below_end(kernel: Kernel, fmt: Format) -> Kernel:
     return drawn_below_end
 
 
-def _above_zero(kernel: Kernel, fmt: Format) -> Kernel:
+def _above_zero(adapted: Adapted) -> Kernel:
     """Draws values above zero: none is less than the smallest value of the format."""
-    smallest = fmt.smallest
+    smallest = adapted.format.smallest
     if smallest is None:
-        return kernel
+        return adapted.kernel
 
     def drawn_above_zero(*args: Any, **kwargs: Any) -> torch.Tensor:
-        drawn: torch.Tensor = kernel(*args, **kwargs)
+        drawn: torch.Tensor = adapted.kernel(*args, **kwargs)
         return drawn.clamp_(min=smallest)
 
     return drawn_above_zero
 
 
-_ADAPTED: dict[str, Callable[[Kernel, Format], Kernel]] = {
+def _between_zero_and_one(adapted: Adapted) -> Kernel:
+    return _below_end(adapted._replace(kernel=_above_zero(adapted)))
+
+
+def _integers_that_count(adapted: Adapted) -> Kernel:
+    """Draws integers up to the last one that the format has with all before it, if no other end is given."""
+    fmt, operation = adapted.format, adapted.operation
+    if fmt.eps is None or fmt.max is None:
+        return adapted.kernel
+    end = int(min(2 / fmt.eps, fmt.max)) + 1
+    to = {"default": "to", "out": "to_out"}.get(operation._overloadname)  # noqa: SLF001  its only name
+    up_to = getattr(operation.overloadpacket, to) if to else None
+
+    def drawn_integers(x: torch.Tensor, *numbers: Any, **kwargs: Any) -> torch.Tensor:
+        if x.is_floating_point() and up_to is not None:
+            return up_to(x, end, **kwargs)  # type: ignore[no-any-return]
+        if x.is_floating_point() and len(numbers) == 2 and numbers[1] is None:
+            numbers = (numbers[0], end)
+        return adapted.kernel(x, *numbers, **kwargs)  # type: ignore[no-any-return]
+
+    return drawn_integers
+
+
+def _finite(adapted: Adapted) -> Kernel:
+    """Replaces infinities by the format's largest and smallest value, and NaN by zero, if no other values are given."""
+
+    def finite(
+        x: torch.Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None, **out: Any
+    ) -> Any:
+        low, high = adapted.format.bounds(x.dtype.to_real()) or (None, None)
+        return adapted.kernel(x, nan, high if posinf is None else posinf, low if neginf is None else neginf, **out)
+
+    return finite
+
+
+def _neighbour(adapted: Adapted) -> Kernel:
+    """The next value of the format toward another; of NaN, NaN. Behind the largest comes what overflow gives."""
+    fmt, smallest = adapted.format, adapted.format.smallest
+    if not fmt.elementwise or smallest is None:
+        return adapted.kernel
+
+    def neighbour(x: torch.Tensor, toward: torch.Tensor, **out: Any) -> Any:
+        start, end = adapted.operand(x), adapted.operand(toward)
+        near = torch.nextafter(start, end)
+        up, down = (adapted.rounded(near, fmt, mode) for mode in (Rounding.UP, Rounding.DOWN))
+        found = torch.where(end > start, up, torch.where(end < start, down, near))
+        # Some formats have no subnormal values, and posits do not round to zero.
+        found = torch.where((start == 0) & (end != 0), torch.full_like(found, smallest).copysign(end), found)
+        found = torch.where((found == start) & (start.abs() == smallest) & (end != start), start * 0, found)
+        return adapted.kernel(x, toward, **out).copy_(found)
+
+    return neighbour
+
+
+def _sentinel(adapted: Adapted) -> Kernel:
+    """Makes a tensor of a Python number; if autograd makes one of the dtype's lowest number, it is within the format.
+
+    The derivative of ``logcumsumexp`` fills in this number where there is nothing to add, and subtracts from it. Half
+    of the format's lowest value leaves room for that: in some formats an overflow is NaN.
+    """
+
+    def sentinel(number: Any, **kwargs: Any) -> Any:
+        dtype = kwargs.get("dtype") or torch.get_default_dtype()
+        bounds = adapted.format.bounds(torch.float32 if dtype.itemsize == 2 else dtype)
+        lowest = dtype.is_floating_point and number == torch.finfo(dtype).min
+        if lowest and bounds and torch._C._current_autograd_node() is not None:  # noqa: SLF001  no other access
+            number = bounds[0] / 2
+        return adapted.kernel(number, **kwargs)
+
+    return standing_for(sentinel, StandsFor(asks=3))
+
+
+def _equal_as_rounded(adapted: Adapted) -> Kernel:
+    """Whether elements are equal; in a derivative that compares an operand with a result, as values of the format.
+
+    If nothing is equal along an axis that was reduced, the nearest elements are: where a scale is shared, or results
+    are rounded stochastically, an operand rounded by itself may differ from the result. NaN equals nothing.
+    """
+
+    def equal(x: Any, other: Any, **out: Any) -> Any:
+        node = torch._C._current_autograd_node()  # noqa: SLF001  no other access
+        if node is None or out or node.name().partition("Backward")[0] not in _COMPARING:
+            return adapted.kernel(x, other, **out)
+        if not all(value.is_floating_point() for value in (x, other) if isinstance(value, torch.Tensor)):
+            return adapted.kernel(x, other)
+        if not isinstance(other, torch.Tensor):
+            return adapted.kernel(adapted.operand(x), other)
+        x, other = adapted.operand(x), adapted.operand(other)
+        found = adapted.kernel(x, other)
+        operand, result = (x, other) if x.numel() >= other.numel() else (other, x)
+        sizes = (1,) * (operand.dim() - result.dim()) + tuple(result.shape)
+        reduced = [axis for axis, size in enumerate(sizes) if size < operand.shape[axis]]
+        if not reduced:
+            return found
+        distances = (operand - result).abs()
+        nearest = distances == distances.amin(reduced, keepdim=True)
+        return found | (nearest & ~found.any(reduced, keepdim=True))
+
+    return standing_for(equal, StandsFor(asks=2))
+
+
+def _of_largest_distances(adapted: Adapted) -> Kernel:
+    """The gradient of distances; its kernel compares the largest differences with distances that are not rounded."""
+
+    def gradient(*args: Any, **out: Any) -> Any:
+        *operands, p, distances = args
+        if p == math.inf:
+            pairs = len(operands) == 3  # a gradient, and two sets of points
+            distances = _aten._cdist_forward(*operands[1:], p, None) if pairs else _aten._pdist_forward(operands[1], p)  # noqa: SLF001
+        return adapted.kernel(*operands, p, distances, **out)
+
+    return gradient
+
+
+def _of_segments(adapted: Adapted) -> Kernel:
+    """The gradient of reductions of segments; its kernel compares operands with the largest or smallest of them."""
+
+    def gradient(grad: torch.Tensor, output: torch.Tensor, data: torch.Tensor, reduce: str, **options: Any) -> Any:
+        if reduce in ("max", "min"):
+            data = adapted.operand(data)
+            output = _aten.segment_reduce(data, reduce, unsafe=True, **options)
+        return adapted.kernel(grad, output, data, reduce, **options)
+
+    return gradient
+
+
+_ADAPTED: dict[str, Callable[[Adapted], Kernel]] = {
     "rand": _below_end,
     "rand_like": _below_end,
     "uniform": _below_end,
     "exponential": _above_zero,
+    "_standard_gamma": _above_zero,
+    "_sample_dirichlet": _between_zero_and_one,
+    "random": _integers_that_count,
+    "nan_to_num": _finite,
+    "nextafter": _neighbour,
+    "scalar_tensor": _sentinel,
+    "eq": _equal_as_rounded,
+    "_cdist_backward": _of_largest_distances,
+    "_pdist_backward": _of_largest_distances,
+    "_segment_reduce_backward": _of_segments,
 }
 """Operations, without ``_`` behind."""

@@ -98,7 +98,8 @@ def _asking(kernel: Callable[..., Any], name: str, told: Callable[[], Sequence[L
             _tell(told, name, "a number that is not finite" if found else None)
         return answer
 
-    if not isinstance(kernel, torch._ops.OpOverload):  # noqa: SLF001  its only name
+    meaning = meaning_of(kernel)
+    if not isinstance(kernel, torch._ops.OpOverload) and not (meaning and meaning.asks):  # noqa: SLF001  its only name
         return ask
     return standing_for(ask, StandsFor(asks=2 if name in _COMPARING else 1))
 

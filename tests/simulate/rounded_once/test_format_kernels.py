@@ -2,12 +2,13 @@
 
 import math
 
+import pytest
 import torch
 from comparing import same_bits
 from each import each
 
 import roundoff
-from roundoff import simulate
+from roundoff import Policy, Rule, simulate
 from roundoff.formats import Rounding
 
 NATIVE = {"e8m7": torch.bfloat16, "e5m10": torch.float16}
@@ -137,3 +138,225 @@ def test_compiled_steps_draw_as_eager_ones(rounding):
             with simulation:
                 results.append(run(torch.ones(6)))
     assert same_bits(torch.stack(results[:40]), torch.stack(results[40:]))
+
+
+INFINITE = [math.inf, -math.inf, math.nan, 1.0]
+OF_ONE_SIZE = ("e5m7", "e4m3", "fp8_e4m3", "e2m1", "e4m3fnuz", "q3.4", "posit8", "e5m10", "e8m7")
+
+
+def both_carriers(name):
+    return (torch.float32, NATIVE[name]) if name in NATIVE else (torch.float32,)
+
+
+def test_nan_to_num_gives_the_largest_value_of_the_format():
+    @each("name", OF_ONE_SIZE)
+    def check(name):
+        fmt = roundoff.Format.parse(name)
+        if name in NATIVE:
+            assert torch.tensor(INFINITE, dtype=NATIVE[name]).nan_to_num().tolist() == [fmt.max, -fmt.max, 0, 1]
+        for dtype in both_carriers(name):
+            x, y, z = (torch.tensor(INFINITE, dtype=dtype) for _ in range(3))
+            with simulate(name):
+                assert x.nan_to_num().tolist() == [fmt.max, fmt.min, 0, 1]
+                x.nan_to_num_()
+                torch.nan_to_num(y, out=y)
+                given = z.nan_to_num(nan=0.3, posinf=1.3)
+            assert x.tolist() == y.tolist() == [fmt.max, fmt.min, 0, 1]
+            expected = roundoff.round(torch.tensor([1.3, 0.3]), name).tolist()
+            assert given.tolist() == [expected[0], fmt.min, expected[1], 1]
+
+    check()
+    with simulate("e5m3"):
+        assert torch.view_as_real(torch.tensor([complex(math.inf, math.nan)]).nan_to_num()).tolist() == [[61440, 0]]
+        assert torch.arange(3).nan_to_num().tolist() == [0, 1, 2]
+        compiled = roundoff.compile(lambda x: x.nan_to_num() * 0.5, simulate("e5m3"))
+        assert compiled(torch.tensor(INFINITE)).tolist() == [30720, -30720, 0, 0.5]
+
+
+@each("name", NATIVE)
+def test_nextafter_gives_the_native_neighbour(name):
+    x = torch.arange(1 << 16).to(torch.int16).view(NATIVE[name])
+    y = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))]
+    for toward in (y, torch.zeros(()).to(x), torch.full((), -math.inf).to(x), torch.full((), math.inf).to(x), x):
+        native = torch.nextafter(x, toward)
+        for dtype in both_carriers(name):
+            written = x.to(dtype)
+            with simulate(name):
+                assert same_bits(torch.nextafter(x.to(dtype), toward.to(dtype)), native.to(dtype))
+                assert same_bits(written.nextafter_(toward.to(dtype)), native.to(dtype))
+
+
+@each("name", ("e4m3", "fp8_e4m3", "e4m3_ftz", "q3.4", "posit8", "lns8_3"))
+def test_nextafter_steps_through_all_values(name):
+    values = roundoff.Format.parse(name).values().float()
+    with simulate(name):
+        assert same_bits(torch.nextafter(values[:-1], values[-1]) + 0, values[1:])
+        assert same_bits(torch.nextafter(values[1:], values[0]) + 0, values[:-1])
+        between = torch.nextafter(torch.tensor([1.01]), torch.tensor([1.02]))  # both are 1
+    assert between == 1
+
+
+@each("name", NATIVE)
+def test_random_integers_are_the_native_ones(name):
+    for dtype in both_carriers(name):
+        torch.manual_seed(0)
+        native = torch.empty(COUNT, dtype=NATIVE[name]).random_()
+        torch.manual_seed(0)
+        with simulate(name):
+            drawn = torch.empty(COUNT, dtype=dtype).random_()
+            assert torch.empty(COUNT, dtype=dtype).random_(3, None).max() == native.max()
+            assert torch.empty(COUNT, dtype=dtype).random_(5).max() == 4
+            assert torch.empty(COUNT, dtype=torch.int64).random_().max() > 1 << 24
+        assert torch.equal(drawn.float(), native.float())
+    with simulate("e4m3"):
+        assert torch.empty(COUNT).random_().max() == 16
+    with simulate("q3.4"):
+        assert torch.empty(COUNT).random_().max() == 7
+
+
+def test_draws_of_gamma_and_dirichlet_stay_between_their_ends():
+    for name in ("e5m10", "e4m3"):
+        with simulate(name):
+            gamma = torch._standard_gamma(torch.full((COUNT,), 1e-2))  # distributions call these
+            parts = torch._sample_dirichlet(torch.full((COUNT, 2), 1e-2))
+        assert gamma.min() > 0
+        assert 0 < parts.min() <= parts.max() < 1
+
+
+def gradient(function, x, name=None, **how):
+    x = x.clone().requires_grad_()
+    if name is None:
+        function(x).sum().backward()
+    else:
+        with simulate(name, **how):
+            function(x).sum().backward()
+    return x.grad
+
+
+def test_the_sentinel_of_logcumsumexp_is_within_the_format():
+    torch.manual_seed(0)
+    x = torch.randn(48).mul(8).round().div(4)
+    signs = torch.randn(48).sign()
+
+    def loss(x):
+        return x.logcumsumexp(0) * signs.to(x.dtype)
+
+    for name, dtype in NATIVE.items():
+        native = gradient(loss, x.to(dtype)).float()
+        with simulate(name, observe=True) as simulation:
+            found = gradient(loss, x)
+        assert (found - native).abs().max() <= 0.02 * native.abs().max()  # sums inside are in float32
+        assert simulation.report().birth is None
+    exact = gradient(loss, x)
+    for name in ("fp8_e4m3", "float8_e4m3fnuz", "float8_e5m2fnuz", "e5m2", "e4m3"):
+        found = gradient(loss, x, name)
+        assert found.isfinite().all()
+        assert torch.cosine_similarity(found, exact, 0) > 0.75
+    with simulate("e5m2"):  # the program's own number is data
+        assert torch.where(x > 0, x, torch.finfo(x.dtype).min).min() == -math.inf
+
+
+INDEX = torch.tensor([[0, 1, 2, 0, 1, 2, 0, 0]]).expand(4, 8)
+COMPARING = {
+    "max": lambda w: w.max(), "min": lambda w: w.min(), "amax": lambda w: w.amax(1), "amin": lambda w: w.amin((0, 1)),
+    "aminmax": lambda w: sum(w.aminmax(dim=0)), "aminmax of all": lambda w: sum(w.aminmax()),
+    "max of an axis": lambda w: w.max(1).values, "median": lambda w: w.median(), "nanmedian": lambda w: w.nanmedian(),
+    "median of an axis": lambda w: w.median(1).values, "kthvalue": lambda w: w.kthvalue(2).values,
+    "norm": lambda w: w.norm(math.inf), "vector_norm": lambda w: torch.linalg.vector_norm(w, math.inf, dim=1),
+    "smallest": lambda w: torch.linalg.vector_norm(w, -math.inf), "dist": lambda w: torch.dist(w, 0 * w, math.inf),
+    "scatter_reduce": lambda w: torch.zeros_like(w).scatter_reduce(1, INDEX, w, "amax", include_self=False),
+    "scatter_reduce of self": lambda w: w.scatter_reduce(1, INDEX, w, "amin"),
+    "clamp": lambda w: w.clamp(-0.5, 0.5),
+    "max_pool": lambda w: torch.nn.functional.max_pool1d(w[None], 2), "logsumexp": lambda w: w.logsumexp(1),
+    "foreach": lambda w: torch._foreach_max([w])[0], "renorm": lambda w: w.renorm(math.inf, 0, 0.5),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+def test_derivatives_see_operands_of_the_format():
+    """A program in the real format has weights of the format."""
+    torch.manual_seed(0)
+    weights = torch.randn(4, 8)
+    weights[:, 3] = weights[:, 5] * (1 + 1e-5)  # equal where they are rounded
+
+    @each(("name", "function"), [(name, function) for name in NATIVE for function in COMPARING])
+    def natively(name, function):
+        f = COMPARING[function]
+        native = gradient(f, weights.to(NATIVE[name])).float()
+        assert native.any()
+        tolerance = 2**-6 if function in ("logsumexp", "renorm") else 0
+        torch.testing.assert_close(gradient(f, weights, name), native, rtol=tolerance, atol=tolerance)
+
+    natively()
+
+
+NOT_NATIVE = {
+    "index_reduce": lambda w: torch.zeros_like(w).index_reduce(0, torch.tensor([0, 0, 1, 1]), w, "amax"),
+    "segment_reduce": lambda w: torch.segment_reduce(w[0], "max", lengths=torch.tensor([3, 5])),
+    "cummax": lambda w: w.cummax(1).values, "mode": lambda w: w.mode().values,
+    "cdist": lambda w: torch.cdist(w[:, :4], w[:, 4:], p=math.inf), "pdist": lambda w: torch.pdist(w, math.inf),
+}  # fmt: skip
+PER_ELEMENT = ("index_reduce", "scatter_reduce", "scatter_reduce of self")  # which find nothing near a result
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+def test_derivatives_find_an_operand_in_any_arithmetic():
+    torch.manual_seed(0)
+    weights = torch.randn(4, 8)
+    settings = [
+        ("e4m3", {}), ("e4m3", {"rounding": "down"}), ("e8m7", {"granularity": "primitive"}), ("posit8", {}),
+        ("e4m3", {"rounding": "stochastic"}), ("mxfp4", {}), ("mxfp8_e4m3", {}), ("int8", {}), ("nf4", {}),
+    ]  # fmt: skip
+
+    @each(("how", "function"), [(how, name) for how in settings for name in COMPARING | NOT_NATIVE])
+    def check(how, function):
+        name, options = how
+        shared = not roundoff.Format.parse(name).elementwise or options.get("rounding") == "stochastic"
+        if shared and function in PER_ELEMENT:
+            return
+        found = gradient((COMPARING | NOT_NATIVE)[function], weights, name, **options)
+        assert found.isfinite().all()
+        assert found.any()
+
+    check()
+
+
+def test_derivatives_compare_with_what_the_forward_pass_rounded():
+    """Whatever a policy does in the backward pass, which may see float16 tensors, or be compiled."""
+    weights = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+    forward = Policy("fp32").with_rules(Rule(role="forward", format="e5m2"))
+    for function in COMPARING.values():
+        found = gradient(function, weights, forward)
+        assert found.isfinite().all()
+        assert found.any()
+        half = gradient(function, weights.half(), "e5m2")
+        assert half.isfinite().all()
+        assert half.any()
+
+    def step(x):
+        y = x.detach().requires_grad_()
+        (y.amax(1).sum() + y.max() + torch.linalg.vector_norm(y, math.inf)).backward()
+        return y.grad
+
+    with simulate("e5m2"):
+        eager = step(weights)
+    assert same_bits(roundoff.compile(step, simulate("e5m2"))(weights), eager)
+
+
+def test_a_program_of_ones_own_compares_what_it_has():
+    class Compare(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            ctx.save_for_backward(x, y)
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, grad):
+            x, y = ctx.saved_tensors
+            return (x == y).to(grad.dtype), None
+
+    x = torch.tensor([0.1], requires_grad=True)
+    with simulate("e5m2"):
+        assert not (x == roundoff.round(x.detach(), "e5m2")).any()
+        Compare.apply(x, roundoff.round(x.detach(), "e5m2")).sum().backward()
+    assert x.grad == 0
