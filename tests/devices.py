@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from roundoff.formats.base import family, memory
 from roundoff.formats.base.family import Family
-from roundoff.simulate.aten.storages import Storages
+from roundoff.simulate.marks.table import Marks
 
 CUDA = torch.device("cuda", 0)
 
@@ -35,7 +35,7 @@ FACTORS_ON_CPU = {"_foreach_addcmul", "_foreach_addcmul_", "_foreach_addcdiv", "
 """Operations that refuse factors in a tensor on the device."""
 
 _Tensor = torch.Tensor
-_marked = Storages()  # of all tests: what a program keeps for later ones is still a stand-in there
+_marked = Marks()  # of all tests: what a program keeps for later ones is still a stand-in there
 
 
 class Waited(AssertionError):
@@ -45,7 +45,7 @@ class Waited(AssertionError):
 def is_stand_in(x):
     """Whether a tensor is one."""
     try:
-        return x in _marked
+        return bool(_marked.of(x))
     except (RuntimeError, NotImplementedError):  # no storage
         return False
 
@@ -94,7 +94,7 @@ class StandIns(TorchDispatchMode):
             self._check(func, name, args, kwargs, others)
         result = self._run(func, args, kwargs)
         for x in _tensors_in((result,)) if there else ():
-            _marked.add(x)
+            _marked.add(x, 1)
         return result
 
     def _run(self, func, args, kwargs):

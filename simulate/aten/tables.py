@@ -115,6 +115,9 @@ WITHOUT_NUMBERS = EMPTY | ZEROING | {
 }  # fmt: skip
 """Operations whose results hold no numbers yet, or exact zeros."""
 
+BLANK = WITHOUT_NUMBERS | {_aten.ones, _aten.ones_like, _aten.new_ones}
+"""Operations that make memory for a program to fill, such as a buffer that NumPy writes inputs to."""
+
 UNMARKED_WRITES = {
     _aten.native_batch_norm: (3, 4),
     _aten.cudnn_batch_norm: (3, 4),

@@ -256,7 +256,7 @@ class OperationPlan:
         if compares or self.rounds:
             self.kernel = of_the_format(Adapted(operation, self.kernel, a.format, a.rounding, stored))
         if integers is not None:
-            self.kernel = integers.asking(self.kernel, self.name, self.arithmetic.format)
+            self.kernel = integers.warning(self.kernel, self.name, self.arithmetic.format)
 
     def _prepare(self, policy: Policy, operation: OpOverload, *, narrow_products: bool) -> None:
         """Finds out what must be done before the operation runs."""

@@ -17,15 +17,24 @@ from ..aten.collectives import settle
 from ..aten.sums import are_floats
 from ..aten.tables import LAYER_KERNELS
 from ..aten.tf32 import in_float32, is_on_gpu
+from ..marks.table import Marks
 from ..native.library import computed, hold_thread
-from ..native.plain import NOTED, OF_MULTIPLIED, OF_NOISE, OF_WEIGHTS, WHOLE, Notes
-from ..native.shortcut import Marking, Shortcut
+from ..native.plain import Notes
+from ..native.shortcut import Shortcut
 from ..numbers.host_numbers import recognized
 from ..operands.rounding import Operands
 from ..operands.weights import draws
 from ..policy.policy import Policy
+from ..policy.rules import Role
 from ..presence.entering import this_thread
-from ..watching.integers import ALWAYS_NOTED, NOTED_OF_COUNTS, Integers, counted, say_if_absorbed
+from ..watching.integers import (
+    ALWAYS_NOTED,
+    NOTED_OF_COUNTS,
+    Integers,
+    count_before_addition,
+    warn_if_absorbed,
+    warn_if_beyond,
+)
 from ..watching.metrics import ChangedMeasures, is_measure
 from ..watching.watcher import NO_OPERANDS, Call, Watcher
 from .narrow_tensors import NARROW, NarrowCall
@@ -85,12 +94,13 @@ class Runner:
         self._policy, self._draws = policy, draws
         self._products: dict[str, Any] = {"fast_products": fast_products, "narrow_products": narrow_products}
         self._leaves_moves = leave_moves
-        self.operands = Operands(policy)
+        self._marks = Marks()
+        self.operands = Operands(policy, self._marks)
         self.watchers = list(watchers)
         self._sees_roundings = any(watcher.sees_roundings for watcher in watchers)
-        self.whole = WholeNumbers.under(policy)
-        self._changes = ChangedMeasures.in_formats(policy.formats()) if policy.rounds_results else None
-        self._integers = None if self.whole is None else Integers(self.whole.__contains__, self.whole.__bool__)
+        self.whole = WholeNumbers.under(policy, self._marks)
+        self._changes = ChangedMeasures.in_formats(policy.formats(), self._marks) if policy.rounds_results else None
+        self._integers = None if self.whole is None else Integers(self.whole.__contains__, self._marks)
         self._notes: dict[str, Any] = {"changes": self._changes, "integers": self._integers, "readers": readers}
         self.results = Results(draws, watchers, self._changes, self._integers)
         self._notes["stored"] = self.results.stored
@@ -113,25 +123,13 @@ class Runner:
         always, of_counts = (
             (ALWAYS_NOTED, NOTED_OF_COUNTS) if integers is not None else (frozenset[str](), frozenset[str]())
         )
-        marks: list[tuple[Marking, int]] = [
-            (of, kind) for of, kind in ((integers, NOTED), (whole, WHOLE)) if of is not None
-        ]
-        follows = self.operands.follows
-        if follows:
-            marks += [(of, OF_NOISE if sure is None else OF_WEIGHTS[sure]) for of, sure in self.operands.marked()]
-            marks += zip(self.operands.multiplied(), OF_MULTIPLIED, strict=True)
         with self._lock:
             of_singles = None if self._changes is None else is_measure
-            notes = Notes(whole is not None, of_singles, always, of_counts, follows, draws)
+            notes = Notes(whole is not None, of_singles, always, of_counts, self.operands.follows, draws)
             arithmetic = self._policy, *self._products.values()
-            self._shortcut = Shortcut.of(
-                self._mode, notes, arithmetic, marks, self._draws, follows=places is not None, changed=self._changes
-            )
+            self._shortcut = Shortcut.of(self._mode, notes, arithmetic, self._draws, follows=places is not None)
             if self._shortcut is not None:
-                if follows:
-                    self.operands.ask(self._shortcut.remembers)
-                if whole is not None:
-                    whole.ask(partial(self._shortcut.remembers, 3))
+                self._marks.move_to(self._shortcut)
                 if places is not None:
                     places.be_followed(self._shortcut)
                 for plan in self.plans.values():
@@ -273,10 +271,12 @@ class Runner:
         if self.whole is not None and plan.counts is not None and (whole or plan.counts.writes):
             self.whole.note(plan.counts, args, kwargs, result, whole=whole)
             plan.outcome.left_whole += whole
+            if whole and plan.rounds and plan.role != Role.OPTIMIZER:
+                warn_if_beyond(result, plan.arithmetic.format)
         if (plan.rounds or self._sees_roundings) and not (whole or (moved and self._leaves_moves)):
             self.results.round(plan, args, kwargs, result, call, _spared(plan, narrow, result))
             if counted_before is not None:
-                say_if_absorbed(counted_before, args, result, plan.arithmetic.format)
+                warn_if_absorbed(counted_before, args, result, plan.arithmetic.format)
         if self.operands.follows:
             self.operands.note(plan, *given, result)
         if call is not None:
@@ -308,7 +308,7 @@ class Runner:
         """What may be a count, before the operation adds to it."""
         if whole or self.whole is None or plan.counts is None or not plan.counts.adds or self.results.writer:
             return None
-        return counted(plan.name, args)
+        return count_before_addition(plan.name, args)
 
     def _computed(
         self,

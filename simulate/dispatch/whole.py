@@ -15,19 +15,20 @@ import torch
 from ...formats.base.memory import is_traced, is_virtual
 from ...formats.families.floats import FP32
 from ..aten.outputs import outputs, writes_of
-from ..aten.storages import Storages
 from ..aten.tables import plain_name
 from ..aten.whole_numbers import AUXILIARY, MAKING, STEPS, making_of
+from ..marks.table import Mark
 from ..policy.rules import Whole
 from ..presence.entering import this_thread
 from ..watching.integers import NOTED, computes_gradients
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch._ops import OpOverload
 
     from ..aten.whole_numbers import MakesWholeNumbers
+    from ..marks.table import Marks
     from ..policy.policy import Policy
 
 _CARRIERS = (torch.float32, torch.float64)
@@ -65,44 +66,40 @@ class WholeNumberUse(NamedTuple):
 
 @final
 class WholeNumbers:
-    """Remembers which memory holds whole numbers."""
+    """Remembers which memory holds integers.
 
-    def __init__(self) -> None:
-        self._marked = Storages()
+    Args:
+        marks: Table of marks of the simulation.
+    """
+
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
 
     @staticmethod
-    def under(policy: Policy) -> WholeNumbers | None:
-        """Makes one for a simulation with this policy; None if no whole numbers are rounded, or all are to be."""
+    def under(policy: Policy, marks: Marks) -> WholeNumbers | None:
+        """Makes one for a simulation with this policy; None if it rounds no integers, or all of them."""
         rules = [rule for rule in policy.rules if rule.format is not None and not rule.about_operands]
         rounds = policy.format != FP32 or any(rule.matches_operation(name) for rule in rules for name in MAKING)
-        return WholeNumbers() if rounds and policy.whole == Whole.EXACT else None
+        return WholeNumbers(marks) if rounds and policy.whole == Whole.EXACT else None
 
     def __contains__(self, x: torch.Tensor) -> bool:
         """Whether a floating-point tensor is marked and holds only integers now: never one that requires a gradient."""
-        if x not in self._marked or x.dtype not in _CARRIERS or x.requires_grad:
+        if not self._marks.of(x) & Mark.INTEGERS or x.dtype not in _CARRIERS or x.requires_grad:
             return False
         if holds_integers(x):
             return True
-        self._marked.remove(x)
+        self._marks.remove(x, Mark.INTEGERS)
         return False
 
     def __bool__(self) -> bool:
-        return bool(self._marked)
-
-    def tell(self, told: Callable[[int, bool], None]) -> None:
-        """Has ``told`` called with the address of memory that is marked (and True), or no longer (and False)."""
-        self._marked.tell(told)
-
-    def ask(self, others: Callable[[int], bool]) -> None:
-        """Has ``others`` asked, too, whether what lies at an address is marked; they are told what is no longer."""
-        self._marked.ask(others)
+        return self._marks.may_have(Mark.INTEGERS)
 
     def mark(self, x: torch.Tensor, *, whole: bool = True) -> None:
-        """Notes that the memory of ``x`` holds whole numbers alone, or that it does not."""
+        """Notes that the memory of ``x`` holds only integers, or that it does not."""
         if not whole:
-            self._marked.remove(x)
-        elif x.dtype in _CARRIERS and x not in self._marked:
-            self._marked.add(x)
+            self._marks.remove(x, Mark.INTEGERS)
+        elif x.dtype in _CARRIERS:
+            self._marks.add(x, Mark.INTEGERS)
 
     def are_made(self, counts: WholeNumberUse | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether a call of an operation makes whole numbers, to be asked before it runs."""
@@ -126,7 +123,7 @@ class WholeNumbers:
             for x in _tensors(result):
                 self.mark(x)
             return
-        for position, name in counts.writes if whole or self._marked else ():
+        for position, name in counts.writes if whole or self else ():
             written = args[position] if position < len(args) else kwargs.get(name)
             for x in _tensors(written):
                 if not whole:
@@ -138,7 +135,7 @@ class WholeNumbers:
         """Marks the counts of steps that an optimizer keeps in tensors."""
         for state in optimizer.state.values():
             step = state.get("step") if isinstance(state, dict) else None
-            if isinstance(step, torch.Tensor) and step not in self._marked:
+            if isinstance(step, torch.Tensor):
                 self.mark(step)
 
 

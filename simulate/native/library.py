@@ -93,7 +93,7 @@ class Description(ctypes.Structure):
         ("multiplications", _NUMBER), ("operands", _MASK), ("single_operand", LoopAddresses),
         ("twofold_operand", LoopAddresses), ("exact", ExactArithmetic), ("draws", _NUMBER), ("converts", _NUMBER),
         ("pieces", _NUMBER), ("following", _NUMBER), ("parameters", _NUMBER), ("made", _MASK),
-        ("changed", _MASK), ("products", SeenProducts),
+        ("changed", _MASK), ("blank", _NUMBER), ("products", SeenProducts),
     )  # fmt: skip
 
 
@@ -125,9 +125,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "here": (_I, [_P]),
     "take_counts": (None, [_P, ctypes.POINTER(Counts)]),
     "take_seen": (_I, [_P, _I]),
-    "mark": (None, [_P, _I, _P, _I]),
-    "change": (None, [_P, _P, _I]),
-    "remembers": (_I, [_P, _I, _P]),
+    "marks": (_I, [_P, _P]),
+    "set_marks": (None, [_P, _P, _I, _I]),
     "hold_simulation": (None, [_P, _I]),
     "hold_thread": (None, [_I]),
     "suspendable": (None, [_I]),

@@ -1,11 +1,12 @@
-// What is remembered of the memory of tensors where rules are about operands of some role: which of it was computed
-// inside, and whether an operation leaves the weights that are known as they are; see operands/weights.py.
+// The table of marks on the memory of tensors, see marks/table.py; and whether an operation leaves the marks of weights as
+// they are, see operands/weights.py.
 
 #pragma once
 
 #include <ATen/core/TensorBase.h>
 #include <c10/core/StorageImpl.h>
 
+#include <atomic>
 #include <mutex>
 #include <unordered_map>
 
@@ -14,10 +15,10 @@
 
 namespace memory {
 
-// Marks on memory, as in plain.py: of weights, by how sure it is that they are; of random numbers; of what forward products
-// have multiplied, and what of it with a weight.
+// Bits of the table, as in marks/table.py.
 enum Mark : int64_t {
-  kParameter = 4, kLeaf = 8, kBuffer = 16, kPerhaps = 32, kNoise = 64, kActivation = 128, kWeighted = 256,
+  kIntegers = 1, kParameter = 4, kLeaf = 8, kBuffer = 16, kPerhaps = 32, kNoise = 64, kActivation = 128, kWeighted = 256,
+  kComputedInside = 512, kMeasure = 4096,
 };
 constexpr int64_t weights = kParameter | kLeaf | kBuffer | kPerhaps;
 
@@ -29,31 +30,57 @@ enum Following : int64_t {
   kWeights,         // and what it makes of weights
 };
 
-// Pieces of memory, remembered without keeping them alive. What is dead keeps its address until it is forgotten.
+// Bits by storage. A weak reference keeps the address of a dead storage from being given to another one.
 template <class Lock>
-class Storages {
+class Marks {
  public:
-  void add(const c10::TensorImpl& x) {
-    if (!x.has_storage()) return;
-    const c10::Storage& storage = x.storage();
-    std::lock_guard<Lock> guard(lock_);
-    auto [place, is_new] = known_.try_emplace(storage.unsafeGetStorageImpl());
-    if (!is_new) return;
-    place->second = storage.getWeakStorageImpl();
-    if (known_.size() <= purge_at_) return;
-    std::erase_if(known_, [](const auto& one) { return one.second->expired(); });
-    purge_at_ = 2 * known_.size() + purge_every;
+  int64_t of(const c10::TensorImpl& x) const {
+    if (!used_.load(std::memory_order_relaxed) || !x.has_storage()) return 0;
+    return of(x.unsafe_storage().unsafeGetStorageImpl());
   }
 
-  bool has(const void* storage) const {
+  int64_t of(const c10::StorageImpl* storage) const {
     std::lock_guard<Lock> guard(lock_);
-    return known_.contains(static_cast<const c10::StorageImpl*>(storage));
+    auto found = marked_.find(storage);
+    return found == marked_.end() ? 0 : found->second.bits;
   }
+
+  void add(const c10::TensorImpl& x, int64_t bits) {
+    if (x.has_storage()) set(x.unsafe_storage().unsafeGetStorageImpl(), bits, 0);
+  }
+
+  // Sets some bits of a storage, which is alive, and clears others.
+  void set(c10::StorageImpl* storage, int64_t on, int64_t off) {
+    std::lock_guard<Lock> guard(lock_);
+    auto found = marked_.find(storage);
+    if (found != marked_.end()) {
+      found->second.bits = (found->second.bits | on) & ~off;
+    } else if (on) {
+      c10::raw::weak_intrusive_ptr::incref(storage);
+      marked_.emplace(storage, Marked{on, Weak::reclaim(storage)});
+      if (marked_.size() > purge_at_) purge();
+    }
+    used_.fetch_or(on, std::memory_order_relaxed);
+  }
+
+  // Whether some memory may have one of these bits.
+  bool may_have(int64_t bits) const { return used_.load(std::memory_order_relaxed) & bits; }
 
  private:
+  using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;
+  struct Marked {
+    int64_t bits;
+    Weak kept;
+  };
+  void purge() {
+    std::erase_if(marked_, [](const auto& one) { return one.second.kept.expired(); });
+    purge_at_ = 2 * marked_.size() + purge_every;
+  }
+
   static constexpr size_t purge_every = 1 << 12;
-  std::unordered_map<const c10::StorageImpl*, std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>>> known_;
+  std::unordered_map<const c10::StorageImpl*, Marked> marked_;
   size_t purge_at_ = purge_every;
+  std::atomic<int64_t> used_{0};
   mutable Lock lock_;
 };
 

@@ -20,7 +20,9 @@ from ..aten import products
 from ..aten.contracted_axes import has_blocks, is_operand
 from ..aten.outputs import writes_of
 from ..aten.schemas import argument_names, schema_of
+from ..aten.tables import BLANK
 from ..aten.whole_numbers import numbers_given
+from ..marks.table import Mark
 from .library import NAMESPACES, Description, ExactArithmetic, LoopAddresses
 from .loops import CARRIERS
 from .seen_products import ROLES, seen_products
@@ -45,14 +47,6 @@ _PIECES = {
     _aten.sqrt.default: 2,
 }
 """Elementwise operations that may be run piece by piece: 1: in place, 2: by the variant with ``out``."""
-WHOLE, NOTED = 1, 2
-"""Marks on memory: that it holds whole numbers; that it is noted what was made of it."""
-OF_WEIGHTS = (4, 8, 16, 32)
-"""Marks on the memory of weights: parameters, other leaves, buffers, and what may be one."""
-OF_NOISE = 64
-"""The mark on that of random numbers."""
-OF_MULTIPLIED = (128, 256)
-"""Marks on the memory of what forward products have multiplied, and of what they have multiplied with a weight."""
 _IN_PYTHON, _ROUNDED = 1, 2
 """What is done with parameters that an operation sees rounded; see ``memory.h``."""
 _INSIDE, _UNLESS_GRADIENT, _WEIGHTS = 1, 2, 3
@@ -122,7 +116,7 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Descri
     counted = seen_rounded(plan) if alone or of_parameters else []
     counts = plan.counts if notes.whole else None
     heeds = bool(counts and (counts.making or counts.writes or counts.noted))
-    noted = NOTED * bool(plan.rounds and plan.counts and plan.counts.noted)
+    noted = (Mark.CHANGED | Mark.ANGLES) * bool(plan.rounds and plan.counts and plan.counts.noted)
     made = Description(
         single=rounding[torch.float32] or LoopAddresses(),
         twofold=rounding[torch.float64] or LoopAddresses(),
@@ -131,8 +125,8 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Descri
         written=_mask(position for position, _ in outputs.written),
         dtypes=_mask(i for i, argument in enumerate(arguments) if argument.name in ("dtype", "out_dtype")),
         data=-1 if data is None else data,
-        heeds=WHOLE * heeds + noted,
-        heeds_in_gradients=WHOLE * bool(counts and counts.writes) + noted,
+        heeds=Mark.INTEGERS * heeds | noted,
+        heeds_in_gradients=Mark.INTEGERS * bool(counts and counts.writes) | noted,
         makes_whole=0 if makes is None else 1 + makes[1],
         numbers_given=_mask(makes[0]) if makes else 0,
         overwrites=_mask(position for position, _ in plan.counts.writes) if makes else 0,
@@ -161,6 +155,7 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Descri
         made.parameters = about * (_ROUNDED if of_parameters else _IN_PYTHON)
         made.made = _mask(i for i, views in enumerate(outputs.viewing or (False,) * len(_returns(plan))) if not views)
         made.changed = _mask(position for position, _ in writes_of(plan.operation))
+        made.blank = plan.operation.overloadpacket in BLANK
     if meaning.exact is not None:
         exact = meaning.exact
         made.exact = ExactArithmetic(exact.form, exact.of_lists, exact.in_place, ctypes.addressof(exact.ways))

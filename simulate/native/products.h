@@ -67,12 +67,6 @@ inline bool is_number(const IValue& value) {
   return values::is_defined(x) && values::is_carrier(values::type_of(*x));
 }
 
-// What is remembered of the operands of forward products, beside the marks of Python.
-template <class Lock>
-struct Remembered {
-  memory::Storages<Lock> activations, weighted;
-};
-
 // A tensor that is multiplied: how sure it is a weight (the lower, the surer; 4: it is data), and whether autograd has it
 // as a parameter itself.
 struct Known {
@@ -91,32 +85,31 @@ inline bool look_at(const c10::TensorImpl& x, int64_t marks, Known* known) {
   return true;
 }
 
-// Finds out what the operands of a call are; false if that is left to Python. `marks_of`: the marks on a tensor's memory;
-// `is_inside`: whether it was computed inside, as far as it is known here; `notes_weights`: whether it is noted what is
+// Finds out what the operands of a call are; false if that is left to Python. `notes_weights`: whether it is noted what is
 // made of weights.
-template <class Lock, class Marks, class Inside>
-bool tell(const Description& how, const Remembered<Lock>& remembered, const IValue* given, size_t count, Marks marks_of,
-          Inside is_inside, bool notes_weights, Call* call) {
+template <class Lock>
+bool tell(const Description& how, const memory::Marks<Lock>& marks, const IValue* given, size_t count, bool notes_weights,
+          Call* call) {
   call->backward = how.in_backward && !at::GradMode::is_enabled();
   Known known[most_arguments];
-  auto storage_of = [&](size_t i) { return given[i].unsafeToTensorImpl()->unsafe_storage().unsafeGetStorageImpl(); };
+  auto marks_of = [&](const c10::TensorImpl& x) { return marks.of(x); };
   int64_t data = 0, noise = 0, floats = 0;
   for (size_t i = 0; i < count; ++i) {
     if (!is_number(given[i])) continue;
     const auto& x = *given[i].unsafeToTensorImpl();
-    int64_t marks = marks_of(x);
+    int64_t bits = marks_of(x);
     if (call->backward) {
       if (!has(how.multiplied, i)) continue;
-      if (marks & memory::kActivation || remembered.activations.has(storage_of(i))) {
+      if (bits & memory::kActivation) {
         call->role[i] = kActivation;
         continue;
       }
     }
-    if (!look_at(x, marks, &known[i])) return false;
+    if (!look_at(x, bits, &known[i])) return false;
     if (!x.dim()) continue;
     ++floats;
     data += known[i].sure == 4;
-    noise += known[i].sure == 4 && marks & memory::kNoise;
+    noise += known[i].sure == 4 && bits & memory::kNoise;
   }
   // Of weights alone, or of random numbers alone, it is noted what the product is.
   if (!call->backward && notes_weights && (!data || noise == floats)) return false;
@@ -126,7 +119,7 @@ bool tell(const Description& how, const Remembered<Lock>& remembered, const IVal
       if (!has(how.multiplied, i) || !is_number(given[i])) continue;
       const auto& x = *given[i].unsafeToTensorImpl();
       if (call->role[i] == kActivation) {
-        weighted = weighted || marks_of(x) & memory::kWeighted || remembered.weighted.has(storage_of(i));
+        weighted = weighted || marks_of(x) & memory::kWeighted;
       } else if (known[i].sure < 4) {
         call->role[i] = kWeight;
         weights = true;
@@ -160,19 +153,19 @@ bool tell(const Description& how, const Remembered<Lock>& remembered, const IVal
   call->product = weights ? kOutput : kNoProduct;
   if (weights || !how.about_weights) return true;
   for (size_t i = 0; i < count; ++i)  // a rule about weights may have missed one that came from outside
-    if (has(how.multiplied, i) && given[i].isTensor() && !is_inside(storage_of(i))) return false;
+    if (has(how.multiplied, i) && given[i].isTensor() && !(marks_of(*given[i].unsafeToTensorImpl()) & memory::kComputedInside))
+      return false;
   return true;
 }
 
 // Remembers what a forward product multiplies.
 template <class Lock>
-void remember(const Description& how, const Call& call, Remembered<Lock>& remembered, const IValue* given, size_t count) {
+void remember(const Description& how, const Call& call, memory::Marks<Lock>& marks, const IValue* given, size_t count) {
   if (!how.tells || call.backward) return;
   for (size_t i = 0; i < count; ++i) {
     if (call.role[i] != kActivation) continue;
-    const auto& x = *given[i].unsafeToTensorImpl();
-    remembered.activations.add(x);
-    if (call.product != kNoProduct) remembered.weighted.add(x);
+    int64_t weighted = call.product == kNoProduct ? 0 : memory::kWeighted;
+    marks.add(*given[i].unsafeToTensorImpl(), memory::kActivation | weighted);
   }
 }
 

@@ -70,7 +70,7 @@ struct Description {
   uint64_t written;      // arguments that are overwritten, and rounded
   uint64_t dtypes;       // arguments that choose a dtype: they must be left out, or be a carrier's
   int64_t data;          // the argument that must be a floating-point tensor, or a list that begins with one; or -1
-  int64_t heeds;         // marks that must not be on its arguments: 1: of whole numbers; 2: of those that are noted
+  int64_t heeds;         // marks that must not be on its arguments; see memory.h
   int64_t heeds_in_gradients;  // the same where autograd computes gradients, which count nothing
   int64_t counts;        // 1: adds a number, which must not be a whole one added to one number; 2: or in place
   // 1: it makes whole numbers where its `numbers_given` are whole; 2: where the one of them is, and is 0, 1 or -1, or the
@@ -105,7 +105,8 @@ struct Description {
   // Where rules are about operands of some role; see memory.h.
   int64_t following;
   int64_t parameters;  // what is done with those among its operands, which `operands` then is about
-  uint64_t made, changed;  // results and arguments that are noted as computed inside
+  uint64_t made, changed;  // results and arguments that it computes
+  int64_t blank;           // they are memory to be filled, and not noted as computed inside
   products::Description products;
 };
 
@@ -205,20 +206,8 @@ struct Simulation {
   std::vector<std::atomic<Plain*>> operations;     // where it does not follow
   std::unordered_map<uint64_t, Plain*> by_place;  // where it does
   std::atomic<bool> holds{false};  // nothing is plain for the time being
-  // Memory of which something is known, as in `heeds`: by Python, which tells when it is gone, or here, where it is kept in
-  // mind so that no other memory gets the address.
-  struct Marked {
-    int64_t told = 0, own = 0;
-    std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> kept;
-  };
-  std::unordered_map<const void*, Marked> marked;
-  std::atomic<size_t> marks{0};
-  size_t purge_at = 1 << 12;
+  memory::Marks<Lock> marks;
   mutable Lock lock;
-  std::unordered_set<const void*> changed;  // numbers that rounding has changed visibly, by their addresses
-  std::atomic<size_t> changes{0};
-  memory::Storages<Lock> inside;  // what was computed here, as far as that matters
-  products::Remembered<Lock> remembered;
 
   Simulation(std::shared_ptr<Descriptions> descriptions, uint64_t number, bool follows, uint64_t draws, uint64_t seed,
              size_t count)
@@ -262,60 +251,7 @@ struct Simulation {
     return operations[operation].compare_exchange_strong(begun, plain.get()) ? plain.release() : begun;
   }
 
-  int64_t marks_of(const c10::TensorImpl& x) const {
-    if (!marks.load(std::memory_order_relaxed) || !x.has_storage()) return 0;
-    std::lock_guard<Lock> guard(lock);
-    auto found = marked.find(x.unsafe_storage().unsafeGetStorageImpl());
-    return found == marked.end() ? 0 : found->second.told | found->second.own;
-  }
-
-  // Notes of memory that it holds whole numbers.
-  void mark_whole(const c10::TensorImpl& x) {
-    if (!x.has_storage()) return;
-    std::lock_guard<Lock> guard(lock);
-    Marked& marks_of = marked[x.unsafe_storage().unsafeGetStorageImpl()];
-    if ((marks_of.told | marks_of.own) & 1) return;
-    marks_of.own |= 1;
-    marks_of.kept = x.storage().getWeakStorageImpl();
-    if (marked.size() > purge_at) {
-      for (auto place = marked.begin(); place != marked.end();) {
-        Marked& one = place->second;
-        if (one.kept && one.kept->expired()) one.own = 0;
-        place = one.told | one.own ? std::next(place) : marked.erase(place);
-      }
-      purge_at = 2 * marked.size() + (1 << 12);
-    }
-    marks = marked.size();
-  }
-
-  // Python tells a mark, or that it is gone, whoever has noted it.
-  void tell_mark(int64_t kind, const void* memory, bool on) {
-    std::lock_guard<Lock> guard(lock);
-    Marked& marks_of = marked[memory];
-    marks_of.told = on ? marks_of.told | kind : marks_of.told & ~kind;
-    if (!on) marks_of.own &= ~kind;
-    if (!(marks_of.told | marks_of.own)) marked.erase(memory);
-    marks = marked.size();
-  }
-
-  void tell_change(const void* number, bool on) {
-    std::lock_guard<Lock> guard(lock);
-    if (on) changed.insert(number);
-    else changed.erase(number);
-    changes = changed.size();
-  }
-
-  bool has_changed(const c10::TensorImpl& x) const {
-    if (!changes.load(std::memory_order_relaxed) || x.numel() != 1) return false;
-    std::lock_guard<Lock> guard(lock);
-    return changed.contains(x.data());
-  }
-
-  bool is_whole(const void* memory) const {
-    std::lock_guard<Lock> guard(lock);
-    auto found = marked.find(memory);
-    return found != marked.end() && (found->second.told | found->second.own) & 1;
-  }
+  bool has_changed(const c10::TensorImpl& x) const { return x.numel() == 1 && marks.may_have(memory::kMeasure) && marks.of(x) & memory::kMeasure; }
 };
 
 std::vector<c10::OperatorHandle> operators;  // those with a kernel here
@@ -419,7 +355,7 @@ bool suits(const c10::TensorImpl* x, const Description& how, const Simulation& s
       return false;
   }
   if (!how.heeds) return true;
-  int64_t marks = simulation.marks_of(*x) & how.heeds;
+  int64_t marks = simulation.marks.of(*x) & how.heeds;
   return !marks || (!(marks & how.heeds_in_gradients) && computes_gradients());
 }
 
@@ -529,7 +465,7 @@ bool counts_up(const IValue* given, const Description& how, const Simulation& si
   if (!how.counts_up || !given[0].isTensor()) return false;
   const auto* x = given[0].unsafeToTensorImpl();
   if (!is_defined(x) || !is_plain(*x) || x->requires_grad()) return false;
-  if (!is_carrier(type_of(*x)) || !(simulation.marks_of(*x) & 1)) return false;
+  if (!is_carrier(type_of(*x)) || !(simulation.marks.of(*x) & memory::kIntegers)) return false;
   if (!number_of(given[1], &number) || !is_whole(number) || !holds_integers(*x)) return false;
   return number_of(given[2], &factor) && factor == 1 && torch::autograd::get_current_graph_task_id() == -1;
 }
@@ -626,10 +562,7 @@ bool finds_exact(const Description& how, const IValue* given, size_t count, exac
 bool sees_products(const products::Description& how, const Simulation& simulation, const IValue* given, size_t count,
                    bool notes_weights, products::Call& call) {
   if (count > products::most_arguments) return false;
-  auto marks = [&](const c10::TensorImpl& x) { return simulation.marks_of(x); };
-  auto inside = [&](const void* storage) { return simulation.inside.has(storage); };
-  if (how.tells && !products::tell(how, simulation.remembered, given, count, marks, inside, notes_weights, &call))
-    return false;
+  if (how.tells && !products::tell(how, simulation.marks, given, count, notes_weights, &call)) return false;
   products::look_at_convolution(how, given, &call);
   return products::all_products(how, call, given, [&](const products::Call& product, uint64_t operands) {
     for (size_t i = 0; i < count; ++i)
@@ -651,7 +584,7 @@ bool takes(const Plain& plain, const Simulation& simulation, const IValue* given
     if (!suits(x, how, simulation)) return false;
     if (!how.following || !is_defined(x) || how.products.tells) return true;
     bool is_parameter = false;
-    if (!operands.add(*x, simulation.marks_of(*x), has(how.changed, position), &is_parameter)) return false;
+    if (!operands.add(*x, simulation.marks.of(*x), has(how.changed, position), &is_parameter)) return false;
     if (is_parameter && how.parameters == memory::kRounded) seen |= how.operands & uint64_t(1) << position;
     return true;
   };
@@ -681,7 +614,7 @@ bool takes(const Plain& plain, const Simulation& simulation, const IValue* given
   if (how.counts && may_count(given, how)) return false;
   if (!finds_exact(how, given, count, rows)) return false;
   // Of exact results nothing is left to Python.
-  bool looked_at = !how.exact.of_lists && (how.no_single == 1 || (how.no_single == 2 && simulation.changes));
+  bool looked_at = !how.exact.of_lists && (how.no_single == 1 || (how.no_single == 2 && simulation.marks.may_have(memory::kMeasure)));
   return rows.empty() || (how.single.run && !(looked_at && rows[0].model->numel() == 1));
 }
 
@@ -760,8 +693,9 @@ bool is_looked_at(const Description& how, const Simulation& simulation, const IV
 // Notes what was computed inside.
 void note(const Description& how, Simulation& simulation, const IValue* given, size_t count, const IValue* results,
           size_t made) {
+  if (how.blank) return;
   auto add = [&](const c10::TensorImpl* x) {
-    if (is_defined(x)) simulation.inside.add(*x);
+    if (is_defined(x)) simulation.marks.add(*x, memory::kComputedInside);
     return true;
   };
   for (size_t i = 0; i < made; ++i)
@@ -774,7 +708,7 @@ void note(const Description& how, Simulation& simulation, const IValue* given, s
 void note_whole(Plain& plain, Simulation& simulation, const IValue* given, size_t count, const IValue* results, size_t made) {
   plain.left_whole.fetch_add(1, std::memory_order_relaxed);
   auto mark = [&](const c10::TensorImpl* x) {
-    if (is_defined(x) && is_carrier(type_of(*x))) simulation.mark_whole(*x);
+    if (is_defined(x) && is_carrier(type_of(*x))) simulation.marks.add(*x, memory::kIntegers);
     return true;
   };
   if (!plain.how.overwrites) {
@@ -952,7 +886,7 @@ void run(Plain& plain, Simulation& simulation, const exact::Rows& rows, const pr
   c10::SmallVector<IValue, 8> given(stack->end() - count, stack->end());
   uint64_t seen = which ? see(how, which, given.data(), count, stack->data() + stack->size() - count, draws) : 0;
   if (how.products.roundings) {
-    products::remember(how.products, call, simulation.remembered, given.data(), count);
+    products::remember(how.products, call, simulation.marks, given.data(), count);
     if (!how.products.separates)
       see_product(how.products, call, how.products.operands, count, stack->data() + stack->size() - count, draws);
   }
@@ -1199,22 +1133,14 @@ void roundoff_take_counts(void* plain, Counts* counts) {
 // How often an argument was seen rounded since it was asked last; or by a place of `all_roundings`.
 int64_t roundoff_take_seen(void* plain, int64_t place) { return static_cast<Plain*>(plain)->seen[place].exchange(0); }
 
-// Notes a kind of mark on memory, or that there is none.
-void roundoff_mark(void* simulation, int64_t kind, const void* memory, int64_t on) {
-  static_cast<Simulation*>(simulation)->tell_mark(kind, memory, on != 0);
+// The bits of a storage in the table of marks.
+int64_t roundoff_marks(void* simulation, const void* storage) {
+  return static_cast<Simulation*>(simulation)->marks.of(static_cast<const c10::StorageImpl*>(storage));
 }
 
-// Notes that a number was changed visibly by rounding, or no longer is.
-void roundoff_change(void* simulation, const void* number, int64_t on) {
-  static_cast<Simulation*>(simulation)->tell_change(number, on != 0);
-}
-
-// Whether it was noted here that memory was computed inside (0), that a forward product has multiplied it (1), or with a
-// weight (2); or whether it is known to hold whole numbers (3).
-int64_t roundoff_remembers(void* simulation, int64_t what, const void* memory) {
-  auto& of = *static_cast<Simulation*>(simulation);
-  if (what == 3) return of.is_whole(memory);
-  return (what == 0 ? of.inside : what == 1 ? of.remembered.activations : of.remembered.weighted).has(memory);
+// Sets some bits of a storage, which is alive, and clears others.
+void roundoff_set_marks(void* simulation, void* storage, int64_t on, int64_t off) {
+  static_cast<Simulation*>(simulation)->marks.set(static_cast<c10::StorageImpl*>(storage), on, off);
 }
 
 void roundoff_hold_simulation(void* simulation, int64_t hold) { static_cast<Simulation*>(simulation)->holds = hold != 0; }

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import weakref
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from .descriptions import At, descriptions_of
 from .library import Counts, library
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
     from torch._ops import OpOverload
 
@@ -22,13 +21,6 @@ if TYPE_CHECKING:
 _ROLES = ("forward", "backward", "optimizer", "averages", "targets")
 """Roles of operations, by the numbers that the C++ has for them."""
 _WORD = (1 << 64) - 1
-
-
-class Marking(Protocol):
-    """Knows something of pieces of memory."""
-
-    def tell(self, told: Callable[[int, bool], None]) -> None:
-        """Has ``told`` called with the address of each, and whether it is so, or no longer."""
 
 
 class Counting(Protocol):
@@ -50,10 +42,8 @@ class Shortcut:
         mode: the simulation.
         follows: whether it depends on the place what is done with an operation; see
             :class:`.policy.places.PlaceFollower`, which this is.
-        draws: counts its stochastic roundings.
-        changed: numbers that rounding has changed visibly, by the addresses of their memory; None if none are noted.
-        descriptions: of plain operations, shared with simulations of equal arithmetic.
-        marks: memory of which something is known, with the kind of mark; see :mod:`.plain`.
+        descriptions: Plain operations, shared with simulations of equal arithmetic.
+        draws: Counter of its stochastic roundings.
     """
 
     def __init__(
@@ -61,11 +51,9 @@ class Shortcut:
         loaded: Any,
         mode: object,
         descriptions: Descriptions,
-        marks: Iterable[tuple[Marking, int]],
         draws: Counting,
         *,
         follows: bool,
-        changed: Marking | None = None,
     ) -> None:
         self._loaded, self._descriptions, self._follows = loaded, descriptions, follows
         # Plans, with what the C++ counts for them.
@@ -75,10 +63,6 @@ class Shortcut:
         if descriptions.draws:
             draws.tell(loaded.tell_draws)
         weakref.finalize(self, loaded.free, self._handle).atexit = False
-        for marking, kind in marks:
-            marking.tell(partial(self._mark, kind))  # so that this lives as long as what it is told by
-        if changed is not None:
-            changed.tell(self._change)
         loaded.know(id(mode), self._handle)
         weakref.finalize(mode, loaded.forget, id(mode)).atexit = False
 
@@ -87,11 +71,9 @@ class Shortcut:
         mode: object,
         notes: Notes,
         arithmetic: Hashable,
-        marks: Iterable[tuple[Marking, int]],
         draws: Counting,
         *,
         follows: bool,
-        changed: Marking | None = None,
     ) -> Shortcut | None:
         """Makes the shortcut of a simulation; None where there is no library.
 
@@ -99,16 +81,14 @@ class Shortcut:
             mode: as above.
             notes: what it takes notes of.
             arithmetic: all else that its plans are made of.
-            marks: as above.
             draws: as above.
             follows: as above.
-            changed: as above.
         """
         loaded = library()
         if loaded is None:
             return None
         descriptions = descriptions_of(loaded, notes, (arithmetic, follows))
-        return Shortcut(loaded, mode, descriptions, marks, draws, follows=follows, changed=changed)
+        return Shortcut(loaded, mode, descriptions, draws, follows=follows)
 
     def describe(self, plan: Any) -> None:
         """Has an operation run without Python from its next call on, if it is plain."""
@@ -184,12 +164,11 @@ class Shortcut:
         finally:
             self._loaded.hold_simulation(self._handle, False)
 
-    def remembers(self, what: int, memory: int) -> bool:
-        """Whether C++ knows that memory was computed inside (0), multiplied (1; with a weight: 2), or is whole (3)."""
-        return bool(self._loaded.remembers(self._handle, what, memory))
+    def marks(self, address: int) -> int:
+        """Returns the bits of a storage; see :class:`..marks.table.NativeTable`."""
+        bits: int = self._loaded.marks(self._handle, address)
+        return bits
 
-    def _change(self, number: int, on: bool) -> None:
-        self._loaded.change(self._handle, number, on)
-
-    def _mark(self, kind: int, memory: int, on: bool) -> None:
-        self._loaded.mark(self._handle, kind, memory, on)
+    def set_marks(self, address: int, on: int, off: int) -> None:
+        """Sets and clears bits of a storage; see :class:`..marks.table.NativeTable`."""
+        self._loaded.set_marks(self._handle, address, on, off)

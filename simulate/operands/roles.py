@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ..aten.contracted_axes import is_multiplied
-from ..aten.storages import Storages
+from ..marks.table import Mark
 from ..policy.products import Product
 from ..policy.rules import Role
 from .weights import Certainty
@@ -15,6 +15,7 @@ from .weights import Certainty
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ..marks.table import Marks
     from .planned import PlannedOperation
 
 
@@ -41,16 +42,12 @@ class MultipliedOperands:
     on, too: its gradients count as activations.
 
     Args:
-        sure: how sure it is that a tensor is a weight; None if it is data.
-
-    Attributes:
-        activations: the memory of what they multiplied.
-        weighted: that of what they multiplied with a weight.
+        sure: Returns how sure it is that a tensor is a weight; None if it is data.
+        marks: Table of marks of the simulation.
     """
 
-    def __init__(self, sure: Callable[[torch.Tensor], Certainty | None]) -> None:
-        self._sure = sure
-        self.activations, self.weighted = Storages(), Storages()
+    def __init__(self, sure: Callable[[torch.Tensor], Certainty | None], marks: Marks) -> None:
+        self._sure, self._marks = sure, marks
 
     def tell(self, plan: PlannedOperation, named: Mapping[str, Any]) -> KnownOperands:
         """The roles of the operands of a call.
@@ -66,16 +63,15 @@ class MultipliedOperands:
         if Role.WEIGHTS in roles.values():
             return KnownOperands(roles, Product.GRAD_INPUT)
         activations = [x for name, x in operands.items() if roles[name] == Role.ACTIVATIONS]
-        weighted = any(x in self.weighted or x not in self.activations for x in activations)
+        known = [self._marks.of(x) for x in activations]
+        weighted = any(bits & Mark.WEIGHTED or not bits & Mark.ACTIVATION for bits in known)
         return KnownOperands(roles, Product.GRAD_WEIGHT if weighted else None)
 
     def _forward(self, operands: Mapping[str, torch.Tensor]) -> KnownOperands:
         weights = self._weights(operands)
         for name, x in operands.items():
             if name not in weights:
-                self.activations.add(x)
-                if weights:
-                    self.weighted.add(x)
+                self._marks.add(x, Mark.ACTIVATION | (Mark.WEIGHTED if weights else 0))
         roles = {name: Role.WEIGHTS if name in weights else Role.ACTIVATIONS for name in operands}
         return KnownOperands(roles, Product.OUTPUT if weights else None)
 
@@ -92,7 +88,7 @@ class MultipliedOperands:
         return registered or surest
 
     def _role_in_backward(self, x: torch.Tensor) -> Role:
-        if x in self.activations:
+        if self._marks.of(x) & Mark.ACTIVATION:
             return Role.ACTIVATIONS
         if self._sure(x) is not None:
             return Role.WEIGHTS

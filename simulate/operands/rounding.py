@@ -21,9 +21,10 @@ from ..aten.contracted_axes import (
 )
 from ..aten.outputs import writes_of
 from ..aten.schemas import argument_names, number_names
-from ..aten.storages import Storages
+from ..aten.tables import BLANK
 from ..aten.tensor_cores import product as narrow_product
 from ..aten.tensor_cores import takes
+from ..marks.table import Mark
 from ..policy.carriers import carrier_of
 from ..policy.products import Product
 from ..policy.rules import OPERAND_ROLES, Backward, Role
@@ -33,12 +34,12 @@ from .separate_products import separate_products
 from .weights import Weights
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from ..marks.table import Marks
     from ..policy.policy import Policy
     from ..policy.rules import Rule
     from .planned import PlannedOperation
-    from .weights import Certainty
 
     Compute = Callable[..., Any]
     Rounder = Callable[..., torch.Tensor]
@@ -60,33 +61,21 @@ class Operands:
     """Sees to operands, and remembers which memory holds weights and what was computed inside.
 
     Args:
-        policy: of the simulation.
+        policy: Policy of the simulation.
+        marks: Table of marks of the simulation.
 
     Attributes:
         follows: whether it must be told of operations and modules: where a rule is about operands of some role.
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, marks: Marks) -> None:
         roles = {role for rule in policy.rules for role in rule.role}
         self.follows = not roles.isdisjoint(OPERAND_ROLES)
         self._tracks_inputs = Role.INPUTS in roles
-        self._inside = Storages()
-        self._weights = Weights()
-        self._multiplied = MultipliedOperands(self._weights.sure)
+        self._marks = marks
+        self._weights = Weights(marks)
+        self._multiplied = MultipliedOperands(self._weights.sure, marks)
         self.note_module = self._weights.note_module
-
-    def marked(self) -> Iterator[tuple[Storages, Certainty | None]]:
-        """The memory of weights and random numbers; see :meth:`.Weights.marked`."""
-        return self._weights.marked()
-
-    def multiplied(self) -> tuple[Storages, Storages]:
-        """The memory of what forward products have multiplied, and of what they have multiplied with a weight."""
-        return self._multiplied.activations, self._multiplied.weighted
-
-    def ask(self, others: Callable[[int, int], bool]) -> None:
-        """Has ``others`` asked, too, of an address whether it was computed inside (0), or :meth:`multiplied` (1, 2)."""
-        for what, known in enumerate((self._inside, *self.multiplied())):
-            known.ask(partial(others, what))
 
     def note(self, plan: PlannedOperation, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Remembers what an operation computed, with its arguments as the program gave them."""
@@ -98,21 +87,23 @@ class Operands:
     def _note_inside(self, plan: PlannedOperation, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Remembers the memory of what was computed: no inputs lie there. A view of an input is one."""
         assert plan.operation is not None
+        if plan.operation.overloadpacket in BLANK:
+            return
         computed = [args[i] if i < len(args) else kwargs.get(name) for i, name in writes_of(plan.operation)]
         results = result if isinstance(result, (tuple, list)) and len(plan.outputs.viewing) != 1 else (result,)
         viewing = plan.outputs.viewing or (False,) * len(results)
         computed += [x for x, is_view in zip(results, viewing, strict=False) if not is_view]
         for x in tree_leaves(computed):
             if isinstance(x, torch.Tensor) and x.layout is torch.strided:
-                self._inside.add(x)
+                self._marks.add(x, Mark.INSIDE)
 
     def carried(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Takes the copy of a weight in another dtype for one, and that of what was computed inside."""
         if source.layout is not torch.strided or target.layout is not torch.strided:
             return
         self._weights.carried(source, target)
-        if source in self._inside:
-            self._inside.add(target)
+        if self._marks.of(source) & Mark.INSIDE:
+            self._marks.add(target, Mark.INSIDE)
 
     def ready(
         self,
@@ -254,7 +245,7 @@ class Operands:
         if not about or told.product or is_backward(plan.role):
             return False
         multiplied = [x for name, x in named.items() if isinstance(x, torch.Tensor) and is_multiplied(plan.name, name)]
-        return any(x not in self._inside and not self._weights.is_known_data(x) for x in multiplied)
+        return any(not self._marks.of(x) & (Mark.INSIDE | Mark.DATA) for x in multiplied)
 
     def _roundings(
         self, plan: PlannedOperation, x: torch.Tensor, role: Role | None, product: Product | None
@@ -278,7 +269,7 @@ class Operands:
     def _origin(self, x: torch.Tensor) -> Role | None:
         if self._weights.is_parameter(x):
             return Role.PARAMETERS
-        return Role.INPUTS if self._tracks_inputs and x not in self._inside else None
+        return Role.INPUTS if self._tracks_inputs and not self._marks.of(x) & Mark.INSIDE else None
 
 
 def _rounds_scalars(plan: PlannedOperation) -> bool:

@@ -12,13 +12,15 @@ from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
 from ..aten.outputs import outputs, writes_of
-from ..aten.storages import Storages
 from ..aten.tables import MOVES, is_contraction, plain_name
+from ..marks.table import Mark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from torch._ops import OpOverload
+
+    from ..marks.table import Marks
 
 _MATRIX = 2
 _NEVER_WEIGHTS = ("embedding", "embedding_bag")
@@ -58,26 +60,24 @@ class Weights:
     leaf that requires a gradient; and what the forward pass computes of such alone: casts, views, concatenations,
     averages, elementwise work (of leaves that are no parameters: moves and casts), and with random numbers. What is
     computed with data is none, nor is what is written over with data.
+
+    Args:
+        marks: Table of marks of the simulation.
     """
 
-    def __init__(self) -> None:
-        self._known = {sure: Storages() for sure in Certainty}
-        self._data, self._noise = Storages(), Storages()
-
-    def marked(self) -> Iterator[tuple[Storages, Certainty | None]]:
-        """The memory of weights, by how sure it is that they are; and that of random numbers, with None."""
-        yield from ((known, sure) for sure, known in self._known.items())
-        yield self._noise, None
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
 
     def sure(self, x: torch.Tensor) -> Certainty | None:
-        """How sure ``x`` is a weight; None if it is data."""
+        """Returns how sure it is that ``x`` is a weight; None if it is data."""
         self._look_at(x)
-        return next((sure for sure, known in self._known.items() if x in known), None)
+        bits = self._marks.of(x)
+        return next((sure for sure in Certainty if bits & _bit_of(sure)), None)
 
     def is_parameter(self, x: torch.Tensor) -> bool:
-        """Whether ``x`` is a parameter, or made of parameters alone."""
+        """Whether ``x`` is a parameter, or was made only of parameters."""
         self._look_at(x)
-        return x in self._known[Certainty.PARAMETER] or x in self._known[Certainty.LEAF]
+        return bool(self._marks.of(x) & (Mark.PARAMETER | Mark.LEAF))
 
     def _look_at(self, x: torch.Tensor) -> None:
         """Remembers ``x`` if autograd or its class says that it is a parameter."""
@@ -85,7 +85,7 @@ class Weights:
         # Sharded parameters are gathered into a buffer, of which the leaf that autograd knows is a part.
         # The backward pass gets it as another tensor of the same memory.
         if isinstance(base, torch.nn.Parameter):
-            self._known[Certainty.PARAMETER].add(x)
+            self._marks.add(x, Mark.PARAMETER)
         elif base.is_leaf and (base.requires_grad or x.requires_grad):
             self._add(x, Certainty.LEAF)
 
@@ -96,16 +96,16 @@ class Weights:
                 self._add(_plain(parameter), Certainty.PARAMETER)
         for name, buffer in module._buffers.items():  # noqa: SLF001  as above
             plain = None if buffer is None or is_lazy(buffer) else _plain(buffer)
-            if plain is None or plain in self._data or not plain.is_floating_point():
+            if plain is None or self.is_known_data(plain) or not plain.is_floating_point():
                 continue
             if name in module._non_persistent_buffers_set:  # noqa: SLF001  the only access there is
-                self._data.add(plain)  # what can be made anew, such as frequencies of positions
+                self._marks.add(plain, Mark.DATA)  # the module can compute it again, such as frequencies of positions
             elif plain.dim() >= _MATRIX:
                 self._add(plain, Certainty.BUFFER)
 
     def is_known_data(self, x: torch.Tensor) -> bool:
-        """Whether ``x`` is a buffer that is no weight."""
-        return x in self._data
+        """Whether ``x`` is a buffer that is not a weight."""
+        return bool(self._marks.of(x) & Mark.DATA)
 
     def carried(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Takes the copy of a weight in another dtype for one."""
@@ -119,7 +119,7 @@ class Weights:
         read = _read(operation, args, kwargs)
         if self._is_noise(operation, read):
             for x in _floats([written, result]):
-                self._noise.add(x)
+                self._marks.add(x, Mark.NOISE)
             return
         sure = self._made(operation, read, result)
         if sure is None and not written:
@@ -136,7 +136,9 @@ class Weights:
         floats = [x for x in _floats(read) if not is_lazy(x) and x.dim()]
         if draws(operation):
             return operation.overloadpacket.__name__ != "normal" or not floats  # around data they are actions
-        return bool(floats and self._noise) and all(x in self._noise and self.sure(x) is None for x in floats)
+        if not floats or not self._marks.may_have(Mark.NOISE):
+            return False
+        return all(self._marks.of(x) & Mark.NOISE and self.sure(x) is None for x in floats)
 
     def _made(self, operation: OpOverload, read: Iterable[Any], result: Any) -> Certainty | None:
         """How sure the results of an operation are weights."""
@@ -144,7 +146,7 @@ class Weights:
         floats = [x for x in tensors if x.is_floating_point()]
         weights = {x: sure for x in floats if (sure := self.sure(x)) is not None}
         others = [x for x in floats if x not in weights]
-        if not weights or _gives_data(operation) or any(x not in self._noise for x in others):
+        if not weights or _gives_data(operation) or any(not self._marks.of(x) & Mark.NOISE for x in others):
             return None
         worst = max(weights.values())
         if others:
@@ -157,17 +159,17 @@ class Weights:
         return Certainty.PERHAPS if is_indexed else worst
 
     def _add(self, x: torch.Tensor, sure: Certainty) -> None:
-        if x.layout is torch.strided and not any(x in known for known in self._known.values()):
-            self._known[sure].add(x)
+        if not self._marks.of(x) & Mark.WEIGHTS:
+            self._marks.add(x, _bit_of(sure))
 
     def _forget(self, x: torch.Tensor) -> None:
-        if x.layout is not torch.strided:
-            return
-        if x in self._known[Certainty.BUFFER]:
-            self._data.add(x)
-        self._noise.remove(x)
-        for known in self._known.values():
-            known.remove(x)
+        if self._marks.of(x) & Mark.BUFFER:
+            self._marks.add(x, Mark.DATA)
+        self._marks.remove(x, Mark.WEIGHTS | Mark.NOISE)
+
+
+def _bit_of(sure: Certainty) -> int:
+    return Mark.PARAMETER << sure
 
 
 @cache

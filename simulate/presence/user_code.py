@@ -1,21 +1,30 @@
-"""Tells the user's code on the stack from PyTorch's and a simulation's."""
+"""The user's code on the stack, told from PyTorch's and a simulation's; and warnings that name its lines."""
 
 from __future__ import annotations
 
 import linecache
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+
+from .entering import SimulationWarning
 
 if TYPE_CHECKING:
     from types import FrameType
 
 _OURS = (str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).parents[1]) + os.sep,
          "<eval_with_key", "<frozen", "<string>")  # fmt: skip
-"""What the names of files begin with that hold no user's code: the last are those of generated code."""
+"""Beginnings of the names of files that are not the user's; the last ones are of generated code."""
+
+_FOR_ITSELF = tuple(f"{Path(torch.__file__).parent / part}{os.sep}" for part in ("amp", "nn", "optim"))
+"""Code of PyTorch that computes values which no user sees, such as the step of an optimizer."""
+
+_warned: set[tuple[str, int, object]] = set()
+"""The lines that a warning has named."""
 
 
 def is_users(file: str) -> bool:
@@ -60,3 +69,26 @@ def user_level() -> tuple[int, str, tuple[str, int]]:
     while frame.f_back is not None and not is_users(frame.f_code.co_filename):
         level, frame = level + 1, frame.f_back
     return level, str(frame.f_globals.get("__name__")), (frame.f_code.co_filename, frame.f_lineno)
+
+
+def warn_once(text: str, about: object = None) -> None:
+    """Warns with the user's line, once for each line; of values that PyTorch computes for itself, not at all.
+
+    Args:
+        text: The warning.
+        about: Distinguishes warnings about the same line.
+    """
+    level, module, place = user_level()
+    is_new = (*place, about) not in _warned
+    if is_new and not module.startswith("roundoff.") and not _is_called_by_pytorch():  # our own agents know
+        _warned.add((*place, about))
+        warnings.warn(f"{text} (said once for each line)", SimulationWarning, stacklevel=level)
+
+
+def _is_called_by_pytorch() -> bool:
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the only access there is
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        if frame.f_code.co_filename.startswith(_FOR_ITSELF):
+            return True
+        frame = frame.f_back
+    return False

@@ -1,37 +1,36 @@
-"""A word on integers that follow from numbers which rounding has changed, and on counts that have stopped.
+"""Warnings about integers: made of rounded values, beyond the format, or counts that rounding stops.
 
 Sizes, indices and ranks that a program computes in floating point (``ceil(n / 200)``, ``cumsum`` and ``searchsorted``)
-come out differently in few bits, without an error. So the simulation remembers where the results of a few small
-operations lie that rounding has changed, and speaks where such numbers become integers.
+come out differently in few bits, without an error. The simulation marks the memory of results of a few small operations
+that rounding has changed, and warns where such values become integers. Each line is warned of once.
 """
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
 
-from ...formats import FloatFormat, round
+from ...formats import round
 from ...formats.base.memory import in_memory
-from ..aten.storages import Storages
-from ..presence.entering import SimulationWarning
-from ..presence.user_code import user_level
+from ..marks.table import Mark
+from ..presence.user_code import warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ...formats import Format
+    from ..marks.table import Marks
 
 _CHANGING = frozenset(
     [
-        "add", "cumsum", "div", "exp", "linspace", "log", "log10", "log1p", "log2", "mean", "mul", "pow", "reciprocal",
-        "sqrt", "sub", "sum",
+        "add", "arange", "cumsum", "div", "exp", "linspace", "log", "log10", "log1p", "log2", "mean", "mul", "pow",
+        "reciprocal", "sqrt", "sub", "sum",
     ]
 )  # fmt: skip
-"""Operations, by their whole name, of whose results integers are made."""
-_ALWAYS = ("cumsum", "linspace")
-"""Changing operations that matter whatever they are given; the others matter if they are given counts."""
+"""Operations, by their whole name, of whose results programs make integers."""
+_ALWAYS = ("arange", "cumsum", "linspace")
+"""Changing operations that matter whatever their operands are; the others matter if an operand is a count."""
 
 _PASSING = frozenset(
     [
@@ -39,132 +38,125 @@ _PASSING = frozenset(
         "max", "maximum", "min", "minimum", "neg", "round", "sort", "stack", "trunc", "where",
     ]
 )  # fmt: skip
-"""Operations whose results are changed if an operand is."""
+"""Operations whose results count as changed if an operand does."""
 
 _PRODUCTS = ("baddbmm", "bmm", "mm")
 _MULTIPLYING = frozenset([*_PRODUCTS, "mul"])
-"""Operations that make angles of positions and frequencies."""
+"""Operations that compute angles from positions and frequencies."""
 
 NOTED = _CHANGING | _PASSING | _MULTIPLYING
-"""Operations of which it is noted what rounding did to their results."""
+"""Operations whose results are compared before and after rounding."""
 
-_ASKING = {"_to_copy": (0,), "searchsorted": (0, 1), "bucketize": (0, 1)}
-"""Operations that make integers of numbers: the positions of these."""
+_CONVERTING = {"_to_copy": (0,), "searchsorted": (0, 1), "bucketize": (0, 1)}
+"""Operations that make integers, and the positions of the arguments that they make them of."""
 
 _TURNING = ("cos", "sin")
 """Operations that take angles."""
 
 ALWAYS_NOTED = frozenset(_ALWAYS)
 NOTED_OF_COUNTS = _CHANGING | _MULTIPLYING
-"""Operations of which that is noted where an operand counts something."""
+"""Operations whose results are compared if an operand is a count."""
 
-_ENOUGH = 1 << 12
-"""The number of a tensor's first elements that are compared."""
+_MOST = 1 << 12
+"""The number of elements that are looked at: the first and the last ones of a large tensor."""
 
 _INTEGERS = (torch.int16, torch.int32, torch.int64)
 
-_said: set[tuple[str, int]] = set()
-"""The lines that have been told."""
 
-
-class NumbersBefore(NamedTuple):
-    """An operation before its result is rounded."""
+class ResultBefore(NamedTuple):
+    """A result before it is rounded."""
 
     result: torch.Tensor
-    numbers: torch.Tensor | None
-    """The result's first numbers, if rounding may change them."""
-    passed_on: bool
-    """Whether an operand has been changed already."""
-    angles: bool
-    """Whether it is made of positions that the format cannot tell apart."""
+    values: torch.Tensor | None
+    """A sample of its elements, if rounding may change integers made of them."""
+    has_changed: bool
+    """Whether an operand has been changed by rounding."""
+    has_angles: bool
+    """Whether an operand holds positions, or angles of positions, that the format cannot tell apart."""
 
 
 @final
 class Integers:
-    """Remembers numbers that were computed of counts, or by cumulative sums, and that rounding has changed.
+    """Marks values that were computed of counts and that rounding has changed, and warns of integers made of them.
 
     Args:
-        is_whole: whether a tensor is known to hold whole numbers.
-        are_any: whether one is, of all there are.
+        is_whole: Whether a tensor is known to hold only integers.
+        marks: Table of marks of the simulation.
     """
 
-    def __init__(self, is_whole: Callable[[torch.Tensor], bool], are_any: Callable[[], bool]) -> None:
-        self._is_whole, self._are_any = is_whole, are_any
-        self._changed, self._angles = Storages(), Storages()
+    def __init__(self, is_whole: Callable[[torch.Tensor], bool], marks: Marks) -> None:
+        self._is_whole, self._marks = is_whole, marks
 
-    def tell(self, told: Callable[[int, bool], None]) -> None:
-        """Has ``told`` called with the address of each piece of memory that it knows something of, and True."""
-        self._changed.tell(told)
-        self._angles.tell(told)
-
-    def before(self, name: str, args: Sequence[Any], result: Any, fmt: Format) -> NumbersBefore | None:
-        """Looks at what an operation has computed, before it is rounded; None: there is nothing to note."""
-        of_counts = (
-            (name in _CHANGING or (name in _PRODUCTS and self._are_any()))
-            and any(map(self._is_count, args))
-            and not computes_gradients()
-        )
+    def before(self, name: str, args: Sequence[Any], result: Any, fmt: Format) -> ResultBefore | None:
+        """Looks at a result before it is rounded; None if there is nothing to note."""
+        may_count = name in _CHANGING or (name in _PRODUCTS and self._marks.may_have(Mark.INTEGERS))
+        of_counts = may_count and any(map(self._is_count, args)) and not computes_gradients()
         changes = name in _ALWAYS or (of_counts and name in _CHANGING)
-        if not changes and not of_counts and not self._changed and not self._angles:
+        if not changes and not of_counts and not self._marks.may_have(Mark.CHANGED | Mark.ANGLES):
             return None
         x = result[0] if type(result) is tuple and result else result
         if type(x) is not torch.Tensor or not x.dtype.is_floating_point or not x.numel() or not in_memory(x):
             return None
-        passed_on = bool(self._changed) and any(arg in self._changed for arg in _tensors(args))
-        angles = bool(self._angles) and any(arg in self._angles for arg in _tensors(args))
-        angles |= of_counts and name in _MULTIPLYING and any(self._meet(arg, fmt) for arg in args)
-        if not changes and not passed_on and not angles:
+        bits = 0
+        for arg in _float_tensors(args):
+            bits |= self._marks.of(arg)
+        has_changed, has_angles = bool(bits & Mark.CHANGED), bool(bits & Mark.ANGLES)
+        has_angles |= of_counts and name in _MULTIPLYING and any(self._collide(arg, fmt) for arg in args)
+        if not changes and not has_changed and not has_angles:
             return None
-        return NumbersBefore(x, _first_numbers(x).clone() if changes and not passed_on else None, passed_on, angles)
+        needs_values = changes and not (has_changed and has_angles)
+        return ResultBefore(x, _sample(x).clone() if needs_values else None, has_changed, has_angles)
 
-    def note(self, seen: NumbersBefore) -> None:
-        """Notes what rounding did to it."""
-        x, numbers, passed_on, angles = seen
-        if angles:
-            self._angles.add(x)
-        if passed_on or (numbers is not None and not torch.equal(numbers, _first_numbers(x))):
-            self._changed.add(x)
+    def note(self, before: ResultBefore) -> None:
+        """Marks the result if rounding changed it, or made neighbours on a time axis equal."""
+        x, values, has_changed, has_angles = before
+        after = None if values is None else _sample(x)
+        if values is not None and after is not None and not torch.equal(values, after):
+            has_changed = True
+            if x.dim() == 1 and x.numel() > 1:
+                has_angles |= bool(((values.diff() != 0) & (after.diff() == 0)).any())
+        if has_changed or has_angles:
+            self._marks.add(x, Mark.CHANGED * has_changed | Mark.ANGLES * has_angles)
 
-    def _meet(self, x: Any, fmt: Format) -> bool:
-        """Whether these are whole numbers, several of which are one number of the format."""
-        if not isinstance(fmt, FloatFormat) or type(x) is not torch.Tensor or not 1 < x.numel() <= _ENOUGH:
+    def _collide(self, x: Any, fmt: Format) -> bool:
+        """Whether these are integers, several of which the format rounds to one value."""
+        if type(x) is not torch.Tensor or not in_memory(x) or x.numel() < 2 or not self._is_count(x):
             return False
-        if not in_memory(x) or not self._is_whole(x) or float(x.abs().max()) <= 2.0 ** (fmt.significand_bits + 1):
-            return False
-        return len(torch.unique(round(x, fmt))) < len(torch.unique(x))
+        values = _sample(x).double()
+        return len(torch.unique(round(values, fmt))) < len(torch.unique(values))
 
     def _is_count(self, x: Any) -> bool:
         return isinstance(x, torch.Tensor) and (x.dtype in _INTEGERS or self._is_whole(x))
 
-    def asking(self, kernel: Callable[..., Any], name: str, fmt: Format) -> Callable[..., Any]:
-        """The kernel of an operation; where it makes integers of changed numbers, with a word on them, once for a line.
+    def warning(self, kernel: Callable[..., Any], name: str, fmt: Format) -> Callable[..., Any]:
+        """Returns the kernel of an operation, with a warning where it makes integers of changed values.
 
         Args:
-            kernel: the one.
-            name: of the operation.
-            fmt: what was rounded to.
+            kernel: Kernel of the operation.
+            name: Name of the operation.
+            fmt: Format of the results.
         """
         if name in _TURNING:
-            return self._asking_of_angles(kernel, name, fmt)
-        if name not in _ASKING:
+            return self._warning_of_angles(kernel, name, fmt)
+        if name not in _CONVERTING:
             return kernel
 
-        def ask(*args: Any, **kwargs: Any) -> Any:
+        def convert(*args: Any, **kwargs: Any) -> Any:
             if name != "_to_copy" or kwargs.get("dtype") in _INTEGERS:
-                numbers = _tensors([args[i] for i in _ASKING[name] if i < len(args)])
-                if any(x in self._changed or self._is_beyond(x, fmt) for x in numbers):
-                    _say(
+                sources = _float_tensors([args[i] for i in _CONVERTING[name] if i < len(args)])
+                if any(self._marks.of(x) & Mark.CHANGED or self._lacks_neighbours(x, fmt) for x in sources):
+                    warn_once(
                         f"numbers that rounding to {fmt} has changed become integers here ({name}), as sizes, indices"
                         " and ranks do: without rounding they may be others; compute them in `with roundoff.exact():`"
                     )
             return kernel(*args, **kwargs)
 
-        return ask
+        return convert
 
-    def _asking_of_angles(self, kernel: Callable[..., Any], name: str, fmt: Format) -> Callable[..., Any]:
+    def _warning_of_angles(self, kernel: Callable[..., Any], name: str, fmt: Format) -> Callable[..., Any]:
         def turn(x: torch.Tensor, *others: Any, **kwargs: Any) -> Any:
-            if self._angles and x in self._angles:
-                _say(
+            if self._marks.of(x) & Mark.ANGLES:
+                warn_once(
                     f"angles are taken here ({name}) of positions that {fmt} cannot tell apart, so that neighbours have"
                     " one angle: compute them in `with roundoff.exact():`, or leave the float32 of a bfloat16 program"
                     " alone with islands='exact'"
@@ -173,24 +165,32 @@ class Integers:
 
         return turn
 
-    def _is_beyond(self, x: torch.Tensor, fmt: Format) -> bool:
-        """Whether numbers of the format are so large that it has not all whole numbers there."""
-        if not isinstance(fmt, FloatFormat) or type(x) is not torch.Tensor or self._is_whole(x) or not in_memory(x):
+    def _lacks_neighbours(self, x: torch.Tensor, fmt: Format) -> bool:
+        """Whether rounded values are so large, or saturated, that the format lacks an integer next to one of them.
+
+        NaN and infinities are such values. Tensors that the format has not rounded, such as labels, are not.
+        """
+        if type(x) is not torch.Tensor or not in_memory(x) or self._is_whole(x):
             return False
-        first = _first_numbers(x)
-        reaches_beyond = bool((first.abs() > 2.0 ** (fmt.significand_bits + 1)).any())
-        return reaches_beyond and torch.equal(round(first, fmt), first)
+        values = _sample(x).double()
+        finite = values[values.isfinite()]
+        if not torch.equal(round(finite, fmt), finite):
+            return False
+        if finite.numel() < values.numel():
+            return True
+        nearest = finite.round()
+        return any(not torch.equal(round(nearest + step, fmt), nearest + step) for step in (-1, 1))
 
 
 def computes_gradients() -> bool:
-    """Whether autograd computes gradients, which are data, also where one of ones is: it counts nothing."""
+    """Whether autograd computes gradients, which are data even where they are integers."""
     return not torch.is_grad_enabled() and torch._C._current_autograd_node() is not None  # noqa: SLF001  no other access
 
 
-def counted(name: str, args: Sequence[Any]) -> torch.Tensor | None:
-    """What an addition is about to add a whole Python number to, as a copy; None: it does not.
+def count_before_addition(name: str, args: Sequence[Any]) -> torch.Tensor | None:
+    """Copies the operand of an addition of a Python integer, if the operand may be a count; else returns None.
 
-    That is looked at where it is one number, or where it is overwritten, as counts are.
+    An operand may be a count if it has one element, or if the addition overwrites it.
     """
     number = args[1] if len(args) > 1 else None
     if not (type(number) is int or (type(number) is float and number.is_integer())) or not number:
@@ -200,39 +200,52 @@ def counted(name: str, args: Sequence[Any]) -> torch.Tensor | None:
         return None
     if not in_memory(x):
         return None
-    return _first_numbers(x).clone() if x.numel() == 1 or name.endswith("_") else None
+    return _sample(x).clone() if x.numel() == 1 or name.endswith("_") else None
 
 
-def say_if_absorbed(before: torch.Tensor, args: Sequence[Any], result: torch.Tensor, fmt: Format) -> None:
-    """Says, once for each line, that a count has stopped where adding has changed a number by nothing."""
-    after = _first_numbers(result)
+def warn_if_absorbed(before: torch.Tensor, args: Sequence[Any], result: torch.Tensor, fmt: Format) -> None:
+    """Warns that a count has stopped, where an addition has not changed a finite value."""
+    after = _sample(result)
     stopped = (after == before) & after.isfinite()
     if stopped.any():
         number = before[stopped].flatten()[0].item()
-        _say(
+        warn_once(
             f"{number:.9g} stays {number:.9g} when {args[1]} is added to it or taken away, in {fmt}: if it counts"
             " something, it has stopped; keep it in an integer, or count in `with roundoff.exact():`"
         )
 
 
-def _say(text: str) -> None:
-    level, module, place = user_level()
-    if not module.startswith("roundoff.") and place not in _said:
-        _said.add(place)
-        warnings.warn(f"{text} (said once for each line)", SimulationWarning, stacklevel=level)
+def warn_if_beyond(result: Any, fmt: Format) -> None:
+    """Warns that integers are left unrounded although they exceed the largest value of the format."""
+    for x in _float_tensors(result if isinstance(result, (list, tuple)) else (result,)):
+        if fmt.max is not None and in_memory(x) and x.numel():
+            largest = float(x.abs().max())
+            if largest > fmt.max:
+                warn_once(
+                    f"the integer {largest:.9g} is left unrounded, and the largest value of {fmt} is {fmt.max:.9g}:"
+                    ' hardware keeps counts in a wider format; whole="rounded" rounds integers like data',
+                    str(fmt),
+                )
 
 
-def _first_numbers(x: torch.Tensor) -> torch.Tensor:
-    """Some elements of a tensor, one after the other."""
-    if x.numel() <= _ENOUGH:
+def unrepresented(result: Any, fmt: Format) -> int:
+    """Counts the elements of integer-valued results in the CPU's memory that are not values of the format."""
+    tensors = _float_tensors(result if isinstance(result, (list, tuple)) else (result,))
+    return sum(int((round(x, fmt) != x).sum()) for x in tensors if in_memory(x) and x.numel())
+
+
+def _sample(x: torch.Tensor) -> torch.Tensor:
+    """Returns all elements of a tensor, in its shape, or the first and last ones of a large tensor, in one row."""
+    if x.numel() <= _MOST:
         return x
-    return x.view(-1)[:_ENOUGH] if x.is_contiguous() else x.reshape(-1)[:_ENOUGH]
+    row = x.view(-1) if x.is_contiguous() else x.reshape(-1)
+    return torch.cat((row[: _MOST // 2], row[-_MOST // 2 :]))
 
 
-def _tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
+def _float_tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
     for value in values:
         if isinstance(value, torch.Tensor):
             if value.dtype.is_floating_point:
                 yield value
         elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
+            yield from _float_tensors(value)

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
-import sys
-import warnings
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
@@ -17,17 +13,17 @@ import torch
 from ...formats import FloatFormat
 from ...formats.base.memory import in_memory
 from ..aten.tables import plain_name
+from ..marks.table import Mark
 from ..native.stand_ins import StandsFor, standing_for
-from ..presence.entering import SimulationWarning
-from ..presence.user_code import is_users, user_level
+from ..presence.user_code import warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from types import FrameType
 
     from torch._ops import OpOverload
 
     from ...formats import Format
+    from ..marks.table import Marks
 
 _DIGITS = 3
 _ENOUGH_BITS = 10
@@ -40,13 +36,6 @@ _MEASURES = (
 )  # fmt: skip
 """Operations that make averages, losses and the like of many numbers, or of two."""
 _OVERWRITING = ("copy_", "fill_", "zero_")
-
-_PYTORCH = Path(torch.__file__).parent
-_READS_FOR_ITSELF = tuple(f"{_PYTORCH / part}{os.sep}" for part in ("amp", "nn", "optim"))
-"""Code of PyTorch that reads numbers that no user sees, such as the step that an optimizer is at."""
-
-_said: set[tuple[str, int]] = set()
-"""The lines that have been told."""
 
 
 class _Change(NamedTuple):
@@ -70,21 +59,15 @@ class ChangedMeasures:
     results have one element.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
         self._found: dict[int, _Change] = {}
-        self._told: Callable[[int, bool], None] | None = None
-
-    def tell(self, told: Callable[[int, bool], None]) -> None:
-        """Has ``told`` called with each address at which there is such a number, and True; where it is gone, False."""
-        self._told = told
-        for address in self._found:
-            told(address, True)
 
     @staticmethod
-    def in_formats(formats: Iterable[Format]) -> ChangedMeasures | None:
+    def in_formats(formats: Iterable[Format], marks: Marks) -> ChangedMeasures | None:
         """Makes one for a simulation that rounds to these; None if they have digits enough."""
         coarse = (not (isinstance(fmt, FloatFormat) and fmt.significand_bits >= _ENOUGH_BITS) for fmt in formats)
-        return ChangedMeasures() if any(coarse) else None
+        return ChangedMeasures(marks) if any(coarse) else None
 
     def before(self, name: str, result: Any) -> MeasureBefore | None:
         """Looks at what an operation has computed, before it is rounded; None: there is nothing to note."""
@@ -109,22 +92,16 @@ class ChangedMeasures:
         address = x.data_ptr()
         if before is not None and _is_visible(before, x.item()):
             if len(self._found) >= _MANY:
-                for other in list(self._found):
-                    self._forget(other)
-            self._add(address, _Change(x.item(), f"rounded from {before:.6g} to {fmt}"))
+                self._found.clear()  # their marks stay, which only has C++ ask Python
+            self._add(x, _Change(x.item(), f"rounded from {before:.6g} to {fmt}"))
         elif any(self._holds_changed(arg, address, name) for arg in args):
-            self._add(address, _Change(x.item(), f"computed from a number that was rounded to {fmt}"))
-        else:
-            self._forget(address)
+            self._add(x, _Change(x.item(), f"computed from a number that was rounded to {fmt}"))
+        elif self._found.pop(address, None) is not None and x.untyped_storage().nbytes() == x.element_size():
+            self._marks.remove(x, Mark.MEASURE)
 
-    def _add(self, address: int, change: _Change) -> None:
-        if self._told and address not in self._found:
-            self._told(address, True)
-        self._found[address] = change
-
-    def _forget(self, address: int) -> None:
-        if self._found.pop(address, None) is not None and self._told:
-            self._told(address, False)
+    def _add(self, x: torch.Tensor, change: _Change) -> None:
+        self._marks.add(x, Mark.MEASURE)
+        self._found[x.data_ptr()] = change
 
     def _holds_changed(self, arg: Any, written: int, name: str) -> bool:
         if type(arg) is not torch.Tensor or arg.numel() != 1 or not in_memory(arg):
@@ -164,27 +141,13 @@ def reading(operation: OpOverload, changes: ChangedMeasures) -> Callable[[torch.
     def read(x: torch.Tensor) -> Any:
         number = operation(x)
         change = changes.of(x, number) if isinstance(number, float) else None
-        if change is not None and not _is_pytorchs():
-            level, module, place = user_level()
-            if not module.startswith("roundoff.") and place not in _said:  # our own agents know
-                _said.add(place)
-                warnings.warn(
-                    f"the number {number:.6g}, {change.how}, is read inside a simulation: losses, metrics and averages"
-                    " of them are rounded like all results; compute what you report in `with roundoff.exact():`, or"
-                    " outside (said once for each line)",
-                    SimulationWarning,
-                    stacklevel=level,
-                )
+        if change is not None:
+            warn_once(
+                f"the number {number:.6g}, {change.how}, is read inside a simulation: losses, metrics and averages"
+                " of them are rounded like all results; compute what you report in `with roundoff.exact():`, or"
+                " outside",
+                "reading",
+            )
         return number
 
     return standing_for(read, StandsFor(reads=True))
-
-
-def _is_pytorchs() -> bool:
-    """Whether PyTorch reads the number for itself."""
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the only access there is
-    while frame is not None and not is_users(frame.f_code.co_filename):
-        if frame.f_code.co_filename.startswith(_READS_FOR_ITSELF):
-            return True
-        frame = frame.f_back
-    return False

@@ -15,6 +15,7 @@ from ..presence.user_code import here
 from .absorption import Additions, additions
 from .births import Births, DeviceBirths, brought
 from .counting import Counter
+from .integers import unrepresented
 from .report import Birth, Report
 from .stopped import StoppedSums
 from .tally import Tally
@@ -72,6 +73,8 @@ class Observer(Watcher):
         with self._lock:
             tally = self._tallies[call.place]
             tally.calls += 1
+            if call.whole:
+                tally.unrounded += unrepresented(result, call.format)
             for number, absorbed in counts:
                 tally.additions += number
                 tally.absorbed += absorbed

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _PLACE = ["role", "module", "operation"]
 _COUNTS = [
     "calls", "results", "overflow", "underflow", "subnormal", "infinite", "nan", "inexact", "additions", "absorbed",
+    "unrounded",
 ]  # fmt: skip
 _MOST_STOPPED = 3  # lines that are printed
 _SHOWN = ["overflow", "underflow", "subnormal", "nan", "absorbed"]
@@ -51,7 +52,8 @@ class Report:
     Attributes:
         format: name of the format.
         table: one row per role, module and operation; counts of elements (``calls``: of operations), and the
-            ``smallest`` and ``largest`` finite magnitude other than zero, NaN if there was none.
+            ``smallest`` and ``largest`` finite magnitude other than zero, NaN if there was none. ``unrounded`` counts
+            integers that were left unrounded although the format does not represent them.
         histogram: one row per role and exponent k: how many results had a magnitude in [2^k, 2^(k+1)).
         birth: where the first non-finite result of finite operands appeared; None if there was none.
         given: where numbers that are not finite were put in by the program, the first few: constants such as masks of
@@ -112,6 +114,11 @@ class Report:
         if self.given:
             where = "; ".join(f"{one.what} in {one.operation} at {one.line}" for one in self.given)
             lines.append(f"not finite as the program gave it: {where}")
+        if total["unrounded"]:
+            lines.append(
+                f"{total['unrounded']} integers that {self.format} does not represent were left unrounded;"
+                ' whole="rounded" rounds integers like data'
+            )
         lines += map(str, self.stopped[:_MOST_STOPPED])
         if len(self.stopped) > _MOST_STOPPED:
             lines.append(f"and {len(self.stopped) - _MOST_STOPPED} lines more where sums have stopped: report.stopped")

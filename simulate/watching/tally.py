@@ -23,6 +23,7 @@ class Tally:
     calls: int = 0
     additions: int | torch.Tensor = 0
     absorbed: int | torch.Tensor = 0
+    unrounded: int = 0
     counters: dict[tuple[torch.dtype, Format], Counter] = field(default_factory=dict)
     # what a checkpoint brought
     earlier: dict[str, Any] = field(default_factory=dict)
@@ -39,7 +40,7 @@ class Tally:
         sums = {"calls": self.calls, "results": sum(counter.results for counter in counters)}
         for position, name in enumerate(COUNTED):
             sums[name] = sum(int(counter.counts[position]) for counter in counters)
-        sums |= {"additions": int(self.additions), "absorbed": int(self.absorbed)}
+        sums |= {"additions": int(self.additions), "absorbed": int(self.absorbed), "unrounded": self.unrounded}
         return {name: number + self.earlier.get(name, 0) for name, number in sums.items()}
 
     def extremes(self) -> tuple[float, float]:

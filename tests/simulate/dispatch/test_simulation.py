@@ -75,6 +75,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:the integer .* is left unrounded")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("fmt", ["e5m10", "e8m7", "e4m3", "e2m1"])
 def test_every_result_of_training_is_of_the_format(fmt, optimizer):

@@ -328,6 +328,7 @@ def test_a_gradient_scaler_recovers(fmt):
     assert p.abs().max() < 0.5
 
 
+@pytest.mark.filterwarnings("ignore:the integer .* is left unrounded")
 @pytest.mark.parametrize("rounding", ["nearest-even", "up", "stochastic"])
 @pytest.mark.parametrize("fmt", ["e8m7", "e5m3", "e4m3"])
 def test_random_numbers_stay_in_their_range(fmt, rounding):
@@ -407,6 +408,7 @@ def test_compiled_steps_keep_whole_numbers_too():
 whole = st.integers(-3000, 3000)
 
 
+@pytest.mark.filterwarnings("ignore:the integer .* is left unrounded")
 @given(
     st.lists(whole, min_size=2, max_size=6),
     st.lists(st.sampled_from(["add", "sub", "mul", "cumsum", "flip", "cat", "clamp", "floor", "number"]), max_size=5),

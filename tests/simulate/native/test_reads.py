@@ -9,7 +9,7 @@ from both_ways import assert_same, both_ways
 
 import roundoff
 from roundoff.simulate.native import library
-from roundoff.simulate.watching import metrics
+from roundoff.simulate.presence import user_code
 
 pytestmark = [pytest.mark.usefixtures("asked_for"), pytest.mark.filterwarnings("ignore")]
 
@@ -27,7 +27,7 @@ def test_in_few_bits_numbers_are_read_without_python_unless_one_has_changed_visi
     said, given = [], (torch.full((3,), 0.3), torch.full((3,), 1.37), torch.full((3,), 0.5))
     for asked in "10":
         monkeypatch.setenv(library.VARIABLE, asked)
-        monkeypatch.setattr(metrics, "_said", set())
+        monkeypatch.setattr(user_code, "_warned", set())
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             with roundoff.simulate("e8m3"):

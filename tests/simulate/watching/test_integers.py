@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from each import each
 
 import roundoff
 from roundoff import SimulationWarning, simulate
@@ -32,6 +33,51 @@ def test_integers_of_rounded_numbers_are_spoken_of(name):
     (text,) = told(MADE[name])
     assert "numbers that rounding to e8m7 has changed become integers here" in text
     assert "roundoff.exact()" in text
+
+
+def table(index):
+    """An activation function as a table, whose index saturates."""
+    return torch.arange(64.0)[index.long().clamp(0, 63)]
+
+
+SATURATED = {
+    "q3.4": lambda: table((torch.linspace(-8, 7.9, 32) * 2).round() + 16),
+    "posit8": lambda: (torch.full((3,), 30.7) * 10).round().long(),
+    "mxfp4": lambda: (torch.full((32,), 0.7) * 100).round().long(),
+    "fp8_e4m3": lambda: torch.full((3,), 300.0).mul(100).long()[0],  # NaN
+    "e4m3": lambda: torch.full((3,), 300.0).mul(100).long()[0],  # infinity
+    "e5m10": lambda: (torch.arange(9000.0) / 3 * 3.1).round().long(),  # only the last ones have no neighbours
+}
+
+
+@each("fmt", SATURATED)
+def test_integers_of_saturated_and_large_values_are_spoken_of_in_every_family(fmt):
+    texts = told(SATURATED[fmt], fmt)
+    assert any(f"numbers that rounding to {roundoff.Format.parse(fmt)} has changed become integers" in x for x in texts)
+
+
+def mac(x, y):
+    total = torch.zeros(())
+    for a, b in zip(x, y, strict=True):
+        total = total + a * b
+    return total
+
+
+@each("fmt", ["q6.6", "e3m4_saturate", "posit8", "e4m3"])
+def test_integers_beyond_the_format_are_counted_and_named(fmt):
+    numbers = torch.arange(-3, 28)
+    with warnings.catch_warnings(record=True) as said, simulate(fmt, observe=True) as simulation:
+        warnings.simplefilter("always")
+        total = mac(numbers.float(), numbers.float())
+    largest = roundoff.Format.parse(fmt).max
+    assert (total.item() > largest) == any(
+        'whole="rounded" rounds integers like data' in str(one.message) for one in said
+    )
+    sums = (numbers * numbers).cumsum(0)
+    steps = torch.cat([numbers, numbers, sums]).float(), (numbers * numbers).float()
+    unrepresented = sum(int((roundoff.round(x, fmt) != x).sum()) for x in steps)
+    assert 0 < simulation.report().table["unrounded"].sum() <= unrepresented
+    assert f"integers that {simulation.report().format} does not represent" in str(simulation.report())
 
 
 def gradient():
@@ -113,6 +159,22 @@ def test_angles_of_positions_that_the_format_cannot_tell_apart_are_spoken_of(ang
     (text,) = told(lambda: angles(torch.arange(1000, 1003).float(), frequencies))
     assert text.startswith("angles are taken here (")
     assert "positions that e8m7 cannot tell apart" in text
+
+
+MANY_ANGLES = {
+    "many positions": lambda f: torch.outer(torch.arange(32768).float(), f).sin(),
+    "integers": lambda f: (torch.arange(8192)[:, None] * f).sin(),
+    "a time axis": lambda f: (torch.arange(44100).float() / 44100 * 2764.6).sin(),
+    "a time axis of integers": lambda f: (torch.arange(44100) / 44100 * 2764.6).sin(),
+    "linspace": lambda f: (torch.linspace(0, 1, 5000) * 2764.6).sin(),
+    "arange": lambda f: (torch.arange(0, 1, 1 / 5000) * 2764.6).sin(),
+}
+
+
+@each("name", MANY_ANGLES)
+def test_angles_of_many_positions_and_times_are_spoken_of(name):
+    texts = told(lambda: MANY_ANGLES[name](10000.0 ** -(torch.arange(4) / 4)))
+    assert any(text.startswith("angles are taken here (") for text in texts)
 
 
 OTHER_ANGLES = {

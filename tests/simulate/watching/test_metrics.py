@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import roundoff
 from roundoff import Policy, Rule, simulate
 from roundoff.simulate import SimulationWarning
+from roundoff.simulate.presence import user_code
 from roundoff.simulate.watching import metrics
 
 LABELS = torch.tensor([1.0] * 999 + [0.0])
@@ -21,7 +22,7 @@ LABELS = torch.tensor([1.0] * 999 + [0.0])
 @pytest.fixture
 def told(monkeypatch):
     """The warnings of a test, which begins as a process does."""
-    monkeypatch.setattr(metrics, "_said", set())
+    monkeypatch.setattr(user_code, "_warned", set())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield caught
