@@ -13,7 +13,7 @@ from roundoff.locks import new_lock
 from ...formats import Rounding
 from ..presence.user_code import here
 from .absorption import Additions, additions
-from .births import Births, DeviceBirths, brought
+from .births import Births, DeviceBirths, brought, supplied_constant
 from .counting import Counter
 from .integers import unrepresented
 from .report import Birth, Report
@@ -57,10 +57,11 @@ class Observer(Watcher):
             if not x.is_cpu:
                 seen = counter.count_there(exact, x)
                 if seen is not None and self._found.first is None:
-                    self._births.note(seen, call.place, here(), *brought(call, over_others=_writing.over_others))
+                    came = brought(call, over_others=_writing.over_others)
+                    self._births.note(seen, call.place, here(), came, supplied_constant(call, exact, x))
                 return
             counter.count(exact, x)
-            if self._found.first is None and counter.saw_nonfinite():
+            if not self._found.is_final and counter.saw_nonfinite():
                 self._found.look_at(call, exact, x, over_others=_writing.over_others)
 
     def after(self, call: Call, token: Additions | None, result: Any) -> None:
@@ -71,6 +72,7 @@ class Observer(Watcher):
             results = [written] if isinstance(written, torch.Tensor) else written
             counts = token.counts(results)
         with self._lock:
+            self._found.after(call, result)
             tally = self._tallies[call.place]
             tally.calls += 1
             if call.whole:
@@ -80,6 +82,11 @@ class Observer(Watcher):
                 tally.absorbed += absorbed
             if token is not None and token.in_place and call.rounding is not Rounding.STOCHASTIC:  # right on average
                 self._stopped.note(call.place, results, counts)
+
+    def carried(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Follows values that are not finite into a tensor of another dtype."""
+        with self._lock:
+            self._found.carried(source, target)
 
     def state_dict(self) -> dict[str, Any]:
         """All counts, as plain numbers and tensors."""
@@ -95,6 +102,7 @@ class Observer(Watcher):
                 for place, tally in self._tallies.items()
             ],
             "birth": None if self._found.first is None else list(self._found.first),
+            "birth_is_final": self._found.is_final,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -104,7 +112,8 @@ class Observer(Watcher):
         for entry in state["tallies"]:
             self._tallies[Place(*entry["place"])] = Tally(earlier=entry)
         self._found = Births()
-        self._found.first = None if state["birth"] is None else Birth(*state["birth"])
+        birth = None if state["birth"] is None else Birth(*state["birth"])
+        self._found.load(birth, is_final=state.get("birth_is_final", birth is not None))
 
     def report(self) -> Report:
         """What was seen so far."""
@@ -115,8 +124,9 @@ class Observer(Watcher):
         """Takes over what was counted on devices, once for each report."""
         for tally in self._tallies.values():
             tally.fetch()
-        if self._found.first is None:
-            self._found.first, given = self._births.read()
+        if self._found.first is None and not self._found.is_final:
+            birth, given = self._births.read()
+            self._found.load(birth, is_final=False)
             for one in given:
                 self._found.give(one)
 

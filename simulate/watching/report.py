@@ -55,9 +55,10 @@ class Report:
             ``smallest`` and ``largest`` finite magnitude other than zero, NaN if there was none. ``unrounded`` counts
             integers that were left unrounded although the format does not represent them.
         histogram: one row per role and exponent k: how many results had a magnitude in [2^k, 2^(k+1)).
-        birth: where the first non-finite result of finite operands appeared; None if there was none.
-        given: where numbers that are not finite were put in by the program, the first few: constants such as masks of
-            -inf, or data; ``what`` is the number, or ``among its operands``.
+        birth: Place of the first non-finite result of finite operands; None if there was none. If a value that is not
+            finite reached a parameter, or was read, it is the result that this value follows from.
+        given: Places where the program supplied values that are not finite or beyond the range of the format, the first
+            few: constants such as masks of -inf, or data; ``what`` is the number, or ``among its operands``.
         stopped: sums in place that rounding has stopped: moving averages, moments or weights; since the process began.
     """
 
