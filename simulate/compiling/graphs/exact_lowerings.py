@@ -23,6 +23,7 @@ from torch._inductor import graph as inductor_graph
 from torch._inductor.codegen.triton import TritonKernel
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.loop_body import LoopBody
+from torch._inductor.scheduler import SchedulerNode
 from torch._inductor.virtualized import V, ops
 from torch.fx.node import map_arg
 
@@ -120,6 +121,7 @@ def exact_lowerings(graph: GraphModule) -> Iterator[None]:
         patch.object(inductor_graph, "fallback_handler", _called),  # of complex numbers
         patch.object(lowering, "check", _check, create=True),  # PyTorch warns of its own, which is deprecated
         _fusion_with_missing_reads(),
+        _reads_behind_writes(),
         _one_rounding_each(),
     ):
         yield
@@ -240,6 +242,23 @@ def _fusion_with_missing_reads() -> Iterator[None]:
             return None  # no place, so not the one that was hoped for
 
     with patch.object(LoopBody, "get_read_expr", get_read_expr):
+        yield
+
+
+@contextmanager
+def _reads_behind_writes() -> Iterator[None]:
+    """Loops that inductor splits or merges still wait for what is written to the memory that they read.
+
+    Inductor has a name for memory as each operation leaves it. It finds the reads of such loops once more, and then
+    takes the name of the memory before the write, so that they may be fused with what runs before it.
+    """
+    before: Any = SchedulerNode.recompute_size_and_body
+
+    def recompute_size_and_body(node: SchedulerNode, *args: Any, **options: Any) -> None:
+        before(node, *args, **options)
+        node.set_read_writes(node.read_writes.rename(node.mutation_renames))
+
+    with patch.object(SchedulerNode, "recompute_size_and_body", recompute_size_and_body):
         yield
 
 

@@ -170,6 +170,7 @@ NAMES: dict[str, PrivateName] = {
     "torch._inductor.runtime.cache_dir_utils.default_cache_dir": PrivateName(
         COMPILED, "tells a folder that the user has chosen from PyTorch's own", _EAGER
     ),
+    "torch._inductor.scheduler.SchedulerNode": PrivateName(COMPILED, "keeps reads behind writes", _EAGER),
     "torch._inductor.virtualized": PrivateName(COMPILED, "writes loops of rounding", _EAGER),
     # Lists of tensors, and several learners.
     "torch._foreach_add_": PrivateName(AGENTS, "adds lists of tensors at once", _FAILS),
