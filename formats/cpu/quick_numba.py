@@ -1,4 +1,4 @@
-"""Numba's compiler without work that changes nothing: the same machine code in three quarters of the time.
+"""Numba's compiler without work that changes nothing: the same machine code in a quarter of the time.
 
 A loop of many small functions is compiled for seconds, and most of that goes into the following, each of which is left
 out while :func:`quick_numba` is on:
