@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 @torch.no_grad()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -13,9 +14,6 @@ from .arithmetic.float_tensors import round_nearest, signed
 from .base.errors import FormatError
 from .base.format import Format, check_roundable
 from .families.floats import FloatFormat
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 def row_parameters(formats: Sequence[Format | str], x: torch.Tensor) -> FloatParameters:

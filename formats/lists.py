@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
+import torch
+
+from .base.format import Format
 from .base.memory import has_kernels
-from .base.modes import Rounding
+from .base.modes import RandomBits, Rounding
 from .base.on_device import is_captured
 from .families.floats import FloatFormat
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import torch
-
-    from .base.format import Format
-    from .base.modes import RandomBits
 
 
 def round_list(

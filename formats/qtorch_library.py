@@ -9,7 +9,7 @@ import torch
 from roundoff.extras import require
 
 from .base.errors import FormatError
-from .base.format import Format  # noqa: TC001
+from .base.format import Format
 from .families.floats import FloatFormat
 
 require("qtorch")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from collections.abc import Sequence
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -11,15 +12,10 @@ import torch
 from ...formats import FloatFormat, Format, round
 from ..errors import RunError
 from ..models.planes import Convolution, convolved_shape
-from ..models.policy_layers import Activation, ConvolutionLayer, Decision
+from ..models.policy_layers import Activation, ConvolutionLayer, Decision, Layer
 from . import c_source
 from .integers import is_computed_in_integers
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..models.policy_layers import Layer
-    from .packed import PackedPolicy
+from .packed import PackedPolicy
 
 _WIDTH = 118
 _LARGEST_BYTE, _HALF = 8, 4

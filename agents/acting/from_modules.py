@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from ..errors import RunError
-from ..models.policy_layers import Activation, ConvolutionLayer, Decision, LinearLayer, PolicyLayers, plain
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from ..models.policy_layers import Layer
+from ..models.policy_layers import Activation, ConvolutionLayer, Decision, Layer, LinearLayer, PolicyLayers, plain
 
 _ACTIVATIONS = {nn.ReLU: Activation.RELU, nn.Tanh: Activation.TANH, nn.ELU: Activation.ELU}
 _PLANES = 3  # numbers in the shape of an image

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
+import torch
 
 from roundoff.extras import from_extras
 
-from ..models.policy_layers import Activation, ConvolutionLayer, Decision
+from ...formats import Format
+from ..models.policy_layers import Activation, ConvolutionLayer, Decision, Layer
 from .integers import is_computed_in_integers
-
-if TYPE_CHECKING:
-    import torch
-
-    from ...formats import Format
-    from ..models.policy_layers import Layer
-    from .packed import PackedPolicy
+from .packed import PackedPolicy
 
 OPSET = 21
 IR_VERSION = 10

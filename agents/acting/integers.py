@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch.nn import functional
 
-from ...formats import Format, IntegerFormat
-from ..models.policy_layers import ConvolutionLayer
-
-if TYPE_CHECKING:
-    from ...formats import Quantized
-    from ..models.policy_layers import Layer
+from ...formats import Format, IntegerFormat, Quantized
+from ..models.policy_layers import ConvolutionLayer, Layer
 
 _WIDEST = 8
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import Any, Self, final
 
 import numpy as np
 import torch
@@ -16,9 +17,6 @@ from roundoff.locks import cached_property
 from ...formats import Format, pack, unpack
 from ..errors import RunError
 from ..models.policy_layers import Activation, ConvolutionLayer, Decision, Layer, LinearLayer, PolicyLayers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _MAGIC = b"roundoff policy 1\n"
 _LENGTH = struct.Struct("<I")

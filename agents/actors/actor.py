@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from ..acting.engines import Engine
 from ..algorithms.explorer import explorer_of
 from ..config.actor_keys import WithActors
 from ..config.own_algorithms import import_as_told
@@ -22,13 +25,6 @@ from ..streams import Stream, sequence, torch_generator
 from .chunks import ACTIVITIES, Chunk, PolicyChoice, Pull, pulls_before
 from .noise import NoisyPolicy
 from .weights import opened
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from ..acting.engines import Engine
 
 _SECONDS_TO_PULL = 120.0  # for the first weights; a machine may be busy with starting processes
 _SECONDS_TO_ANSWER = 30.0  # for later ones, without which an actor goes on with those it has

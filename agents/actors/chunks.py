@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..environments.parallel import Steps
 from ..experience.sampling import Sample
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 ACTIVITIES = ("environment", "step", "pull", "deserialize", "load")
 """What an actor spends its time on: the environment, inference, waiting for new weights, unpacking and loading them."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..acting.engines import SimulatedEngine
 from ..acting.packed import PackedPolicy
 from ..models.policy_layers import Decision
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 @final

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Callable
+from typing import Any, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..algorithms.explorer import explorer_of
+from ..algorithms.learner import Learner
+from ..config.actor_keys import WithActors
 from ..errors import RunError
-from ..experience.sampling import NotFinite
+from ..experience.sampling import NotFinite, Sample
 from .chunks import ACTIVITIES, Chunk, Pull, pulls_before
 from .stage import GO_ON, ActorDied, Stage
 from .weights import FullPolicy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from ..algorithms.learner import Learner
-    from ..config.actor_keys import WithActors
-    from ..experience.sampling import Sample
 
 _CHUNK = 16  # steps that an actor is asked for at a time
 _AHEAD = 2  # chunks that an actor may be ahead of the learner

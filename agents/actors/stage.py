@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from roundoff.errors import RoundoffError
 from roundoff.processes import ChildProcess
@@ -14,16 +15,12 @@ from roundoff.ray_cluster import connect
 
 from ..config.actor_keys import WithActors
 from ..config.own_algorithms import for_others
+from ..config.train_config import TrainConfig
 from ..errors import RunError
 from . import guardian
 from .actor import Actor
 from .quantizer import Quantizer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ..config.train_config import TrainConfig
-    from .weights import FullPolicy
+from .weights import FullPolicy
 
 _ANSWER = 120.0  # seconds that one which has answered before may take
 _GRACE = 30.0  # that a machine may take to end all of it

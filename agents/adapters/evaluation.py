@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from ...simulate import Simulation
 from ..algorithms.arithmetic import change_to, simulation_of
-from ..quantization.products import QuantizedProducts
+from ..environments.parallel import EnvironmentGroup
+from ..quantization.products import QuantizedProducts, Ranges
+from ..quantization.quantization import Quantization
 from ..run.evaluate import Evaluation, evaluate
 from ..streams import Stream, sequence
+from .model import Model
 from .randomness import seeded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from ...simulate import Simulation
-    from ..environments.parallel import EnvironmentGroup
-    from ..quantization.products import Ranges
-    from ..quantization.quantization import Quantization
-    from .model import Model
-    from .settings import AdapterConfig
+from .settings import AdapterConfig
 
 STEPS_OF_TRAINING = 1 << 31
 """Half of the steps that a simulation can count: stochastic rounding in evaluations has the other half."""

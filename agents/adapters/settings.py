@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator
 
@@ -14,9 +15,6 @@ from ..config.rules import KeyRule, complaint
 from ..config.train_config import TrainConfig
 from .parts import check_parts
 from .signatures import default, parameters
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _OWN_AGENTS = ("native", "keep_networks", "random_start", "clip_rewards")
 """Keys that other libraries know nothing of."""

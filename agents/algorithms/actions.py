@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 
 from ..errors import RunError
+from ..models.policy_layers import PolicyLayers
 from ..quantization.products import QuantizedProducts
+from ..quantization.quantization import Quantization
 from .arithmetic import change_to, simulation_of
 from .state import ACT, LearnerState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..models.policy_layers import PolicyLayers
-    from ..quantization.quantization import Quantization
 
 _EVALUATION = 1 << 31  # half of the steps that a simulation can count
 _LONGEST_EVALUATION = 1_000_003  # actions; odd, so that few places come again

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ...formats import Format
 from ...simulate import CONTRACTIONS, Policy, Rule, Simulation
 from ..config.fixes import draws_random_bits
 from ..config.learning_keys import OptimizerKeys
-
-if TYPE_CHECKING:
-    from ..config.train_config import TrainConfig
+from ..config.train_config import TrainConfig
 
 # What the backward products see, by ``qat.operands``.
 _BACKWARD = {"both": "rounded", "forward": "unrounded"}

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
+from ..config.actor_keys import WithActors
+from ..experience.replay import Batch
 from ..models.networks import MLP, forward
 from ..models.policy_layers import Activation, Decision, PolicyLayers, perceptron
 from ..streams import Stream, torch_generator
 from .learner import Learner
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..config.actor_keys import WithActors
-    from ..experience.replay import Batch
-    from .part import Metrics
+from .part import Metrics
 
 
 class DeterministicActor(Learner, ABC):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -14,11 +14,9 @@ from ..experience.replay import batch_of
 from ..optimizers.decisions import add_product
 from ..optimizers.step_norms import StepNorms
 from .actions import Acting
+from .part import Metrics, Part
 from .state import NOISE, PLACES
 from .stochastic_targets import exact_error, exact_target, stochastic_target
-
-if TYPE_CHECKING:
-    from .part import Metrics, Part
 
 
 class Learner(Acting, ABC):

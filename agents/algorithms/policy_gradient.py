@@ -3,37 +3,32 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
 
 from ...formats import round
 from ...simulate import Role, in_role
+from ..config.on_policy_keys import OnPolicyKeys
 from ..errors import RunError
 from ..experience.normalization import ObservationNormalizer
-from ..experience.on_policy import JUDGEMENTS, minibatch_of
+from ..experience.on_policy import JUDGEMENTS, Minibatch, minibatch_of
+from ..experience.replay import Batch
 from ..models.actor_critic import POLICY_GAIN, ActorCritic
 from ..models.planes import A3C_NET, PlanesNetwork, convolutions_for
-from ..models.policies import Categorical, DiagonalNormal, gumbel
+from ..models.policies import Categorical, DiagonalNormal, PolicyHead, gumbel
 from ..models.policy_layers import Decision, PolicyLayers
 from ..optimizers.decisions import add_product, filled_like
 from ..optimizers.scaled_norms import standardized, standardized_naive
 from ..optimizers.step_norms import half_batch_cosine
+from ..sizes import Sizes
 from ..streams import Stream, torch_generator
 from .learner import Learner
 from .part import Metrics, Part
 from .rollout_copy import RolloutCopy
 from .state import ACT
 from .stochastic_targets import stochastic_returns
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..config.on_policy_keys import OnPolicyKeys
-    from ..experience.on_policy import Minibatch
-    from ..experience.replay import Batch
-    from ..models.policies import PolicyHead
-    from ..sizes import Sizes
 
 _PLANES = 3  # dimensions of planes
 

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Protocol, Self, final
+from typing import Protocol, Self, final
 
 import torch
 
-from ...formats import round
-from ...simulate import exact
+from ...formats import Format, round
+from ...simulate import Simulation, exact
+from ..config.on_policy_keys import OnPolicyKeys, Rollouts
+from ..models.policies import PolicyHead
+from ..quantization.products import QuantizedProducts
 from ..quantization.quantization import Quantization
 from ..rollout_mismatch import distances, weights_of
 from .state import ACT, PLACES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ...formats import Format
-    from ...simulate import Simulation
-    from ..config.on_policy_keys import OnPolicyKeys, Rollouts
-    from ..models.policies import PolicyHead
-    from ..quantization.products import QuantizedProducts
 
 
 class CopiedPolicy(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, ABCMeta
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 
@@ -16,6 +16,7 @@ from ..config.baselines import BASELINES
 from ..config.fixes import is_stochastic
 from ..config.learning_keys import OffPolicyKeys, OptimizerKeys
 from ..config.rules import NATIVE_FORMATS
+from ..models.networks import FlatNetwork
 from ..models.stored_layers import StoredLayers
 from ..optimizers.kahan_momentum import KahanEMA, MovingAverage, PlainEMA, StoredEMA, TraceableAverage
 from ..optimizers.master_weights import MasterEMA
@@ -23,10 +24,7 @@ from ..optimizers.network_optimizer import NetworkOptimizer
 from ..stored import Kept
 from ..streams import Stream, torch_generator
 from .arithmetic import change_to, simulation_of
-
-if TYPE_CHECKING:
-    from ..models.networks import FlatNetwork
-    from .part import Elsewhere
+from .part import Elsewhere
 
 PLACES = 8
 """Random bits are numbered within an update: 0 for its noise, 1 to 6 for what it draws, 7 for actions."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Mapping
+from typing import Any, final
 
 import torch
 
 from ...simulate import Role, in_role
 from ..optimizers.kahan_momentum import TraceableAverage
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @final

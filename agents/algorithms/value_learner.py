@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC
-from typing import TYPE_CHECKING
 
 import torch
 
 from ...formats import round
 from ...simulate import Role, in_role
 from ..config.baselines import BASELINES
+from ..config.value_keys import ValueKeys
+from ..experience.replay import Batch
+from ..optimizers.kahan_momentum import MovingAverage
 from .categorical import projected
 from .learner import Learner
+from .part import Metrics
 from .stochastic_targets import stochastic_projection
 from .target_copy import TargetCopy
-
-if TYPE_CHECKING:
-    from ..config.value_keys import ValueKeys
-    from ..experience.replay import Batch
-    from ..optimizers.kahan_momentum import MovingAverage
-    from .part import Metrics
 
 
 class ValueLearner(Learner, ABC):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, final
+from typing import Annotated, Any, Literal, Self, final
 
 from pydantic import (
     AfterValidator,
@@ -17,9 +17,7 @@ from pydantic import (
 from .fields import KeyRole, Positive, PositiveFloat, key, later_keys, read_keys_under
 from .learning_keys import OffPolicyKeys, format_with_codes
 from .rules import check
-
-if TYPE_CHECKING:
-    from .train_config import TrainConfig
+from .train_config import TrainConfig
 
 
 @final

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 from roundoff.own_modules import NAME, import_all, look_in, looked_in
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from types import ModuleType
 
 HOW_WRITTEN = "MODULE:CLASS"
 """How they are written, for messages."""

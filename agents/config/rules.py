@@ -6,19 +6,15 @@ An algorithm's own rows stand beside its own keys (``rules`` of its class) and a
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, NamedTuple, final
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from ..environments.task_check import has_discrete_actions
 from .fixes import COMPENSATED_STEPS, EXACT_ERRORS, NEED_SINGLE_STEPS, STOCHASTIC_TARGETS, is_stochastic
 from .storage import LAYERS, STOCHASTIC, check_fit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pydantic import BaseModel
 
 NATIVE_FORMATS = {"e5m10": "float16", "e8m7": "bfloat16"}
 """The formats that PyTorch computes in itself, and what it calls them."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 from ale_py import ALEInterface, LoggerMode, roms
+from numpy.typing import NDArray
 
 from ..errors import RunError
 from .episodes import SeededEpisodes, Transition
 from .tasks import Kind, check_game, unknown_task
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 MOST_STEPS = 27_000
 """The most steps of an episode: half an hour of play."""

@@ -6,24 +6,21 @@ The suite is imported without a renderer; its models are compiled once, and its 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from copy import copy
 from functools import cache
 from importlib.util import find_spec, module_from_spec
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 from dm_control.rl.control import PhysicsError
+from numpy.typing import NDArray
 
 from ..errors import RunError
 from .episodes import Transition
 from .suite_rewards import tolerance
 from .tasks import DOMAIN_AND_TASK, check_suite_task
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
 
 
 @final

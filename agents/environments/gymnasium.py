@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable, Collection
 from functools import cache
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
 from roundoff.own_modules import WHERE
 
 from ..errors import RunError
 from .episodes import SeededEpisodes, Transition
 from .tasks import Kind, may_import, module_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from numpy.typing import NDArray
 
 # Which of Gymnasium's extras installs what its own environments need.
 _EXTRAS = {

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import RunError
 from .episodes import SeededEpisodes, Transition
 from .tasks import Kind, check_game
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _silenced = logging.root.manager.disable
 logging.disable(logging.WARNING)  # it warns of packages for drawing, which nobody here needs

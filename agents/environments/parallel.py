@@ -6,9 +6,11 @@ import json
 import mmap
 import os
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Self, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from roundoff.processes import GRACE, ONE_THREAD, ChildProcess
 
@@ -17,11 +19,6 @@ from .opening import open_environment
 from .process import MOST_GROUPS, STOP, answer
 from .shared_memory import EnvironmentSlots, Exchange
 from .tasks import module_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from numpy.typing import NDArray
 
 
 class Steps(NamedTuple):

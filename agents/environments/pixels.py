@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Mapping
+from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .control_suite import Environment
 from .episodes import Transition
 from .renderer import Renderer
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
 
 # Camera 0 shows the whole of every task, except of these, as in DrQ.
 _CAMERAS = {"quadruped": 2}

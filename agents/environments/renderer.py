@@ -8,14 +8,12 @@ import sys
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import RunError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 # In the order in which they are tried; MuJoCo has a module of the name for each.
 _AUTOMATIC = ("egl", "osmesa")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from dm_control.utils import rewards
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _SCALES: dict[str, Callable[[float], np.float64]] = {
     "gaussian": lambda value: np.sqrt(-2 * np.log(value)),

@@ -5,13 +5,10 @@ from __future__ import annotations
 import difflib
 import re
 import sys
+from collections.abc import Collection
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from roundoff.own_modules import NAME
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 # All of dm_control's suite but `lqr` (its actions and its episodes have no bounds) and `quadruped_escape`
 # (it needs a renderer even for its states).

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
 
 from ..errors import RunError
 from .replay import filled_part
 from .transfer import copy_to_device_, to_device
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 @final

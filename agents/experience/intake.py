@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Sequence
+from typing import Any, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ...formats import Format, round
 from ..config.actor_keys import has_importance_weights
+from ..config.learning_keys import OffPolicyKeys
 from ..errors import RunError
+from ..sizes import Sizes
 from .augmentation import images_to_format
 from .frame_replay import FrameReplay
+from .normalization import ObservationNormalizer
+from .prioritized import PrioritizedReplay
 from .replay import Replay
+from .sampling import Sample
 from .transfer import to_device
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from ..config.learning_keys import OffPolicyKeys
-    from ..sizes import Sizes
-    from .normalization import ObservationNormalizer
-    from .prioritized import PrioritizedReplay
-    from .sampling import Sample
 
 
 class Intake(ABC):

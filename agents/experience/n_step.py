@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from ...formats import Format
+from .frame_replay import FrameReplay
 from .intake import Intake, PixelIntake
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ...formats import Format
-    from .frame_replay import FrameReplay
-    from .replay import Replay
-    from .sampling import Sample
+from .replay import Replay
+from .sampling import Sample
 
 
 class _Begun(NamedTuple):

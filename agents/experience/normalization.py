@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..config.on_policy_keys import NORMALIZED_LIMIT
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _EPS = 1e-8  # added to variances
 _FIRST_COUNT = 1e-4  # of numbers of mean 0 and variance 1, before any has been seen

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Generator, Sequence
+from typing import Any, final
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from ...formats import Format
 from ..config.actor_keys import has_importance_weights
+from ..config.learning_keys import OffPolicyKeys
+from ..config.value_keys import ValueKeys
+from ..sizes import Sizes
 from ..streams import Stream, sequence, torch_generator
-from .intake import PixelIntake, StateIntake, make_intake
+from .frame_replay import FrameBatch, FrameReplay
+from .intake import Intake, PixelIntake, StateIntake, make_intake
 from .n_step import NStepIntake, NStepPixelIntake
 from .prioritized import PrioritizedReplay
+from .replay import Batch, Replay
 from .reward_range import RewardRange
-from .sampling import random_actions
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-
-    import torch
-    from numpy.typing import NDArray
-
-    from ..config.learning_keys import OffPolicyKeys
-    from ..config.value_keys import ValueKeys
-    from ..sizes import Sizes
-    from .frame_replay import FrameBatch, FrameReplay
-    from .intake import Intake
-    from .replay import Batch, Replay
-    from .sampling import Sample
+from .sampling import Sample, random_actions
 
 
 @final

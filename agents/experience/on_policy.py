@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import Any, Protocol, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ...formats import Format
+from ..config.on_policy_keys import OnPolicyKeys
+from ..sizes import Sizes
 from ..streams import Stream, torch_generator
-from .intake import StateIntake
-from .replay import Replay
+from .intake import Intake, StateIntake
+from .normalization import ObservationNormalizer
+from .replay import Batch, Replay
 from .reward_range import RewardRange
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from ..config.on_policy_keys import OnPolicyKeys
-    from ..sizes import Sizes
-    from .intake import Intake
-    from .normalization import ObservationNormalizer
-    from .replay import Batch
-    from .sampling import Sample
+from .sampling import Sample
 
 JUDGEMENTS = 4
 """Numbers that the learner adds to each transition."""

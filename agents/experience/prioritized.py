@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from ...formats import round
+from ...formats import Format, round
+from .frame_replay import FrameBatch, FrameReplay
 from .replay import Batch, Replay
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ...formats import Format
-    from .frame_replay import FrameBatch, FrameReplay
 
 
 @final

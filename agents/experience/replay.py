@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @final

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import Any, Protocol, final
 
 import torch
+from torch import Tensor
 
 from ...formats import apart
+from ..optimizers.network_optimizer import NetworkOptimizer
 from .central import CentralStore
 from .multi_step import MultiStepAdam
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from torch import Tensor
-
-    from ..optimizers.network_optimizer import NetworkOptimizer
 
 _MOMENTS = ("moment", "second", "compensation")
 

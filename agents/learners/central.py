@@ -6,18 +6,15 @@ import fcntl
 import mmap
 import os
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, final
+from typing import final
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ...formats import apart
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from torch import Tensor
 
 _READY, _STOP, _STEPS, _TURN = range(4)
 _WORDS = 64  # of the header, 8 bytes each: the four above, and which copy of each chunk counts

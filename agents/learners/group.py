@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
 import torch.distributed as dist
@@ -17,13 +17,11 @@ try:
     from torch.distributed import set_timeout  # type: ignore[attr-defined,unused-ignore]
 except ImportError:  # before PyTorch 2.14
     from torch.distributed.distributed_c10d import _set_pg_timeout as set_timeout
+from collections.abc import Callable, Mapping
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from torch import Tensor
 
-    from torch import Tensor
-
-    from ..optimizers.network_optimizer import NetworkOptimizer
+from ..optimizers.network_optimizer import NetworkOptimizer
 
 _TO_MEET = timedelta(minutes=2)  # all have said that they are about to
 # A learner may wait for the leader's evaluation. One that has ended is noticed at once: its connections close.

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import Any, Self, final
 
 import torch
+from torch import Tensor
 
-from ...formats import pack, packed_size, round, unpack
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from ...formats import Format
+from ...formats import Format, pack, packed_size, round, unpack
 
 
 @final

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, final
+from collections.abc import Sequence
+from typing import final
 
 import torch
 
 from .networks import FlatNetwork, hidden_of, initialize_perceptrons, perceptron_shapes
-from .policy_layers import Activation, linear, perceptron
+from .policy_layers import Activation, LinearLayer, linear, perceptron
 from .scaled_head import head
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .policy_layers import LinearLayer
 
 _GAIN = math.sqrt(2)
 POLICY_GAIN = 0.01

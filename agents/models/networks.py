@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from copy import copy
 from itertools import pairwise
-from typing import TYPE_CHECKING, Self, final
+from typing import Self, final
 
 import torch
 
 from .scaled_head import head
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from .stored_layers import StoredLayers
+from .stored_layers import StoredLayers
 
 
 class FlatNetwork(ABC):

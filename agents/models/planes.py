@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch.nn import functional
 
 from .networks import FlatNetwork, forward, initialize_perceptrons, initialize_uniformly, perceptron_shapes
 from .policy_layers import Activation, ConvolutionLayer, Layer, perceptron, plain
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class Convolution(NamedTuple):

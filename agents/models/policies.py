@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, TypeAlias, final
+from typing import TypeAlias, final
 
 import torch
+from torch import Tensor
 
 from ...formats import apart
 from .normal_fix import normal_log_prob, normal_log_prob_naive
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _ENTROPY = 0.5 + 0.5 * math.log(2 * math.pi)
 

@@ -6,15 +6,16 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, final
+from typing import Any, ClassVar, NamedTuple, Self, final
 
 import numpy as np
 import torch
 
 # The list versions of the in-place operations, one kernel launch for all parameters.
-from torch import _foreach_add_, _foreach_addcmul_, _foreach_mul_
+from torch import Tensor, _foreach_add_, _foreach_addcmul_, _foreach_mul_
 
 from ...formats import apart
 from ...simulate import Role, in_role
@@ -35,12 +36,6 @@ from .decisions import (
 from .kahan_gradients import kahan_add_
 from .stochastic_compensation import stochastic_kahan_add_
 from .stochastic_moments import stochastic_mean_, stochastic_mean_square_
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from torch import Tensor
-
 
 LONGEST_TABLE = 400_000
 """Tables of this length take a second to make for each of an agent's three optimizers; 0.9999 needs less."""

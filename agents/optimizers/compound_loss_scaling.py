@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
+
+from torch import Tensor
 
 from ...formats import apart
 from .dynamic_loss_scale import DynamicLossScale
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # How much below the largest number buffers must stay when the scale grows.
 HEADROOM = 1.1

@@ -7,18 +7,14 @@ superfluous is left out. The bits are the same.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-from torch import _foreach_add_, _foreach_addcdiv_
+from torch import Tensor, _foreach_add_, _foreach_addcdiv_
 
 from ...formats import apart, is_traced
 from ...simulate import is_exact
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import Tensor
 
 _aten = torch.ops.aten
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ...formats import apart, where
 from ..errors import RunError
 from .adam import AdamBase
 from .decisions import kept, magnitude, surely, surely_not
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
 
 # Gradients that are NaN whatever the scale must not drive the scale to 0, where everything would be NaN.
 SMALLEST_SCALE = 2.0**-64

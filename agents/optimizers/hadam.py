@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Sequence
+from typing import Any, final
 
 import torch
-from torch import _foreach_mul_
+from torch import Tensor, _foreach_mul_
 
 from .adam import AdamBase
 from .decisions import with_number
 from .stochastic_moments import stochastic_root_
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
 
 
 class KeepingRoots(AdamBase):

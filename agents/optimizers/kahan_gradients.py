@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
 
 from .decisions import copy_
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @torch.no_grad()

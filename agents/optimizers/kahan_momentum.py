@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from copy import copy
-from typing import TYPE_CHECKING, Any, ClassVar, Self, final
+from typing import Any, ClassVar, Self, final
 
 import torch
 
 from ...formats import apart
 from ...simulate import Role, Slots, in_role
 from ..errors import RunError
+from ..stored import Kept
 from .decisions import at_hand, copy_, kept, magnitude, multiply_, subtract_product, with_number
 from .kahan_gradients import add_compensated_, kahan_add_
 from .stochastic_compensation import step_towards
-
-if TYPE_CHECKING:
-    from ..stored import Kept
 
 
 class MovingAverage(ABC):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
+
+import torch
+from torch import Tensor
 
 from ...formats import apart
 from .decisions import at_hand, multiply_
 from .dynamic_loss_scale import DynamicLossScale
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 
 @final

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
 
 from ...formats import Format, round
-from ...simulate import Simulation
+from ...simulate import Simulation, Watcher
 from .kahan_momentum import MovingAverage, PlainEMA
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ...simulate import Watcher
 
 
 @final

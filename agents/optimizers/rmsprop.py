@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from collections.abc import Iterable
+from typing import Any, ClassVar, final
+
+from torch import Tensor
 
 from .adam import AdamBase, KeepingSquares
 from .hadam import KeepingRoots
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from torch import Tensor
 
 
 class _WithoutFirstMoment(AdamBase):

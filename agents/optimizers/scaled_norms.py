@@ -6,14 +6,11 @@ A fix beyond the paper's six, for gradients that are clipped by their norm and n
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from .decisions import with_number
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _EPS = 1e-8
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Sequence
+from typing import Any, final
 
 import torch
 
 from ...formats import apart
+from .adam import AdamBase
+from .dynamic_loss_scale import DynamicLossScale
 from .hadam import KeepingRoots
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .adam import AdamBase
-    from .dynamic_loss_scale import DynamicLossScale
 
 _LEAST, _MOST = -1074, 1023
 """Binary exponents of the numbers of float64."""

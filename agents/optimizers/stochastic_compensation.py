@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
 
 from ...formats import apart
 from ..stochastic import exactly, rounded_stochastically
 from .kahan_gradients import add_compensated_
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @torch.no_grad()

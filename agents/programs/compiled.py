@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Callable, Iterator
+from typing import Any, final
 
 import torch
+from torch import Tensor
 
 from ...formats import FloatFormat, Format, Rounding
-from ...simulate import CompiledStep, FormatsAsData, carriers_of_operands
+from ...simulate import CompiledStep, FormatsAsData, Simulation, carriers_of_operands
+from ..algorithms.learner import Learner
+from ..algorithms.part import Metrics, Part
 from ..config.fields import KeyRole
 from ..config.fixes import draws_random_bits
 from ..config.learning_keys import OptimizerKeys
 from ..config.registry import keys_with
+from ..config.train_config import TrainConfig
 from ..optimizers.adam import LONGEST_TABLE, steps_until_constant
 from .traced_learner import TracedLearner, as_tensors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from torch import Tensor
-
-    from ...simulate import Simulation
-    from ..algorithms.learner import Learner
-    from ..algorithms.part import Metrics, Part
-    from ..config.train_config import TrainConfig
 
 _BASELINES = ("none", "naive", "eps")
 

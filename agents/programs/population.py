@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Sequence
+from typing import Any, final
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ...simulate import PopulationStep, reason_against_sharing
 from ..algorithms.arithmetic import simulation_of
+from ..algorithms.learner import Learner
+from ..algorithms.part import Metrics, Part
 from ..config.learning_keys import OffPolicyKeys, OptimizerKeys
+from ..config.train_config import TrainConfig
+from ..experience.replay import Batch
 from .compiled import compile_acting, kind, programs_of, reason_against, reason_not_to
 from .traced_learner import TracedLearner
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..algorithms.learner import Learner
-    from ..algorithms.part import Metrics, Part
-    from ..config.train_config import TrainConfig
-    from ..experience.replay import Batch
 
 _Inputs = tuple[torch.Tensor, tuple[torch.Tensor, ...]]  # rows and noises of an update
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Callable
+from typing import Any, final
 
 import torch
 
+from ..algorithms.learner import Learner
+from ..algorithms.part import Metrics, Part
 from ..experience.on_policy import Minibatch
 from ..experience.replay import Batch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..algorithms.learner import Learner
-    from ..algorithms.part import Metrics, Part
 
 
 @final

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, final
+from typing import Any, Self, TypeAlias, final
 
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...formats import apart
 from ...simulate import is_contraction
 from ..errors import RunError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from torch import Tensor
-
-    from .quantization import Quantization
+from .quantization import Quantization
 
 Ranges: TypeAlias = "list[tuple[float, float]]"
 """The smallest and largest number that each product is given to multiply with its weight, in the order of inference."""

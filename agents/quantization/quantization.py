@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import Any, Self, final
 
 import torch
 
@@ -22,9 +22,6 @@ from ...formats import (
     scales_of,
 )
 from ...simulate import LAST, Contraction, Policy, Simulation, of_convolution, round_along
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _COLUMNS = Contraction(-2)
 _OPERANDS = ("weights", "activations")

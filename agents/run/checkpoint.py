@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import zipfile
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
 
 import torch
 
 from roundoff.files import atomic_writer, cannot_be_written, open_to_read
 
 from ..errors import FileError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 # Raised whenever the meaning of what is stored changes.
 VERSION = 3

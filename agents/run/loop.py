@@ -3,49 +3,39 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Generator
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from pathlib import Path
+from typing import Any, TypeAlias, final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from roundoff.errors import RoundoffError
 from roundoff.runs.folder import RunDirectory, check_same_config
 from roundoff.runs.log import MetricsLog, NoLog
-from roundoff.runs.result import Crash
+from roundoff.runs.result import Crash, Result
 
 from ...simulate import lost_numbers
+from ..actors.stage import Stage
+from ..algorithms.part import Metrics
+from ..config.train_config import TrainConfig
+from ..environments.parallel import VectorEnvironment
 from ..errors import FileError
 from ..experience.replay import Replay
-from ..experience.sampling import NotFinite
-from ..learners.single import LearnerLost, SingleLearner
+from ..experience.sampling import NotFinite, Sample
+from ..learners.single import LearnerLost, Learners, SingleLearner
+from ..quantization.quantization import Quantization
 from ..sizes import KnownSizes
 from . import checkpoint
-from .evaluate import EvaluationPolicy, evaluate
+from .evaluate import Evaluation, EvaluationPolicy, evaluate
 from .profile import Profile
-from .reporter import Reporter
+from .reporter import Progress, Reporter
 from .snapshots import write_networks, write_states
 from .state import RunState
 from .stopping import Stopped, StopRequest
 from .stopwatch import Stopwatch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from pathlib import Path
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from roundoff.runs.result import Result
-
-    from ..actors.stage import Stage
-    from ..algorithms.part import Metrics
-    from ..config.train_config import TrainConfig
-    from ..environments.parallel import VectorEnvironment
-    from ..experience.sampling import Sample
-    from ..learners.single import Learners
-    from ..quantization.quantization import Quantization
-    from .evaluate import Evaluation
-    from .reporter import Progress
 
 Training: TypeAlias = "Generator[Any, tuple[Metrics, float], Result]"
 _Updating: TypeAlias = "Generator[Any, tuple[Metrics, float], Crash | None]"

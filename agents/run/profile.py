@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, final
+from pathlib import Path
+from typing import Any, Self, final
 
 from roundoff.files import read_json
 
 from ..errors import FileError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 _LONGEST = 1e15
 _IN_WORDS = {

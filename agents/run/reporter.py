@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
-from roundoff.runs.log import NoLog
+import torch
+
+from roundoff.runs.folder import RunDirectory
+from roundoff.runs.log import MetricsLog, NoLog
 from roundoff.runs.result import Crash, Result
 
 from ..quantization.quantization import Quantization
-from ..sizes import KnownSizes
+from ..sizes import KnownSizes, Sizes
 from . import checkpoint
 from .evaluate import Evaluation
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    import torch
-
-    from roundoff.runs.folder import RunDirectory
-    from roundoff.runs.log import MetricsLog
-
-    from ..sizes import Sizes
-    from .observed import Numerics
-    from .profile import Profile
-    from .stopwatch import Stopwatch
+from .observed import Numerics
+from .profile import Profile
+from .stopwatch import Stopwatch
 
 _SECONDS_BETWEEN_REPORTS = 1.0
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from pydantic import ValidationError
 
 from roundoff.files import read_json
-from roundoff.runs.folder import config_in
+from roundoff.runs.folder import RunDirectory, config_in
 
 from ..config.train_config import TrainConfig
 from ..errors import RunError
 from ..sizes import KnownSizes
 from . import checkpoint
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from roundoff.runs.folder import RunDirectory
 
 
 def read_finished(files: RunDirectory) -> tuple[TrainConfig, int, dict[str, Any]]:

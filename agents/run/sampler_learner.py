@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Callable
+from typing import Any, final
 
-from ..experience.sampling import NotFinite
+import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from ..experience.sampling import LocalSampler, Sample
-    from .agent import Agent
+from ..experience.sampling import LocalSampler, NotFinite, Sample
+from .agent import Agent
 
 
 @final

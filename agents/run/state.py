@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..actors.sampler import RemoteSampler
+from ..actors.stage import Stage
+from ..algorithms.part import Metrics
 from ..config.actor_keys import WithActors
 from ..config.learning_keys import OffPolicyKeys
 from ..config.on_policy_keys import OnPolicyKeys
+from ..config.train_config import TrainConfig
+from ..environments.parallel import VectorEnvironment
 from ..experience.normalization import RewardNormalizer
 from ..experience.sampling import LocalSampler, Sampler, random_actions
 from ..models.perturbation import move_by_ulps
@@ -20,14 +25,6 @@ from .agent import Agent
 from .observed import Numerics
 from .parts import make_learner
 from .sampler_learner import SamplerLearner
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ..actors.stage import Stage
-    from ..algorithms.part import Metrics
-    from ..config.train_config import TrainConfig
-    from ..environments.parallel import VectorEnvironment
 
 
 @final

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from roundoff.processes import let_go, terminals
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # Seconds from the request to the end; cluster managers and containers grant about 30 before they kill.
 PATIENCE = 20.0

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from typing import final
 
 
 def _do_not_wait() -> None:

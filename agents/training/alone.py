@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import torch
 
@@ -16,22 +17,16 @@ from roundoff.runs.result import Result
 from ..actors.stage import open_stage
 from ..adapters.run import AdaptedRun
 from ..adapters.settings import AdapterConfig
+from ..config.train_config import TrainConfig
 from ..errors import RunError
 from ..programs.compiled import compile_updates
 from ..run.device import open_device
 from ..run.loop import Run
 from ..run.parts import check_run, open_environments, opening_of
-from ..run.profile import read_profile
+from ..run.profile import Profile, read_profile
+from ..run.reporter import Progress
 from ..run.stopping import StopRequest
 from .learners import others_learning
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-    from pathlib import Path
-
-    from ..config.train_config import TrainConfig
-    from ..run.profile import Profile
-    from ..run.reporter import Progress
 
 
 def train(

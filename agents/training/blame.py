@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -17,10 +19,6 @@ from ...simulate import HIGH, MOVES, Blame, BlameError, Trial, Trials, plain_nam
 from ..config.train_config import TrainConfig
 from ..errors import FileError
 from .alone import train
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-    from pathlib import Path
 
 UNROUNDED: list[dict[str, Any]] = [{"operation": "*", "format": HIGH}]
 """Rules under which nothing is rounded but what comes from outside."""

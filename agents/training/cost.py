@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from roundoff.runs.result import Result
 
 from ...formats import Format
-from ...simulate import MODELS, CostModel, CountedSteps, Simulation, learned
+from ...simulate import MODELS, CostCounter, CostModel, CountedSteps, Simulation, learned
 from ..actors.weights import FullPolicy
+from ..algorithms.learner import Learner
 from ..config.actor_keys import WithActors, has_actors
+from ..config.train_config import TrainConfig
 from ..errors import RunError
 from ..learners.parcels import Parcel
+from ..optimizers.kahan_momentum import MovingAverage
 from ..optimizers.master_weights import MasterEMA
+from ..optimizers.network_optimizer import NetworkOptimizer
 from ..run.loop import Run
 from .alone import open_run
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-
-    from ...simulate import CostCounter
-    from ..algorithms.learner import Learner
-    from ..config.train_config import TrainConfig
-    from ..optimizers.kahan_momentum import MovingAverage
-    from ..optimizers.network_optimizer import NetworkOptimizer
 
 _FEW_TRANSITIONS = 64
 _STORED = {"moment": "first_moments", "second": "second_moments", "compensation": "compensations"}

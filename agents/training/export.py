@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import torch
+from torch import nn
 
 from roundoff.files import make_directory, write_bytes
 from roundoff.runs.folder import RunDirectory
 
+from ...formats import Format
 from ..acting.c_header import c_header
 from ..acting.from_modules import policy_of
 from ..acting.graphs import has_integer_operators, onnx_model
 from ..acting.packed import PackedPolicy
 from ..adapters.settings import AdapterConfig
+from ..config.train_config import TrainConfig
 from ..errors import RunError
 from ..models.policy_layers import Decision
 from ..run.restored import read_finished, sizes_known
 from .finished import finished_agent, learner_with, looked_at
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    import torch
-    from torch import nn
-
-    from ...formats import Format
-    from ..config.train_config import TrainConfig
 
 SUFFIXES = (".onnx", ".h")
 

@@ -6,29 +6,24 @@ import json
 import os
 import secrets
 import time
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
 
 from roundoff.files import make_directory
 from roundoff.processes import GRACE, ChildProcess
+from roundoff.runs.folder import RunDirectory
 from roundoff.runs.result import Crash
 
 from ..config.learning_keys import OptimizerKeys
 from ..config.own_algorithms import for_others
+from ..config.train_config import TrainConfig
 from ..errors import RunError
 from ..learners.asynchronous import AsynchronousGroup
 from ..learners.group import LearnerGroup
-from ..learners.single import LearnerLost, SingleLearner
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-
-    from roundoff.runs.folder import RunDirectory
-
-    from ..config.train_config import TrainConfig
-    from ..learners.single import Learners
+from ..learners.single import LearnerLost, Learners, SingleLearner
 
 _PAUSE = 0.05
 

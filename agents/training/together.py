@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from pathlib import Path
+from typing import Any, NamedTuple, final
 
 from roundoff.runs.result import Result
 
 from ...simulate import reason_against_compiling
 from ..adapters.run import AdaptedRun
+from ..config.train_config import TrainConfig
 from ..programs.allocator import keep_freed_memory
 from ..programs.population import Population, shared_kind, worth_sharing
-from ..run.loop import Run
+from ..run.loop import Run, Training
+from ..run.reporter import Progress
+from ..run.stopping import StopRequest
 from .alone import open_run, train_alone
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
-    from pathlib import Path
-
-    from ..config.train_config import TrainConfig
-    from ..run.loop import Training
-    from ..run.reporter import Progress
-    from ..run.stopping import StopRequest
 
 
 @final

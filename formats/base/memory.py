@@ -7,9 +7,10 @@ DTensor. Every way to an address in this package leads through :func:`in_memory`
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, wraps
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch._C import (
@@ -22,9 +23,6 @@ from torch._C import (
 from torch.compiler import is_compiling
 
 from .errors import FormatError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

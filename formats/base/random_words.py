@@ -8,7 +8,8 @@ by the best two-round 32-bit mixer of hash-prospector (C. Wellons, https://githu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from numba import njit
@@ -16,9 +17,6 @@ from numpy import uint32
 
 from .errors import FormatError
 from .modes import WORD_BITS, RandomBits
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _SPREAD, _FIRST, _SECOND = 0x1E3779B9, 0x21F0AAAD, 0x735A2D97
 _MASK = 0xFFFFFFFF

@@ -8,7 +8,7 @@ same.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -16,9 +16,7 @@ from ..arithmetic.carriers import INTEGER, LARGEST_EXPONENT
 from ..arithmetic.float_parameters import FloatParameters
 from ..arithmetic.float_tensors import round_nearest, signed
 from ..base.operator import unwritten_like
-
-if TYPE_CHECKING:
-    from ..families.floats import FloatFormat
+from ..families.floats import FloatFormat
 
 SIGN = {torch.float32: -(1 << 31), torch.float64: -(1 << 63)}
 EXPONENT = {torch.float32: 0x7F800000, torch.float64: 0x7FF0000000000000}

@@ -7,8 +7,9 @@ faster. An operator without lowering is called as it is.
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
@@ -21,9 +22,6 @@ from torch._inductor.virtualized import V, ops
 
 from ..arithmetic.carriers import INFINITY, INTEGER
 from .float_data import EXPONENT, SIGN
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _OPERATION = "inline_asm_elementwise"
 """An operation of inductor that takes any operands and a text: an instruction. C++ has none but ours."""

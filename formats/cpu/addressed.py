@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, cast, final
+from typing import Any, cast, final
 
 import numpy as np
+import torch
 
 from ..base.modes import Rounding
 from .addends import settings_of
 from .threads import compiled
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import torch
 
 
 class Calling(IntEnum):

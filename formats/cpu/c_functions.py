@@ -12,9 +12,11 @@ import hashlib
 import os
 import pickle
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any, final
+from pathlib import Path
+from typing import Any, final
 
 import llvmlite
 import numba
@@ -30,10 +32,6 @@ from roundoff.files import read_bytes, write_bytes
 
 from .content_names import named_after_content
 from .quick_numba import quick_numba
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 _C_TYPES = {
     types.int64: ctypes.c_int64,

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import llvmlite.ir
 import numpy as np
 from numba import types
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _PLAIN = (int, float, str, bytes, tuple, np.generic, types.Type, llvmlite.ir.Type)
 

@@ -12,9 +12,10 @@ out while :func:`quick_numba` is on:
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 import numba
@@ -22,9 +23,6 @@ from numba.core import inline_closurecall, ir, postproc, ssa, transforms
 from numba.core.compiler_lock import global_compiler_lock
 
 from roundoff.locks import known
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 known(global_compiler_lock._lock)  # noqa: SLF001  whoever compiles a loop takes it, and no fork knows it
 

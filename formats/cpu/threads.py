@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -14,9 +15,6 @@ from .arguments import c_types
 from .c_functions import c_function
 from .float_state import in_usual_state
 from .widths import specialised
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ELEMENTS_PER_THREAD = 1 << 17
 """Below this many elements per thread, handing work to a thread costs more than it saves."""

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import torch
 
 from ..base.memory import apart
 from ..base.modes import Rounding
 from ..cpu.numbers.tables import HIGH, LOW, TIE_HIGH, TIE_LOW, Table
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # Dettmers et al., "QLoRA: Efficient finetuning of quantized LLMs" (2023), appendix E.
 NF4 = (

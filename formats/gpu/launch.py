@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ import triton
 
 from ..arithmetic.tail import rule
 from ..base.layouts import is_dense
-from ..base.modes import WORD_BITS, RandomBits
+from ..base.modes import WORD_BITS, How, Random, RandomBits, Rounding
 from ..base.on_device import put_on
 from ..base.random_words import key_base, words32
 from . import blocks as of_blocks
@@ -19,11 +20,6 @@ from . import each as of_each
 from . import many as of_many
 from .places import FIXED, GIVEN, HASHED
 from .translation import in_triton
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..base.modes import How, Random, Rounding
 
 _BLOCK = 1024
 _WIDEST = 2048

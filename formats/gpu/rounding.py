@@ -6,26 +6,22 @@ may be ``source``. What a format is goes to the device once, and stays there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-from ..base.modes import RandomBits, Rounding
+from ..arithmetic.elements import Element
+from ..arithmetic.float_parameters import FloatParameters
+from ..base.modes import How, RandomBits, Rounding
 from ..base.on_device import put_on, table_on
 from ..cpu import float_choice
+from ..cpu.numbers.logarithms import PowerCells
+from ..cpu.numbers.tables import Table
 from . import numbers, scaled
 from .launch import kernel_of, round_blocks, round_each, run_each, run_many, settings_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..arithmetic.elements import Element
-    from ..arithmetic.float_parameters import FloatParameters
-    from ..base.modes import How
-    from ..cpu.numbers.logarithms import PowerCells
-    from ..cpu.numbers.tables import Table
 
 __all__ = ["run_each", "run_many"]
 

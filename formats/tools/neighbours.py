@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..base.errors import FormatError
+from ..base.format import Format
 from ..base.names import family_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from ..base.format import Format
 
 
 def neighbours(fmt: Format) -> list[Format]:

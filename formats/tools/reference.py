@@ -8,12 +8,9 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from functools import cache
-from typing import TYPE_CHECKING
 
 from ..base.modes import Overflow, Rounding
-
-if TYPE_CHECKING:
-    from ..families.floats import FloatFormat
+from ..families.floats import FloatFormat
 
 
 @cache

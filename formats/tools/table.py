@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -13,9 +14,6 @@ from ..base.errors import FormatError
 from ..base.format import Format
 from ..base.names import ALIASES, FAMILIES, mistaken
 from .neighbours import neighbours
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 _HEAD = ("format", "also called", "bits", "largest", "smallest normal", "smallest", "eps", "simulated in")
 _NUMBERS = {"largest": "max", "smallest_normal": "smallest_normal", "smallest": "smallest", "eps": "eps"}

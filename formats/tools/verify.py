@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import platform
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,9 +21,6 @@ from ..families.floats import FloatFormat
 from ..rounding import round
 from .reference import round_float
 from .table import listed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _NATIVE = {"e5m10": torch.float16, "e8m7": torch.bfloat16}
 _EXHAUSTIVE_BITS = 8

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import final
 
-from ...experience.on_policy import record_rollouts
+import torch
+
+from ...experience.on_policy import RolloutRecorder, record_rollouts
+from ...sizes import Sizes
+from ..part import Metrics
 from ..policy_gradient import PolicyGradient
-
-if TYPE_CHECKING:
-    import torch
-
-    from ...experience.on_policy import RolloutRecorder
-    from ...sizes import Sizes
-    from ..part import Metrics
-    from .settings import A2CConfig
+from .settings import A2CConfig
 
 
 @final

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
 from ...config.fields import Below1, NonNegativeFloat, Panel, Positive, PositiveFloat, key, with_default
 from ...config.on_policy_keys import ROLLOUT_PANELS, OnPolicyKeys
 from ...config.rules import KeyRule
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class A2CConfig(OnPolicyKeys):

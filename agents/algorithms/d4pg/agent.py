@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import final
 
 import torch
 
 from ....formats import round
-from ...experience.off_policy import record_steps
+from ...experience.off_policy import OffPolicyRecorder, record_steps
+from ...experience.replay import Batch
 from ...models.networks import forward
 from ...optimizers.decisions import filled_like
+from ...sizes import Sizes
 from ..categorical import divergence, expected, slope_of_expected
 from ..deterministic_actor import DeterministicActor
 from ..explorer import GaussianExplorer, deviations_of
@@ -17,12 +19,7 @@ from ..part import Metrics, Part
 from ..stochastic_targets import least_of
 from ..twin_critics import differentiate
 from ..value_learner import ValueLearner
-
-if TYPE_CHECKING:
-    from ...experience.off_policy import OffPolicyRecorder
-    from ...experience.replay import Batch
-    from ...sizes import Sizes
-    from .settings import D4PGConfig
+from .settings import D4PGConfig
 
 
 @final

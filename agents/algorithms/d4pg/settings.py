@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from ...config.fields import Count, KeyRole, NonNegativeFloat, Panel, Positive, key, with_default
 from ...config.rules import KeyRule
 from ...config.value_keys import ValueKeys
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def _alone(config: Any) -> tuple[str] | None:

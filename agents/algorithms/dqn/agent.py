@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from collections.abc import Sequence
+from typing import Any, ClassVar, final
 
 import torch
 
 from ....formats import apart
 from ...experience.augmentation import images_to_format
-from ...experience.off_policy import record_steps
+from ...experience.frame_replay import FrameBatch
+from ...experience.off_policy import OffPolicyRecorder, record_steps
 from ...experience.replay import Batch, batch_of
 from ...models.planes import PlanesNetwork, convolutions_for
 from ...models.policy_layers import Decision, PolicyLayers
+from ...sizes import Sizes
 from ...streams import Stream, torch_generator
 from ..categorical import divergence, expected
 from ..part import Metrics, Part
 from ..stochastic_targets import chosen
 from ..value_learner import ValueLearner
 from .exploration import EpsilonGreedy, random_actions, rows_of, share_of_random_actions
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ...experience.frame_replay import FrameBatch
-    from ...experience.off_policy import OffPolicyRecorder
-    from ...sizes import Sizes
-    from .settings import DQNConfig
+from .settings import DQNConfig
 
 
 @final

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator
 
@@ -10,9 +11,6 @@ from ...config.fields import Count, KeyRole, Panel, Positive, PositiveFloat, key
 from ...config.rules import KeyRule
 from ...config.value_keys import Share, ValueKeys
 from ...environments.task_check import check_task
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _EPS_OVER_BATCH = 0.01
 _OUTSIDE = KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
 
 from ...experience.augmentation import images_to_format, random_shift
-from ...experience.off_policy import record_states
+from ...experience.frame_replay import FrameBatch
+from ...experience.off_policy import OffPolicyRecorder, record_states
 from ...models.networks import forward
+from ...sizes import Sizes
 from ...streams import Stream, torch_generator
+from ..part import Metrics
 from ..sac.agent import SoftActorCritic
 from ..stochastic_targets import least_of
 from ..twin_critics import step_critics
 from .encoder import Parts, PixelNetwork, convolve, features
-
-if TYPE_CHECKING:
-    from ...experience.frame_replay import FrameBatch
-    from ...experience.off_policy import OffPolicyRecorder
-    from ...sizes import Sizes
-    from ..part import Metrics
-    from .settings import DrQConfig
+from .settings import DrQConfig
 
 _COPIES = 2
 

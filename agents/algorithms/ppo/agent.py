@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
 
-from ...experience.on_policy import record_rollouts
+from ...experience.on_policy import Minibatch, RolloutRecorder, record_rollouts
+from ...sizes import Sizes
+from ..part import Metrics
 from ..policy_gradient import PolicyGradient
-
-if TYPE_CHECKING:
-    from ...experience.on_policy import Minibatch, RolloutRecorder
-    from ...sizes import Sizes
-    from ..part import Metrics
-    from .settings import PPOConfig
+from .settings import PPOConfig
 
 _FACTOR = 1.5
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from ...config.fields import KeyRole, NonNegativeFloat, Panel, Positive, PositiveFloat, key
 from ...config.on_policy_keys import ROLLOUT_PANELS, OnPolicyKeys
 from ...environments.task_check import check_task, has_discrete_actions
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class PPOConfig(OnPolicyKeys):

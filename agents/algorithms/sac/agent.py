@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 
 from ....simulate import Role, in_role
-from ...experience.off_policy import record_states
-from ...models.networks import MLP, forward
+from ...experience.off_policy import OffPolicyRecorder, record_states
+from ...experience.replay import Batch
+from ...models.networks import MLP, FlatNetwork, forward
 from ...models.policy_layers import Activation, Decision, PolicyLayers, perceptron
 from ...models.squashed_normal import SquashedNormal
 from ...optimizers.decisions import filled_like
+from ...sizes import Sizes
 from ...streams import Stream, torch_generator
 from ..learner import Learner
 from ..part import Metrics, Part
 from ..stochastic_targets import exact_target, least_of, stochastic_target
 from ..twin_critics import step_critics
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ...experience.off_policy import OffPolicyRecorder
-    from ...experience.replay import Batch
-    from ...models.networks import FlatNetwork
-    from ...sizes import Sizes
-    from .settings import SACConfig
+from .settings import SACConfig
 
 
 class SoftActorCritic(Learner):

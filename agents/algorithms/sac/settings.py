@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from ...config.fields import Count, KeyRole, NonNegativeFloat, Panel, Positive, PositiveFloat, key
 from ...config.learning_keys import OffPolicyKeys
 from ...config.rules import KeyRule, other_than
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _FREE = KeyRole.TIMELESS
 _OF_PIXELS = (

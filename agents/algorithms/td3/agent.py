@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import final
 
 import torch
 
-from ...experience.off_policy import record_states
+from ...experience.off_policy import OffPolicyRecorder, record_states
+from ...experience.replay import Batch
 from ...models.networks import forward
 from ...optimizers.decisions import filled_like
+from ...sizes import Sizes
 from ..deterministic_actor import DeterministicActor
 from ..explorer import GaussianExplorer, deviations_of
 from ..part import Metrics, Part
 from ..stochastic_targets import least_of
 from ..twin_critics import step_critics
-
-if TYPE_CHECKING:
-    from ...experience.off_policy import OffPolicyRecorder
-    from ...experience.replay import Batch
-    from ...sizes import Sizes
-    from .settings import TD3Config
+from .settings import TD3Config
 
 
 @final

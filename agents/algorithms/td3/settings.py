@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from ...config.actor_keys import WithActors
 from ...config.fields import Count, KeyRole, NonNegativeFloat, Panel, Positive, PositiveFloat, key, with_default
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class TD3Config(WithActors):
