@@ -6,6 +6,7 @@ every number of the format.
 
 from __future__ import annotations
 
+import math
 from functools import reduce
 from typing import TYPE_CHECKING, Any, final
 
@@ -13,9 +14,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ...formats import FormatError
+from ...formats import FormatError, Rounding
 from ..aten.collectives import communicates
 from ..aten.schemas import argument_names, returns_tensors
+from ..aten.tables import plain_name
 from ..policy.carriers import holds
 from ..policy.rules import Role
 
@@ -30,6 +32,13 @@ if TYPE_CHECKING:
 
 NARROW = frozenset((torch.float16, torch.bfloat16))
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+_OF_THE_DTYPE = frozenset(
+    [
+        "eq", "fmod", "ge", "gt", "hardshrink", "hardshrink_backward", "le", "lt", "ne", "remainder",
+        "softshrink_backward",
+    ]
+)  # fmt: skip
+"""Operations, without ``_`` behind, whose kernels convert a Python number to the dtype of the tensor: comparisons."""
 
 
 class NotHeldError(FormatError):
@@ -90,7 +99,7 @@ class NarrowCall:
         known: dict[Any, list[torch.dtype | None]],
     ) -> None:
         assert plan.operation is not None
-        self._operation, self._given = plan.operation, (args, kwargs)
+        self._plan, self._operation, self._given = plan, plan.operation, (args, kwargs)
         written = [args[i] if i < len(args) else kwargs.get(name) for i, name in plan.outputs.written]
         self._written = [x for x in _flat(written) if isinstance(x, torch.Tensor)]
         computes = plan.outputs.results and returns_tensors(plan.operation)
@@ -106,6 +115,8 @@ class NarrowCall:
         """The arguments in float32: exact copies of tensors, of which ``carried`` is told with what each stands for."""
         args, kwargs = self._given
         wide = [_mapped(self._wide, x) for x in args]
+        if plain_name(self._plan.name) in _OF_THE_DTYPE:
+            wide = [self._compared(x) if type(x) in (int, float) else x for x in wide]
         names = argument_names(self._operation)
         if "half_to_float" in names[: len(wide)]:  # tells a softmax to convert, which is done
             wide[names.index("half_to_float")] = False
@@ -114,6 +125,13 @@ class NarrowCall:
             for original, copy in self._copies.values():
                 carried(original, copy)
         return wide, wide_kwargs
+
+    def _compared(self, number: float) -> float:
+        """A Python number that is compared with values of the format: rounded to it, unless overflow would give NaN."""
+        how = self._plan.arithmetic
+        mode = Rounding.NEAREST_EVEN if how.rounding is Rounding.STOCHASTIC else how.rounding
+        rounded = float(how.format.rounded(torch.tensor([float(number)], dtype=torch.float64), mode))
+        return number if math.isnan(rounded) or not self._plan.rounds else rounded
 
     def _wide(self, x: Any) -> Any:
         if isinstance(x, torch.Tensor):

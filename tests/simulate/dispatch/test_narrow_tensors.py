@@ -1,9 +1,11 @@
 """Tensors in float16 and bfloat16 inside a simulation: the bits of the same program in float32, rounded once."""
 
 import copy
+import math
 
 import pytest
 import torch
+from comparing import same_bits
 from each import each
 from hypothesis import given
 from hypothesis import strategies as st
@@ -96,6 +98,39 @@ def trained(kind, dtype, fmt, optimizer, **options):
             step.step()
             losses.append(loss.detach().double())
     return losses, [x.detach().double() for x in net.parameters()], simulation
+
+
+def shrunk(x, number):
+    y = x.clone().requires_grad_()
+    for function in (torch.nn.functional.hardshrink, torch.nn.functional.softshrink, torch.clamp_max):
+        function(y, number).sum().backward()
+    return y.grad
+
+
+COMPARED = [
+    *(getattr(torch, name) for name in ("eq", "ge", "gt", "le", "lt", "ne", "fmod", "remainder")), shrunk,
+    lambda x, number: x.clone().gt_(number),
+    lambda x, number: torch.where(x >= number, x, 0), lambda x, number: number > x,
+]  # fmt: skip
+
+
+@each(("dtype", "fmt"), [(torch.float16, "e5m10"), (torch.bfloat16, "e8m7")])
+def test_python_numbers_are_compared_in_the_dtype(dtype, fmt):
+    for number in (0.1, 0.3, 0.7, 1 / 3, 1001.0, 2049, 1e9, math.inf):
+        x = torch.tensor([number, 0.5]).to(dtype)
+        x = torch.cat([x, torch.nextafter(x, x * 2), torch.nextafter(x, x * 0)])
+        for compare in COMPARED if number < 1e9 else COMPARED[:6]:  # shrinking refuses what float16 has not
+            native = compare(x, number)
+            for rounding in ("nearest-even", "stochastic"):
+                with simulate(fmt, rounding=rounding):
+                    assert same_bits(compare(x, number), native)
+        with simulate(fmt):
+            assert (x.abs().clamp(min=number) == number)[:1].all()
+    x = torch.tensor([0.1015625, 400.0]).to(dtype)  # values of the narrower format
+    with simulate("fp8_e4m3"):
+        assert torch.equal(x == 0.1, torch.tensor([True, False]))
+        assert (x < 1e9).all()  # NaN in the format
+        assert torch.equal(x.float() == 0.1, torch.tensor([False, False]))
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
