@@ -72,6 +72,7 @@ def unpack(packed: torch.Tensor, bits: int | None = None, count: int | None = No
     Raises:
         FormatError: ``packed`` is neither, has another size than ``count`` codes take, or ``bits`` is out of range.
     """
+    _check_tensor(packed)
     for kind, dtype in TYPES.items():
         if packed.dtype == dtype:
             own = 4 if dtype == PAIRS else 8
@@ -102,7 +103,13 @@ def unpack(packed: torch.Tensor, bits: int | None = None, count: int | None = No
 
 
 def _check(codes: torch.Tensor, bits: int) -> None:
+    _check_tensor(codes)
     if codes.dtype.is_floating_point or codes.dtype.is_complex or codes.dtype == torch.bool:
         raise FormatError(f"codes are integers, got {codes.dtype}: encode numbers first, see Format.encode")
     if not isinstance(bits, int) or isinstance(bits, bool) or not 1 <= bits <= 64:
         raise FormatError(f"codes have from 1 to 64 bits, got {bits!r}")
+
+
+def _check_tensor(codes: object) -> None:
+    if not isinstance(codes, torch.Tensor):
+        raise FormatError(f"codes are a tensor of integers, got a {type(codes).__name__}")

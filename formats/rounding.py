@@ -14,7 +14,7 @@ from .base.family import Family
 from .base.format import Format, check_roundable
 from .base.layouts import is_dense
 from .base.memory import apart, is_traced, is_virtual, settled
-from .base.modes import Overflow, RandomBits, Rounding, check_choices
+from .base.modes import Overflow, RandomBits, Rounding, check_choices, seeded
 from .base.operator import as_operator
 from .gradients import round_with_gradient
 
@@ -82,10 +82,7 @@ def round(
             not exist or does not suit the format; random bits are missing, or given to another mode, or a seed, too;
             the gradient is none that there is, or it is to be clipped and the data decide the range.
     """
-    if seed is not None:
-        if random is not None:
-            raise FormatError("give seed or random, which says more, and not both")
-        random = RandomBits(seed)
+    random = seeded(random, seed)
     if gradient is not None:
         fmt = Format.parse(format)  # type: ignore[arg-type]  # what is no text gets Format's own message
 

@@ -3,6 +3,7 @@
 import os
 import stat
 import tempfile
+from types import SimpleNamespace
 
 import pytest
 
@@ -64,6 +65,38 @@ def test_what_others_could_change_is_not_used(home, tmp_path, how):
         folder.write_text("")
     assert cache_folder("loops") == tmp_path / f"tmp/roundoff-{os.geteuid()}/loops"
     assert not list(elsewhere.iterdir())
+
+
+@pytest.mark.filterwarnings("ignore::roundoff.caches.CacheWarning")
+def test_nobody_else_can_replace_a_folder_above(home, monkeypatch):
+    """A folder far above is refused where others can write to it, and where a group can that is not the user's own."""
+    above = home / ".cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(above / "a/b"))
+    folder = above / "a/b/roundoff/loops"
+    assert cache_folder("loops") == folder
+    monkeypatch.setattr(caches.pwd, "getpwuid", lambda _: SimpleNamespace(pw_name="ann"))
+
+    def is_used(mode, group, *members):
+        above.chmod(mode)
+        found = SimpleNamespace(gr_name=group, gr_mem=[*members])
+        monkeypatch.setattr(caches.grp, "getgrgid", lambda _: found)
+        return cache_folder("loops") == folder
+
+    assert not is_used(0o777, "ann")
+    assert is_used(0o1777, "ann")
+    assert not is_used(0o770, "staff")
+    if os.geteuid() == 0:
+        assert not is_used(0o770, "ann")  # root's group may have other accounts
+        for path in (home, *folder.parents[:5], folder):
+            os.chown(path, 4000, 4000)
+        monkeypatch.setattr(caches, "_user", lambda: 4000)
+    assert is_used(0o770, "ann")
+    assert is_used(0o770, "ann", "ann")
+    assert not is_used(0o770, "ann", "ann", "bob")
+    assert is_used(0o755, "staff", "bob")
+    if os.geteuid() == 0:
+        os.chown(above / "a", 4001, 4001)
+        assert not is_used(0o755, "ann")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from ..base.errors import FormatError
+from ..base.memory import is_virtual
 
 if TYPE_CHECKING:
     from ..base.format import Format
+
+_Stored = TypeVar("_Stored", bound=tuple[Any, ...])
 
 PAIRS = torch.float4_e2m1fn_x2
 """Two 4-bit floats a byte, the first in its low half; torch has no arithmetic for it."""
@@ -27,25 +30,56 @@ TYPES = {**BYTES, "e2m1_finite": PAIRS}
 """All small floats that torch has a type for."""
 
 
-def integer_codes(owner: Format | str, codes: torch.Tensor, bits: int, kind: str | None = None) -> torch.Tensor:
-    """The lowest ``bits`` bits of codes, as int64 from 0 up.
+def integer_codes(
+    owner: Format | str, codes: torch.Tensor, bits: int, kind: str | None = None, *, signed: bool = False
+) -> torch.Tensor:
+    """Codes as int64 from 0 up.
+
+    An integer type of exactly ``bits`` bits holds all codes, also where it is signed.
 
     Args:
-        owner: what they are codes of, for the message.
-        codes: integers of any dtype, signed or not; or of torch's type of the same format.
-        bits: width of a code.
-        kind: the text of the float format, if torch may have a type for it.
+        owner: The format of the codes, for the message.
+        codes: Integers of any dtype, or of torch's type of the same format.
+        bits: The width of a code.
+        kind: The text of the float format, if torch may have a type for it.
+        signed: Whether a code may also be the negative integer with the same bits (two's complement).
 
     Raises:
-        FormatError: they are of another type.
+        FormatError: they are of another type, or have more bits.
     """
     own = TYPES.get(kind or "")
+    also = "" if own is None else f" or {own}"
+    if not isinstance(codes, torch.Tensor):
+        raise FormatError(f"codes of {owner} are a tensor of integers{also}, got a {type(codes).__name__}")
     if own is not None and codes.dtype == own:
         return _in_halves(codes) if own == PAIRS else codes.view(torch.uint8).to(torch.int64)
     if codes.dtype.is_floating_point or codes.dtype.is_complex or codes.dtype == torch.bool:
-        also = "" if own is None else f" or {own}"
         raise FormatError(f"codes of {owner} are integers{also}, got {codes.dtype}: encode numbers first")
-    return codes.to(torch.int64) & ((1 << bits) - 1 if bits < 63 else -1)
+    wide, held = codes.to(torch.int64), torch.iinfo(codes.dtype).bits
+    if bits >= 63:
+        return wide
+    if held != bits and wide.numel() and not (torch.compiler.is_compiling() or is_virtual(wide) or wide.is_meta):
+        least, low, high = -(1 << bits - 1) if signed else 0, *map(int, wide.aminmax())
+        if low < least or high >= 1 << bits:
+            wrong = low if low < least else high
+            raise FormatError(f"codes of {owner} are integers from {least} to {(1 << bits) - 1}, got {wrong}")
+    return wide & ((1 << bits) - 1)
+
+
+def stored_codes(owner: Format, codes: Any, kind: type[_Stored]) -> _Stored:
+    """Codes with their scales, as :meth:`.Format.encode` returns them.
+
+    Raises:
+        FormatError: they are something else.
+    """
+    if isinstance(codes, kind):
+        return codes
+    fields: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]  # it is a named tuple
+    if isinstance(codes, tuple) and len(codes) == len(fields):
+        return kind(*codes)
+    raise FormatError(
+        f"codes of {owner} are {kind.__name__}({', '.join(fields)}) as of encode, got a {type(codes).__name__}"
+    )
 
 
 def code_dtype(bits: int) -> torch.dtype:

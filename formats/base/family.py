@@ -19,7 +19,7 @@ from .first_use import is_right, kind_of
 from .format import Format, check_numbers
 from .layouts import in_place_of, is_dense
 from .memory import apart, has_kernels, in_memory, is_virtual, settled
-from .modes import How, Overflow, RandomBits, Rounding, check_choices
+from .modes import How, Overflow, RandomBits, Rounding, check_choices, seeded
 from .on_device import is_captured
 from .operator import as_operator
 from .random_words import check_given
@@ -165,8 +165,11 @@ class Family(Format):
         rounding: Rounding | str = Rounding.NEAREST_EVEN,
         overflow: Overflow | str | None = None,
         random: Random = None,
+        *,
+        seed: int | None = None,
     ) -> Any:
         """See :meth:`.Format.encode`; what it returns, each family says at ``_encoded``."""
+        random = seeded(random, seed)
         mode, asked = check_choices(rounding, overflow, random)
         policy = self._policy(asked)
         check_numbers(x)

@@ -185,6 +185,8 @@ class Format(ABC):
         rounding: Rounding | str = Rounding.NEAREST_EVEN,  # noqa: ARG002
         overflow: Overflow | str | None = None,  # noqa: ARG002
         random: RandomBits | torch.Tensor | None = None,  # noqa: ARG002
+        *,
+        seed: int | None = None,  # noqa: ARG002
     ) -> Any:
         """The codes of ``x`` rounded to the format, as they are stored: a tensor, or a named tuple with scales.
 
@@ -193,6 +195,7 @@ class Format(ABC):
             rounding: as for :func:`roundoff.formats.round`.
             overflow: as for :func:`roundoff.formats.round`.
             random: as for :func:`roundoff.formats.round`.
+            seed: as for :func:`roundoff.formats.round`.
 
         Raises:
             FormatError: as for ``round``; ``x`` holds what has no code; or the format has no codes.
@@ -203,11 +206,11 @@ class Format(ABC):
         """The numbers that codes stand for, exactly.
 
         Args:
-            codes: of :meth:`encode`, or integers from elsewhere, of which the lowest ``bits`` bits count.
+            codes: of :meth:`encode`, or integers of ``bits`` bits from elsewhere.
             dtype: float32 or float64; None for the carrier's, or the scale's.
 
         Raises:
-            FormatError: these are no codes, or the format has none.
+            FormatError: these are no codes of the format, or it has none.
         """
         raise FormatError(f"{self} has no codes: its class gives none")
 

@@ -16,6 +16,22 @@ WORD_BITS = 32
 """Width of a random word; also the precision of the probabilities of stochastic rounding."""
 
 
+_WORDS = {
+    "nearest-even": "even half-even ties-even ties-to-even bankers rne rte rn",
+    "nearest-away": "away half-up half-away ties-away ties-to-away rna",
+    "toward-zero": "zero truncate truncation trunc chop rtz rz",
+    "up": "ceil ceiling upward ru rup rtp",
+    "down": "floor downward rd rdn rtn",
+    "to-odd": "odd rto",
+    "stochastic": "random probabilistic sr",
+    "saturate": "clip clamp sat",
+    "wrap": "modulo modular",
+    "": "half-down half-zero",  # which there is no mode for
+}
+_MEANT = {word: name or "none" for name, words in _WORDS.items() for word in words.split()}
+"""The choice that is meant by a word from elsewhere."""
+
+
 class _Choice(StrEnum):
     """An enumeration that reads its members from text and suggests the nearest one for a misspelt name."""
 
@@ -32,8 +48,8 @@ class _Choice(StrEnum):
         name = str(text).strip().lower().replace("_", "-")
         if name in names:
             return cls(name)
-        close = nearest(name, names, least=0.4)
-        hint = f"; did you mean {close!r}?" if close else ""
+        close = _MEANT.get(name.removeprefix("round-")) or nearest(name, names)
+        hint = f"; did you mean {close!r}?" if close in names else ""
         raise FormatError(f"unknown {cls.__name__.lower()} {text!r}: allowed are {', '.join(names)}{hint}")
 
 
@@ -104,6 +120,19 @@ class RandomBits:
 
 Random = RandomBits | torch.Tensor | None
 """The source of a rounding's random bits: a hash, or the caller's integers; None if the rounding is not stochastic."""
+
+
+def seeded(random: Random, seed: int | None) -> Random:
+    """The source of random bits that is given in one of two ways, or in none.
+
+    Raises:
+        FormatError: it is given in both.
+    """
+    if seed is None:
+        return random
+    if random is not None:
+        raise FormatError("give seed or random, which says more, and not both")
+    return RandomBits(seed)
 
 
 class How(NamedTuple):

@@ -165,7 +165,7 @@ class FixedFormat(Family):
         return (codes & ((1 << self.bits) - 1)).to(code_dtype(self.bits))
 
     def _decoded(self, codes: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-        k = integer_codes(self, codes, self.bits)
+        k = integer_codes(self, codes, self.bits, signed=self.signed)
         k = where(k > self._high, k - (1 << self.bits), k)
         return (k.to(torch.float64) * self.eps).to(dtype or self.carrier)
 

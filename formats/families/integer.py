@@ -12,7 +12,7 @@ import torch
 from roundoff.locks import cached_property
 
 from .. import gpu
-from ..arithmetic.codes import integer_codes
+from ..arithmetic.codes import integer_codes, stored_codes
 from ..arithmetic.cutting import blocks_in, check_axis, cut, joined
 from ..base.errors import FormatError
 from ..base.family import Family, check_integer
@@ -329,6 +329,8 @@ class IntegerFormat(Family):
         x: torch.Tensor,
         rounding: Rounding | str = Rounding.NEAREST_EVEN,
         random: RandomBits | torch.Tensor | None = None,
+        *,
+        seed: int | None = None,
     ) -> Quantized:
         """The codes of ``x``, with their scales and zero points; :meth:`encode` does the same.
 
@@ -336,21 +338,22 @@ class IntegerFormat(Family):
             x: float32 or float64, any shape, not empty; finite, or without NaN if the scale is given.
             rounding: as for :func:`roundoff.formats.round`.
             random: as for :func:`roundoff.formats.round`.
+            seed: as for :func:`roundoff.formats.round`.
 
         Raises:
             FormatError: ``x`` is empty, or holds what has no code.
         """
-        quantized: Quantized = self.encode(x, rounding, random=random)
+        quantized: Quantized = self.encode(x, rounding, random=random, seed=seed)
         return quantized
 
     def dequantize(self, quantized: Quantized) -> torch.Tensor:
         """The numbers that codes stand for: scale * (codes - zero_point), in the dtype of the scale, as ``decode``.
 
         Args:
-            quantized: of :meth:`quantize`; the codes may be integers of any type, of which the lowest bits count.
+            quantized: of :meth:`quantize`; the codes may be integers of any type.
 
         Raises:
-            FormatError: the codes are no integers.
+            FormatError: the codes are no integers of the format's width.
         """
         return self.decode(quantized)
 
@@ -371,8 +374,8 @@ class IntegerFormat(Family):
         return Quantized(codes, scale, zero.to(torch.int32))
 
     def _decoded(self, quantized: Quantized, dtype: torch.dtype | None) -> torch.Tensor:
-        bits, scale, zero = quantized
-        codes = integer_codes(self, bits, self.width)
+        bits, scale, zero = stored_codes(self, quantized, Quantized)
+        codes = integer_codes(self, bits, self.width, signed=self.signed)
         codes = where(codes > self.code_max, codes - (1 << self.width), codes)
         if self.group is not None and codes.dim():
             scale, zero = (p.movedim(self._axis(codes), -1) for p in (scale, zero))

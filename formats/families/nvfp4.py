@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from .. import gpu
-from ..arithmetic.codes import integer_codes
+from ..arithmetic.codes import integer_codes, stored_codes
 from ..arithmetic.cutting import beside, blocks_in, check_axis, cut, cut_squares, in_squares, joined, joined_squares
 from ..arithmetic.float_layout import Specials
 from ..base.errors import FormatError
@@ -176,6 +176,7 @@ class NVFP4Format(ScaledByData):
 
     def _decoded(self, blocks: TwoLevelBlocks, dtype: torch.dtype | None) -> torch.Tensor:
         """Decodes codes, also of ``torch.float4_e2m1fn_x2``, with their scales, also of ``torch.float8_e4m3fn``."""
+        blocks = stored_codes(self, blocks, TwoLevelBlocks)
         codes = integer_codes(self, blocks.codes, _ELEMENT.bits, _ELEMENT.text)
         scales, tensor_scale = integer_codes("scales", blocks.scales, _SCALE.bits, _SCALE.text), blocks.tensor_scale
         axis = check_axis(self, self.axis, codes)

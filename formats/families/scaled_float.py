@@ -12,6 +12,7 @@ from roundoff.locks import cached_property
 
 from .. import gpu
 from ..arithmetic.carriers import INTEGER
+from ..arithmetic.codes import stored_codes
 from ..arithmetic.cutting import blocks_in, check_axis, cut_squares, in_squares, joined_squares
 from ..base.errors import FormatError
 from ..base.family import check_integer
@@ -256,6 +257,7 @@ class ScaledFloatFormat(ScaledByData):
 
     def _decoded(self, stored: ScaledFloats, dtype: torch.dtype | None) -> torch.Tensor:
         """Decodes codes, which may be of torch's own types, with scales, one for each block."""
+        stored = stored_codes(self, stored, ScaledFloats)
         if self.square:
             assert self.block is not None
             codes = cut_squares(stored.codes, check_axis(self, self.axis, stored.codes), self.block)

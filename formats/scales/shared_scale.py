@@ -11,7 +11,7 @@ import torch
 from roundoff.locks import cached_property
 
 from .. import gpu
-from ..arithmetic.codes import code_dtype, integer_codes
+from ..arithmetic.codes import code_dtype, integer_codes, stored_codes
 from ..arithmetic.cutting import blocks_in, check_axis, cut, joined
 from ..arithmetic.elements import Element, ScaleRule
 from ..arithmetic.patterns import float64_bits, narrowed, power_of_two, significand_and_exponent
@@ -235,7 +235,8 @@ class SharedScaleFormat(ScaledByData):
         Codes of infinity and NaN in float elements are understood, and torch's own types of floats, such as
         ``torch.float8_e8m0fnu`` for the scales. Refused if there is not one scale for each block.
         """
-        codes = integer_codes(self, blocks.codes, self.bits, self.element.text)
+        blocks = stored_codes(self, blocks, Blocks)
+        codes = integer_codes(self, blocks.codes, self.bits, self.element.text, signed=self.element.integer)
         scales = integer_codes("scales", blocks.scales, 8, "e8m0fnu")
         axis = check_axis(self, self.axis, codes)
         expected = list(codes.shape) or [1]

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import itertools
 import os
 import platform
 import shutil
 import subprocess
 import tempfile
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from roundoff.caches import cache_folder
 from roundoff.errors import FileError, FolderInUseError
-from roundoff.files import directory_lock, read_bytes, write_bytes, write_text
+from roundoff.files import directory_lock, open_to_read, read_bytes, write_bytes, write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SOURCE = Path(__file__).with_name("shortcut.cpp")
 _INCLUDED = tuple(
@@ -31,6 +36,7 @@ _TORCH = Path(torch.__file__).parent
 _OPTIONS = ("-O2", "-std=c++20", "-fPIC", "-shared", "-fno-math-errno")
 _LIBRARIES = ("-ltorch_python", "-ltorch_cpu", "-lc10")
 _SECONDS = 600
+_OPENED = itertools.count(1)
 _PATIENCE = 300.0  # seconds, while another process builds it
 
 
@@ -115,9 +121,28 @@ def _sum_of(path: Path) -> Path:
 
 def _is_sound(path: Path) -> bool:
     """Whether the library is there as it was written."""
-    with suppress(OSError):
-        return hashlib.sha256(read_bytes(path)).hexdigest().encode() == read_bytes(_sum_of(path))
+    with suppress(BuildError), opened(path):
+        return True
     return False
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[str]:
+    """A name by which the loader opens the file that was compared with its checksum, whatever stands at its path then.
+
+    Raises:
+        BuildError: the library is not as it was written.
+    """
+    try:
+        expected, file = read_bytes(_sum_of(path)), open_to_read(path)
+    except OSError as error:
+        raise BuildError(f"{path} cannot be read ({error})") from error
+    with file:
+        if hashlib.sha256(file.read()).hexdigest().encode() != expected:
+            raise BuildError(f"{path} has changed")
+        # The loader finds a library that it has by its name, so this is a name that nobody has given before.
+        same = f"/proc/self/fd/{'./' * next(_OPENED)}{file.fileno()}"
+        yield same if Path(same).exists() else str(path)
 
 
 def _of_this_process() -> Path:

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from roundoff.locks import new_lock
 
 from ..aten.kernels import FOR_ANY_BACKEND
-from .building import BuildError, built
+from .building import BuildError, built, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -216,7 +216,8 @@ def reason_against_native() -> str:
 def _load() -> None:
     global _loaded, _reason  # noqa: PLW0603  one for the process, as what it registers is
     try:
-        loaded = Library(str(built()))
+        with opened(built()) as name:
+            loaded = Library(name)
         _begin(loaded)
     except (BuildError, OSError, AttributeError) as error:
         _reason = str(error)

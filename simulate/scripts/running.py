@@ -145,6 +145,8 @@ def _code_of_module(name: str, main: ModuleType) -> CodeType:
 
 
 def _found(name: str) -> importlib.machinery.ModuleSpec | None:
+    if name.startswith("."):  # relative to nothing
+        return None
     try:
         return importlib.util.find_spec(name)
     except ModuleNotFoundError as error:

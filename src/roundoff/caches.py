@@ -6,7 +6,9 @@ temporary directory that somebody else can have made first.
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import stat
 import sys
 import tempfile
@@ -96,13 +98,33 @@ def _user() -> int:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether ``folder``, made if it is missing, is a folder of this user, to which nobody else can write."""
+    """Whether ``folder``, made if it is missing, is this user's, and nobody else can write to it or replace it."""
     try:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
-        above, found = folder.parent.stat(), folder.lstat()  # the target of a link would be another's to change
+        found = folder.lstat()  # the target of a link would be another's to change
+        ends = (folder.parent.absolute(), folder.parent.resolve())
+        stays = all(_keeps_its_entries(above.stat()) for end in ends for above in (end, *end.parents))
     except OSError:
         return False
-    stays = not above.st_mode & stat.S_IWOTH or above.st_mode & stat.S_ISVTX  # else others could put one in its place
     ours = stat.S_ISDIR(found.st_mode) and found.st_uid == _user() and not found.st_mode & 0o022
     return bool(stays and ours and os.access(folder, os.W_OK | os.X_OK))
+
+
+def _keeps_its_entries(folder: os.stat_result) -> bool:
+    """Whether only this user and the system can put something else in the place of what a folder holds."""
+    if folder.st_uid not in (_user(), Path("/").stat().st_uid):
+        return False
+    if folder.st_mode & stat.S_ISVTX:
+        return True
+    others = stat.S_IWOTH if _is_only_ours(folder.st_gid) else stat.S_IWOTH | stat.S_IWGRP
+    return not folder.st_mode & others
+
+
+def _is_only_ours(group: int) -> bool:
+    """Whether a group has the name of this user, and no other member. The system's accounts may share root's group."""
+    try:
+        name, found = pwd.getpwuid(_user()).pw_name, grp.getgrgid(group)
+    except KeyError:
+        return False
+    return bool(_user()) and found.gr_name == name and set(found.gr_mem) <= {name}

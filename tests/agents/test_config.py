@@ -16,6 +16,8 @@ from roundoff.agents.config.registry import keys
 from roundoff.agents.config.rules import RULES, KeyRule, check
 from roundoff.agents.config.train_config import ALGORITHMS, LIBRARIES, TrainConfig, config_of
 from roundoff.agents.environments.tasks import TASKS
+from roundoff.sweeps.subjects.program_keys import ArithmeticKeys
+from roundoff.sweeps.subjects.subject import adapter_of
 
 
 def test_defaults_are_the_papers():
@@ -127,6 +129,14 @@ def test_a_row_that_is_met_speaks_and_others_do_not():
             KeyRule(lambda c: 3, "lr", "lr is {c.lr}, and {found} was found"),
             KeyRule(lambda c: True, "lr", "late"),
         )
+
+
+def test_no_number_of_things_is_larger_than_tensors_and_threads_can_be():
+    for fields in (*(config_of(name).model_fields for name in ALGORITHMS), ArithmeticKeys.model_fields):
+        for name, field in fields.items():
+            if field.annotation is int:
+                with pytest.raises(ValidationError, match="less than"):
+                    print(name, adapter_of(field).validate_python(2**63))
 
 
 def test_a_config_does_not_change():

@@ -81,7 +81,7 @@ class SACConfig(OffPolicyKeys):
         " DrQ.",
     )
     filters: Positive = key(32, "Number of filters of each convolution.")
-    feature_size: Annotated[int, Field(ge=2)] = key(50, "Number of features of an observation.")
+    feature_size: Annotated[int, Field(ge=2, lt=2**31)] = key(50, "Number of features of an observation.")
     weight_standardization: Literal["none", "units", "matrix"] = key(
         "units",
         "Standardization of the linear layer to the features: `units` (each unit's weights), `matrix` (all its weights"

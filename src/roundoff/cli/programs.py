@@ -62,7 +62,7 @@ def run(
     ] = None,
     cost_models: CostModels = None,
     seed: Annotated[int, typer.Option(min=0, help="The seed of stochastic rounding.")] = 0,
-    threads: Annotated[int | None, typer.Option(min=1, help="The number of PyTorch's threads.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, max=2**31 - 1, help="The number of PyTorch's threads.")] = None,
     blame: Annotated[
         str | None,
         typer.Option(

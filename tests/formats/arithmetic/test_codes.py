@@ -5,7 +5,7 @@ import torch
 from comparing import same_bits
 from families_exact import random_patterns, special
 
-from roundoff.formats import Format, FormatError, Rounding, pack, unpack
+from roundoff.formats import Format, FormatError, RandomBits, Rounding, pack, round, unpack
 from roundoff.formats.families.integer import Quantized
 from roundoff.formats.families.nvfp4 import TwoLevelBlocks
 from roundoff.formats.scales.shared_scale import Blocks
@@ -15,15 +15,29 @@ ELEMENTWISE = ["e4m3fn", "e4m3fnuz_nosub", "binary8p4ue", "e8m0fnu", "posit8", "
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
-def test_only_the_lowest_bits_count(name):
+def test_codes_of_another_width_are_refused(name):
+    """An integer type of the format's width holds all codes, also if it is signed; two's complement has a sign."""
     fmt = Format.parse(name)
-    codes = torch.arange(1 << fmt.bits)
+    codes, most = torch.arange(1 << fmt.bits), (1 << fmt.bits) - 1
     expected = fmt.decode(codes)
+    has_sign = name.startswith("q")
     for other in (codes + (1 << fmt.bits), codes - (1 << fmt.bits), codes - (5 << fmt.bits), codes | (1 << 40)):
-        assert same_bits(fmt.decode(other), expected)
+        with pytest.raises(FormatError, match=f"integers from (0|-{1 << fmt.bits - 1}) to {most}, got -?[0-9]+"):
+            fmt.decode(other)
     signed = torch.where(codes >= 1 << (fmt.bits - 1), codes - (1 << fmt.bits), codes)
-    assert same_bits(fmt.decode(signed.to(torch.int8 if fmt.bits <= 8 else torch.int16)), expected)
+    for held in (signed, signed.to(torch.int8 if fmt.bits <= 8 else torch.int16)):
+        if has_sign or torch.iinfo(held.dtype).bits == fmt.bits:
+            assert same_bits(fmt.decode(held), expected)
+        else:
+            with pytest.raises(FormatError, match=f"integers from 0 to {most}, got -"):
+                fmt.decode(held)
     assert same_bits(fmt.decode(unpack(pack(codes, fmt.bits), fmt.bits, len(codes))), expected)
+    assert fmt.decode(codes[:0]).shape == (0,)
+    for other in ([5], "5", None):
+        with pytest.raises(
+            FormatError, match=f"codes of {fmt} are a tensor of integers.*, got a {type(other).__name__}"
+        ):
+            fmt.decode(other)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +75,7 @@ def test_codes_do_not_depend_on_the_type_that_holds_the_numbers(name):
 def test_negative_posits_held_as_bytes():
     posit8 = Format.parse("posit8")
     assert posit8.decode(torch.tensor([-1, 0x40, -128], dtype=torch.int8))[:2].tolist() == [-(2.0**-24), 1.0]
-    assert Format.parse("q3.4").decode(torch.tensor([511])).item() == -0.0625
+    assert Format.parse("q3.4").decode(torch.tensor([-1])).item() == -0.0625
 
 
 @pytest.mark.parametrize("name", ["int4", "uint4", "int8_g4", "int3_asym", "mxfp4", "mxint8", "bfp5_4", "nvfp4", "nf4"])
@@ -70,7 +84,37 @@ def test_formats_with_scales_take_packed_codes(name):
     stored = fmt.encode(x)
     again = unpack(pack(stored[0], fmt.bits), fmt.bits, x.numel()).view(x.shape)
     assert same_bits(fmt.decode(type(stored)(again, *stored[1:])), fmt.decode(stored))
-    assert same_bits(fmt.decode(type(stored)(again - (1 << fmt.bits), *stored[1:])), fmt.decode(stored))
+    signed = again - (again >> (fmt.bits - 1) << fmt.bits)
+    if name in ("int4", "int8_g4", "int3_asym", "mxint8", "bfp5_4"):
+        assert same_bits(fmt.decode(type(stored)(signed, *stored[1:])), fmt.decode(stored))
+    else:
+        with pytest.raises(FormatError, match=rf"codes of {fmt} are integers from 0 to .*, got {signed.min()}"):
+            fmt.decode(type(stored)(signed, *stored[1:]))
+
+
+def test_codes_without_their_scales_are_refused():
+    for name in ("int8", "mxint8", "mxfp4", "nvfp4", "bfp5_4", "fp8_e4m3_row"):
+        fmt = Format.parse(name)
+        for codes in ([5], None, torch.tensor([5])):
+            with pytest.raises(FormatError, match=rf"codes of {fmt} are \w+\(codes, .*got a {type(codes).__name__}"):
+                fmt.decode(codes)
+        stored = fmt.encode(torch.ones(16))
+        assert torch.equal(fmt.decode(tuple(stored)), fmt.decode(stored))
+    for function in (pack, unpack):
+        with pytest.raises(FormatError, match="codes are a tensor of integers, got a list"):
+            function([5], 8)
+
+
+def test_encode_takes_a_seed_as_round_does():
+    x = torch.rand(64, generator=torch.Generator().manual_seed(0))
+    for name in ("e4m3", "q3.4", "posit8", "int8", "mxfp4"):
+        fmt = Format.parse(name)
+        rounded = round(x, name, rounding="stochastic", seed=3)
+        assert same_bits(fmt.decode(fmt.encode(x, "stochastic", seed=3)), rounded)
+        with pytest.raises(FormatError, match="seed or random"):
+            fmt.encode(x, "stochastic", random=RandomBits(3), seed=3)
+    int8 = Format.parse("int8")
+    assert torch.equal(int8.quantize(x, "stochastic", seed=3).codes, int8.encode(x, "stochastic", seed=3).codes)
 
 
 @pytest.mark.parametrize("codes", [torch.tensor([1.0]), torch.tensor([1j]), torch.tensor([True]),

@@ -167,3 +167,18 @@ def test_misspelt_modes_get_a_suggestion():
         RandomBits(0, bits=33)
     with pytest.raises(FormatError, match="seed of RandomBits must be an integer"):
         RandomBits(0.5)
+
+
+def test_words_from_elsewhere_suggest_what_they_mean():
+    meant = {
+        "truncate": "toward-zero", "RTZ": "toward-zero", "half-up": "nearest-away", "ROUND_HALF_EVEN": "nearest-even",
+        "floor": "down", "ceil": "up", "odd": "to-odd", "random": "stochastic", "near": "nearest-even",
+    }  # fmt: skip
+    for word, mode in meant.items():
+        with pytest.raises(FormatError, match=f"did you mean '{mode}'"):
+            Rounding.parse(word)
+    with pytest.raises(FormatError, match="did you mean 'saturate'"):
+        Overflow.parse("clamp")
+    for word in ("half-down", "clamp", "whatever"):
+        with pytest.raises(FormatError, match=r"allowed are (?!.*did you mean)"):
+            Rounding.parse(word)
