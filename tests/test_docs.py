@@ -213,7 +213,7 @@ def test_the_examples_of_the_readme_run(tmp_path, monkeypatch, capsys):
     (tmp_path / "train.py").write_text(script)
     (console,) = re.findall(r"^```console\n(.*?)^```\n", readme, re.DOTALL | re.MULTILINE)
     commands = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)+)", console, re.MULTILINE)
-    assert len(commands) == 4
+    assert len(commands) == 5
     for command, printed in commands[1:]:  # in float32 nothing is ours
         words = [sys.executable, "-m", *command.split()]
         run = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
