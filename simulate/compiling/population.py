@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ...formats import FormatError, Rounding
 from ..aten.tf32 import in_float32
-from .program import CompiledProgram, formats_of, products_of, reason_against_compiling
+from .program import CompiledProgram, compiling, formats_of, products_of, reason_against_compiling
 from .refusals import reason_against_tracing
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ class PopulationStep:
             self._formats = self._stacked_formats(leaves)
         key = (spec, tuple((x.shape, x.stride(), x.dtype, x.device) for x in leaves))
         if key not in self._programs:
-            self._programs[key] = self._compile(leaves, spec)
+            with compiling:
+                self._programs[key] = self._compile(leaves, spec)
         return self._programs[key]
 
     def _stacked_formats(self, leaves: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
+from roundoff.locks import new_lock
 from roundoff.pytorch.versions import reason_against_compiled_bits
 
 from ..aten.tables import is_contraction
@@ -15,7 +16,7 @@ from ..aten.tf32 import in_float32, is_on_gpu
 from ..dispatch.graph_writer import FormatsAsData
 from ..dispatch.plan import UNSIMULATED
 from ..numbers.kernel_calls import called
-from .refusals import last_words
+from .refusals import is_of_a_tool, last_words
 from .surroundings.arguments import check_lazy, check_shared
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from .graphs.tracing import TracedStep
     from .surroundings.state import StepEffects
 
+
+compiling = new_lock()
+"""Tracing and compiling change settings of the whole process: one thread does so at a time."""
 
 _NARROW = "narrow_product"
 """The product of tensor cores; on a card without them it is PyTorch's own."""
@@ -143,13 +147,13 @@ def _reason_of_this_machine(device: str) -> str | None:
     from .graphs.tracing import compile_graph, trace  # noqa: PLC0415  the compiler takes seconds to import
 
     try:
-        x = torch.zeros(16, device=device)
-        formats = formats_of(None, x.dtype, x.device)
-        compile_graph(trace(lambda tensors: tensors[0] + 1, [x], None, formats))([x])
+        with compiling:
+            x = torch.zeros(16, device=device)
+            formats = formats_of(None, x.dtype, x.device)
+            compile_graph(trace(lambda tensors: tensors[0] + 1, [x], None, formats))([x])
     except Exception as error:  # noqa: BLE001  whatever it is: no compiler, no headers, a folder that cannot be written
-        needed = "triton, g++" if device == "cuda" else "g++"
-        return (
-            f"PyTorch's compiler does not work here ({last_words(error)}); it needs {needed} and the headers of Python"
-            " (python3-dev)"
-        )
+        reason = f"PyTorch's compiler does not work here ({last_words(error)})"
+        if device == "cuda":
+            return f"{reason}; it needs triton, g++ and the headers of Python (python3-dev)"
+        return f"{reason}; it needs g++ and the headers of Python (python3-dev)" if is_of_a_tool(error) else reason
     return None

@@ -14,6 +14,8 @@ from ..presence.user_code import is_users
 from .surroundings.walk import HOW
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ..dispatch.simulation import Simulation
 
 
@@ -67,15 +69,26 @@ def optimizer_of(error: BaseException) -> str | None:
 
 def last_words(error: Exception) -> str:
     """What a compiler has to say, which may be pages; or that a signal has ended it, as when a run is told to stop."""
-    cause: BaseException | None = error
-    while cause is not None:
+    for cause in _causes(error):
         if isinstance(cause, subprocess.CalledProcessError) and cause.returncode < 0:
             return f"{signal.Signals(-cause.returncode).name} has ended it"
-        cause = getattr(cause, "inner_exception", None) or cause.__cause__ or cause.__context__
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     lines = [line.strip() for line in str(error).splitlines() if "error" in line.lower()]
-    return (lines or [type(error).__name__])[-1][:200]
+    return (lines or [f"{type(error).__name__}: {_first_line(error)}"])[-1][:200]
+
+
+def is_of_a_tool(error: Exception) -> bool:
+    """Whether an error comes from the C++ compiler, or from the system: a program or a file is missing, for example."""
+    of_the_compiler = {"CppCompileError", "InvalidCxxCompiler"}
+    return any(isinstance(cause, OSError) or type(cause).__name__ in of_the_compiler for cause in _causes(error))
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and those that it was raised from."""
+    while error is not None:
+        yield error
+        error = getattr(error, "inner_exception", None) or error.__cause__ or error.__context__
 
 
 def reason_against_tracing(simulation: Simulation, *, rules: bool = False, roles: bool = False) -> str | None:

@@ -10,13 +10,12 @@ import torch
 from torch._C import _get_dispatch_mode, _len_torch_dispatch_stack, _TorchDispatchModeKey
 from torch.utils._python_dispatch import _disable_current_modes
 
-from roundoff.locks import new_lock
-
 from ...formats import FormatError
 from ..dispatch.simulation import Simulation
 from ..numbers.host_numbers import NumberError, NumberRecord
 from .program import (
     CompiledProgram,
+    compiling,
     device_of,
     first_for,
     formats_of,
@@ -42,10 +41,6 @@ _R = TypeVar("_R")
 
 class CompileWarning(UserWarning):
     """A step is not compiled, and runs eagerly."""
-
-
-_compiling = new_lock()
-"""Tracing and compiling change settings of the whole process."""
 
 
 _MANY = 8
@@ -197,7 +192,7 @@ class CompiledStep(Generic[_P, _R]):
         found = first_for(programs, inputs, numbers)
         if found is not None:
             return found
-        with _compiling:
+        with compiling:
             found = first_for(programs, inputs, numbers)
             if found is not None:
                 return found

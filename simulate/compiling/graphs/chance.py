@@ -15,8 +15,6 @@ from unittest.mock import patch
 import torch
 from torch.fx.node import map_arg
 
-from roundoff.locks import new_lock
-
 from ....formats import FormatError
 from ...shadow.widening import left_to_chance
 
@@ -56,24 +54,21 @@ def _mask(like: torch.Tensor, p: float, generator: None = None) -> torch.Tensor:
     return like.new_empty_strided(like.shape, like.stride()).bernoulli_(p, generator=generator)
 
 
-_one_at_a_time = new_lock()
-
-
 @contextmanager
 def settings_of_the_generator() -> Iterator[list[str]]:
     """Gives a list of the functions that set the state of PyTorch's generator in this thread, while the block runs.
 
     Functions of ``torch.random`` are seen, under whatever name a program has imported them, and so is a new seed that
-    the generator was given itself. One thread is in such a block at a time.
+    the generator was given itself, unless another thread has set it meanwhile.
     """
-    with _one_at_a_time:
-        called: list[str] = []
-        seed = torch.initial_seed()
-        functions: Any = torch.random  # which find the generator under this name
-        with patch.object(functions, "default_generator", _Noting(functions.default_generator, called)):
-            yield called
-        if not called and torch.initial_seed() != seed:
-            called.append("default_generator.manual_seed")
+    called: list[str] = []
+    seed = torch.initial_seed()
+    functions: Any = torch.random  # which find the generator under this name
+    noting = _Noting(functions.default_generator, called)
+    with patch.object(functions, "default_generator", noting):
+        yield called
+    if not called and not noting.is_set_elsewhere and torch.initial_seed() != seed:
+        called.append("default_generator.manual_seed")
 
 
 @final
@@ -84,10 +79,14 @@ class _Noting:
 
     def __init__(self, generator: Any, called: list[str]) -> None:
         self._generator, self._called, self._thread = generator, called, get_ident()
+        self.is_set_elsewhere = False
 
     def __getattr__(self, name: str) -> Any:
-        if name in self._SETTERS and get_ident() == self._thread:
-            self._called.append(f"default_generator.{name}")
+        if name in self._SETTERS:
+            if get_ident() == self._thread:
+                self._called.append(f"default_generator.{name}")
+            else:
+                self.is_set_elsewhere = True
         return getattr(self._generator, name)
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 from ....formats import FormatError
-from .state import SurroundingsState
+from .state import SurroundingsState, places_lock
 from .walk import Libraries, Walk
 
 if TYPE_CHECKING:
@@ -53,13 +53,14 @@ class Surroundings:
             arguments: modules and optimizers among the arguments of the step.
         """
         place = tuple(map(id, arguments))  # of what the state keeps
-        state = self._latest.get(place)
-        if state is None or not state.found.watch.unchanged():
-            if len(self._latest) > _MOST_ARGUMENTS:
-                self._latest.clear()
-            state = self._latest[place] = self._look_anew(arguments)
-        with_gradient = [i for i, x in enumerate(state.tensors) if x.is_leaf and x.grad is not None]
-        gradients: list[Any] = [state.tensors[i].grad for i in with_gradient]
+        with places_lock:
+            state = self._latest.get(place)
+            if state is None or not state.found.watch.unchanged():
+                if len(self._latest) > _MOST_ARGUMENTS:
+                    self._latest.clear()
+                state = self._latest[place] = self._look_anew(arguments)
+            with_gradient = [i for i, x in enumerate(state.tensors) if x.is_leaf and x.grad is not None]
+            gradients: list[Any] = [state.tensors[i].grad for i in with_gradient]
         return state._replace(tensors=state.tensors + gradients, with_gradient=with_gradient)
 
     def forget(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, final
 from unittest.mock import patch
 from weakref import WeakSet
@@ -11,7 +12,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from ....formats import FormatError
-from .state import StepEffects
+from .state import StepEffects, places_lock
 from .walk import HOW
 
 if TYPE_CHECKING:
@@ -54,16 +55,17 @@ class StandIns:
         found = self._state.found
         states = _states(found)
         self._numbers = [self._give(x) for x in found.numbers.read()]
-        try:
-            with found.numbers.holding(self._numbers), _only_modules(found.modules):
-                self._put()
-                yield
-        except Exception as error:
-            if _states(found) != states:  # it has no numbers in it yet that the step could go on with
-                raise NewStateError from error
-            raise
-        finally:
-            found.watch.restore()
+        with places_lock:
+            try:
+                with found.numbers.holding(self._numbers), _only_modules(found.modules):
+                    self._put()
+                    yield
+            except Exception as error:
+                if _states(found) != states:  # it has no numbers in it yet that the step could go on with
+                    raise NewStateError from error
+                raise
+            finally:
+                found.watch.restore()
 
     def _put(self) -> None:
         found = self._state.found
@@ -144,17 +146,18 @@ def _from_to(left: Any, right: Any) -> str:
 
 @contextmanager
 def _only_modules(found: Sequence[torch.nn.Module]) -> Iterator[None]:
-    """For the block, no other modules may be called than those found, and such as the step makes itself."""
+    """For the block, this thread may call no other modules than those found, and such as the step makes itself."""
     known = {id(module) for module in found}
     made: WeakSet[torch.nn.Module] = WeakSet()
-    make = torch.nn.Module.__init__
+    make, thread = torch.nn.Module.__init__, get_ident()
 
     def note(module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
         make(module, *args, **kwargs)
-        made.add(module)
+        if get_ident() == thread:
+            made.add(module)
 
     def check(module: torch.nn.Module, _: Any) -> None:
-        if id(module) not in known and module not in made:
+        if get_ident() == thread and id(module) not in known and module not in made:
             raise FormatError(f"the step calls a {type(module).__name__} that was not found around it; {HOW}")
 
     handle = register_module_forward_pre_hook(check)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from roundoff.locks import new_lock
+
 from .arguments import kinds
 
 if TYPE_CHECKING:
@@ -12,6 +14,10 @@ if TYPE_CHECKING:
     import torch
 
     from .found import Findings
+
+
+places_lock = new_lock()
+"""Held while a step's own tensors are looked for or put in their places, and while others stand in for them."""
 
 
 class StepEffects(NamedTuple):
@@ -57,8 +63,9 @@ class SurroundingsState(NamedTuple):
 
     def put(self, effects: StepEffects, made: Sequence[torch.Tensor]) -> None:
         """Leaves ``made`` where the step has left it."""
-        for number, new in effects.gradients:
-            self.tensors[number].grad = None if new is None else made[new]
-        if effects.places:
-            pairs = zip(self.found.tensors.read(), effects.places, strict=True)
-            self.found.tensors.put([x if new is None else made[new] for x, new in pairs])
+        with places_lock:
+            for number, new in effects.gradients:
+                self.tensors[number].grad = None if new is None else made[new]
+            if effects.places:
+                pairs = zip(self.found.tensors.read(), effects.places, strict=True)
+                self.found.tensors.put([x if new is None else made[new] for x, new in pairs])
