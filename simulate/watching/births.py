@@ -6,36 +6,30 @@ matters is the origin of the first value that reaches a parameter or is read by 
 
 from __future__ import annotations
 
-import cmath
 import math
-import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._pytree import tree_leaves
 
 from ...formats import where
-from ..aten.outputs import outputs, writes_of
 from ..policy.rules import Role
 from ..presence.user_code import Line, here, text_of
 from .report import Birth
+from .sources import OPERANDS, are_finite, brought, floating, some_not_finite, supplied_constant, written
 
 if TYPE_CHECKING:
+    from .sources import Supplied
     from .watcher import Call, Place
 
 _MOST_LINES = 1 << 16
 _MOST_GIVEN = 5
 _KINDS = ("overflow", "NaN", "infinity")
 _NONE = -1
-_OPERANDS = "among its operands"
 _READING = "_local_scalar_dense"
 
-if TYPE_CHECKING:
-    _Supplied = tuple[str, bool | torch.Tensor]
 
-
-class _Origin(NamedTuple):
+class Origin(NamedTuple):
     """The place where a value that is not finite came about."""
 
     birth: Birth | None
@@ -49,10 +43,10 @@ class _Memory:
     """The origins of the values in pieces of memory."""
 
     def __init__(self) -> None:
-        self._origins: dict[int, tuple[StorageWeakRef, _Origin]] = {}
+        self._origins: dict[int, tuple[StorageWeakRef, Origin]] = {}
         self._purge_at = 1 << 12
 
-    def put(self, x: torch.Tensor, origin: _Origin) -> None:
+    def put(self, x: torch.Tensor, origin: Origin) -> None:
         """Notes the origin of values in the memory of ``x``."""
         storage = x.untyped_storage()
         self._origins[storage._cdata] = StorageWeakRef(storage), origin  # type: ignore[no-untyped-call]  # noqa: SLF001  its address
@@ -60,20 +54,12 @@ class _Memory:
             alive = {key: entry for key, entry in self._origins.items() if not entry[0].expired()}  # type: ignore[no-untyped-call]
             self._origins, self._purge_at = alive, 2 * len(alive) + (1 << 12)
 
-    def of(self, x: torch.Tensor) -> _Origin | None:
+    def of(self, x: torch.Tensor) -> Origin | None:
         """The origin that was noted for the memory of ``x``; None if there is none."""
+        if not self._origins or x.layout is not torch.strided:
+            return None
         entry = self._origins.get(x.untyped_storage()._cdata)  # noqa: SLF001  its address
         return None if entry is None or entry[0].expired() else entry[1]  # type: ignore[no-untyped-call]
-
-
-class _Current(threading.local):
-    """The call that one thread is in."""
-
-    origin: _Origin | None = None
-    """The origin of its results that are not finite."""
-
-
-_current = _Current()
 
 
 @final
@@ -90,7 +76,7 @@ class Births:
         self.given: list[Birth] = []
         self.is_final = False
         self._reached: Birth | None = None
-        self._origins: dict[_Origin, None] = {}  # in order
+        self._origins: dict[Origin, None] = {}  # in order
         self._memory = _Memory()
         self._forward: dict[int, Line | None] = {}  # by autograd's number of the operation
 
@@ -104,11 +90,10 @@ class Births:
         """Continues from what an earlier one found."""
         self.is_final, self._reached = is_final, first
         if first is not None:
-            self._origins[_Origin(first)] = None
+            self._origins[Origin(first)] = None
 
     def before(self, call: Call) -> bool | torch.Tensor:
         """Notes where the operation stands; whether some value that it will write over is not finite."""
-        _current.origin = None
         if self.is_final or call.operation is None:
             return False
         if call.place.role == Role.FORWARD and torch.is_grad_enabled():
@@ -118,45 +103,50 @@ class Births:
             if len(self._forward) > _MOST_LINES:
                 for old in list(self._forward)[: _MOST_LINES // 2]:
                     del self._forward[old]
-        return _some_not_finite(_written(call))
+        return some_not_finite(written(call))
 
-    def look_at(self, call: Call, exact: torch.Tensor, x: torch.Tensor, *, over_others: bool | torch.Tensor) -> None:
-        """Looks at a result of which some value is not finite.
+    def look_at(
+        self, call: Call, exact: torch.Tensor, x: torch.Tensor, *, over_others: bool | torch.Tensor
+    ) -> Origin | None:
+        """Finds the origin of a result that may not be finite.
 
         Args:
-            call: the operation.
-            exact: its result before rounding.
-            x: its result.
-            over_others: whether some value that it has written over was not finite.
+            call: The operation.
+            exact: Its result before rounding.
+            x: Its result.
+            over_others: Whether some value that it has written over was not finite.
+
+        Returns:
+            The origin, for :meth:`after`; None if the result is finite.
         """
         if self.is_final or bool(x.isfinite().all()):
-            return
+            return None
         what = "NaN" if bool(x.isnan().any()) else "infinity"
         if bool((exact.isfinite() & ~x.isfinite()).any()):
             constant, is_constant = supplied_constant(call, exact, x)
             born = Birth(*call.place, "overflow", self._line(call))
-            origin = _Origin(born, born._replace(what=constant) if bool(is_constant) else None)
+            origin = Origin(born, born._replace(what=constant) if bool(is_constant) else None)
         else:
-            origin = self._source(call, over_others=bool(over_others), has_nan=what == "NaN") or _Origin(
+            origin = self._source(call, over_others=bool(over_others), has_nan=what == "NaN") or Origin(
                 Birth(*call.place, what, self._line(call))
             )
         self._origins.setdefault(origin)
         if origin.supplied is not None:
             self.give(origin.supplied)
-        _current.origin = origin
         if call.operation is None:  # an optimizer's step, of which nothing else is told
             self._follow([x], origin, reaches=True)
+        return origin
 
-    def _source(self, call: Call, *, over_others: bool, has_nan: bool) -> _Origin | None:
+    def _source(self, call: Call, *, over_others: bool, has_nan: bool) -> Origin | None:
         """The origin of what a call was given and is not finite; None if all of that is finite."""
         source, came = brought(call, over_others=over_others)
         if not came:
             return None
-        supplied = _Origin(None, Birth(*call.place, source, text_of(here())))
+        supplied = Origin(None, Birth(*call.place, source, text_of(here())))
         order = {origin: i for i, origin in enumerate(self._origins)}
         found = []
-        for x in _floating((call.args, call.kwargs)):
-            if x.is_cpu and (over_others or not bool(_are_finite(x))):
+        for x in floating((call.args, call.kwargs)):
+            if x.is_cpu and (over_others or not bool(are_finite(x))):
                 origin = self._memory.of(x)
                 if origin is not None:
                     # NaN comes from NaN, unless there are only infinities.
@@ -164,14 +154,13 @@ class Births:
                     found.append((other_kind, origin.birth is None, order.get(origin, 0), origin))
         return min(found, key=lambda one: one[:3])[3] if found else supplied
 
-    def after(self, call: Call, result: Any) -> None:
-        """Notes where the results of an operation lie that are not finite, and whether one was read."""
-        origin, _current.origin = _current.origin, None
+    def after(self, call: Call, result: Any, origin: Origin | None) -> None:
+        """Notes the memory of results that are not finite, and whether such a value was read."""
         if self.is_final or call.operation is None:
             return
         if origin is not None:
             in_optimizer = call.place.role == Role.OPTIMIZER
-            self._follow([result, *_written(call)], origin, reaches=in_optimizer)
+            self._follow([result, *written(call)], origin, reaches=in_optimizer)
         elif call.place.operation == _READING and isinstance(result, float) and not math.isfinite(result):
             origin = self._memory.of(call.args[0])
             if origin is not None and origin.birth is not None:
@@ -183,20 +172,20 @@ class Births:
         if origin is not None:
             self._follow([target], origin, reaches=False)
 
-    def _follow(self, values: list[Any], origin: _Origin, *, reaches: bool) -> None:
+    def _follow(self, values: list[Any], origin: Origin, *, reaches: bool) -> None:
         """Notes the origin of tensors that are not finite; parameters among them are reached."""
-        for x in _floating(values):
-            if x.is_cpu and not bool(_are_finite(x)):
+        for x in floating(values):
+            if x.is_cpu and not bool(are_finite(x)):
                 self._memory.put(x, origin)
                 if reaches or (x.is_leaf and x.requires_grad):
                     self._reach(origin)
 
-    def _reach(self, origin: _Origin) -> None:
+    def _reach(self, origin: Origin) -> None:
         self.is_final, self._reached = True, origin.birth
 
     def give(self, given: Birth) -> None:
         """Notes values that a program supplied, if they are among the first few."""
-        if len(self.given) < _MOST_GIVEN and given not in self.given and not (given.what == _OPERANDS and self.given):
+        if len(self.given) < _MOST_GIVEN and given not in self.given and not (given.what == OPERANDS and self.given):
             self.given.append(given)
 
     def _line(self, call: Call) -> str:
@@ -230,9 +219,7 @@ class DeviceBirths:
         self._suspects: dict[_Suspect, int] = {}
         self._first: dict[torch.device, _First] = {}
 
-    def note(
-        self, seen: torch.Tensor, place: Place, line: Line | None, brought: _Supplied, constant: _Supplied
-    ) -> None:
+    def note(self, seen: torch.Tensor, place: Place, line: Line | None, brought: Supplied, constant: Supplied) -> None:
         """Takes the counts of one call.
 
         Args:
@@ -242,7 +229,7 @@ class DeviceBirths:
             brought: What the call may have brought, from :func:`brought`.
             constant: What may have overflowed, from :func:`supplied_constant`.
         """
-        source = constant[0] if constant[0] and brought[0] == _OPERANDS else brought[0]
+        source = constant[0] if constant[0] and brought[0] == OPERANDS else brought[0]
         number = self._suspects.setdefault(_Suspect(place, line, source), len(self._suspects))
         _, _, _, infinite, nan, _, lost = seen.unbind()
         kind = where(lost > 0, 0, where(nan > 0, 1, 2))
@@ -274,79 +261,3 @@ class DeviceBirths:
                 place, line, source = suspects[code // len(_KINDS)]
                 given.append(Birth(*place, source, text_of(line)))
         return (born[0] if born else None), given
-
-
-def brought(call: Call, *, over_others: bool | torch.Tensor) -> tuple[str, bool | torch.Tensor]:
-    """What of a call may have brought numbers that are not finite, in words, and whether it did.
-
-    Args:
-        call: the operation.
-        over_others: whether some number that it has written over was not finite.
-
-    Returns:
-        The second is a tensor on the device on which operands lie, since nothing waits for it.
-    """
-    if call.operation is None:  # the step of an optimizer rounds what is there, and computes nothing
-        return _OPERANDS, True
-    given = tree_leaves((call.args, call.kwargs))
-    numbers = [number for number in given if isinstance(number, float | complex) and not cmath.isfinite(number)]
-    if numbers:
-        return str(numbers[0]), True
-    written = {id(x) for x in tree_leaves(_written(call))}  # operations on lists write each tensor
-    read = _some_not_finite([x for x in given if id(x) not in written])
-    if isinstance(read, torch.Tensor) and isinstance(over_others, torch.Tensor):  # a copy between two devices
-        read = read.to(over_others.device, non_blocking=True)
-    return _OPERANDS, over_others | read
-
-
-def _written(call: Call) -> list[Any]:
-    assert call.operation is not None
-    return [call.args[i] if i < len(call.args) else call.kwargs.get(name) for i, name in writes_of(call.operation)]
-
-
-def supplied_constant(call: Call, exact: torch.Tensor, x: torch.Tensor) -> tuple[str, bool | torch.Tensor]:
-    """The constant of a program that is beyond the range of the format, in words, and whether only it has overflowed.
-
-    Args:
-        call: the operation.
-        exact: its result before rounding.
-        x: its result.
-
-    Returns:
-        The first is empty if there is none. The second is a tensor on the device of the result: whether all values that
-        overflow are Python numbers of the call, as in a mask.
-    """
-    if call.moves or (call.operation is not None and outputs(call.operation).lifts):  # a value that was not rounded yet
-        return _OPERANDS, True
-    largest = call.format.max
-    given = [number for number in tree_leaves((call.args, call.kwargs)) if isinstance(number, int | float)]
-    beyond = [number for number in given if largest is not None and math.isfinite(number) and abs(number) > largest]
-    if not beyond:
-        return "", False
-    constant = ~exact.isfinite() | x.isfinite()
-    for number in beyond:
-        constant |= exact == number
-    return str(beyond[0]), constant.all()
-
-
-def _floating(values: Any) -> list[torch.Tensor]:
-    """The tensors in some values that can hold infinities or NaN."""
-    return [
-        x for x in tree_leaves(values)
-        if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
-        and x.layout is torch.strided and not x.is_meta
-        and x.dtype != torch.float4_e2m1fn_x2  # has finite numbers alone
-    ]  # fmt: skip
-
-
-def _some_not_finite(values: list[Any]) -> bool | torch.Tensor:
-    """Whether some number of tensors is not finite; a tensor on the device of those that are not on the CPU."""
-    tensors = _floating(values)
-    if not all(bool(_are_finite(x)) for x in tensors if x.is_cpu):
-        return True
-    there = [_are_finite(x) for x in tensors if not x.is_cpu]
-    return ~torch.stack([one.to(there[0].device, non_blocking=True) for one in there]).all() if there else False
-
-
-def _are_finite(x: torch.Tensor) -> torch.Tensor:
-    return (x.float() if x.element_size() == 1 else x).isfinite().all()  # PyTorch does not ask this of eight bits

@@ -13,10 +13,11 @@ from roundoff.locks import new_lock
 from ...formats import Rounding
 from ..presence.user_code import here
 from .absorption import Additions, additions
-from .births import Births, DeviceBirths, brought, supplied_constant
+from .births import Births, DeviceBirths, Origin
 from .counting import Counter
 from .integers import unrepresented
 from .report import Birth, Report
+from .sources import brought, supplied_constant
 from .stopped import StoppedSums
 from .tally import Tally
 from .watcher import Place, Watcher
@@ -41,7 +42,7 @@ class Observer(Watcher):
 
     def before(self, call: Call) -> Additions | None:
         """Looks at operands before an in-place operation overwrites them."""
-        _writing.over_others = self._found.before(call)
+        _writing.over_others, _writing.origin = self._found.before(call), None
         return None if call.operation is None else additions(call.operation, call.args)
 
     def rounded(self, call: Call, exact: torch.Tensor, x: torch.Tensor) -> None:
@@ -62,7 +63,8 @@ class Observer(Watcher):
                 return
             counter.count(exact, x)
             if not self._found.is_final and counter.saw_nonfinite():
-                self._found.look_at(call, exact, x, over_others=_writing.over_others)
+                found = self._found.look_at(call, exact, x, over_others=_writing.over_others)
+                _writing.origin = found or _writing.origin
 
     def after(self, call: Call, token: Additions | None, result: Any) -> None:
         """Counts one call, and the additions that changed nothing."""
@@ -72,7 +74,7 @@ class Observer(Watcher):
             results = [written] if isinstance(written, torch.Tensor) else written
             counts = token.counts(results)
         with self._lock:
-            self._found.after(call, result)
+            self._found.after(call, result, _writing.origin)
             tally = self._tallies[call.place]
             tally.calls += 1
             if call.whole:
@@ -136,6 +138,8 @@ class _Writing(threading.local):
 
     over_others: bool | torch.Tensor = False
     """Whether some number there was not finite before."""
+    origin: Origin | None = None
+    """The origin of its results that are not finite."""
 
 
 _writing = _Writing()
