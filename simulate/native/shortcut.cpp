@@ -81,7 +81,7 @@ struct Description {
   int64_t counts_up;     // whether it adds a number in place, which may be a step of a count
   int64_t reads;         // whether it reads a number, of which nothing is said if it is finite and not changed visibly
   int64_t asks;          // 1: it asks of numbers whether they are finite; 2: it compares, which may be such a question;
-                         // 3: it makes a tensor of a number. Python adapts what derivatives do by 2 and 3
+                         // 3: it makes a tensor of a number. Python adapts what derivatives do by 2, 3 and 4
   int64_t power;         // whether it takes powers, of which square roots are computed elsewhere
   int64_t root;          // 1: square roots, rounded to the nearest by these loops; 2: in place
   Root single_root, twofold_root;
@@ -417,10 +417,10 @@ bool asks_in_vain(const Description& how, const IValue* given) {
   if (how.asks > 1 && torch::autograd::get_current_node()) {
     constexpr double limit = 65504;  // float16's
     double number;
-    if (how.asks == 2) return false;
+    if (how.asks != 3) return false;
     if (!number_of(given[0], &number) || std::abs(number) >= limit) return false;
   }
-  if (how.asks == 3) return true;
+  if (how.asks >= 3) return true;
   if (!given[0].isTensor()) return false;
   const auto& x = *given[0].unsafeToTensorImpl();
   if (!is_defined(&x) || !is_carrier(type_of(x))) return is_defined(&x);

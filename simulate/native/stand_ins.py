@@ -65,7 +65,7 @@ class StandsFor(NamedTuple):
     """The operation reads a number: something is said of one that is not finite or changed, or after one was not."""
     asks: int = 0
     """1: the operation asks whether numbers are finite, of which something is said as above; 2: it may, and derivatives
-    compare by it; 3: it makes tensors of numbers, which derivatives take from the dtype."""
+    compare by it; 3: it makes tensors of numbers, which derivatives take from the dtype; 4: derivatives use it."""
     power: bool = False
     """The operation takes powers: square roots alone are computed otherwise."""
     roots: Mapping[torch.dtype, Callable[..., None]] | None = None

@@ -60,7 +60,7 @@ class Adapted(NamedTuple):
 def compares_with_results(operation: OpOverload) -> bool:
     """Whether derivatives compare operands with results by the operation."""
     return operation.overloadpacket in (
-        _aten.eq, _aten._cdist_backward, _aten._pdist_backward, _aten._segment_reduce_backward,  # noqa: SLF001  their names
+        _aten.eq, _aten.exp, _aten._cdist_backward, _aten._pdist_backward, _aten._segment_reduce_backward,  # noqa: SLF001  their names
     )  # fmt: skip
 
 
@@ -211,6 +211,28 @@ def _equal_as_rounded(adapted: Adapted) -> Kernel:
     return standing_for(equal, StandsFor(asks=2))
 
 
+def _exp_as_rounded(adapted: Adapted) -> Kernel:
+    """Exponentials; in the derivative of ``logsumexp``, of differences between the result and the rounded operand."""
+
+    def exponential(x: torch.Tensor, **out: Any) -> Any:
+        node: Any = torch._C._current_autograd_node()  # noqa: SLF001  no other access
+        if node is not None and node.name().partition("Backward")[0] in ("Logsumexp", "Logcumsumexp"):
+            operand = _saved_operand(node)
+            x = x if operand is None else x + (adapted.operand(operand.to(x.dtype)) - operand)
+        return adapted.kernel(x, **out)
+
+    return standing_for(exponential, StandsFor(asks=4))
+
+
+def _saved_operand(node: Any) -> torch.Tensor | None:
+    """The operand that a node of autograd keeps; None inside ``torch.func``, and in checkpoints, which give it once."""
+    try:
+        operand: torch.Tensor = node._saved_self  # noqa: SLF001  its name
+    except RuntimeError:
+        return None
+    return None if torch._C._functorch.is_functorch_wrapped_tensor(operand) else operand.detach()  # noqa: SLF001
+
+
 def _of_largest_distances(adapted: Adapted) -> Kernel:
     """The gradient of distances; its kernel compares the largest differences with distances that are not rounded."""
 
@@ -248,6 +270,7 @@ _ADAPTED: dict[str, Callable[[Adapted], Kernel]] = {
     "nextafter": _neighbour,
     "scalar_tensor": _sentinel,
     "eq": _equal_as_rounded,
+    "exp": _exp_as_rounded,
     "_cdist_backward": _of_largest_distances,
     "_pdist_backward": _of_largest_distances,
     "_segment_reduce_backward": _of_segments,

@@ -6,6 +6,7 @@ import pytest
 import torch
 from comparing import same_bits
 from each import each
+from torch.utils.checkpoint import checkpoint
 
 import roundoff
 from roundoff import Policy, Rule, simulate
@@ -288,6 +289,32 @@ def test_derivatives_see_operands_of_the_format():
         torch.testing.assert_close(gradient(f, weights, name), native, rtol=tolerance, atol=tolerance)
 
     natively()
+
+
+@each("far", [10.0, 100.0, 10_000.0])
+def test_derivatives_of_logarithms_of_sums_see_the_operand_of_the_format(far):
+    """They take the exponential of its difference from the result, which grows with what rounding would change."""
+    weights = torch.randn(4, 8, generator=torch.Generator().manual_seed(0)) + far
+    for function in (
+        lambda w: w.logsumexp(1),
+        lambda w: w.logcumsumexp(1),
+        lambda w: w.logsumexp((0, 1), keepdim=True),
+    ):
+        for name, dtype in NATIVE.items():
+            native, found = gradient(function, weights.to(dtype)).float(), gradient(function, weights, name)
+            assert 0.5 < found.sum() / native.sum() < 2
+            assert found.max() < 2 * native.max()
+
+    def step(x):
+        y = x.detach().requires_grad_()
+        (y.logsumexp(1).sum() + y.logcumsumexp(0).sum()).backward()
+        return y.grad
+
+    with simulate("e5m7"):
+        eager = step(weights)
+        assert torch.func.grad(lambda w: w.logsumexp((0, 1)))(weights).isfinite().all()
+        assert gradient(lambda w: checkpoint(torch.logsumexp, w, 1, use_reentrant=False), weights).isfinite().all()
+    assert same_bits(roundoff.compile(step, simulate("e5m7"))(weights), eager)
 
 
 NOT_NATIVE = {
