@@ -216,9 +216,13 @@ def _exp_as_rounded(adapted: Adapted) -> Kernel:
 
     def exponential(x: torch.Tensor, **out: Any) -> Any:
         node: Any = torch._C._current_autograd_node()  # noqa: SLF001  no other access
-        if node is not None and node.name().partition("Backward")[0] in ("Logsumexp", "Logcumsumexp"):
+        name = "" if node is None else node.name().partition("Backward")[0]
+        if name in ("Logsumexp", "Logcumsumexp"):
             operand = _saved_operand(node)
-            x = x if operand is None else x + (adapted.operand(operand.to(x.dtype)) - operand)
+            if operand is not None:
+                x = x + (adapted.operand(operand.to(x.dtype)) - operand)
+            elif name == "Logsumexp":  # no value of the format is above the result
+                x = x.clamp(max=0)
         return adapted.kernel(x, **out)
 
     return standing_for(exponential, StandsFor(asks=4))
