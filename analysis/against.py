@@ -14,6 +14,7 @@ from .statistics.power import FAILING, WANTED
 from .tables import markdown
 from .tables.against_fp32 import against_reference, reference_values
 from .tables.summary import ALL_TASKS, REFERENCE, failed, records
+from .tables.wording import change
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -89,7 +90,7 @@ def _compared(row: dict[str, Any], experiment: Experiment) -> dict[str, str]:
         cells |= {"failed": str(row["failed"] or "")}
     cells |= {"difference": _number(row["difference"]), "95 % interval": _between(row, "difference", _number)}
     cells |= {"pairs": str(row["pairs"] or ""), "p (Holm)": _p(row["p_holm"])}
-    cells |= {"share": _percent(row["share"]), "90 % interval": _between(row, "share", _percent)}
+    cells |= {"share": change(row["share"]), "90 % interval": _between(row, "share", change)}
     return cells | {"p of equivalence": _p(row["p_equivalent"]), "answer": row["answer"]}
 
 
@@ -131,10 +132,6 @@ def _between(row: dict[str, Any], name: str, shown: Callable[[float], str]) -> s
 
 def _number(value: float) -> str:
     return "" if math.isnan(value) else f"{value:+.4g}"
-
-
-def _percent(share: float) -> str:
-    return "" if math.isnan(share) else f"{round(100 * share, 1) + 0.0:+.1f} %"
 
 
 def _share(share: float) -> str:

@@ -62,7 +62,8 @@ def plot(
     (:func:`~.tables.first_failures.first_failures`). Figures:
     ``degradation``, ``curves``, ``profiles`` and ``training``; ``degradation-exponent`` and ``plane``, if the exponent
     varies too; ``degradation-significand`` and ``degradation-bits`` (per number), if formats of several families vary;
-    ``curves-environments`` and ``curves-batch_size``, if that varies; ``comparison`` and ``heatmap``, if something
+    ``settings``, if a setting has three numbers or more; ``curves-environments`` and ``curves-batch_size``, if that
+    varies; ``comparison`` and ``heatmap``, if something
     besides task, format and seed varies; ``hyperparameters``, if several numbers do; ``exponents``, ``gradients`` and
     ``norms``, if runs were observed; ``differences``, if runs kept their networks; ``pareto-bits``, ``pareto-bytes``,
     ``pareto-bops``, ``pareto-memory``, ``pareto-sent`` and ``pareto-energy``, if ``roundoff cost`` has counted what a

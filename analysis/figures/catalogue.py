@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     Table = Callable[[Experiment, pd.DataFrame, list[str]], pd.DataFrame | None]
 
 
+_FEWEST = 3  # values of a setting that make a curve
 _MOST = 24  # lines that can be told apart in a figure across widths
 
 
@@ -73,6 +74,25 @@ def _widths(experiment: Experiment, summary: pd.DataFrame, warnings: list[str], 
         name = across.removesuffix("_bits")
         warnings.append(f"degradation-{name}: {lines} lines would be too many to tell apart; it is not drawn")
     return table if several and lines <= _MOST else None
+
+
+def settings_table(experiment: Experiment, summary: pd.DataFrame, warnings: list[str]) -> pd.DataFrame | None:
+    """The score against the setting with the most values, of those that are numbers; None if none has three.
+
+    Adds a warning if there are more series than can be told apart, and so no figure.
+    """
+    numbers = {key: summary[key].nunique() for key in experiment.conditions.told if _is_number(summary[key])}
+    key = max(numbers, key=lambda one: numbers[one], default="")
+    if numbers.get(key, 0) < _FEWEST:
+        return None
+    table = degradation_table(experiment, summary, key)
+    if (lines := table["series"].nunique()) > _MOST:
+        warnings.append(f"settings: {lines} lines would be too many to tell apart; it is not drawn")
+    return table if lines <= _MOST else None
+
+
+def _is_number(column: pd.Series[Any]) -> bool:
+    return pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
 
 
 def _relative(experiment: Experiment, _summary: pd.DataFrame, _warnings: list[str]) -> pd.DataFrame | None:
@@ -124,6 +144,7 @@ FIGURES = {
         f"curves-{across.rpartition('.')[2]}": Drawable(partial(_curves_across, across=across), draw_curves)
         for across in ("environments", "batch_size", "learners", "communicate_every", "actors.pull_every")
     },
+    "settings": Drawable(settings_table, partial(draw_degradation, x="value")),
     "relative": Drawable(_relative, draw_relative),
     "plane": Drawable(_plane, draw_plane),
     "heatmap": Drawable(heatmap_table, draw_heatmap),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from roundoff.runs.metric import RETURN, Metric
 
 from ..tables.summary import ALL_TASKS, ended, records
+from ..tables.wording import plural
 from .drawing.axes import is_logarithmic, score_limits, titles
 from .drawing.marks import draw_crashes, marks, only_failed, side_by_side, tell_scores
 from .drawing.style import FAILED, SCREEN, Size, figure, letters, look, points, takes_half, wrapped
@@ -58,7 +59,7 @@ def draw_comparison(name: str, table: pd.DataFrame, size: Size = SCREEN, metric:
     height = 1.2 + (0.36 + 0.24 * lines) * len(labels)
     count = int(table.loc[table["task"] != ALL_TASKS, "n"].max())
     crashed = f"; x: crashed, {metric.scored}" if (table["status"] == "crashed").any() else ""
-    title = f"{name}: mean, 95 % bootstrap interval, every run\n({count} seeds{crashed})"
+    title = f"{name}: mean, 95 % bootstrap interval, every run\n({plural(count, 'seed')}{crashed})"
     with figure(len(tasks), title, width, height, size, columns=columns, sharey=True) as (canvas, axes):
         for axis, task, where in zip(axes, tasks, titles(tasks), strict=True):
             here = table[table["task"] == task]

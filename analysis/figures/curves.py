@@ -13,7 +13,7 @@ from roundoff.runs.metric import RETURN, Metric
 from ..runs.conditions import PLAIN, says_less, without_settled
 from ..statistics.intervals import bootstrap_intervals, generator_for
 from ..tables.summary import REFERENCE as FP32
-from ..tables.wording import tick
+from ..tables.wording import plural, tick
 from .drawing.axes import is_logarithmic, limits_by_task, ordered
 from .drawing.legends import legend_under
 from .drawing.style import REFERENCE, SCREEN, Look, Size, figure, ordered_looks, points, takes_half
@@ -111,7 +111,7 @@ def draw_curves(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Met
         for axis, (where, group) in zip(axes, panels, strict=False):
             axis.set_ylim(limits[group["task"].iloc[0]])
             room = _panel(axis, group, metric, size) and room
-            axis.set_title(f"{where} ({group['seeds'].max()} seeds)")
+            axis.set_title(f"{where} ({plural(group['seeds'].max(), 'seed')})")
         if not room:
             lines = {line.get_label(): line for axis in axes for line in axis.get_legend_handles_labels()[0]}
             legend_under(canvas, list(lines.values()), [str(name) for name in lines])

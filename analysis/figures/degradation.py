@@ -1,4 +1,4 @@
-"""The degradation plot: scores against significand bits, exponent bits, bits per number, or formats one by one."""
+"""The degradation plot: scores against bits of several kinds, against formats one by one, or against a number."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.patches import Patch
 
 from roundoff.runs.metric import RETURN, Metric
 
 from ..tables.summary import ALL_TASKS, ended, exponent_bits, parsed, records, significand_bits
 from ..tables.summary import REFERENCE as FP32
+from ..tables.wording import plural
 from .drawing.axes import is_logarithmic, limits_by_task, ordered, titles
 from .drawing.legends import legend_under
 from .drawing.marks import draw_crashes, marks, only_failed, side_by_side, tell_scores
@@ -19,7 +21,6 @@ from .drawing.style import CRASH, FAILED, REFERENCE, SCREEN, Size, figure, look,
 from .drawing.told import of_mean, tell_boxes, tell_means
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -31,8 +32,7 @@ _WORDS = {
     "bits": "bits per number",
     "format": "format",
 }
-
-
+_MOST_REFERENCES = 6  # that have an entry each in a legend
 _CLOSEST = 0.04  # of an axis, between two numbers under it
 
 
@@ -44,15 +44,18 @@ def degradation_table(experiment: Experiment, summary: pd.DataFrame, across: str
         summary: of the same experiment, from :func:`roundoff.analysis.tables.summary.summarize`.
         across: what varies along a series: ``significand_bits`` or ``exponent_bits`` (formats that are no floats are
             left out), ``bits`` (per number, with their share of a block's scale; formats that cannot be read are left
-            out), or ``format``.
+            out), ``format``, or a setting whose values are numbers.
 
     Columns: ``task``, ``series`` (the other width or the family of the format, and condition; or fp32), ``format``,
     ``exponent_bits``, ``significand_bits``, ``kind`` (mean or run), ``seed`` and ``status`` of runs, ``n`` and
-    ``crashed`` and ``failed`` of means, ``return`` (the score), ``ci_low`` and ``ci_high`` of means; and ``bits``, if
-    it varies.
+    ``crashed`` and ``failed`` of means, ``return`` (the score), ``ci_low`` and ``ci_high`` of means; and ``bits``, or
+    ``setting`` and its ``value``, if these vary.
     """
+    of_setting = across not in _WORDS
 
     def series(row: dict[str, Any]) -> str:
+        if of_setting:
+            return experiment.conditions.series(row, but=across)
         if row["format"] == FP32:
             return experiment.conditions.series(row)
         if across == "format":
@@ -61,6 +64,8 @@ def degradation_table(experiment: Experiment, summary: pd.DataFrame, across: str
 
     def wide(table: pd.DataFrame) -> pd.DataFrame:
         names = table["format"]
+        if of_setting:
+            return table.assign(setting=across, value=table[across])
         table = table.assign(exponent_bits=names.map(exponent_bits), significand_bits=names.map(significand_bits))
         if across == "format":
             return table
@@ -68,7 +73,8 @@ def degradation_table(experiment: Experiment, summary: pd.DataFrame, across: str
             table = table.assign(bits=names.map(_bits_per_number))
         return table[table["bits" if across == "bits" else "significand_bits"].notna()]
 
-    return marks(wide(summary), wide(ended(experiment.runs)), series, ("bits",) if across == "bits" else ())
+    further = ("setting", "value") if of_setting else ("bits",) if across == "bits" else ()
+    return marks(wide(summary), wide(ended(experiment.runs)), series, further)
 
 
 def are_floats(formats: tuple[str, ...]) -> bool:
@@ -101,21 +107,24 @@ def draw_degradation(
 
     What was tried and failed in every run is hatched.
 
-    A panel per task, and one for their mean if there are several. fp32 is a band across. A line for each
-    ``series``: width of the other part of the number, and condition (keys other than task, format and seed that vary).
+    A panel per task, and one for their mean if there are several. fp32 is a band across, for each condition; against
+    a number it is a line as others are. A line for each ``series``: width of the other part of the number, and
+    condition (keys other than task, format and seed that vary).
 
     Args:
         name: of the experiment.
         table: from :func:`degradation_table`.
         size: of the figure.
-        x: the column across; None: ``significand_bits``, or ``format`` if some formats have none.
+        x: the column across; None: ``significand_bits``, or ``format`` if some formats have none. A ``value`` is placed
+            by its logarithm where that spreads the values more evenly.
         metric: of the scores.
     """
     if x is None:
         x = "format" if table["significand_bits"].isna().any() else "significand_bits"
     tasks = sorted(dict.fromkeys(table["task"]), key=lambda task: task == ALL_TASKS)
-    lines = [series for series in dict.fromkeys(table["series"]) if not _is_reference(series)]
-    title = f"{name}: {metric.name} against {_WORDS[x].removesuffix(' m').removesuffix(' e')}"
+    lines = [series for series in dict.fromkeys(table["series"]) if x == "value" or not _is_reference(series)]
+    words = str(table["setting"].iloc[0]) if x == "value" else _WORDS[x]
+    title = f"{name}: {metric.name} against {words.removesuffix(' m').removesuffix(' e')}"
     limits = limits_by_task(metric, table)
     with figure(len(tasks), title, size=size, sharey=len(set(limits.values())) < 2) as (canvas, axes):
         if is_logarithmic(metric, table["return"]):
@@ -123,8 +132,9 @@ def draw_degradation(
         for axis, task, where in zip(axes, tasks, titles(tasks), strict=False):
             axis.set_ylim(limits[task])
             _panel(axis, table[table["task"] == task], lines, x, metric)
+            axis.set_xlabel(words)
             seeds = table.loc[table["task"] == task, "n"].max()
-            axis.set_title(where if task == ALL_TASKS else f"{where} ({seeds:.0f} seeds)")
+            axis.set_title(where if task == ALL_TASKS else f"{where} ({plural(seeds, 'seed')})")
         _legend(canvas, axes[0], table, lines, x, metric)
         return canvas
 
@@ -133,16 +143,30 @@ def _is_reference(series: str) -> bool:
     return series.partition(",")[0] == FP32
 
 
+def _of_reference(lines: list[str], table: pd.DataFrame) -> dict[str, str]:
+    """The colours of fp32 by series: grey if there is one, else the colour of the first line of the same condition."""
+    found = [series for series in dict.fromkeys(table["series"]) if _is_reference(series) and series not in lines]
+    conditions = [series.partition(", ")[2] for series in lines]
+    return {
+        series: look(conditions.index(condition)).color
+        if len(found) > 1 and (condition := series.partition(", ")[2]) in conditions
+        else REFERENCE.color
+        for series in found
+    }
+
+
 def _panel(axis: Axes, here: pd.DataFrame, lines: list[str], x: str, metric: Metric) -> None:
-    means = here[here["kind"] == "mean"]
-    for row in records(means[means["series"].map(_is_reference)]):
-        axis.axhspan(row["ci_low"], row["ci_high"], color=REFERENCE.color, alpha=0.18, linewidth=0)
-        axis.axhline(row["return"], color=REFERENCE.color, linestyle=REFERENCE.line, linewidth=points(1.4))
+    means, colors = here[here["kind"] == "mean"], _of_reference(lines, here)
+    for row in records(means[means["series"].isin(colors)]):
+        color = colors[row["series"]]
+        axis.axhspan(row["ci_low"], row["ci_high"], color=color, alpha=0.18, linewidth=0)
+        axis.axhline(row["return"], color=color, linestyle=REFERENCE.line, linewidth=points(1.4))
         ends = np.nan_to_num([row["ci_low"], row["ci_high"]], nan=row["return"])
         tell_boxes(axis, [0, ends[0], 1, ends[1]], [of_mean(row)], axis.get_yaxis_transform())
-    here = here[~here["series"].map(_is_reference)]
+    here = here[here["series"].isin(lines)]
     names = ordered(here["format"])
-    here = here.assign(place=here["format"].map(names.index) if x == "format" else here[x].astype(float))
+    values = here["format"].map(names.index) if x == "format" else here[x].astype(float)
+    here = here.assign(value=values, place=_in_steps(values) if x == "value" else values)
     means = here[here["kind"] == "mean"]
     for number, series in enumerate(lines):
         style = look(number)
@@ -170,25 +194,35 @@ def _panel(axis: Axes, here: pd.DataFrame, lines: list[str], x: str, metric: Met
         )
         _dots(axis, here[(here["kind"] == "run") & (here["series"] == series)], style.color, offset, metric)
         tell_means(axis, at, line["return"], [of_mean(row) for row in records(line)])
-    axis.set_xlabel(_WORDS[x])
     axis.set_ylabel(metric.label)
-    places = sorted(set(here["place"]))
+    places, texts = sorted(set(here["place"])), [f"{value:g}" for value in sorted(set(here["value"]))]
     if not places:
         return
     axis.set_xlim(min(places) - 0.6, max(places) + 0.6)
     if x == "format":
         names_under(axis, range(len(names)), names)
     else:
-        axis.set_xticks(places, _apart(places))
+        axis.set_xticks(places, _apart(places, texts))
 
 
-def _apart(places: list[float]) -> list[str]:
-    """What stands under places on an axis; nothing where it would run into what stands left of it."""
+def _in_steps(values: pd.Series[float]) -> pd.Series[float]:
+    """Places of numbers, the closest two 1 apart: as they are, or by logarithms where these are more evenly apart."""
+    numbers = values.to_numpy(float)
+    found = []
+    for scaled in (numbers, np.log10(numbers)) if (numbers > 0).all() else (numbers,):
+        gaps = np.diff(np.unique(scaled))
+        if len(gaps):
+            found.append((gaps.max() / gaps.min(), (scaled - scaled.min()) / gaps.min()))
+    return values if not found else pd.Series(min(found, key=lambda one: one[0])[1], values.index)
+
+
+def _apart(places: list[float], texts: list[str]) -> list[str]:
+    """The texts under places on an axis; nothing where one would run into the text left of it."""
     told: list[str] = []
     last = -float("inf")
-    for place in places:
+    for place, text in zip(places, texts, strict=True):
         free = place - last > _CLOSEST * (places[-1] - places[0])
-        told.append(f"{place:g}" if free else "")
+        told.append(text if free else "")
         last = place if free else last
     return told
 
@@ -214,10 +248,13 @@ def _legend(canvas: Figure, axis: Axes, table: pd.DataFrame, lines: list[str], x
         line = "none" if x == "format" else style.line
         mark = axis.plot([], [], color=style.color, linestyle=line, marker=style.marker, markersize=points(7))[0]
         entries.append((mark, f"{series}: mean, 95 % bootstrap interval".removeprefix(": ")))
-    if table["series"].map(_is_reference).any():
-        level = axis.plot([], [], color=REFERENCE.color, linestyle=REFERENCE.line)[0]
-        entries.append((level, "fp32: mean, 95 % interval"))
-    shown = table.loc[(table["kind"] == "run") & ~table["series"].map(_is_reference), "status"]
+    references = _of_reference(lines, table)
+    if len(references) > _MOST_REFERENCES:
+        references = {f"{FP32} of each condition, in its colour": REFERENCE.color}
+    for series, color in references.items():
+        level = axis.plot([], [], color=color, linestyle=REFERENCE.line)[0]
+        entries.append((level, f"{series}: mean, 95 % interval"))
+    shown = table.loc[(table["kind"] == "run") & table["series"].isin(lines), "status"]
     if (shown == "done").any():
         entries.append((axis.plot([], [], "o", color="#888888", markersize=points(4))[0], "one run"))
     if (shown == "crashed").any():

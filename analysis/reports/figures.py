@@ -31,6 +31,15 @@ def comparison_figure(points: pd.DataFrame, metric: Metric) -> Safe:
     return _figure("comparison", points, f"{metric.title} by condition", caption, metric)
 
 
+def settings_figure(points: pd.DataFrame, metric: Metric) -> Safe:
+    """Score against a number that varies; from :func:`~.figures.catalogue.settings_table`."""
+    setting = str(points["setting"].iloc[0])
+    caption = (
+        f"Mean {metric.name} over seeds against {setting}, with 95\u2009% bootstrap intervals. Every run is a dot."
+    )
+    return _figure("settings", points, f"{metric.title} against {setting}", caption, metric)
+
+
 def pareto_figure(kind: str, front: pd.DataFrame, metric: Metric) -> Safe:
     """Score against cost; from :func:`~.figures.pareto.pareto_figure_table`."""
     label = str(front["label"].iloc[0])

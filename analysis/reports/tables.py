@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..statistics.power import FAILING, WANTED
 from ..tables.summary import ALL_TASKS, records
-from ..tables.wording import interval, number, percent, tick
+from ..tables.wording import change, interval, number, percent, tick
 from .markup import Column, Safe, element, table
 
 if TYPE_CHECKING:
@@ -292,7 +292,7 @@ def _shares(low: float, high: float) -> str:
 
 
 def _signed(share: float) -> str:
-    return "\u2013" if math.isnan(share) else f"{round(100 * share, 1) + 0.0:+.1f}\u2009%".replace("-", "\u2212")
+    return change(share).replace(" ", "\u2009").replace("-", "\u2212") or "\u2013"
 
 
 def _between(low: float, high: float) -> str | None:

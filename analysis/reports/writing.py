@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...agents.config import is_about_values, said_of
+from ..figures.catalogue import settings_table
 from ..figures.comparison import comparison_table
 from ..figures.curves import curves_table
 from ..figures.degradation import are_floats, degradation_table
@@ -196,6 +197,8 @@ def _scores(experiment: Experiment) -> list[Safe]:
     several_widths = len(set(marks.loc[marks["format"] != REFERENCE, "significand_bits"])) > 1
     if len(marks) and floats and (several_widths or not experiment.conditions.keys):
         parts.append(figures.degradation_figure(marks, experiment.metric))
+    if (across := settings_table(experiment, scored, [])) is not None:
+        parts.append(figures.settings_figure(across, experiment.metric))
     if experiment.conditions.keys or not floats:
         parts.append(figures.comparison_figure(comparison_table(experiment, scored), experiment.metric))
     for kind in ("bytes", "bops"):

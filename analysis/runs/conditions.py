@@ -70,15 +70,16 @@ class Conditions:
         self.told = [key for key in told if not any(self._settles(runs, other, key) for other in told)]
         self._labels: dict[tuple[object, ...], str] = {}  # which thousands of runs may share
 
-    def label(self, values: Mapping[str, object]) -> str:
-        """A condition in words: ``values`` by key, without keys whose value another key settles.
+    def label(self, values: Mapping[str, object], but: str = "") -> str:
+        """A condition in words: ``values`` by key, without the key ``but``, and those whose value another key settles.
 
         (A baseline settles the fixes, which it has none of.) A policy or storage that a run does not have has no words,
         unless its case has a name.
         """
-        where = tuple(values[key] for key in self.told)
+        where = (but, *(values[key] for key in self.told))
         if where not in self._labels:
-            words = (self._words(key, value) for key, value in zip(self.told, where, strict=True))
+            told = zip(self.told, where[1:], strict=True)
+            words = (self._words(key, value) for key, value in told if key != but)
             self._labels[where] = ", ".join(filter(None, words)) or PLAIN
         return self._labels[where]
 
@@ -92,9 +93,9 @@ class Conditions:
             return ""
         return self.name_of(key, value) or ("" if key in self._mappings and text == "none" else f"{key} {text}")
 
-    def series(self, values: Mapping[str, object]) -> str:
+    def series(self, values: Mapping[str, object], but: str = "") -> str:
         """The name of a series, which is a line of a figure: the format, and the condition if there are several."""
-        told = self.label(values)
+        told = self.label(values, but)
         return str(values["format"]) if told == PLAIN else f"{values['format']}, {told}"
 
     def _settles(self, runs: pd.DataFrame, one: str, other: str) -> bool:

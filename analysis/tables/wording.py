@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+_MULTIPLE = 10  # of a reference, from which a difference is no longer given in percent
+
 
 def number(value: float, digits: int = 3) -> str:
     """A number as it is read: ``digits`` significant ones, none after the point from 100 on; a dash for NaN."""
@@ -35,6 +37,13 @@ def with_interval(value: float, low: float, high: float) -> str:
 def plural(count: float, thing: str) -> str:
     """Returns a number of things in words."""
     return f"{count:.0f} {thing}{'' if count == 1 else 's'}"
+
+
+def change(share: float) -> str:
+    """A difference as a share of the reference; from 10 times the reference on, the multiple of it that was reached."""
+    if math.isnan(share):
+        return ""
+    return f"{round(100 * share, 1) + 0.0:+.1f} %" if abs(share) < _MULTIPLE else f"{1 + share:.3g} times"
 
 
 def percent(share: float) -> str:

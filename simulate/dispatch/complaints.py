@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from roundoff.errors import suggestion
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from .plan import OperationPlan
 
 _MOST_NAMED = 30
+_MOST_OF_RULE = 5  # operations; a recipe's rule about products names some thirty
 
 
 class PolicyWarning(SimulationWarning):
@@ -92,7 +94,11 @@ def _of_rule(rule: Rule, ran: list[OperationPlan], there: Sequence[str]) -> str:
     if rule.parts:
         within = _listed(name for name in (split(plan.module)[0] for plan in ran) if name)
         found.append(f"parts of the program that operations ran in: {within or 'none'}")
-    return f"the rule ({rule}) of the policy matched nothing that ran; {'; '.join(found)}"
+    first, *others = rule.operation
+    about = str(
+        replace(rule, operation=(f"{first} and {len(others)} others",)) if len(others) > _MOST_OF_RULE else rule
+    )
+    return f"the rule ({about}) of the policy matched nothing that ran; {'; '.join(found)}"
 
 
 def _of_part(pattern: str, parts: Parts) -> str:

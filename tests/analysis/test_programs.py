@@ -20,6 +20,7 @@ from roundoff.analysis.tables.first_failures import first_failures, first_non_fi
 from roundoff.analysis.tables.needed_table import needed_table
 from roundoff.analysis.tables.run_table import FIRST
 from roundoff.analysis.tables.summary import summarize
+from roundoff.analysis.tables.wording import change
 from roundoff.runs.metric import RETURN, Metric, read_metric
 from roundoff.simulate.watching.report import Birth
 
@@ -445,6 +446,54 @@ def test_a_page_with_many_formats_has_a_legend(tmp_path):
     section = page.partition('id="curves"')[2] or page.partition("Learning curves</h2>")[2]
     legend = re.findall(r">([^<>]+)</text>", section.partition("</section>")[0])[-len(formats) :]
     assert sorted(legend) == sorted(formats)
+
+
+def test_a_setting_with_numbers_has_a_curve_of_the_score(tmp_path):
+    """Step sizes: a line for each format, fp32 too, at places by the logarithm; two values make no curve."""
+    steps = (0.1, 0.05, 0.01, 0.001)
+
+    def of(folder, steps):
+        runs = [
+            write_run(folder, fmt, seed, dt * (2 + seed), metric=LOSS, dt=dt)
+            for fmt in ("fp32", "e5m10", "int8") for dt in steps for seed in (0, 1)
+        ]  # fmt: skip
+        return read_experiment(write_sweep(folder, runs, LOSS))
+
+    experiment = of(tmp_path, steps)
+    drawn = draw("settings", experiment)
+    (axis,) = drawn.axes
+    assert axis.get_xlabel() == "dt"
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["0.001", "0.01", "0.05", "0.1"]
+    gaps = np.diff(np.log10(sorted(steps)))
+    assert np.diff(axis.get_xticks()) == pytest.approx(gaps / gaps.min())
+    means = [line for line in axis.lines if len(line.get_xdata()) == len(steps)]
+    assert [list(line.get_ydata()) for line in means] == [pytest.approx([2.5 * dt for dt in sorted(steps)])] * 3
+    legend = [text.get_text().partition(":")[0] for text in drawn.legends[0].get_texts()]
+    assert legend == ["fp32", "e5m10", "int8", "one run"]
+    assert "over seeds against dt" in report(tmp_path)[0].read_text()
+    few = of(tmp_path / "few", steps[:2])
+    assert FIGURES["settings"].table(few, summarize(few), []) is None
+
+
+def test_fp32_of_each_condition_has_a_name_and_a_colour(tmp_path):
+    runs = [
+        write_run(tmp_path, fmt, 0, level + (fmt == "fp32"), metric=LOSS, method=name)
+        for level, name in enumerate(("plain", "other"), 1) for fmt in ("fp32", "e5m10", "e5m7")
+    ]  # fmt: skip
+    drawn = draw("degradation", read_experiment(write_sweep(tmp_path, runs, LOSS)))
+    (axis,) = drawn.axes
+    assert axis.get_title() == "train (1 seed)"
+    colors = {text.get_text().partition(":")[0]: line.get_color() for line, text in zip(
+        drawn.legends[0].legend_handles, drawn.legends[0].get_texts(), strict=True)}  # fmt: skip
+    for name, level in (("plain", 2), ("other", 3)):
+        (line,) = [one for one in axis.lines if list(one.get_ydata()) == [level] * 2 and one.get_linestyle() == "--"]
+        assert line.get_color() == colors[f"fp32, method {name}"] == colors[f"e5mX, method {name}"]
+    assert colors["fp32, method plain"] != colors["fp32, method other"]
+
+
+def test_a_share_of_almost_nothing_is_a_multiple():
+    shares = {0.05: "+5.0 %", -0.5: "-50.0 %", 9.99: "+999.0 %", 1036081.83: "1.04e+06 times", -50.0: "-49 times"}
+    assert {share: change(share) for share in (*shares, math.nan)} == shares | {math.nan: ""}
 
 
 def environment_of(folder):

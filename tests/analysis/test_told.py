@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from roundoff.analysis.figures.catalogue import FIGURES
+from roundoff.analysis.figures.degradation import degradation_table
 from roundoff.analysis.plot import Named, inline_svg, write_figure
 from roundoff.analysis.runs.experiment import read_experiment
 from roundoff.analysis.tables.actor_times import ACTIVITIES
@@ -64,6 +65,8 @@ def table_of(name, experiment):
         return line.assign(task="t", series="e5m5", n=10)
     if name == "pareto-bits":  # the figure is of runs with counted costs, which the table of bits needs not
         return pareto_table(experiment, "bits")
+    if name == "settings":  # drawn of three values on
+        return degradation_table(experiment, summarize(experiment), "lr")
     table = FIGURES[name].table(experiment, summarize(experiment), [])
     panels = {"exponents": "format", "curves-environments": "panel"}  # of which there are many, and one is as another
     return table[table[panels[name]].isin(table[panels[name]].unique()[-2:])] if name in panels else table

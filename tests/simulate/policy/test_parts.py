@@ -1,6 +1,7 @@
 """Parts of a program with arithmetic of their own: functions by their qualified names, and named blocks."""
 
 import cProfile
+import re
 import sys
 import threading
 import warnings
@@ -12,6 +13,7 @@ import torch
 import roundoff
 from roundoff import Policy, Rule, simulate
 from roundoff.formats import FormatError
+from roundoff.simulate.dispatch.complaints import PolicyWarning
 
 THIRD = torch.tensor([1 / 3])
 E5M2, E4M3 = 0.3125, 0.34375
@@ -322,6 +324,11 @@ def test_names_that_never_ran_are_said_with_the_nearest():
     assert "matched nothing that ran; " in unused
     assert "parts of the program that operations ran in: generate" in unused
     assert not warned(Rule(within=("nothing", "generate"), format="e5m2"))
+    with pytest.warns(PolicyWarning) as caught, simulate(Policy.mixed_precision("bf16")):
+        torch.ones(2) + 1
+    (recipe,) = [str(warning.message) for warning in caught]
+    assert re.match(r"the rule \(operation=mm and [0-9]+ others, .*\) of the policy matched nothing", recipe)
+    assert len(recipe) < 200
 
 
 def test_profilers_stay_and_are_told_of():
