@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from roundoff.extras import lazy_names
 
 from .accumulation.description import Accumulation
+from .accumulation.fused_sum import FusedSum
 from .blame import Blame, BlameError, blame
 from .compiling.step import CompiledStep, CompileWarning, compile  # noqa: A004  torch.compile's name
 from .cost.models import CostModel
@@ -77,6 +78,7 @@ __all__ = [
     "CompileWarning",
     "CompiledStep",
     "CostModel",
+    "FusedSum",
     "Place",
     "Policy",
     "PolicyWarning",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from .arithmetic import RoundedSums
     from .exact_sums import ExactSums
+    from .fused_sums import FusedSums
 
 _aten = torch.ops.aten
 
@@ -64,7 +65,7 @@ class Handler(NamedTuple):
         dtype = dtypes.pop() if len(dtypes) == 1 and dense else None
         return NamedCall(named, written, dtype if all(one.dtype == dtype for one in written) else None)
 
-    def run(self, arithmetic: RoundedSums | ExactSums, call: NamedCall) -> Any:
+    def run(self, arithmetic: RoundedSums | ExactSums | FusedSums, call: NamedCall) -> Any:
         """Does the operation; returns what it returns."""
         begun, named = arithmetic.begun(call.named)
         result = self.compute(begun, **named)
@@ -249,6 +250,12 @@ _COMPUTE: dict[Any, Callable[..., Any]] = {
     _aten.convolution: convolutions.forward, _aten.convolution_backward: convolutions.backward,
     _aten._grouped_mm: _grouped_mm,  # noqa: SLF001  its name
 }  # fmt: skip
+
+
+def is_plain_sum(func: OpOverload) -> bool:
+    """Whether an operation only adds elements, which no matrix unit does."""
+    return func.overloadpacket in (_aten.sum, _aten.mean)
+
 
 # Overloads with another result dtype than the operands', sums of Python lists, and of named dimensions.
 _OTHER_OVERLOADS = ("dtype", "int", "float", "complex", "bool", "dim_DimnameList", "DimnameList_out", "names_dim")

@@ -10,8 +10,10 @@ import torch
 from ...formats import FloatFormat, FormatError, Rounding
 from ..rounded_once.carrier_rounding import CarrierRounding
 from .arithmetic import RoundedSums, ShapesUnfitError
-from .contractions import handler
+from .contractions import handler, is_plain_sum
 from .exact_sums import ExactSums
+from .fused_sum import FusedSum
+from .fused_sums import FusedSums
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,16 +42,22 @@ def arithmetic(how: Accumulation, dtype: torch.dtype) -> RoundedSums:
     return RoundedSums(how, dtype)
 
 
-def accumulates(func: OpOverload) -> bool:
-    """Whether :func:`accumulate` knows the operation: a contraction, a convolution, a sum or a mean."""
-    return handler(func) is not None
+@cache
+def fused(how: FusedSum, dtype: torch.dtype) -> FusedSums:
+    """Returns the contractions of ``dtype`` by the fused sums of a matrix unit."""
+    return FusedSums(how, dtype)
+
+
+def accumulates(func: OpOverload, how: Accumulation | FusedSum | None = None) -> bool:
+    """Whether :func:`accumulate` does the operation: a contraction; or a sum or mean, unless by a matrix unit."""
+    return handler(func) is not None and not (isinstance(how, FusedSum) and is_plain_sum(func))
 
 
 def accumulate(
     func: OpOverload,
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None,
-    how: Accumulation,
+    how: Accumulation | FusedSum,
     to_carrier: Callable[[torch.dtype], CarrierRounding] | None = None,
     draw: Callable[[], RandomBits | None] = lambda: None,
 ) -> Any:
@@ -80,6 +88,8 @@ def accumulate(
     if dtype not in _CARRIERS:
         return NotImplemented
     try:
+        if isinstance(how, FusedSum):
+            return known.run(fused(how, dtype), call)
         if how.is_exact:
             rounding = CarrierRounding(Rounding.NEAREST_EVEN) if to_carrier is None else to_carrier(dtype)
             return known.run(ExactSums(dtype, rounding, draw), call)

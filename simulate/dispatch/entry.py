@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ...formats import Format
     from ..accumulation.description import Accumulation
+    from ..accumulation.fused_sum import FusedSum
     from ..watching.watcher import Watcher
 
 
@@ -27,7 +28,7 @@ def simulate(
     format: Format | str | Policy,
     *,
     rounding: Rounding | str | None = None,
-    accumulate: Accumulation | str | None = None,
+    accumulate: Accumulation | FusedSum | str | None = None,
     granularity: str | None = None,
     scalars: str | None = None,
     islands: str | None = None,
@@ -66,8 +67,8 @@ def simulate(
         format: a format or its name, or a policy. Formats with more than 10 significand bits need a float64 program.
         rounding: the mode; ``"stochastic"`` draws its bits from ``seed``, the step (:attr:`Simulation.step`), the
             number of the rounding within the step and the element: the same on every device, for any number of threads.
-        accumulate: the accumulator of matrix products, convolutions and sums, such as ``"e5m10/32"``; see
-            :class:`Accumulation`.
+        accumulate: Accumulator of matrix products, convolutions and sums, such as ``"e5m10/32"``, or the matrix unit
+            for products, such as ``"h100-fp8"``; see :class:`Accumulation` and :class:`FusedSum`.
         granularity: ``"primitive"`` takes composite kernels (softplus, layer norm, softmax, addcdiv, fused optimizers)
             apart and rounds each step of them; ``"kernel"`` is the default.
         scalars: Python numbers that meet tensors. ``"exact"``, the default: they are numbers of the carrier, and to the

@@ -9,6 +9,8 @@ from torch._ops import HigherOrderOperator
 
 from ...formats import Rounding
 from ...formats.families.floats import FP32
+from ..accumulation.description import Accumulation
+from ..accumulation.fused_sum import FusedSum
 from ..accumulation.run import accumulates
 from ..aten import products
 from ..aten.collectives import communicates
@@ -199,7 +201,7 @@ class OperationPlan:
             return
         self.settles = communicates(operation) and operation.namespace == "c10d"
         a = self.arithmetic
-        self.accumulate = a.accumulate is not None and accumulates(operation)
+        self.accumulate = a.accumulate is not None and accumulates(operation, a.accumulate)
         fused = a.accumulate is not None and any(part in name for part in FUSED_CONTRACTIONS)
         layer = name in LAYER_KERNELS and policy.reaches(PARTS_OF_LAYERS, module, role)
         if fused or layer or (a.granularity == Granularity.PRIMITIVE and self.rounds):
@@ -210,7 +212,7 @@ class OperationPlan:
         if fast_products and self.rounds and not self.accumulate and a.granularity == Granularity.KERNEL:
             self.kernel = products.kernel(operation)
         self._compute_exactly(operation, draw)
-        if a.accumulate is not None and not self.accumulate:
+        if a.accumulate is not None and not self.accumulate and not isinstance(a.accumulate, FusedSum):
             self._count_sums(operation)
         self._look_at_numbers(policy, operation, integers, stored)
         self.kernel = noting(self.kernel or operation, name, readers)
@@ -289,7 +291,7 @@ class OperationPlan:
     @property
     def rounds_sums(self) -> bool:
         """Whether its sums are rounded while they are accumulated, which is to nearest-even."""
-        return self.arithmetic.accumulate is not None and not self.arithmetic.accumulate.is_exact
+        return isinstance(self.arithmetic.accumulate, Accumulation) and not self.arithmetic.accumulate.is_exact
 
     def kind(self) -> str:
         """What happened to its results, in words."""
@@ -298,6 +300,8 @@ class OperationPlan:
         how = self.outputs
         if not how.results and not how.written and not how.lifts:
             return "left alone: a view" if how.viewing else "left alone: memory without numbers, or zeros"
+        if not self.rounds and self.outcome.accumulated:
+            return f"left in the carrier, with sums by {self.arithmetic.accumulate}"
         if not self.rounds:
             why = "float32 of the program's own" if self.is_island else "the policy says fp32"
             return f"left in the carrier: {why}"

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 from roundoff.locks import new_lock
 
 from ...formats import FormatError, Rounding
+from ..accumulation.fused_sums import UnfitOperandsError
 from ..accumulation.run import accumulate as run_accumulated
 from ..aten.collectives import settle
 from ..aten.sums import are_floats
@@ -348,7 +349,12 @@ class Runner:
             assert plan.arithmetic.accumulate is not None
             rounding = plan.arithmetic.rounding if plan.rounds else Rounding.NEAREST_EVEN
             how = plan.arithmetic.accumulate, plan.sum_rounding, partial(self.results.draw, rounding)
-            result = run_accumulated(plan.operation, args, kwargs or {}, *how)
+            try:
+                result = run_accumulated(plan.operation, args, kwargs or {}, *how)
+            except UnfitOperandsError:
+                if not plan.arithmetic.of_operands:
+                    raise
+                result = NotImplemented  # a recipe leaves the operands of some products as they are
             if result is not NotImplemented:
                 plan.outcome.accumulated += 1
                 return result

@@ -1,4 +1,4 @@
-"""The table of marks: what a simulation knows about the values in a piece of memory, by its address.
+"""The table of marks: facts about the values in a piece of memory, by its address.
 
 A mark belongs to a storage, so all views of it share the mark. While a simulation runs operations in C++, the table is
 there, and Python asks it; otherwise it is here.
@@ -77,7 +77,7 @@ class Marks:
         self._used = 0
 
     def move_to(self, native: NativeTable) -> None:
-        """Hands all marks over to C++, which is asked from now on."""
+        """Moves all marks to C++, where they are from now on."""
         for address, bits in self._bits.items():
             if not self._references[address].expired():  # type: ignore[no-untyped-call]
                 native.set_marks(address, bits, 0)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..accumulation.description import Accumulation
+    from ..accumulation.fused_sum import FusedSum
 
 _FUNCTION = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 
@@ -72,7 +73,7 @@ class Policy:
     format: Format | str
     rounding: Rounding | str = Rounding.NEAREST_EVEN
     operands: Format | str | None = None
-    accumulate: Accumulation | str | None = None
+    accumulate: Accumulation | FusedSum | str | None = None
     granularity: Granularity | str = Granularity.KERNEL
     scalars: Scalars | str = Scalars.EXACT
     rules: tuple[Rule, ...] = field(default=())

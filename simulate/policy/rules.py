@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...formats import Format, FormatError, Rounding
 from ..accumulation.description import Accumulation
+from ..accumulation.fused_sum import FusedSum
 from ..aten.tables import plain_name
 from .parts import fits, split
 from .products import Product
@@ -109,7 +110,7 @@ class Arithmetic(NamedTuple):
     """The format to which tensor operands are rounded before; None leaves them as they are."""
     of_operands: tuple[Rule, ...]
     """The rules about operands of some role, which are rounded as these say first; the last that is about one wins."""
-    accumulate: Accumulation | None
+    accumulate: Accumulation | FusedSum | None
     granularity: Granularity
     scalars: Scalars
     islands: Islands
@@ -166,9 +167,12 @@ def parse_settings(owner: Any) -> None:
         elif name == "rounding":
             value = Rounding.parse(value)
         elif name == "accumulate":
-            value = Accumulation.parse(value) if isinstance(value, str) else value
-            if not isinstance(value, Accumulation):
-                raise FormatError(f"accumulate must be an Accumulation or its text, such as 'e5m10/32', got {value!r}")
+            value = (FusedSum.parse(value) or Accumulation.parse(value)) if isinstance(value, str) else value
+            if not isinstance(value, Accumulation | FusedSum):
+                raise FormatError(
+                    "accumulate must be an Accumulation, a FusedSum or the text of one, such as 'e5m10/32' or"
+                    f" 'h100-fp8', got {value!r}"
+                )
         else:
             value = _choice(_KINDS[name], value, name)
         object.__setattr__(owner, name, value)
@@ -257,7 +261,7 @@ class Rule:
     format: Format | str | None = None
     rounding: Rounding | str | None = None
     operands: Format | str | None = None
-    accumulate: Accumulation | str | None = None
+    accumulate: Accumulation | FusedSum | str | None = None
     granularity: Granularity | str | None = None
     scalars: Scalars | str | None = None
     islands: Islands | str | None = None

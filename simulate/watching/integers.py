@@ -119,7 +119,7 @@ class Integers:
             self._marks.add(x, Mark.CHANGED * has_changed | Mark.ANGLES * has_angles)
 
     def _collide(self, x: Any, fmt: Format) -> bool:
-        """Whether these are integers, several of which the format rounds to one value."""
+        """Whether these are integers, and the format rounds two of them to one value."""
         if type(x) is not torch.Tensor or not in_memory(x) or x.numel() < 2 or not self._is_count(x):
             return False
         values = _sample(x).double()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from ...formats import Format
     from ..accumulation.description import Accumulation
+    from ..accumulation.fused_sum import FusedSum
 
 
 NO_OPERANDS: Mapping[tuple[str, str], Format] = MappingProxyType({})
@@ -46,7 +47,7 @@ class Call(NamedTuple):
     """The operation's arguments as the program gave them."""
     rounding: Rounding = Rounding.NEAREST_EVEN
     """How its results are rounded."""
-    accumulate: Accumulation | None = None
+    accumulate: Accumulation | FusedSum | None = None
     """The accumulator of its sums; None for the carrier's."""
     operands: Mapping[tuple[str, str], Format] = NO_OPERANDS
     """The formats that its operands were rounded to, by argument and product, once it has run."""

@@ -36,7 +36,8 @@ def run(
     ] = None,
     rounding: Annotated[str | None, typer.Option(help="The rounding mode, such as stochastic.")] = None,
     accumulate: Annotated[
-        str | None, typer.Option(help="The accumulator of products and sums, such as e5m10/32 or quire.")
+        str | None,
+        typer.Option(help="The accumulator of products and sums, such as e5m10/32 or quire; or a unit: h100-fp8."),
     ] = None,
     granularity: Annotated[
         str | None, typer.Option(help="Whether a kernel or each primitive inside counts as one operation.")

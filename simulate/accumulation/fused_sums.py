@@ -1,0 +1,218 @@
+"""Contractions by the fused sums of a matrix unit."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import torch
+
+from ...formats import FloatFormat, FormatError, round
+from ...formats.cpu.threads import compiled, in_pieces
+from .arithmetic import ShapesUnfitError
+from .fused_loops import NOTHING, fused_products
+from .fused_sum import FusedSum
+
+_WORK = 8  # a product takes as long as so many elements of other loops
+_CLOSE = 2.0**-22  # an element times a scale is rounded to float32
+_GROUPS = ((0, 0), (1, 0), (1, 128), (128, 128), (1, 32))
+"""Groups of operands that share a scale, (rows, elements of a row); 0: all of them. The first is the whole tensor."""
+
+
+class UnfitOperandsError(FormatError):
+    """The operands of a product are not values that the matrix unit takes."""
+
+
+class ScaledElements(NamedTuple):
+    """Operands as a matrix unit has them: values of its formats, and the scales that were applied to them."""
+
+    elements: torch.Tensor
+    """(batches, rows, depth)."""
+    scales: torch.Tensor | None
+    """float64, (batches or 1, rows or 1, blocks); None: all are 1."""
+    exponents: torch.Tensor
+    """Exponents of the elements, with those of subnormal values of the format raised to its emin; as ``elements``."""
+    block: int = 0
+    """Number of elements along a row that share a scale."""
+
+
+@final
+class FusedSums:
+    """Contractions of one dtype by chains of the fused sums of a matrix unit.
+
+    Operands that were rounded with scales are divided into elements and scales; the sum is of products of elements, and
+    the scales are applied to it afterwards in float32, as the epilogues of libraries do.
+
+    Args:
+        how: The fused sum.
+        dtype: float32 or float64.
+    """
+
+    def __init__(self, how: FusedSum, dtype: torch.dtype) -> None:
+        self._how, self._dtype = how, dtype
+        self._carrier = torch.float32 if _fits_in_float32(how) else torch.float64
+        result = how.result
+        numbers = (
+            how.block, how.fraction_bits, result.significand_bits, result.emin, result.emax, how.to_nearest,
+            max(how.floor, NOTHING), how.restart or 0,
+        )  # fmt: skip
+        self._settings = np.array(numbers, np.int64)
+
+    def begun(self, named: dict[str, Any]) -> tuple[FusedSums, dict[str, Any]]:
+        """Returns the arithmetic and the arguments for an operation: a chain begins with zero."""
+        return self, named
+
+    def add(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Computes ``x + y`` in float32, rounded to nearest, as an epilogue does; ``y`` is broadcast."""
+        return (x.double() + y.double()).float().to(self._dtype)
+
+    def total(self, x: torch.Tensor) -> torch.Tensor:  # noqa: ARG002  the interface of sums
+        """Refuses plain sums, which do not run on matrix units."""
+        raise ShapesUnfitError
+
+    def contract(self, a: torch.Tensor, b: torch.Tensor, addend: torch.Tensor | None = None) -> torch.Tensor:
+        """Computes products of matrices (B, M, K) and (B, K, N), any strides and device.
+
+        Args:
+            a: The left matrices.
+            b: The right matrices.
+            addend: (B, M, N) first values of the chains, in the accumulator's format; None: zeros. Only for operands
+                without scales.
+
+        Raises:
+            ShapesUnfitError: The shapes do not fit.
+            UnfitOperandsError: The unit does not take such values.
+        """
+        if a.dim() != 3 or b.dim() != 3 or a.shape[0] != b.shape[0] or a.shape[2] != b.shape[1]:
+            raise ShapesUnfitError
+        if a.shape[1] > b.shape[2] and b.shape[2] < 32:
+            return self.contract(b.mT, a.mT, None if addend is None else addend.mT).mT
+        shape = (a.shape[0], a.shape[1], b.shape[2])
+        if a.shape[2] == 0 or 0 in shape:
+            return a.new_zeros(shape)
+        x, y = a.detach().cpu(), b.detach().cpu()
+        finite = bool(x.isfinite().all() and y.isfinite().all())
+        if not finite:  # NaN and infinities go their usual way; the sums of the others are as without them
+            special = torch.bmm(x.double(), y.double())
+            x, y = (torch.where(one.isfinite(), one, 0.0) for one in (x, y))
+        left, right = self._elements(x.contiguous()), self._elements(y.mT.contiguous())
+        if addend is not None and not (left.scales is None and right.scales is None):
+            raise UnfitOperandsError(f"{self._how} begins a sum with an addend only where operands have no scales")
+        result = self._scaled(left, right) if addend is None else self._chain(left, right, addend)
+        if not finite:
+            result = torch.where(special.isfinite(), result, special)
+        return result.to(a.device, self._dtype)
+
+    def _elements(self, x: torch.Tensor) -> ScaledElements:
+        """Divides (B, R, K) operands into elements of a format of the unit and scales."""
+        formats = self._how.operands
+        if not formats:
+            return ScaledElements(x, None, _exponents(x, -1022))
+        for fmt in formats:
+            if torch.equal(round(x, fmt), x):
+                return ScaledElements(x, None, _exponents(x, fmt.emin))
+        x = x.double()
+        for group in ((1, 32),) if self._how.block_scales else _GROUPS:
+            for fmt in formats:
+                found = _divided(x, fmt, group, of_blocks=self._how.block_scales)
+                if found is not None:
+                    return found
+        names = " or ".join(map(str, formats))
+        raise UnfitOperandsError(
+            f"{self._how} multiplies operands in {names}, with or without scales, and these are not: round them first,"
+            f" by a policy such as fp8-tensorwise or a rule with operands={str(formats[0])!r}"
+        )
+
+    def _scaled(self, left: ScaledElements, right: ScaledElements) -> torch.Tensor:
+        """Computes the sums of products of elements, and applies the scales."""
+        if left.scales is None and right.scales is None:
+            return self._chain(left, right)
+        depth = left.elements.shape[2]
+        size = min(one.block for one in (left, right) if one.scales is not None)
+        total: torch.Tensor | None = None
+        for first in range(0, depth, size):
+            these = slice(first, first + size)
+            alpha = torch.ones(1, 1, 1, dtype=torch.float64)
+            for one, is_left in ((left, True), (right, False)):
+                if one.scales is not None:
+                    scale = one.scales[..., first // one.block, None]
+                    alpha = alpha * (scale if is_left else scale.mT)
+            a, b = (ScaledElements(one.elements[..., these], None, one.exponents[..., these]) for one in (left, right))
+            # The scales' product and the scaled sum are float32; float64 holds both before they are rounded.
+            scaled = self._chain(a, b) * alpha.float().double()
+            total = (scaled if total is None else total + scaled).float().double()
+        assert total is not None
+        return total
+
+    def _chain(self, left: ScaledElements, right: ScaledElements, addend: torch.Tensor | None = None) -> torch.Tensor:
+        dtype = self._carrier
+        operands = (left.elements, right.elements.mT, left.exponents, right.exponents.mT)
+        a, b, a_exponents, b_exponents = (one.to(dtype).contiguous() for one in operands)
+        (batches, rows, depth), columns = a.shape, b.shape[2]
+        target, chain = (torch.zeros(batches, rows, columns, dtype=dtype) for _ in range(2))
+        if addend is not None:
+            chain.copy_(addend)
+        kernel = compiled(fused_products, dtype)
+        addresses = tuple(one.data_ptr() for one in (a, b, a_exponents, b_exponents, target, chain))
+        settings = self._settings.ctypes.data
+
+        def piece(first: int, last: int) -> None:
+            kernel(*addresses, first, last, rows, depth, columns, settings)
+
+        in_pieces(piece, batches * rows, batches * rows * columns * depth * _WORK)
+        return target.double()
+
+
+def _fits_in_float32(how: FusedSum) -> bool:
+    """Whether float32 holds the products of the unit's operands and the sums of a block exactly."""
+    bits = [2 * fmt.significand_bits + 2 for fmt in how.operands]
+    ranges = [fmt.emax - fmt.emin + fmt.significand_bits for fmt in how.operands]
+    sums = how.fraction_bits + 2 + (how.block + 1).bit_length()
+    return bool(how.operands) and not how.block_scales and max(*bits, sums) <= 24 and max(ranges) <= 40
+
+
+def _exponents(x: torch.Tensor, emin: int) -> torch.Tensor:
+    """Returns max(floor(log2 |x|), emin) of each element, and NOTHING for zero, in the type of ``x``."""
+    return torch.frexp(x).exponent.sub_(1).clamp_(min=emin).masked_fill_(x == 0, NOTHING).to(x.dtype)
+
+
+def _divided(x: torch.Tensor, fmt: FloatFormat, group: tuple[int, int], *, of_blocks: bool) -> ScaledElements | None:
+    """Divides operands into elements of a format and scales; returns None where that fails.
+
+    Args:
+        x: (batches, rows, depth).
+        fmt: Format of the elements.
+        group: Number of rows, and of elements along a row, that share a scale; 0 for all.
+        of_blocks: Whether the scales are powers of two that the unit applies to each block.
+    """
+    batches, rows, depth = x.shape
+    height, length = group[0] or rows, group[1] or depth
+    if length > depth and not of_blocks and height == 1:  # then the row is the only block
+        return None
+    padded = torch.nn.functional.pad(x, (0, -depth % length, 0, -rows % height))
+    groups = padded.view(batches, padded.shape[1] // height, height, padded.shape[2] // length, length)
+    largest = groups.abs().amax((2, 4), keepdim=True)
+    if group == (0, 0):
+        largest = largest.amax(0, keepdim=True)
+    assert fmt.max is not None
+    mantissa, nearest = torch.frexp(largest / fmt.max)
+    nearest = nearest - (mantissa == 0.5).int()  # so that 2^nearest is the least power of two that is not smaller
+    powers = torch.ldexp(torch.ones_like(largest), nearest)
+    if of_blocks:  # the scale of the OCP's MX formats first
+        exponent = torch.frexp(largest).exponent - 1 - fmt.emax
+        candidates = (torch.ldexp(torch.ones_like(largest), exponent), powers)
+    else:  # with a power of two, the largest elements that fit: those of a larger scale are exact multiples
+        candidates = (powers, (largest / fmt.max).float().double())
+    for scales in candidates:
+        known = torch.where(largest > 0, scales, 1.0)
+        elements = round(groups / known, fmt)
+        if bool(((elements * known - groups).abs() <= _CLOSE * groups.abs()).all()):
+            exponents = _exponents(elements, fmt.emin)
+            if of_blocks:  # the scales' exponents are part of the products'
+                exponents = exponents + (torch.frexp(known).exponent - 1)
+            parts = (one.reshape(padded.shape)[:, :rows, :depth] for one in (elements, exponents))
+            if of_blocks:
+                return ScaledElements(x, None, [*parts][1])
+            of_rows = known.expand(-1, -1, height, -1, -1).reshape(known.shape[0], -1, known.shape[3])[:, :rows]
+            return ScaledElements(next(parts), of_rows, next(parts), length)
+    return None
