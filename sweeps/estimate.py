@@ -6,13 +6,14 @@ import heapq
 import json
 import math
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roundoff.errors import RoundoffError
+from roundoff.errors import RoundoffError, RunError
 from roundoff.files import read_json
 from roundoff.runs.folder import RunDirectory, config_in
 
@@ -29,7 +30,9 @@ CALIBRATION_SECONDS = 30.0
 """No further kind of run is measured after so long."""
 
 _LONGEST = 1e10  # seconds that a run can have taken
-_UNTRIED = "how long a program takes is known once a run like it has ended"
+_MOST_SECONDS = 12.0
+"""How long one run of a calibration may take: two of them measure a kind."""
+_UNTRIED = "how long {} takes is known once a run like it has ended"
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,8 @@ def estimate(runs: Sequence[Run], folders: Iterable[Path], allow_imports: Collec
         allow_imports: modules that a calibration may import; see :func:`roundoff.agents.train`.
 
     Returns:
-        The estimate. What no finished run tells is measured, for at most about :data:`CALIBRATION_SECONDS`.
+        The estimate. What no finished run tells is measured, for at most about :data:`CALIBRATION_SECONDS`; programs,
+        and runs whose actors are processes of their own, are not.
     """
     past = _past_seconds(folders)
     seconds: dict[str, float] = {}
@@ -71,11 +75,12 @@ def estimate(runs: Sequence[Run], folders: Iterable[Path], allow_imports: Collec
         times = past.get(_speed_key(run.config.as_json(), keys_with(KeyRole.TIMELESS)))
         if times:
             seconds[run.id] = sum(times) / len(times)
-        elif isinstance(run.config, TrainConfig):
+        elif isinstance(run.config, TrainConfig) and not getattr(run.config, "actors", None):
             kind = _speed_key(run.config.as_json(), keys_with(KeyRole.TIMELESS | KeyRole.AMOUNT))
             unknown.setdefault(kind, []).append((run.id, run.config))
         else:
-            impossible[_UNTRIED] = impossible.get(_UNTRIED, 0) + 1
+            reason = _UNTRIED.format("a run with actors" if isinstance(run.config, TrainConfig) else "a program")
+            impossible[reason] = impossible.get(reason, 0) + 1
     notes = [f"{len(seconds)} runs as long as finished ones took"] if seconds else []
     measured: list[_Speed] = []
     unmeasured = 0
@@ -157,7 +162,7 @@ def _measure(config: TrainConfig, allow_imports: Collection[str]) -> _Speed:
     evaluating = {**alike, "steps": 4 * config.action_repeat, "eval_every": long, "eval_episodes": episodes}
     with tempfile.TemporaryDirectory(prefix="roundoff-") as folder:
         steps = _Watch(allow_imports)
-        steps.run(config.model_copy(update={**alike, "steps": long, "eval_every": long}), Path(folder) / "steps")
+        steps.run(config.model_copy(update={**alike, "steps": long, "eval_every": long}), Path(folder) / "steps", 3)
         evaluation = _Watch(allow_imports)
         evaluation.run(config.model_copy(update=evaluating), Path(folder) / "evaluation")
     if steps.crashed or evaluation.crashed:
@@ -178,19 +183,33 @@ class _Watch:
         self._allow_imports = allow_imports
         self.marks: list[tuple[float, int]] = []
         self.crashed = False
-        self._stop = StopRequest()
+        self._stop, self._late = StopRequest(), False
 
-    def run(self, config: TrainConfig, folder: Path) -> None:
-        """Trains until enough is seen, or to the end."""
+    def run(self, config: TrainConfig, folder: Path, fewest: float = math.inf) -> None:
+        """Trains until enough is seen, or to the end.
+
+        Raises:
+            RunError: it takes too long, and there are not even the ``fewest`` marks.
+        """
         from ..agents import train  # noqa: PLC0415  imports the simulator
 
+        timer = threading.Timer(_MOST_SECONDS, self._end_late)
+        timer.daemon = True
+        timer.start()
         with suppress(Stopped):
             # Not compiled, which would take longer than what is measured.
             result = train(
                 config, folder, self._progress, self._stop, compiled=False, allow_imports=self._allow_imports
             )
             self.crashed = result.crash is not None
+        timer.cancel()
+        if self._late and len(self.marks) < fewest:
+            raise RunError(f"it takes more than {_MOST_SECONDS:g} s to measure a few steps and an evaluation")
         self.marks.append((time.perf_counter(), self.marks[-1][1]))
+
+    def _end_late(self) -> None:
+        self._late = True
+        self._stop.make()
 
     def _progress(self, progress: Progress) -> None:
         self.marks.append((time.perf_counter(), progress.step))

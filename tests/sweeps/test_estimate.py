@@ -2,6 +2,7 @@
 
 from roundoff.agents import TrainConfig
 from roundoff.files import make_directory, write_json
+from roundoff.sweeps import estimate as estimating
 from roundoff.sweeps import plan_text
 from roundoff.sweeps.estimate import TimeEstimate, _Speed, _speed_key, _Watch, estimate
 
@@ -50,6 +51,15 @@ def test_what_is_unknown_is_measured_and_what_is_impossible_is_said(tmp_path):
     assert "no estimate for 1 runs: device is cuda:99" in guess.notes[0]
     assert "1 kind of runs measured" in guess.notes[1]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_runs_with_actors_and_slow_ones_are_not_measured(tmp_path, monkeypatch):
+    plan = plan_text(BASE + "cases: [{algorithm: td3, actors: {count: 2}}, {lr: 1e-3}]", "f")
+    monkeypatch.setattr(estimating, "_MOST_SECONDS", 0.0)
+    guess = estimate(plan.runs, [tmp_path])
+    assert guess.seconds == {}
+    assert guess.notes[0].startswith("no estimate for 1 runs: how long a run with actors takes")
+    assert guess.notes[1].startswith("no estimate for 1 runs: it takes more than 0 s")
 
 
 def test_workers_take_runs_in_turn():
