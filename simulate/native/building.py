@@ -13,6 +13,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -96,6 +97,8 @@ def _key(with_compiler: str) -> str:
 
 
 def _compile(with_compiler: str, path: Path) -> None:
+    sys.stderr.write("roundoff: compiling its C++ for this machine, once; this takes up to a minute\n")
+    sys.stderr.flush()
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
     with tempfile.TemporaryDirectory(prefix="roundoff-native-") as name:
         made = Path(name) / "shortcut.so"

@@ -51,9 +51,11 @@ def quick_compiler(monkeypatch, tmp_path):
     return lambda: len(calls.read_text().split())
 
 
-def test_it_is_compiled_once_and_again_where_it_is_damaged(quick_compiler):
+def test_it_is_compiled_once_and_again_where_it_is_damaged(quick_compiler, capsys):
     path = building.built()
+    assert capsys.readouterr().err.count("compiling its C++") == 1
     assert building.built() == path
+    assert capsys.readouterr().err == ""
     assert quick_compiler() == 1
     assert not stat.S_IMODE(path.parent.stat().st_mode) & 0o077
     path.write_bytes(path.read_bytes()[:-3])
