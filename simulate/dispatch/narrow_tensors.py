@@ -6,7 +6,9 @@ every number of the format.
 
 from __future__ import annotations
 
+import logging
 import math
+from contextlib import contextmanager
 from functools import reduce
 from typing import TYPE_CHECKING, Any, final
 
@@ -22,7 +24,7 @@ from ..policy.carriers import holds
 from ..policy.rules import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from torch._ops import OpOverload
 
@@ -213,6 +215,9 @@ def _result_dtypes(
 
     They are those of PyTorch's kernel, which is run once for each combination of dtypes: what PyTorch says of results
     without computing them is not the same for all (the means of a layer norm with float32 weights).
+
+    Raises:
+        RuntimeError: PyTorch's own, of a kernel that does not mix these dtypes.
     """
     given = [*args, *kwargs.values()] if kwargs else args
     key = operation, tuple(map(_what_decides, _flat(given))), tuple(kwargs)
@@ -222,11 +227,24 @@ def _result_dtypes(
         repeatable = operation.namespace == "aten" and torch.Tag.nondeterministic_seeded not in operation.tags
         with _disable_current_modes():
             found = _dtypes_of(operation, args, kwargs, torch.clone) if dense and repeatable else None
-            if found is None and dense and not communicates(operation):
-                with FakeTensorMode(), torch.inference_mode(mode=False):
+            if isinstance(found, RuntimeError) and "same dtype" in str(found):
+                raise found
+            if not isinstance(found, list) and dense and not communicates(operation):
+                with _quiet(), FakeTensorMode(), torch.inference_mode(mode=False):
                     found = _dtypes_of(operation, args, kwargs, _without_numbers)
-        known[key] = [_promoted(args, kwargs)] if found is None else found
+        known[key] = found if isinstance(found, list) else [_promoted(args, kwargs)]
     return known[key]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps PyTorch from logging the traceback of an operation that cannot be tried without numbers."""
+    log = logging.getLogger(FakeTensorMode.__module__)
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def _what_decides(x: Any) -> Any:
@@ -245,8 +263,8 @@ def _dtypes_of(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     stand_in: Callable[[torch.Tensor], torch.Tensor],
-) -> list[torch.dtype | None] | None:
-    """The dtypes of results of tensors that stand for those given; None if the operation cannot compute with them."""
+) -> list[torch.dtype | None] | Exception:
+    """The dtypes of results of tensors that stand for those given; else the error of the operation."""
 
     def given(x: Any) -> Any:
         return stand_in(x) if isinstance(x, torch.Tensor) else x
@@ -254,8 +272,8 @@ def _dtypes_of(
     args, kwargs = [_mapped(given, x) for x in args], {name: _mapped(given, x) for name, x in kwargs.items()}
     try:
         results = _flat([operation(*args, **kwargs)])
-    except Exception:  # noqa: BLE001  no kernel for this dtype, or no shape before there are numbers
-        return None
+    except Exception as error:  # noqa: BLE001  no kernel for this dtype, or no shape before there are numbers
+        return error
     return [x.dtype if isinstance(x, torch.Tensor) and x.dtype.is_floating_point else None for x in results]
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 
 import pytest
 import torch
@@ -454,3 +455,16 @@ def test_what_writes_returns_the_memory_that_it_has_written_to():
     with simulate("e4m3"), Outer():
         x.add_(1)
     assert returned == [True]
+
+
+def test_dtypes_that_a_kernel_does_not_mix_raise_its_own_error_and_nothing_is_logged(caplog):
+    x, half = torch.ones(3), torch.ones(3, dtype=torch.float16)
+    mixing = [torch.dot, torch.vdot, lambda x, y: torch.mm(x[None], y[:, None]), lambda x, y: torch.mv(x[None], y)]
+    for operation in mixing:
+        with pytest.raises(RuntimeError) as plain:
+            operation(x, half)
+        with pytest.raises(RuntimeError, match=re.escape(str(plain.value))), simulate("e5m10"):
+            operation(x, half)
+    with simulate("e5m10"):
+        assert (x + half).dtype == torch.float32
+    assert caplog.records == []
