@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .schemas import schema_of
-from .tables import is_contraction, plain_name
+from .tables import is_contraction, is_other_product, plain_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,21 +22,25 @@ SUMMING = (
     # Losses, which add up what they compute of each element.
     "mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "binary_cross_entropy",
     "binary_cross_entropy_with_logits", "nll_loss_forward", "nll_loss2d_forward", "multi_margin_loss",
-    "multilabel_margin_loss_forward", "_ctc_loss*", "_cudnn_ctc_loss*",
+    "multilabel_margin_loss_forward", "_ctc_loss*", "_cudnn_ctc_loss*", "miopen_ctc_loss",
     # Softmax, normalisation, variances, norms and distances.
-    "_softmax*", "_log_softmax*", "_safe_softmax", "_masked_softmax*", "logsumexp", "logcumsumexp",
-    "native_layer_norm*", "native_group_norm*", "native_batch_norm*", "_native_batch_norm*", "_batch_norm_*",
-    "batch_norm_*", "cudnn_batch_norm*", "_fused_rms_norm*", "var", "std", "var_mean", "std_mean",
-    "linalg_vector_norm", "norm", "dist", "renorm", "_cdist_*", "_pdist_*", "_weight_norm_interface*",
+    "*softmax*", "*sumexp", "*layer_norm*", "*group_norm*", "*batch_norm*", "*rms_norm*", "var", "std", "var_mean",
+    "std_mean", "norm", "native_norm", "powsum", "dist", "*renorm", "_cdist_*", "_pdist_*", "_weight_norm_interface*",
     # Sums over places and windows.
-    "nansum", "cumsum", "trace", "scatter", "scatter_add", "scatter_reduce", "index_add", "index_reduce", "index_put",
-    "_index_put_impl", "_unsafe_index_put", "_unsafe_masked_index_put_accumulate", "put", "segment_reduce",
-    "_embedding_bag*", "embedding_dense_backward", "embedding_backward", "bincount", "*avg_pool*", "*pool*_backward",
-    "*pad*_backward", "col2im", "*upsample*linear*", "*upsample*cubic*", "*upsample*_backward", "grid_sampler*",
-    # Linear algebra.
-    "*linalg*", "*cholesky*", "_fft_*", "ormqr", "geqrf", "lu_solve", "triangular_solve",
+    "nansum", "_sparse_sum", "_sparse_csr_sum", "_coalesce", "trace", "scatter", "scatter_add",
+    "scatter_reduce", "index_add", "index_reduce", "index_put", "_index_put_impl", "_unsafe_index_put",
+    "_unsafe_masked_index_put_accumulate", "put", "*segment_reduce*", "_embedding_bag*", "embedding_dense_backward",
+    "embedding_backward", "bincount", "*avg_pool*", "*pool*_backward", "*pad*_backward", "col2im", "unfold_backward",
+    "*upsample*linear*", "*upsample*cubic*", "*upsample*lanczos*", "*upsample*_backward", "*grid_sampler*",
+    "_fake_quantize_learnable_*_backward",
 )  # fmt: skip
 """Names of operations that add up, as patterns, without ``_foreach_`` in front and ``_`` behind."""
+
+ALGORITHMS = (
+    "*linalg*", "*cholesky*", "_fft_*", "ormqr", "geqrf", "lu_solve", "triangular_solve", "_spsolve", "cumsum",
+    "*cumsumexp", "cumprod",
+)  # fmt: skip
+"""Names of operations in which more than one sum, or a sequence of steps, makes a result."""
 
 _ONLY_WHERE = {"reduction": (0,), "accumulate": (False,), "reduce": (None, "multiply", "prod", "amax", "amin")}
 """Arguments that say whether there is a sum: the values with which there is none."""
@@ -52,8 +56,8 @@ def are_floats(args: Sequence[Any]) -> bool:
 def sums_inside(operation: OpOverload) -> Asked | None:
     """Returns what tells by its arguments whether a call of an operation adds up inside; None if no call does."""
     name = plain_name(operation.overloadpacket.__name__)
-    if is_contraction(name):
-        return _always
+    if steps_inside(operation):
+        return None if name == "cumprod" else _always
     if operation.namespace != "aten" or not any(fnmatchcase(name, pattern) for pattern in SUMMING):
         return None
     if name == "scatter" and "reduce" not in (argument.name for argument in schema_of(operation).arguments):
@@ -62,6 +66,16 @@ def sums_inside(operation: OpOverload) -> Asked | None:
         if argument.name in _ONLY_WHERE:
             return _unless(position, argument.name, argument.default_value)
     return _always
+
+
+@cache
+def steps_inside(operation: OpOverload) -> Asked | None:
+    """Returns the same for algorithms and products only, in which more than one sum or step makes a result."""
+    name = plain_name(operation.overloadpacket.__name__)
+    if is_contraction(name) or is_other_product(name):
+        return _always
+    of_aten = operation.namespace == "aten"
+    return _always if of_aten and any(fnmatchcase(name, pattern) for pattern in ALGORITHMS) else None
 
 
 def _always(_args: Sequence[Any], _kwargs: Mapping[str, Any]) -> bool:

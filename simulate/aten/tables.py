@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 from functools import cache
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _aten = torch.ops.aten
 
@@ -20,6 +24,19 @@ CONTRACTIONS = (
     "_cudnn_rnn*", "miopen_rnn*", "_native_multi_head_attention", "_transformer_encoder_layer_fwd",
 )  # fmt: skip
 """Matrix products and convolutions, and kernels made of them: what hardware has low-precision units for."""
+
+OTHER_PRODUCTS = (
+    "*mm", "*mm_*", "*matmul*", "*convolution*", "*conv_depthwise*", "conv_depthwise*", "*slow_conv*", "conv_tbc",
+    "*linear", "*linear_backward*", "*linear_combination", "*attention*", "*lstm*", "*gru*", "*affine_grid_generator*",
+    "_euclidean_dist",
+)  # fmt: skip
+"""Products beside :data:`CONTRACTIONS`: of sparse or packed matrices, or of one device. New ones have such names.
+
+No rule rounds what they multiply, and no accumulator reaches their sums.
+"""
+
+_WITHOUT_PRODUCTS = ("_int_mm", "_thnn_fused_*")
+"""Operations of such names that multiply integers, or what other operations have multiplied."""
 
 LAYERS = (
     *CONTRACTIONS, "native_layer_norm*", "native_group_norm*", "native_batch_norm*", "_native_batch_norm*",
@@ -140,4 +157,14 @@ def plain_name(name: str) -> str:
 @cache
 def is_contraction(name: str) -> bool:
     """Whether the operation of this name is a matrix product or a convolution, or made of some."""
-    return any(fnmatchcase(plain_name(name), pattern) for pattern in CONTRACTIONS)
+    return _is_among(name, CONTRACTIONS)
+
+
+@cache
+def is_other_product(name: str) -> bool:
+    """Whether the operation of this name multiplies and adds up, and is not known as a contraction."""
+    return _is_among(name, OTHER_PRODUCTS) and not (is_contraction(name) or _is_among(name, _WITHOUT_PRODUCTS))
+
+
+def _is_among(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(plain_name(name), pattern) for pattern in patterns)

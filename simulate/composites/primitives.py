@@ -5,9 +5,12 @@ An operation is primitive if hardware or a mathematical library would compute it
 - arithmetic (add, sub, mul, div, reciprocal, remainder), comparison, selection, moves, conversions, random draws;
 - elementary and special functions (exp, expm1, log, log1p, sqrt, rsqrt, pow, tanh, sigmoid, erf, hypot, sinc, xlogy,
   logaddexp, lgamma, Bessel functions, ...), computed in the carrier;
-- contractions and accumulations (sum, cumsum, prod, mm, bmm, convolution without bias, embedding sums, interpolation,
-  scatter with addition, FFT) and linear algebra (solvers and factorizations);
+- contractions and accumulations (sum, prod, mm, bmm, convolution without bias, embedding sums, interpolation, scatter
+  with addition);
 - one arithmetic operation followed by a selection (leaky_relu, softshrink, threshold_backward, ...).
+
+Left whole although they are algorithms of many steps: Fourier transforms, cumulative sums and products, linear algebra
+(solvers and factorizations). Simulations name those that ran (:data:`roundoff.simulate.aten.sums.ALGORITHMS`).
 
 Left whole although they are composite: multi_margin_loss, multilabel_margin_loss, ctc_loss, averages inside embedding
 bags and scattered reductions, the GRU cell and the recurrent layers of CUDA, attention with dropout or with fewer heads

@@ -10,7 +10,7 @@ import pandas as pd
 from roundoff.notebook import as_html
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from ..policy.rules import Rule
     from .plan import OperationPlan
@@ -47,14 +47,14 @@ class Audit:
     unused: tuple[Rule, ...]
 
     @staticmethod
-    def of(plans: Iterable[OperationPlan], unused: Iterable[Rule]) -> Audit:
-        """Collects what a simulation has resolved and counted."""
+    def of(plans: Iterable[OperationPlan], unused: Iterable[Rule], unreached: Collection[OperationPlan] = ()) -> Audit:
+        """Collects what a simulation has resolved and counted; ``unreached`` are products that no rule reaches."""
         rows = [
             (
                 str(plan),
                 plan.role,
                 plan.module,
-                plan.kind(),
+                plan.kind() + ("; a product that no rule about products reaches" if plan in unreached else ""),
                 str(plan.arithmetic.format),
                 str(plan.arithmetic.rounding),
                 plan.outcome.calls,

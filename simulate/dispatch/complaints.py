@@ -9,7 +9,7 @@ from roundoff.errors import suggestion
 
 from ...formats import Rounding
 from ...formats.families.floats import FP32
-from ..aten.tables import CONTRACTIONS, is_contraction
+from ..aten.tables import CONTRACTIONS, is_contraction, is_other_product
 from ..policy.parts import NO_PARTS, fits, split
 from ..policy.rules import OPTIMIZER_STEP, Role
 from ..presence.entering import SimulationWarning
@@ -71,7 +71,7 @@ def complaints(
         for name in never
     ]
     of_sums = [*_of_contractions(policy, ran), *_of_accumulators(ran)]
-    of_operands = [*_of_weights(ran), *_of_complex_numbers(ran)]
+    of_operands = [*_of_weights(ran), *_of_unrounded(ran)]
     return [*of_parts, *of_rules, *of_functions, *of_sums, *of_operands, *_of_islands(ran)]
 
 
@@ -118,23 +118,57 @@ def _around(module: str) -> list[str]:
 
 
 def _of_contractions(policy: Policy, ran: list[OperationPlan]) -> list[str]:
-    products = [plan for plan in ran if is_contraction(plan.name) and plan.outcome.calls > plan.outcome.taken_apart]
     about = [rule for rule in policy.rules if rule.operation != ("*",) and any(map(rule.matches_operation, _NAMES))]
-    missed = [h.name for h in products if about and not any(rule.matches_operation(h.name) for rule in about)]
-    unreached = [plan for plan in ran if plan.outcome.unaccumulated]
-    in_carrier = [h.name for h in unreached if (h.outcome.rounded if h.rounds else policy.format == FP32)]
+    missed = [plan.name for plan in unreached_products(policy, ran)]
+    unnamed = [
+        plan.name
+        for plan in ran
+        if is_contraction(plan.name) and about and _ran_itself(plan) and not _is_named(plan.name, about)
+    ]
+    in_carrier = [
+        plan
+        for plan in ran
+        if plan.outcome.unaccumulated and (plan.outcome.rounded if plan.rounds else policy.format == FP32)
+    ]
+    summed = [plan.name for plan in in_carrier if plan.arithmetic.accumulate is not None]
+    at_once = [plan.name for plan in in_carrier if plan.arithmetic.accumulate is None]
     texts = []
-    if missed:
+    if unnamed:
         texts.append(
-            f"the policy has rules about matrix products or convolutions, and none that names {_listed(missed)}, which"
+            f"the policy has rules about matrix products or convolutions, and none that names {_listed(unnamed)}, which"
             " ran too; roundoff.simulate.aten.tables.CONTRACTIONS names them all"
         )
-    if in_carrier:
+    if missed:
         texts.append(
-            f"the accumulator of the policy does not reach {_listed(in_carrier)}: sums were taken in the carrier"
+            f"no rule about products reaches {_listed(missed)}, which ran too: operands and sums stayed in the carrier;"
+            " dense tensors have products that rules reach"
+        )
+    if summed:
+        texts.append(
+            f"the accumulator of the policy does not reach {_listed(summed)}: sums were taken in the carrier"
             " (granularity: primitive makes losses, norms and softmax of sums that it reaches)"
         )
+    if at_once:
+        texts.append(
+            f"granularity: primitive has no formula for {_listed(at_once)}: each call was computed in the carrier, and"
+            " rounded once"
+        )
     return texts
+
+
+def unreached_products(policy: Policy, ran: Iterable[OperationPlan]) -> list[OperationPlan]:
+    """The products that a policy rounds neither as its rules about products say, nor because a rule names them."""
+    about = policy.tells_products_apart or any(_is_named(name, policy.rules) for name in _NAMES)
+    others = [plan for plan in ran if about and is_other_product(plan.name) and _ran_itself(plan)]
+    return [plan for plan in others if not _is_named(plan.name, policy.rules)]
+
+
+def _ran_itself(plan: OperationPlan) -> bool:
+    return plan.outcome.calls > plan.outcome.taken_apart
+
+
+def _is_named(name: str, rules: Iterable[Rule]) -> bool:
+    return any(rule.operation != ("*",) and rule.matches_operation(name) for rule in rules)
 
 
 def _of_accumulators(ran: list[OperationPlan]) -> list[str]:
@@ -157,7 +191,7 @@ def _of_accumulators(ran: list[OperationPlan]) -> list[str]:
 
 def _of_weights(ran: list[OperationPlan]) -> list[str]:
     about = [plan for plan in ran if any(Role.WEIGHTS in rule.role for rule in plan.arithmetic.of_operands)]
-    products = [plan for plan in about if is_contraction(plan.name) and plan.outcome.calls > plan.outcome.taken_apart]
+    products = [plan for plan in about if is_contraction(plan.name) and _ran_itself(plan)]
     reached = any(role == Role.WEIGHTS for plan in products for _, role, _ in plan.outcome.seen)
     missed = [plan for plan in products if plan.outcome.missed] if reached else products
     if not missed:
@@ -170,11 +204,13 @@ def _of_weights(ran: list[OperationPlan]) -> list[str]:
     return [text]
 
 
-def _of_complex_numbers(ran: list[OperationPlan]) -> list[str]:
-    names = [plan.name for plan in ran if plan.outcome.complex_operands]
-    if not names:
-        return []
-    return [f"operands of complex numbers are not rounded, which the policy has rules about: in {_listed(names)}"]
+def _of_unrounded(ran: list[OperationPlan]) -> list[str]:
+    kinds = {"complex": "of complex numbers", "sparse": "that are sparse tensors"}
+    return [
+        f"operands {words} are not rounded, which the policy has rules about: in {_listed(names)}"
+        for what, words in kinds.items()
+        if (names := [plan.name for plan in ran if plan.outcome.unrounded[what]])
+    ]
 
 
 def _of_islands(ran: list[OperationPlan]) -> list[str]:

@@ -18,8 +18,8 @@ from ..aten.higher_order import steps
 from ..aten.kernels import formula
 from ..aten.moves import Moves, is_exact_in_carrier, moves_of
 from ..aten.outputs import Outputs, outputs
-from ..aten.sums import are_floats, sums_inside
-from ..aten.tables import EMPTY, FUSED_CONTRACTIONS, LAYER_KERNELS, PARTS_OF_LAYERS, is_contraction
+from ..aten.sums import are_floats, steps_inside, sums_inside
+from ..aten.tables import EMPTY, FUSED_CONTRACTIONS, LAYER_KERNELS, PARTS_OF_LAYERS, is_contraction, is_other_product
 from ..composites.primitives import decomposition
 from ..policy.policy import Policy
 from ..policy.rules import OPTIMIZER_STEP, Granularity, Islands, Role, Scalars, Whole
@@ -63,21 +63,23 @@ class OperationOutcome:
         left_whole: how often its results were whole numbers, and left as they were.
         taken_apart: how often its decomposition ran instead.
         accumulated: how often its sums were accumulated.
-        unaccumulated: how often it added up numbers in the carrier, though the policy has an accumulator.
+        unaccumulated: how often it added up in the carrier, though the policy has an accumulator, or took several steps
+            there, though each primitive step is to be rounded.
         widened: how often float16 and bfloat16 tensors became float32 for it.
         seen: how often its operands were seen rounded, by product, role (or argument) and format.
-        complex_operands: how often an operand that a rule may be about stayed as it was, since its numbers are complex.
+        unrounded: how often an operand that a rule may be about stayed as it was, by what it is: complex, or sparse.
         missed: how often a rule about weights met none among what it multiplied, though some came from outside.
     """
 
     __slots__ = (
-        "accumulated", "calls", "complex_operands", "left_whole", "missed", "moved", "rounded", "seen", "taken_apart",
-        "unaccumulated", "widened",
+        "accumulated", "calls", "left_whole", "missed", "moved", "rounded", "seen", "taken_apart", "unaccumulated",
+        "unrounded", "widened",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.accumulated = self.calls = self.left_whole = self.moved = self.rounded = self.taken_apart = 0
-        self.complex_operands = self.missed = self.unaccumulated = self.widened = 0
+        self.missed = self.unaccumulated = self.widened = 0
+        self.unrounded: Counter[str] = Counter()
         self.seen: Counter[tuple[str, str, str]] = Counter()
 
 
@@ -212,8 +214,8 @@ class OperationPlan:
         if fast_products and self.rounds and not self.accumulate and a.granularity == Granularity.KERNEL:
             self.kernel = products.kernel(operation)
         self._compute_exactly(operation, draw)
-        if a.accumulate is not None and not self.accumulate and not isinstance(a.accumulate, FusedSum):
-            self._count_sums(operation)
+        if not accumulates(operation):
+            self._count_steps(operation)
         self._look_at_numbers(policy, operation, integers, stored)
         self.kernel = noting(self.kernel or operation, name, readers)
         self._prepare(policy, operation, narrow_products=narrow_products)
@@ -229,11 +231,17 @@ class OperationPlan:
         if exact is not None:
             self.kernel, self.exact = exact, True
 
-    def _count_sums(self, operation: OpOverload) -> None:
-        """Counts the calls that add up numbers where no accumulator reaches."""
-        kernel, asked = self.kernel or operation, sums_inside(operation)
-        if asked is None:
+    def _count_steps(self, operation: OpOverload) -> None:
+        """Counts the calls with sums inside that no accumulator reaches, or steps inside that are to be primitive."""
+        a = self.arithmetic
+        asked = steps_inside(operation) if a.accumulate is None else sums_inside(operation)
+        primitive = a.granularity == Granularity.PRIMITIVE and self.rounds
+        of_units = isinstance(a.accumulate, FusedSum)  # only products run on them
+        if asked is None or (a.accumulate is None and not primitive):
             return
+        if of_units and not (self.contracts or is_other_product(self.name)):
+            return
+        kernel = self.kernel or operation
 
         def counting(*args: Any, **kwargs: Any) -> Any:
             self.outcome.unaccumulated += asked(args, kwargs) and are_floats(args)
@@ -284,8 +292,8 @@ class OperationPlan:
         texts: dict[str, list[str]] = {}
         for product, role, fmt in sorted(self.outcome.seen):
             texts.setdefault(product, []).append(f"{role} {fmt}")
-        if self.outcome.complex_operands:
-            texts.setdefault("", []).append("complex unrounded")
+        for what in sorted(self.outcome.unrounded):
+            texts.setdefault("", []).append(f"{what} unrounded")
         return "; ".join(f"{product}: {', '.join(of)}" if product else ", ".join(of) for product, of in texts.items())
 
     @property
@@ -311,7 +319,8 @@ class OperationPlan:
         if self.outcome.accumulated:
             other_mode = self.rounds_sums and self.arithmetic.rounding != Rounding.NEAREST_EVEN
             text = "rounded, and accumulated to nearest-even" if other_mode else "rounded, and accumulated"
-        return f"{text}; sums in the carrier" if self.outcome.unaccumulated else text
+        inside = "steps" if self.arithmetic.accumulate is None else "sums"
+        return f"{text}; {inside} in the carrier" if self.outcome.unaccumulated else text
 
     def _why_not_rounded(self) -> str:
         if self.outcome.left_whole:

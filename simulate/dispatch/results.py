@@ -240,7 +240,8 @@ def _check(x: torch.Tensor, plan: OperationPlan) -> None:
         raise FormatError(
             f"inside a simulation tensors must be dense, but {plan} computed {x.layout}: use dense ones"
             " (sparse=False of an embedding), or have a rule leave what computes with sparse ones in the carrier,"
-            " such as Rule(role=['backward', 'optimizer'], format='fp32')"
+            f" such as Rule({plan.name!r}, format='fp32'), or Rule(role=['backward', 'optimizer'], format='fp32') for"
+            " sparse gradients"
         )
     if type(x) is not torch.Tensor and not has_memory(x):
         raise FormatError(

@@ -20,7 +20,7 @@ from ..policy.carriers import on_this_gpu
 from ..policy.parts import NO_PARTS
 from ..policy.places import Places, in_role
 from ..policy.policy import Policy
-from ..policy.rules import OPTIMIZER_STEP, Finfo, Islands, Role, Rule
+from ..policy.rules import OPTIMIZER_STEP, Finfo, Granularity, Islands, Role, Rule
 from ..presence.bystanders import Bystander
 from ..presence.clipping import Clipping
 from ..presence.decorating import decorated
@@ -32,7 +32,7 @@ from ..presence.generators import Generators
 from ..presence.process import ProcessState
 from ..presence.torch_compile import is_compiling_operator, unseen
 from ..watching.last_read import LastRead
-from .complaints import PolicyWarning, complaints, unused
+from .complaints import PolicyWarning, complaints, unreached_products, unused
 from .named_blocks import NamedBlocks
 from .narrow_tensors import NARROW, takes_narrow
 from .optimizer_steps import names_steps, round_stored
@@ -119,7 +119,8 @@ class Simulation(Witness):
         self._follow(policy)
         spares = Islands.EXACT in policy.settings("islands")
         named = policy.exact_in or policy.only_in
-        self._warns_unused = warn_unused and bool(policy.rules or policy.accumulate or spares or named)
+        primitive = policy.granularity == Granularity.PRIMITIVE
+        self._warns_unused = warn_unused and bool(policy.rules or policy.accumulate or spares or named or primitive)
         self.presence = Presence(self)
 
     def _follow(self, policy: Policy) -> None:
@@ -339,7 +340,8 @@ class Simulation(Witness):
         """Every operation that ran, and what became of its results: nothing escapes silently."""
         from .audit import Audit  # noqa: PLC0415  pandas costs half a second
 
-        return Audit.of(self._runner.counted(), self.unused_rules())
+        ran = self._runner.counted()
+        return Audit.of(ran, self.unused_rules(), unreached_products(self.policy, ran))
 
     def plans(self) -> tuple[OperationPlan, ...]:
         """What was done with every operation that ran, at every place."""

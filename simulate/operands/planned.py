@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class PlannedOutcome(Protocol):
     """Counters, which are described there, too."""
 
-    complex_operands: int
     missed: int
+    unrounded: Counter[str]
     seen: Counter[tuple[str, str, str]]
 
 

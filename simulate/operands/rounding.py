@@ -27,7 +27,7 @@ from ..aten.tensor_cores import takes
 from ..marks.table import Mark
 from ..policy.carriers import carrier_of
 from ..policy.products import Product
-from ..policy.rules import OPERAND_ROLES, Backward, Role
+from ..policy.rules import MULTIPLIED_ROLES, OPERAND_ROLES, Backward, Role
 from .hadamard import rotated
 from .roles import NOTHING, KnownOperands, MultipliedOperands, is_backward, is_number
 from .separate_products import separate_products
@@ -225,9 +225,11 @@ class Operands:
         """
         x: torch.Tensor = named[name]
         if not is_number(x):
-            plan.outcome.complex_operands += x.is_complex() and bool(
-                plan.arithmetic.operands or plan.arithmetic.of_operands
-            )
+            what = "complex" if x.is_complex() else "sparse" if x.layout is not torch.strided else ""
+            rules = plan.arithmetic.of_operands
+            about = any(plan.multiplies or not set(rule.role).issubset(MULTIPLIED_ROLES) for rule in rules)
+            if what and (about or plan.arithmetic.operands):
+                plan.outcome.unrounded[what] += 1
             return x
         for fmt, mode, as_forward, hadamard in self._roundings(plan, x, told.roles.get(name), told.product):
             plan.outcome.seen[told.product or "", told.roles.get(name) or name, str(fmt)] += 1
