@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -20,9 +21,6 @@ from .runs.experiment import read_experiment
 from .runs.files import replace_file
 from .tables.markdown import table as markdown_table
 from .tables.summary import REFERENCE, ended, records
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _SIZES = "-quick", "-overnight"  # how the names of small presets end
 _TOLD = 5  # reasons for leaving out conditions of one folder

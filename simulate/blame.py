@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
@@ -20,9 +21,6 @@ from .dispatch.simulation import Simulation
 from .policy.parts import split
 from .policy.policy import Policy
 from .policy.rules import OPERATION_ROLES, Rule
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 HIGH = "fp32"
 """How policies name the carrier, unrounded."""

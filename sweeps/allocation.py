@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, final
+from pathlib import Path
+from typing import Any, final
 
 import yaml
 
@@ -19,21 +21,16 @@ from roundoff.files import write_text
 from roundoff.searches import allocation, ask
 
 from ..analysis import difference, equivalence, in_words
+from ..simulate import CostModel, CountedSteps
 from .costs import counted_steps
 from .errors import SweepError
+from .folder.directory import SweepDirectory
 from .language.cheapest import arithmetic, candidate, cost_by, fixed_units, found_units
+from .language.plan import Plan
 from .language.run import Run, run_id
 from .language.search_goal import REFERENCE
 from .subjects.agents import AGENTS
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-    from pathlib import Path
-
-    from ..simulate import CostModel, CountedSteps
-    from .folder.directory import SweepDirectory
-    from .language.plan import Plan
-    from .subjects.subject import RunConfig
+from .subjects.subject import RunConfig
 
 _Question = tuple["Sequence[Mapping[str, str]]", int]
 

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from pathlib import Path
+from typing import Any, NamedTuple, final
 
 from roundoff.files import write_json
 from roundoff.searches import FEW, ask, halving
 
-from ..agents import LEFT_MOVES, UNROUNDED, check_over, units_of_run, with_rules
-from ..analysis import MARGIN, difference, equivalence, holm, in_words, markdown
+from ..agents import LEFT_MOVES, UNROUNDED, TrainConfig, check_over, units_of_run, with_rules
+from ..analysis import MARGIN, Interval, difference, equivalence, holm, in_words, markdown
 from ..simulate import HIGH, BlameError
 from .folder.directory import SweepDirectory
 from .language.plan import Plan
 from .language.run import Run, run_id
 from .sweep import Summary, run_in_rounds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from ..agents import TrainConfig
-    from ..analysis import Interval
-    from .watcher import SweepWatcher
-    from .workers.pool import Executor
+from .watcher import SweepWatcher
+from .workers.pool import Executor
 
 FOUND = "blame.json"
 _NOTHING, _DATA, _ALL = "nothing", "what comes from outside", "everything"

@@ -8,17 +8,14 @@ from __future__ import annotations
 import functools
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import yaml
 
 from roundoff.errors import suggestion
 
 from .errors import SweepError
-from .language.preset_files import preset_files, subject_and_size
-
-if TYPE_CHECKING:
-    from .language.preset_files import Size
+from .language.preset_files import Size, preset_files, subject_and_size
 
 
 class Preset(NamedTuple):

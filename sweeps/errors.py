@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from roundoff.errors import RoundoffError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class Problem(NamedTuple):

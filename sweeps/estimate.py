@@ -8,23 +8,19 @@ import math
 import tempfile
 import threading
 import time
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from roundoff.errors import RoundoffError, RunError
 from roundoff.files import read_json
 from roundoff.runs.folder import RunDirectory, config_in
 
-from ..agents import Stopped, StopRequest, TrainConfig
+from ..agents import Progress, Stopped, StopRequest, TrainConfig
 from ..agents.config import KeyRole, keys_with
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-
-    from ..agents import Progress
-    from .language.run import Run
+from .language.run import Run
 
 CALIBRATION_SECONDS = 30.0
 """No further kind of run is measured after so long."""

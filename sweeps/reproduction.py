@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from roundoff.errors import nearest
 from roundoff.files import (
@@ -21,16 +22,9 @@ from .catalogue import presets
 from .errors import SweepError
 from .folder.directory import MARKER, SweepDirectory
 from .folder.leases import Leases
-from .language.plan import plan_file
-from .language.preset_files import ENDS, subject_and_size
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from .language.plan import Plan
-    from .language.preset_files import Size
-    from .language.run import Run
+from .language.plan import Plan, plan_file
+from .language.preset_files import ENDS, Size, subject_and_size
+from .language.run import Run
 
 
 def find_reproduction(name: str, size: Size, others: Sequence[str] = ()) -> tuple[Plan, list[str]]:

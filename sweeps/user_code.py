@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from types import FrameType, TracebackType
+from types import FrameType, TracebackType
 
 _HERE = Path(__file__).resolve().parent  # of the code that calls the user's
 _OURS = tuple(_HERE.parent / name for name in ("src", "formats", "simulate", "agents", "sweeps", "analysis"))

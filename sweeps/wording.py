@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from roundoff.errors import nearest
 
 from ..agents import FIXES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 RANGE = re.compile(r"([-+]?[0-9]{1,18})\.\.([-+]?[0-9]{1,18})")
 """Whole numbers, from the first to the last, such as ``0..9``."""

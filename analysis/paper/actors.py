@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+import pandas as pd
+
+from ..runs.experiment import Experiment
 from ..tables.actor_times import ACTIVITIES, actor_clocks, actor_times
 from ..tables.summary import ended
 from .measured import Measured
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from ..runs.experiment import Experiment
 
 TIME_TO_REWARD = "time to 95 % of fp32's return"
 _SHARE = 0.95

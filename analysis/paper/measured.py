@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from ..figures.differences import differences_table, distances_of
 from ..figures.drawing.axes import titles
 from ..figures.hyperparameters import hyperparameters_table
 from ..figures.logged_values import norms_table
 from ..figures.magnitudes import OF_NETWORK, gradients_table
+from ..runs.experiment import Experiment
 from ..tables.summary import ALL_TASKS, records
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from ..runs.experiment import Experiment
 
 
 class Measured(NamedTuple):

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ..figures.drawing.axes import titles
+from ..runs.experiment import Experiment
 from ..tables.summary import ALL_TASKS, parsed, records
 from .measured import Measured
-
-if TYPE_CHECKING:
-    from ..runs.experiment import Experiment
 
 _WHEN = "quantized"
 _TRAINING, _AFTER, _NEVER = "while training", "after training", "never"

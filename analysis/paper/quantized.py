@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -11,15 +11,11 @@ from scipy import stats
 
 from ..errors import AnalysisError
 from ..runs.conditions import as_text, without_settled
+from ..runs.experiment import Experiment
 from ..statistics.comparisons import holm
 from ..tables.quantized import paired_interval
 from ..tables.summary import REFERENCE
 from .measured import Measured, spread
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..runs.experiment import Experiment
 
 _COLUMNS = {
     REFERENCE: "fp32",

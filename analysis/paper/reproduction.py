@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..errors import AnalysisError
 from ..figures.catalogue import FIGURES
 from ..plot import Named, about_open_runs, write_figure
-from ..runs.experiment import read_experiment
+from ..runs.experiment import Experiment, read_experiment
 from ..runs.files import replace_file
 from ..tables.markdown import plain, table
 from ..tables.summary import summarize
+from .measured import Measured
 from .published import Printed, paper_of, published
 from .shown import NOT_OF_THE_PAPER, REPRODUCIBLE, Shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from ..runs.experiment import Experiment
-    from .measured import Measured
 
 
 def reproduce(

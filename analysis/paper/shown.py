@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from roundoff.runs.metric import AgentMetric
 
+from ..runs.experiment import Experiment
 from ..tables.run_table import seconds_of
 from ..tables.summary import records
 from .actors import TIME_TO_REWARD, breakdown, times_to_reward
@@ -16,13 +19,6 @@ from .measured import Measured, distances, draws, gradients, norms, q_distances,
 from .published import ACCELERATED, ACTORQ, QUARL
 from .quantization_aware import beside_each_other, by_moment
 from .quantized import after_training, by_bits, by_columns
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pandas as pd
-
-    from ..runs.experiment import Experiment
 
 QUANTITY = "time of 50 million steps"
 _STEPS = 50e6

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pandas as pd
+
+from roundoff.runs.metric import Metric
 
 from ..plot import inline_svg
 from .markup import Safe, element
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from roundoff.runs.metric import Metric
 
 
 def degradation_figure(points: pd.DataFrame, metric: Metric) -> Safe:

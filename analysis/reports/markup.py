@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import html
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 from unicodedata import category
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 _VOID = {"meta", "link", "br"}
 _UNSEEN = {"Cc", "Cf", "Cs"}  # control characters, also those that turn the direction of text, and halves of pairs

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +22,6 @@ from roundoff.runs.log import about_damaged_line, read_log
 from ..errors import AnalysisError
 from .files import planned_runs, read_json, write_file
 from .outcome import read_outcome
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 # Always there, in this order; the numbers that runs log follow in alphabetical order.
 _RECORD_COLUMNS = {

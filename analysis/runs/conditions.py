@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, final
 
 import numpy as np
 import pandas as pd
 
 from ...agents.config import KeyRole, keys_with
 from .fp32_runs import NO_POLICY
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
 
 MAPPINGS = ("policy", "storage")
 """Keys whose values are mappings, which are long as text."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -23,9 +24,6 @@ from .fp32_runs import fp32_once, fp32_twice
 from .logged import Logged
 from .outcome import COLUMNS, read_outcome
 from .settings import LARGEST, as_columns, flat, is_program, make_alike, tasks_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _RUN_COLUMNS = ["id", *COLUMNS]
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
 
 from roundoff.errors import FileError
 from roundoff.files import atomic_writer, is_name, make_directory, try_json
 
 from ..errors import AnalysisError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-    from typing import IO
 
 
 def read_json(path: Path, warnings: list[str]) -> Any:

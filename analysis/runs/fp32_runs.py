@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from ...agents.config import without_policy
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 NO_POLICY = "none"
 """What stands in the column of policies for runs that have none."""

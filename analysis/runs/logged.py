@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING, final
+from collections.abc import Mapping
+from pathlib import Path
+from typing import final
 
 import numpy as np
 import pandas as pd
@@ -12,10 +14,6 @@ from roundoff.locks import cached_property
 from roundoff.runs.folder import RunDirectory
 
 from .records import KINDS, Block, read_records
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 _MOST_LOGGED = 200  # names: each is a column, which every record fills
 

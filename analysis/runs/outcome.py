@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from roundoff.runs.folder import Outcome, RunDirectory
 from roundoff.runs.result import MALFORMED, AnyResult, ProgramResult, Result
 
 from .settings import LARGEST
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 COLUMNS = ("status", "return", "return_std", "step", "crash_step", "reason", "updates", "untrained")
 """What :func:`read_outcome` tells of a run."""

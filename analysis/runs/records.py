@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import inf, isfinite, nan
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from roundoff.files import parse_json
 from roundoff.runs.folder import RunDirectory
@@ -14,12 +17,6 @@ from roundoff.runs.log import about_damaged_line, read_log
 from roundoff.runs.result import MALFORMED
 
 from .outcome import finite, whole
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 KINDS = ("eval", "eval_in", "numerics", "train")
 _NO_VALUES = ("kind", "step", "id")

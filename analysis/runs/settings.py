@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from ...agents.config import FIXES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LARGEST = 2**63
 """What whole numbers in tables are smaller than."""

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from .intervals import NO_INTERVAL, Interval, parts, percentiles, times_drawn
 from .means import Mean, sum_of_means
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import ArrayLike, NDArray
 
 _ROUNDING = 1e-12  # of the larger number, by which those that should be equal differ
 

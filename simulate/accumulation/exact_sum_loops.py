@@ -7,18 +7,16 @@ Validity", 2013; for posits it is the quire).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numba import njit, types
 from numpy import int64, uint32, uint64
 
+from ...formats.cpu.arguments import Int, Integers, Numbers
 from ...formats.cpu.bits import bits_of64, float_of32, float_of64, left64, right64
 from ...formats.cpu.tail import addend64
 from ...formats.cpu.widths import ByWidth
 from ..rounded_once.error_free import LARGEST
-
-if TYPE_CHECKING:
-    from ...formats.cpu.arguments import Int, Integers, Numbers
 
 UNIT = -2148
 """Exponent of the unit."""

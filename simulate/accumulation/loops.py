@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy import uint32, uint64
 
+from ...formats.cpu.arguments import Int, Numbers, Patterns
 from ...formats.cpu.widths import INFINITE, MAGNITUDE, ByWidth, bits_of, unsigned
 from .steps import read_format, step
-
-if TYPE_CHECKING:
-    from ...formats.cpu.arguments import Int, Numbers, Patterns
 
 
 def accumulate(

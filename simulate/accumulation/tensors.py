@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
+from ...formats import FloatFormat
 from ...formats.arithmetic.float_tensors import round_nearest
 from ...formats.families.floats import FP64
 from ..rounded_once.error_free_tensors import multiply_add as scaled_multiply_add
 from ..rounded_once.error_free_tensors import odd, product_odd, two_sum
-
-if TYPE_CHECKING:
-    from ...formats import FloatFormat
 
 
 def add(x: torch.Tensor, y: torch.Tensor, fmt: FloatFormat) -> torch.Tensor:

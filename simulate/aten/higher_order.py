@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import torch
 from torch._C import DispatchKey
+from torch._ops import HigherOrderOperator
 
 from ...formats import FormatError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import torch
-    from torch._ops import HigherOrderOperator
 
 # Those whose plain implementation is made of operations and calls of the functions.
 _PLAIN = (

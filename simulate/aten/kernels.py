@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
+from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch._ops import OpOverload
 
 
 def is_composite(operation: OpOverload) -> bool:

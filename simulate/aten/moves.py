@@ -7,19 +7,16 @@ That is a question about the call, not about the operation: ``index_put`` moves,
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from functools import cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch._ops import OpOverload
 
 from .schemas import schema_of
 from .tables import MOVES, OF_THE_CARRIER, SIGNED, plain_name
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from torch._ops import OpOverload
 
 # Arguments whose numbers do not come into the results: they choose, or are compared with.
 _CHOOSING = {"index", "indices", "mask", "condition", "repeats", "max_values", "min_indices"}

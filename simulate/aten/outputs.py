@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
+from torch._ops import OpOverload
 
 from .collectives import brings_results, communicates, overwrites
 from .schemas import schema_of, written_arguments
 from .tables import PARTLY_WRITTEN, UNMARKED_VIEWS, UNMARKED_WRITES, WITHOUT_NUMBERS
-
-if TYPE_CHECKING:
-    from torch._ops import OpOverload
 
 _aten = torch.ops.aten
 

@@ -10,18 +10,15 @@ Which library computes a product depends on the machine and on the product's siz
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
 from roundoff.locks import new_lock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch._ops import OpOverload
 
 _aten = torch.ops.aten
 MATRIX_PRODUCTS = (_aten.mm.default, _aten.bmm.default, _aten.addmm.default, _aten.baddbmm.default)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    from torch._ops import OpOverload
+from torch._ops import OpOverload
 
 
 def schema_of(operation: OpOverload) -> Any:

@@ -10,17 +10,14 @@ and the device, never on numbers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from .products import MATRIX_PRODUCTS, by_pytorch
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from torch._ops import OpOverload
 
 _DEVICE = "cuda"
 

@@ -6,15 +6,13 @@ program says so (``torch.set_float32_matmul_precision("high")``, ``allow_tf32``)
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from roundoff.locks import new_lock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _DEVICE = "cuda"
 _FLOAT32, _TF32 = "ieee", "tf32"

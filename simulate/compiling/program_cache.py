@@ -14,10 +14,11 @@ import platform
 import shutil
 import tempfile
 import zlib
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
@@ -25,9 +26,6 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from roundoff.caches import advise, cache_folder
 from roundoff.errors import FileError, FolderInUseError
 from roundoff.files import directory_lock, parse_json, read_bytes, write_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _T = TypeVar("_T")
 

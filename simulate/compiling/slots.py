@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import CellType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, Self, final
 
 
 class Slot(NamedTuple):

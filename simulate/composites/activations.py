@@ -7,17 +7,13 @@ relu, leaky_relu, prelu, rrelu, threshold, hardtanh, hardshrink, softshrink, the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ...formats import where
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from torch import Tensor
 
 _aten = torch.ops.aten
 

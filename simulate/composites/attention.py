@@ -8,15 +8,11 @@ Dropout inside the kernel and fewer heads of keys than of queries are left to th
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from torch import Tensor
+from torch import Tensor
 
 _aten = torch.ops.aten
 

@@ -6,17 +6,13 @@ Left as they are: multi_margin_loss, multilabel_margin_loss, ctc_loss.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from .layouts import contiguously
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from torch import Tensor
 
 _aten = torch.ops.aten
 _NONE, _MEAN, _SUM = 0, 1, 2  # at::Reduction

@@ -22,10 +22,13 @@ and foreach variants).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
+from torch._ops import OpOverload
 
 from ..aten.kernels import is_composite
 from ..aten.schemas import out_names, schema_of
@@ -43,12 +46,6 @@ from . import (
     scaled_products,
     transformer,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import Tensor
-    from torch._ops import OpOverload
 
 _aten = torch.ops.aten
 

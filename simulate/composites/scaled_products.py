@@ -7,15 +7,11 @@ A contraction itself (mm, bmm, convolution without bias) stays one operation; ho
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from torch import Tensor
+from torch import Tensor
 
 _aten = torch.ops.aten
 

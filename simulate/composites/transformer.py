@@ -10,17 +10,13 @@ Nested tensors are padded for it. Masks become booleans, as in the kernels.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812  its usual name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
-    from torch import Tensor
+from torch import Tensor
 
 _aten = torch.ops.aten
 _OF_PAIRS, _OF_SOURCES, _OF_BOTH = 0, 1, 2  # the kinds of masks that the kernels know

@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 from weakref import WeakSet
 
 import torch
+from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
 from roundoff.locks import new_lock
 
+from ...formats import Format
 from ..aten.schemas import argument_names
 from ..aten.tables import WITHOUT_NUMBERS
 from ..presence.entering import unsimulated
-from ..watching.watcher import Place, Watcher
-from .memory import Memory, is_counted
-from .products import products_in
+from ..watching.watcher import Call, Place, Watcher
+from .memory import Memory, StoredNumbers, is_counted
+from .products import CountedProduct, products_in
 from .report import Cost, KeptMemory, MultipliedFormats, OperationCost
 from .traffic import traffic_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from torch._ops import OpOverload
-
-    from ...formats import Format
-    from ..watching.watcher import Call
-    from .memory import StoredNumbers
-    from .products import CountedProduct
 
 _OF_DTYPES = {
     torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.float64: "fp64",

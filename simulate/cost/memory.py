@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import torch
 
+from ...formats import Format
 from ..aten.wrappers import has_memory
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ...formats import Format
 
 
 def is_counted(x: object) -> bool:

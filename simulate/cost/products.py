@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch._ops import OpOverload
 from torch.utils import flop_counter
 
 from ..aten.schemas import argument_names
 from ..aten.tables import is_contraction, plain_name
 from ..policy.products import Product
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from torch._ops import OpOverload
 
 _aten = torch.ops.aten
 _registry: dict[Any, Callable[..., int]] = flop_counter.flop_registry

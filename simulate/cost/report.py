@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from roundoff.notebook import as_html
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ..watching.watcher import Place
-    from .models import CostModel
+from ..watching.watcher import Place
+from .models import CostModel
 
 _PLACE = ["role", "module", "operation"]
 NO_FORMULA = "products without a formula: not counted"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Self
 
 import torch
 
 from ..presence.entering import unsimulated
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 
 class CountedSteps(NamedTuple):

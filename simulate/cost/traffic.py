@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
 from ..aten.outputs import outputs, views_among, writes_of
 from ..aten.schemas import argument_names, out_names
 from ..aten.tables import EMPTY, WITHOUT_NUMBERS, plain_name
 from .memory import is_counted
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from torch._ops import OpOverload
 
 _CHOOSING = {"embedding": "weight", "index": "self", "index_select": "self", "gather": "self", "take": "self",
              "masked_select": "self"}  # fmt: skip

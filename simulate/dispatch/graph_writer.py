@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Iterable
+from typing import Any, final
 
 import torch
 
@@ -12,9 +13,6 @@ from ...formats.base.operator import round_operator, unwritten_like
 from ...formats.compiling.float_data import FloatData, float_data, round_float
 from ..presence.draws import bits_after
 from ..rounded_once.operations import exact_to_nearest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 @final

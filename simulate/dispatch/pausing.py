@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar, final, overload
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar, final, overload
 
 from torch.compiler import is_compiling
 
 from ..presence.decorating import decorated
 from .simulation import Simulation
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch._ops import OpOverload
 
 from ...formats import Format, Rounding, round
 from ...formats.families.floats import FP32
 from ..presence.entering import innermost, unsimulated
 from .simulation import Simulation, at_work
-
-if TYPE_CHECKING:
-    from torch._ops import OpOverload
 
 
 def is_exact(operation: OpOverload) -> bool:

@@ -6,13 +6,10 @@ there, and Python asks it; otherwise it is here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, final
+from typing import Final, Protocol, final
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-
-if TYPE_CHECKING:
-    from typing import Final
 
 _PURGE_EVERY = 1 << 12
 

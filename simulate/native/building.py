@@ -15,18 +15,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from roundoff.caches import cache_folder
 from roundoff.errors import FileError, FolderInUseError
 from roundoff.files import directory_lock, open_to_read, read_bytes, write_bytes, write_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SOURCE = Path(__file__).with_name("shortcut.cpp")
 _INCLUDED = tuple(

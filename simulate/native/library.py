@@ -10,8 +10,9 @@ import ctypes
 import os
 import threading
 import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
 from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
@@ -21,9 +22,6 @@ from roundoff.locks import new_lock
 
 from ..aten.kernels import FOR_ANY_BACKEND
 from .building import BuildError, built, opened
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 VARIABLE = "ROUNDOFF_NATIVE"
 NAMESPACES = ("aten", "profiler")

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
 
-from ...formats import Rounding
-from ...formats.base.family import Family
+from ...formats import Format, Rounding
+from ...formats.base.family import Family, LoopByAddress
 from .library import LoopAddresses
-
-if TYPE_CHECKING:
-    from ...formats import Format
-    from ...formats.base.family import LoopByAddress
 
 CARRIERS = (torch.float32, torch.float64)
 

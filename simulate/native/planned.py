@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from torch._ops import OpOverload
+from torch._ops import OpOverload
 
-    from ..aten.moves import Moves
-    from ..aten.outputs import Outputs
+from ..aten.moves import Moves
+from ..aten.outputs import Outputs
 
 
 class PlanOfOperation(Protocol):

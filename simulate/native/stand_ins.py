@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast, final
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar, cast, final
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    import torch
+import torch
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 

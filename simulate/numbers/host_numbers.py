@@ -8,16 +8,13 @@ what is done with it is recorded, and where the step decides by one, the decisio
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, NoReturn, final
 
 import torch
 from torch.utils._pytree import tree_map
 
 from ...formats import FormatError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
 
 _COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
 

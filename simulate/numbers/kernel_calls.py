@@ -7,16 +7,13 @@ numbers are tensors on the CPU, where reading them waits for nothing.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.utils._pytree import tree_flatten, tree_map
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from torch._ops import OpOverload
 
 
 def call_kernel(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections import Counter
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from collections import Counter
+from torch._ops import OpOverload
 
-    from torch._ops import OpOverload
-
-    from ..aten.outputs import Outputs
-    from ..policy.rules import Arithmetic
+from ..aten.outputs import Outputs
+from ..policy.rules import Arithmetic
 
 
 class PlannedOutcome(Protocol):

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from types import CodeType, FrameType
+from typing import Any, NamedTuple, Protocol
 
 from ...formats import FormatError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from types import CodeType, FrameType
 
 _BEFORE_MODULE = ": "
 _INSIDE = "/"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from roundoff.extras import from_extras
 from roundoff.files import read_bytes
 
 from ...formats import FormatError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def read_description(path: str | Path) -> dict[str, Any] | str:

@@ -9,14 +9,11 @@ Section 2.1 (vector-wise quantization), without its outliers.
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
+from ...formats import Format
 from ..aten.tables import CONTRACTIONS
 from .products import Product
 from .rules import MULTIPLIED_ROLES, Role, Rule
-
-if TYPE_CHECKING:
-    from ...formats import Format
 
 _ALL = tuple(Product)
 _FORWARD = (Role.ACTIVATIONS, Role.WEIGHTS)

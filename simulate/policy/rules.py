@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ...formats import Format, FormatError, Rounding
 from ..accumulation.description import Accumulation
@@ -14,9 +15,6 @@ from ..accumulation.fused_sum import FusedSum
 from ..aten.tables import plain_name
 from .parts import fits, split
 from .products import Product
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 OPTIMIZER_STEP = "optimizer_step"
 """Name of the pseudo-operation that a whole step of a ``torch.optim.Optimizer`` is, for rules."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Callable
+from typing import Any, final
 
 from torch.nn.utils import clip_grad
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _CLIPPING = ("_get_total_norm", "_clip_grads_with_norm_", "clip_grad_norm_", "clip_grad_value_")
 

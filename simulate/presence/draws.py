@@ -8,15 +8,13 @@ from __future__ import annotations
 import ctypes
 import itertools
 import threading
-from typing import TYPE_CHECKING, final
+from collections.abc import Callable
+from typing import final
 
 import torch
 from torch._C import _is_view_replay_enabled, _set_view_replay_enabled
 
 from ...formats import FormatError, RandomBits
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _SIGN = 1 << 63
 STEP_BITS = 32

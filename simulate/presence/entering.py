@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_COROUTINE
-from typing import TYPE_CHECKING, NamedTuple, final
+from types import FrameType
+from typing import NamedTuple, final
 
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
@@ -15,10 +17,6 @@ from roundoff.locks import new_lock
 
 from ...formats import FormatError
 from ..native import library as native
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
 
 _SUSPENDABLE = CO_GENERATOR | CO_COROUTINE | CO_ITERABLE_COROUTINE | CO_ASYNC_GENERATOR
 _GENERATOR = CO_GENERATOR | CO_ASYNC_GENERATOR

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Callable
+from typing import Any, final
 
 import torch.backends.mha as flags
 
 from roundoff.locks import new_lock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @final

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
 
 from roundoff.locks import new_lock
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ...formats import Format
+from ...formats import Format
 
 
 @final

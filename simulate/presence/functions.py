@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from importlib import import_module
 from inspect import getattr_static, isasyncgenfunction, isclass
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 from roundoff.errors import suggestion
 from roundoff.locks import new_lock
 
 from ...formats import FormatError
 from .decorating import decorated
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from contextlib import AbstractContextManager
 
 
 class _Replaced(NamedTuple):

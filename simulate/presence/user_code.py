@@ -7,14 +7,12 @@ import os
 import sys
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from types import FrameType
+from typing import NamedTuple
 
 import torch
 
 from .entering import SimulationWarning
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 _OURS = (str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).parents[1]) + os.sep,
          "<eval_with_key", "<frozen", "<string>")  # fmt: skip

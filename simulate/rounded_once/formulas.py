@@ -18,10 +18,8 @@ fast robust geometric predicates", 1997, section 2): floats in ascending order, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 _LARGEST = 1.7976931348623157e308
 # Between these, a product or a quotient has an error that float64 holds, and its factors can be split in halves.

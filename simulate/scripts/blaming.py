@@ -8,22 +8,18 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from roundoff.processes import ChildProcess
 
 from ...formats import Format, FormatError
 from ..blame import HIGH, Blame, BlameError, Over, Trial, Trials, search, with_formats
 from ..policy.policy import Policy
+from .measures import Measure
+from .running import Script
 from .trial import COMMAND, TrialOrder, TrialOutcome
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from .measures import Measure
-    from .running import Script
 
 _LONGEST = 20
 _GRACE = 60.0

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable, Sequence
 from multiprocessing import util
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any, Self, final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from typing import Any, Self, final
 
 _PYTHON = re.compile(r"(python|pypy)[\d.]*(\.exe)?$")
 _ROUNDOFF = ("roundoff", "-mroundoff")

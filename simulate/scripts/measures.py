@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 import operator
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from .running import ScriptError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 FINITE = "finite"
 

@@ -9,17 +9,14 @@ import os
 import signal
 import sys
 import threading
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType
-from typing import TYPE_CHECKING, NoReturn
+from types import CodeType, ModuleType, TracebackType
+from typing import NoReturn
 
 from roundoff.errors import RoundoffError
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-    from types import TracebackType
 
 
 class ScriptError(RoundoffError):

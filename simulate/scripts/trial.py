@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -25,10 +27,6 @@ from ..policy.policy import Policy
 from ..presence.entering import SimulationWarning
 from ..watching.lost_numbers import SteppedOptimizers, left_behind
 from .running import Script, end_as_python, run_as_main, show_as_python
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 COMMAND = (
     sys.executable,

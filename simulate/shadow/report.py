@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from roundoff.notebook import as_html
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ..watching.watcher import Place
+from ..watching.watcher import Place
 
 _PLACE = ["role", "module", "operation"]
 _ADDED = ["added_max", "added_rms"]

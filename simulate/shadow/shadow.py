@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch._ops import OpOverload
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _disable_current_modes
 
 from roundoff.locks import new_lock
 
 from ...formats import FormatError
-from ..watching.watcher import Place, Watcher
+from ..watching.watcher import Call, Place, Watcher
 from .errors import ErrorTally
 from .report import ShadowReport
 from .twins import Twins, is_followed, widen
 from .widening import left_to_chance, make_wide, manner, operands, outcomes, run_wide
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from torch._ops import OpOverload
-
-    from ..watching.watcher import Call
 
 __all__ = ["Shadow", "ShadowReport"]
 

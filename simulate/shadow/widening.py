@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch._ops import OpOverload
 
 from ..aten.collectives import communicates
 from ..aten.outputs import outputs
 from ..aten.schemas import argument_names, out_names, schema_of
 from ..aten.tables import EMPTY, ZEROING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from torch._ops import OpOverload
 
 _aten = torch.ops.aten
 

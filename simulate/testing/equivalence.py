@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,9 +13,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ...formats import FloatFormat, FormatError, round
 from ..dispatch.entry import simulate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 WIDTHS = tuple(range(12, 49, 4))
 

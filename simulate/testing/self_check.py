@@ -7,10 +7,12 @@ operation, a header or a compiler that is not what simulations take it for.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from roundoff.pytorch.versions import compiling_on_any_version
 
@@ -19,11 +21,6 @@ from ..compiling.population import PopulationStep
 from ..compiling.step import CompiledStep
 from ..dispatch.entry import simulate
 from ..native import library as native
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from torch import Tensor
 
 _FORMATS = ("e5m7", "posit8")
 _TRAINED = ("e5m10", "e5m4", "e5m2")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 
@@ -18,11 +18,9 @@ except ImportError as error:
     raise FormatError(
         "the strategies of roundoff.testing need the package hypothesis, which is not installed: pip install hypothesis"
     ) from error
+from collections.abc import Callable, Mapping, Sequence
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from hypothesis.strategies import DrawFn, SearchStrategy
+from hypothesis.strategies import DrawFn, SearchStrategy
 
 # Larger tensors repeat this many numbers in a drawn order: drawing each by itself would take Hypothesis seconds.
 _MOST_DRAWN = 64

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numba import carray
+from torch._ops import OpOverload
 
-from ...formats.cpu.arguments import c_types
+from ...formats.cpu.arguments import Int, Integers, Numbers, c_types
 from ...formats.cpu.c_functions import c_function
 from ..aten.tables import ADDING, plain_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch._ops import OpOverload
-
-    from ...formats.cpu.arguments import Int, Integers, Numbers
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _CARRIERS = (torch.float32, torch.float64)

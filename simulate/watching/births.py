@@ -7,7 +7,7 @@ matters is the origin of the first value that reaches a parameter or is read by 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -16,11 +16,8 @@ from ...formats import where
 from ..policy.rules import Role
 from ..presence.user_code import Line, here, text_of
 from .report import Birth
-from .sources import OPERANDS, are_finite, brought, floating, some_not_finite, supplied_constant, written
-
-if TYPE_CHECKING:
-    from .sources import Supplied
-    from .watcher import Call, Place
+from .sources import OPERANDS, Supplied, are_finite, brought, floating, some_not_finite, supplied_constant, written
+from .watcher import Call, Place
 
 _MOST_LINES = 1 << 16
 _MOST_GIVEN = 5

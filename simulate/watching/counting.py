@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numba import carray, types
 
-from ...formats.cpu.arguments import c_types
+from ...formats.cpu.arguments import Int, Integers, Pattern, Patterns, c_types
 from ...formats.cpu.c_functions import c_function
 from ...formats.cpu.widths import specialised, unsigned
 from .device_counting import DeviceCounts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ...formats.cpu.arguments import Int, Integers, Pattern, Patterns
 
 # Histograms have a bin for each exponent k, counting magnitudes in [2^k, 2^(k+1)), of float64. The lowest bin that a
 # carrier fills (2^-127 for float32, 2^-1023 for float64) holds the carrier's own subnormal numbers.

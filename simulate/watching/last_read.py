@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any, final
 
 import torch
 
@@ -12,10 +14,6 @@ from ...formats.base.memory import in_memory
 from ..native import library as native
 from ..native.stand_ins import StandsFor, meaning_of, standing_for
 from ..presence.user_code import user_level
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import FrameType
 
 _READING = "_local_scalar_dense"
 _ASKING = ("isinf", "isnan", "isneginf", "isposinf")

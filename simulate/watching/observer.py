@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from roundoff.locks import new_lock
 
-from ...formats import Rounding
+from ...formats import Format, Rounding
 from ..presence.user_code import here
 from .absorption import Additions, additions
 from .births import Births, DeviceBirths, Origin
@@ -20,11 +20,7 @@ from .report import Birth, Report
 from .sources import brought, supplied_constant
 from .stopped import StoppedSums
 from .tally import Tally
-from .watcher import Place, Watcher
-
-if TYPE_CHECKING:
-    from ...formats import Format
-    from .watcher import Call
+from .watcher import Call, Place, Watcher
 
 
 class Observer(Watcher):

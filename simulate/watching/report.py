@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from roundoff.notebook import as_html
 
+from ...formats import Format
 from .counting import EXPONENTS, LOWEST_EXPONENT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from ...formats import Format
-    from .stopped import StoppedAtLine
-    from .tally import Tally
-    from .watcher import Place
+from .stopped import StoppedAtLine
+from .tally import Tally
+from .watcher import Place
 
 _PLACE = ["role", "module", "operation"]
 _COUNTS = [

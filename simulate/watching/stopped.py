@@ -6,19 +6,15 @@ a step is below half an ulp. One absorbed addition is no news; the same one at e
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..presence.user_code import Line, here, text_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import torch
-
-    from .watcher import Place
+from .watcher import Place
 
 _SHARE = 0.9  # of the numbers that something was added to
 _CALLS = 50  # one after the other

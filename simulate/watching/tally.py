@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 
-from .counting import COUNTED, EXPONENTS
-
-if TYPE_CHECKING:
-    import torch
-
-    from ...formats import Format
-    from .counting import Counter
+from ...formats import Format
+from .counting import COUNTED, EXPONENTS, Counter
 
 
 @dataclass

@@ -6,9 +6,7 @@ temporary directory that somebody else can have made first.
 
 from __future__ import annotations
 
-import grp
 import os
-import pwd
 import stat
 import sys
 import tempfile
@@ -16,6 +14,12 @@ import warnings
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+try:
+    import grp
+    import pwd
+except ImportError:  # a system without such groups
+    pass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator
+from pathlib import Path
 
 from ...agents import TrainConfig, module_of
 from ...agents.config import remarks
 from ..allocation import CheapestArithmetic
 from ..estimate import estimate
 from ..folder.directory import MARKER, SweepDirectory
+from ..language.plan import Plan
 from ..wording import brief
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-    from pathlib import Path
-
-    from ..language.plan import Plan
 
 
 def describe_plan(plan: Plan, directory: Path) -> Iterator[str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -13,16 +15,11 @@ from rich.text import Text
 
 from roundoff.printable import printable
 
+from ...agents import Progress
+from ..folder.directory import State
+from ..language.run import Run
 from ..subjects.program_keys import ProgramConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import TracebackType
-
-    from ...agents import Progress
-    from ..folder.directory import State
-    from ..language.run import Run
-    from ..workers.pool import Event
+from ..workers.pool import Event
 
 
 class ProgressDisplay:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -13,13 +14,8 @@ from rich.text import Text
 
 from roundoff.printable import printable
 
-from ..folder.status import STATES, read_status
+from ..folder.status import STATES, RunStatus, SweepStatus, read_status
 from .progress import describe_progress
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ..folder.status import RunStatus, SweepStatus
 
 _REFRESH = 2.0  # seconds
 _UNFINISHED = 3

@@ -21,13 +21,11 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 from roundoff.files import create_file, make_directory, open_to_read, parse_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 HEARTBEAT = 5.0  # seconds between signs of life
 STALE = 60.0  # seconds without one, after which a holder on another machine is taken for dead

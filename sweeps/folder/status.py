@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
 
 from roundoff.printable import printable
 from roundoff.runs.folder import RunDirectory, unplanned_runs
@@ -13,9 +14,6 @@ from ...agents.config import leading
 from ..errors import SweepError
 from .directory import State, SweepDirectory
 from .leases import STALE, Leases, alive
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 STATES: tuple[State, ...] = get_args(State)
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from ..wording import brief
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-
-    from .run import Run
+from .run import Run
 
 
 def candidates(runs: Iterable[Run], varying: Iterable[str]) -> dict[str, list[Run]]:

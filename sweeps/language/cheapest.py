@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from .search_goal import REFERENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ..subjects.subject import RunConfig, Subject
-    from .run import Run
-    from .search_goal import SearchGoal
+from ..subjects.subject import RunConfig, Subject
+from .run import Run
+from .search_goal import REFERENCE, SearchGoal
 
 _PROGRAM_ROLES = ("forward", "backward", "optimizer")
 _SUMS = {"bops": "bops", "memory": "bytes_kept"}

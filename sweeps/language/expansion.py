@@ -6,20 +6,16 @@ import itertools
 import json
 import math
 import re
+from collections.abc import Iterator, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import Problem
+from ..subjects.subject import RunConfig
 from ..wording import shown, unknown
 from .located_yaml import Located
-from .outline import Choice, names_of_cases
+from .outline import Choice, Exclusion, Outline, names_of_cases
 from .sweep_file import CASE, MAX_DRAWS, MAX_SEED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from ..subjects.subject import RunConfig
-    from .outline import Exclusion, Outline
 
 MAX_RUNS = 100_000
 _MAX_MISTAKES = 20  # of runs whose values do not go together

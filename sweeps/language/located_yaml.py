@@ -7,21 +7,18 @@ keys are an error. (PyYAML's own loaders read YAML 1.1 and keep the last of dupl
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
+from yaml.error import Mark
+from yaml.nodes import MappingNode, Node, ScalarNode
 
 from roundoff.printable import printable
 
 from ..errors import Problem, SweepFileError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from yaml.error import Mark
-    from yaml.nodes import MappingNode, Node, ScalarNode
 
 _MAX_DEPTH = 20
 _MAX_VALUES = 100_000  # aliases can make a small file describe a huge one

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -14,28 +15,22 @@ from roundoff.runs.metric import Metric
 from ...agents import TrainConfig
 from ...agents.config import without_policy
 from ..errors import SweepFileError
+from ..subjects.program import Program
 from ..subjects.program_keys import ProgramKeys
+from ..subjects.subject import Subject
 from ..trackers import LogTo
 from ..wording import complaint
 from .candidates import candidates
 from .cheapest import check_cheapest
 from .documents import read_argument, read_file, read_outline
 from .expansion import expand
-from .located_yaml import parse
+from .located_yaml import Located, parse
 from .outline import Exclusion, Outline, alternatives
 from .run import Run, run_id
 from .search_goal import REFERENCE, SearchGoal
 from .shape import settings
 from .shorthand import one, several
 from .sweep_file import CASE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from ..subjects.program import Program
-    from ..subjects.subject import Subject
-    from .located_yaml import Located
-
 
 _Model = TypeVar("_Model", bound=BaseModel)
 

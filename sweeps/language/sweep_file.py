@@ -7,14 +7,12 @@ documents are merged, since nobody asks what was replaced (``expansion.py``).
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional, Union
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple, Optional, Union
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, WrapValidator, with_config
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType, TypedDict
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 CASE = "case"
 """What the name of a case is called where runs are chosen by it."""

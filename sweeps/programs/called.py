@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from types import TracebackType
+from typing import Any, final
 
 from roundoff.current_run import log
 
@@ -20,11 +23,6 @@ from ..subjects.program import Program
 from ..subjects.program_keys import ARITHMETIC, ProgramConfig, ProgramKeys
 from .recorder import number, seed_generators
 from .run import config_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from contextlib import AbstractContextManager
-    from types import TracebackType
 
 MODULE = "roundoff.sweeps.programs.called"
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import torch
 
 from roundoff.current_run import part_of
 
-from ...simulate import MODELS, CostModel, CountedSteps, Simulation, Watcher, learned
+from ...simulate import MODELS, Cost, CostCounter, CostModel, CountedSteps, Simulation, Watcher, learned
 from ..errors import SweepError
 from ..subjects.program_keys import ARITHMETIC, ProgramConfig
 from ..user_code import described
 from .recorder import seed_generators
 from .run import keys_of, surroundings
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import torch
-
-    from ...simulate import Cost, CostCounter
 
 _STEPS = 2
 

@@ -11,19 +11,16 @@ import sys
 import threading
 import traceback
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn, final
+from typing import Any, NoReturn, final
 
 from roundoff.errors import FolderInUseError, RoundoffError
 from roundoff.processes import begin_session, end_with
 from roundoff.runs.metric import Metric
 
-from ...agents import Stopped, StopRequest, stopping_on_sigterm
+from ...agents import Progress, Stopped, StopRequest, stopping_on_sigterm
+from ..subjects.program import Program
 from ..user_code import described
 from .run import NoMetricError, config_of, run_program
-
-if TYPE_CHECKING:
-    from ...agents import Progress
-    from ..subjects.program import Program
 
 _HIGH = 200  # descriptors from here on are out of the way of what programs close and open
 

@@ -6,7 +6,8 @@ import math
 import random
 import time
 from collections import Counter, OrderedDict
-from typing import TYPE_CHECKING, Any, Self, final
+from collections.abc import Iterator, Mapping
+from typing import Any, Self, final
 
 import numpy as np
 import torch
@@ -15,14 +16,8 @@ from roundoff.errors import FileError, RoundoffError
 from roundoff.files import encodable
 from roundoff.runs.log import MetricsLog
 
-from ...agents import checkpoint
-from ...simulate import exact
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from ...agents import Reporter, StopRequest
-    from ...simulate import Simulation
+from ...agents import Reporter, StopRequest, checkpoint
+from ...simulate import Simulation, exact
 
 _MOST_STEPS = 2**63  # which tables of integers can hold
 # Exactly these: numpy.float64 is a float, but reading one executes something.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -17,22 +17,16 @@ from roundoff.current_run import part_of
 from roundoff.errors import FileError, RoundoffError
 from roundoff.files import directory_lock, encodable, make_directory, remove_temporaries
 from roundoff.runs.folder import RunDirectory
+from roundoff.runs.metric import Metric
 from roundoff.runs.result import Crash, ProgramResult
 
-from ...agents import Numerics, Reporter, Stopped, StopRequest, Stopwatch, open_device
+from ...agents import Numerics, Progress, Reporter, Stopped, StopRequest, Stopwatch, open_device
 from ...simulate import OutOfMemory, Simulation, SteppedOptimizers, damaged_weight, lost_numbers
 from ..errors import SweepError
+from ..subjects.program import Program
 from ..subjects.program_keys import ARITHMETIC, ProgramConfig, ProgramKeys
 from ..user_code import described, traceback_of
 from .recorder import ProgramRecorder, ProgramStopped, number, seed_generators
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from roundoff.runs.metric import Metric
-
-    from ...agents import Progress
-    from ..subjects.program import Program
 
 
 class ProgramError(RoundoffError):

@@ -9,19 +9,17 @@ from __future__ import annotations
 import argparse
 import json
 from argparse import SUPPRESS, Action, ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from inspect import Parameter
 from keyword import iskeyword
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Union, final
+from typing import Annotated, Any, Literal, NoReturn, Union, final
 
 from pydantic import AfterValidator, Field
 
 from ..errors import SweepError
 from ..wording import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 _OURS = ("format", "policy", "rounding", "accumulate", "granularity", "observe")
 _PASSED_ON = ("seed", "device", "threads")

@@ -10,16 +10,14 @@ import ast
 import inspect
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Mapping
 from textwrap import dedent
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from ..errors import SweepError
 from ..user_code import described
 from .flag_values import GivenFlags, keys_of_flags, reading_by
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 _PARSED = ("args", "arguments", "opt", "opts", "options")  # names of a parameter that takes parsed flags
 _READING = {"parse_args", "parse_known_args", "parse_intermixed_args", "parse_args_into_dataclasses"}

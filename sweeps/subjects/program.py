@@ -8,20 +8,18 @@ import importlib.util
 import inspect
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from types import ModuleType
+from typing import Any, final
 
 from roundoff.origin import commit_of
 
 from ..errors import SweepError
 from ..user_code import described
 from .flags import with_flags
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
 
 
 @final

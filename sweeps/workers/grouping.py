@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from ...agents import TrainConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..language.run import Run
+from ..language.run import Run
 
 
 def group(runs: Sequence[Run], population: int, workers: int, *, compiled: bool | None) -> list[list[Run]]:

@@ -7,14 +7,12 @@ import os
 import select
 import subprocess
 import threading
-from typing import IO, TYPE_CHECKING, Any, final
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any, final
 
 from roundoff.files import open_to_append, separate
 from roundoff.processes import ONE_THREAD, ChildProcess, command_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 _POLL = 0.5  # seconds between two looks at whether a worker lives
 _COMMAND = command_of("roundoff.sweeps.workers.process")

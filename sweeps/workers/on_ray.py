@@ -11,18 +11,16 @@ import os
 import queue
 import threading
 import uuid
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from roundoff.ray_cluster import connect
 
 from ...agents import guarded_folder
 from ..errors import SweepError
 from .local import WorkerProcess
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @final

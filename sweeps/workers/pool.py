@@ -7,26 +7,22 @@ import queue
 import sys
 import time
 from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 from roundoff.own_modules import looked_in
 from roundoff.runs.folder import RunDirectory
+from roundoff.runs.metric import Metric
 
 from ...agents import PATIENCE, may_import, module_of
 from ...agents.config import module_of_algorithm
 from ..errors import SweepError
+from ..folder.leases import Leases
+from ..language.run import Run
 from ..subjects.program_keys import ProgramConfig
 from .grouping import group
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-    from pathlib import Path
-
-    from roundoff.runs.metric import Metric
-
-    from ..folder.leases import Leases
-    from ..language.run import Run
 
 _GRACE = PATIENCE  # seconds that workers have to save and stop
 _POLL = 0.5  # seconds between two looks at runs that another sweep holds

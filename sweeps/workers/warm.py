@@ -19,10 +19,12 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, NoReturn, final
+from pathlib import Path
+from typing import Any, NoReturn, final
 
 import torch
 
@@ -30,17 +32,11 @@ from roundoff.origin import origin
 from roundoff.processes import adopt_orphans, begin_session, end_children, end_with, in_words
 from roundoff.runs.folder import RunDirectory
 
-from ...agents import Progress
+from ...agents import Progress, StopRequest
 from ...simulate import Simulation
 from ..errors import SweepError
 from ..programs.guest import be_run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from ...agents import StopRequest
-    from ..subjects.program import Program
+from ..subjects.program import Program
 
 _POLL = 0.1  # seconds between two looks at whether to stop
 _GRACE = 5.0  # seconds that a program has for what it does at its exit

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+
+import pandas as pd
+
+from roundoff.runs.metric import Metric
 
 from ...tables.summary import ALL_TASKS, REFERENCE, exponent_bits, significand_bits
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import pandas as pd
-
-    from roundoff.runs.metric import Metric
 
 _DECADES = 2  # that positive numbers span at least if their axis is logarithmic
 

@@ -7,17 +7,15 @@ program is made: with random numbers, laid out as they will be, beside the produ
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Node
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...aten import products
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _aten = torch.ops.aten
 _onednn = torch.ops.roundoff.product.default

@@ -34,15 +34,13 @@ random numbers                                          are drawn before the pro
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch.fx import Node
 
 from ...aten.tables import VIEWS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 STRUCTURAL = frozenset(
     [

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from functools import partial
 from numbers import Number as PythonNumber
-from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, final
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from typing import Any, Final, final
 from weakref import ReferenceType
 
 import torch
@@ -16,10 +17,6 @@ import torch
 from ....formats import FormatError
 from ..slots import Slot, Slots, items_of
 from .found import NUMBERS, ByIdentity, ContainerWatch, Findings, identity
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from types import CellType
 
 HOW: Final = "name what the step uses: roundoff.compile(step, simulation, modules=[...], optimizers=[...])"
 
