@@ -1,6 +1,8 @@
 """Compiled programs are kept in folders that are the user's alone; without one, each process compiles for itself."""
 
+import grp
 import os
+import pwd
 import stat
 import tempfile
 from types import SimpleNamespace
@@ -74,12 +76,12 @@ def test_nobody_else_can_replace_a_folder_above(home, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(above / "a/b"))
     folder = above / "a/b/roundoff/loops"
     assert cache_folder("loops") == folder
-    monkeypatch.setattr(caches.pwd, "getpwuid", lambda _: SimpleNamespace(pw_name="ann"))
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: SimpleNamespace(pw_name="ann"))
 
     def is_used(mode, group, *members):
         above.chmod(mode)
         found = SimpleNamespace(gr_name=group, gr_mem=[*members])
-        monkeypatch.setattr(caches.grp, "getgrgid", lambda _: found)
+        monkeypatch.setattr(grp, "getgrgid", lambda _: found)
         return cache_folder("loops") == folder
 
     assert not is_used(0o777, "ann")

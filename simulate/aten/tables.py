@@ -5,14 +5,11 @@ Names are those of operations without their overload. Formulas and handlers of o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import TYPE_CHECKING
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _aten = torch.ops.aten
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from roundoff.notebook import as_html
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
-    from ..policy.rules import Rule
-    from .plan import OperationPlan
+from ..policy.rules import Rule
+from .plan import OperationPlan
 
 _COLUMNS = [
     "operation",

@@ -15,12 +15,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-try:
-    import grp
-    import pwd
-except ImportError:  # a system without such groups
-    pass
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
@@ -127,6 +121,9 @@ def _keeps_its_entries(folder: os.stat_result) -> bool:
 
 def _is_only_ours(group: int) -> bool:
     """Whether a group has the name of this user, and no other member. The system's accounts may share root's group."""
+    import grp  # noqa: PLC0415  only systems with such groups have it
+    import pwd  # noqa: PLC0415  as above
+
     try:
         name, found = pwd.getpwuid(_user()).pw_name, grp.getgrgid(group)
     except KeyError:
