@@ -23,6 +23,7 @@ from roundoff.runs.result import Crash, ProgramResult
 from ...agents import Numerics, Progress, Reporter, Stopped, StopRequest, Stopwatch, open_device
 from ...simulate import OutOfMemory, Simulation, SteppedOptimizers, damaged_weight, lost_numbers
 from ..errors import SweepError
+from ..subjects.flags import is_success
 from ..subjects.program import Program
 from ..subjects.program_keys import ARITHMETIC, ProgramConfig, ProgramKeys
 from ..user_code import described, traceback_of
@@ -69,8 +70,8 @@ def run_program(
     """Runs a program, or continues to, and leaves the run in ``directory`` (see :mod:`roundoff.runs`).
 
     The function runs inside the simulation that the config describes, or is given it as ``arithmetic``. Generators of
-    random numbers are seeded before. Where it returns nothing, the metric is what was last logged under its name. A
-    program that has ended is not run again.
+    random numbers are seeded before. Where it returns nothing, or a program with flags its exit status, the metric is
+    what was last logged under its name. A program that has ended is not run again.
 
     Args:
         config: the program, and what it is given.
@@ -143,7 +144,7 @@ def _outcome(
                 else:
                     with simulation:
                         returned = function(**arguments)
-            if returned is None and recorder.last is not None:
+            if recorder.last is not None and (returned is None or is_success(function, returned)):
                 returned = {metric.name: recorder.last}
             values = _values(config.program, metric, returned)
             lost = _lost_at_the_end(metric, values, recorder, stepped)

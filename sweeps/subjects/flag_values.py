@@ -144,7 +144,7 @@ class GivenFlags:
                 parser._check_value(action, found)
                 is_choice = action.choices is not None and value in action.choices
             except Exception as error:  # noqa: BLE001  a type is any function
-                wrong = error
+                wrong = error if isinstance(error, argparse.ArgumentError) else f"{type(error).__name__}: {error}"
                 continue
             if _equal(found, value) or (is_word and not is_choice):
                 return found

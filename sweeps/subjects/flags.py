@@ -57,6 +57,11 @@ def with_flags(text: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def is_success(function: Callable[..., Any], returned: Any) -> bool:
+    """Whether a program with flags returns the exit status of success, as for ``sys.exit(main())``."""
+    return type(returned) is int and returned == 0 and getattr(function, "reads_flags", False)
+
+
 def _takes_flags(parameter: inspect.Parameter, names: Mapping[str, Any], *, reads_them: bool) -> bool:
     if parameter.default is not parameter.empty:
         return False
@@ -177,6 +182,7 @@ def _adapted(text: str, function: FunctionType, maker: Callable[[], Any] | None 
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):
         setattr(called, name, getattr(function, name))
     call.__name__ = function.__name__
+    called.reads_flags = True  # type: ignore[attr-defined]
     parameters = keys_of_flags(text, _reached(text, maker or call))
     called.__annotations__ = {one.name: one.annotation for one in parameters}
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -344,6 +344,17 @@ def test_each_way_to_read_flags_gives_the_program_the_value_of_the_sweep(tmp_pat
     )(arrives)()
 
 
+def test_zero_that_a_program_with_flags_returns_is_its_exit_status(tmp_path):
+    log = PARSER_OF_TWO.replace("loss=0.0", "loss=0.25")
+    for status, expected in (("0", 0.25), ("0.0", 0.0), ("3", 3.0), ("{'loss': 2}", 2.0)):
+        folder = tmp_path / str(expected)
+        folder.mkdir()
+        code = f"def main(argv=None):\n    end(make().parse_args(argv))\n    return {status}"
+        (folder / "train.py").write_text(f"{log}\n{code}\n")
+        plan = planned(folder)
+        assert run_program(plan.runs[0].config, plan.metric, folder / "run")["return"] == expected
+
+
 def test_flags_that_are_not_read_again_are_refused(tmp_path):
     """A program that keeps its flags runs with those of an earlier run in the same process."""
     kept = "    if not hasattr(main, 'old'): main.old = make().parse_args()\n    end(main.old)"
