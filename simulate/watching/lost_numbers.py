@@ -60,12 +60,15 @@ class SteppedOptimizers:
             self._hook.remove()
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The parameters by names such as ``0 of Adam, of shape (3, 4)``; ``Adam 2`` is the second optimizer."""
+        """The parameters by names such as ``0 of Adam, of shape (3, 4)``; ``Adam 2`` is the second optimizer.
+
+        Frozen parameters, which no step changes, are left out.
+        """
         return {
             f"{i} of {name}{f' {number}' if number > 1 else ''}, of shape {tuple(x.shape)}": x
             for number, (name, groups) in enumerate((*self._ended, *self._groups.values()), 1)
             for i, x in enumerate(x for group in groups for x in group["params"])
-            if not is_lazy(x)
+            if not is_lazy(x) and (x.requires_grad or x.grad is not None)  # a mask may hold infinities
         }
 
 

@@ -21,7 +21,7 @@ from pydantic import AfterValidator, Field
 from ..errors import SweepError
 from ..wording import shown
 
-_OURS = ("format", "policy", "rounding", "accumulate", "granularity", "observe")
+_OURS = ("arithmetic", "format", "policy", "rounding", "accumulate", "granularity", "observe")
 _PASSED_ON = ("seed", "device", "threads")
 _PLAIN = (int, float, str)
 _SAYABLE = (bool, *_PLAIN)  # types of constants that a sweep file can hold

@@ -286,6 +286,7 @@ def test_a_flag_that_would_make_something_else_of_a_value_is_refused(tmp_path):
             ("'--x', type=int", "{x: 1.0}", "x: must be a valid integer"),
             ("'--lambda', type=float", "{}", "--lambda cannot be the name of a key"),
             ("'--device', action='store_true'", "{}", "--device has the name of a key"),
+            ("'--arithmetic', default='fp32'", "{}", "--arithmetic has the name of a key"),
             (["'--x')\n    p.add_mutually_exclusive_group(required=True).add_argument('--y'"], "{}", "--y is required"),
             (
                 EXCLUSIVE,

@@ -129,6 +129,13 @@ def dropped():
     return 1.0
 
 
+def masked():
+    layer = torch.nn.Linear(2, 1)
+    layer.mask = torch.nn.Parameter(torch.full((2,), -math.inf), requires_grad=False)
+    optimizer = trained(0.1, layer)
+    return 1.0
+
+
 def unknown():
     torch.optim.SGD(torch.nn.LazyLinear(1).parameters()).step()
     return 1.0
@@ -199,6 +206,7 @@ def test_a_finite_metric_is_a_crash_where_another_result_or_the_weights_are_not_
         "left_by_the_first_of_two": "of shape (1, 2) are not finite at the end",
         "dropped": "",
         "unknown": "",
+        "masked": "",
     }
     each(
         ("function", "number_format", "reason"),
