@@ -37,11 +37,11 @@ class MasterWeights:
         self.low = low
         self.weights = low.detach().to(dtype=format.carrier, copy=True)
         self._format = format
-        self._unrounded = Simulation("fp32")
+        self._unrounded = Simulation("fp32", warn_unused=False)
 
     def watch(self, watcher: Watcher) -> None:
         """Has a watcher told of what is computed in full precision, which simulations around do not see."""
-        self._unrounded = Simulation("fp32", watchers=[watcher])
+        self._unrounded = Simulation("fp32", warn_unused=False, watchers=[watcher])
 
     @contextmanager
     def updating(self) -> Iterator[None]:

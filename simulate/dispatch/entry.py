@@ -61,7 +61,7 @@ def simulate(
     A program's own float16 and bfloat16 tensors hold numbers of the format, too: an operation computes with them in
     float32, and its results are rounded there, once.
     Simulations nest: the innermost wins. ``simulate("fp32")`` runs the program as it is, bit for bit, whatever its
-    dtypes.
+    dtypes; for a program in float64 a :class:`SimulationWarning` says so.
 
     Args:
         format: a format or its name, or a policy. Formats with more than 10 significand bits need a float64 program.
@@ -118,7 +118,7 @@ def simulate(
         )
         warnings.warn(text, SimulationWarning, stacklevel=2)
     policy = replace(Policy.of(format), **given)
-    if policy.names_fp32_alone:
+    if policy.rules and policy.rounds_nothing:
         text = "the policy rounds nothing, since it names fp32 alone; PyTorch's mixed precision is in bf16 or fp16"
         warnings.warn(text, SimulationWarning, stacklevel=2)
     return Simulation(

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, final, overload
 from torch.compiler import is_compiling
 
 from ..presence.decorating import decorated
-from .simulation import Simulation
+from .simulation import Simulation, unrounded
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
@@ -29,9 +29,7 @@ class ExactBlock:
         if is_compiling():  # torch.compile compiles outside of simulations alone
             return
         if self._simulation is None:
-            self._simulation = Simulation("fp32")
-            # A generator that is suspended in the block leaves its caller's arithmetic alone, as it is meant to.
-            self._simulation.presence.told_of_generators = True
+            self._simulation = unrounded()
         self._simulation.__enter__()
 
     def __exit__(

@@ -33,6 +33,7 @@ from ..presence.process import ProcessState
 from ..presence.torch_compile import is_compiling_operator, unseen
 from ..watching.last_read import LastRead
 from .complaints import PolicyWarning, complaints, unreached_products, unused
+from .float64_notice import Float64Notice
 from .named_blocks import NamedBlocks
 from .narrow_tensors import NARROW, takes_narrow
 from .optimizer_steps import names_steps, round_stored
@@ -122,6 +123,7 @@ class Simulation(Witness):
         primitive = policy.granularity == Granularity.PRIMITIVE
         self._warns_unused = warn_unused and bool(policy.rules or policy.accumulate or spares or named or primitive)
         self.presence = Presence(self)
+        self._notice = Float64Notice(self) if warn_unused and policy.rounds_nothing else None
 
     def _follow(self, policy: Policy) -> None:
         """Makes what a policy needs."""
@@ -145,7 +147,7 @@ class Simulation(Witness):
         self._plans, self.whole = self._runner.plans, self._runner.whole
         self.watchers = self._runner.watchers
         named = policy.exact_in or policy.only_in
-        self._named = NamedBlocks(self, _unrounded, at_work) if named else None
+        self._named = NamedBlocks(self, unrounded, at_work) if named else None
 
     def change(self, policy: Policy | Format | str) -> None:
         """Takes another policy, with the same format of results, for when it is entered next.
@@ -230,9 +232,13 @@ class Simulation(Witness):
             _repeated_views.enter(stochastic=self._rounds_stochastically)
         self.presence.enter(frame, push=needed)
         self._draws.enter()
+        if self._notice:
+            self._notice.enter()
 
     def leave_block(self, frame: FrameType) -> None:
         """Ends what :meth:`enter_block` began."""
+        if self._notice:
+            self._notice.leave()
         if self.presence.leave(frame):
             _process.leave()
             if self.policy.finfo == Finfo.FORMAT:
@@ -424,9 +430,9 @@ def _remade(made_with: dict[str, Any], step: int) -> Simulation:
     return simulation
 
 
-def _unrounded() -> Simulation:
-    """What a simulation pauses in; it leaves no word about generators that are suspended there."""
-    made = Simulation("fp32")
+def unrounded() -> Simulation:
+    """Makes a simulation in which others pause, and which warns of nothing: generators are suspended there."""
+    made = Simulation("fp32", warn_unused=False)
     made.presence.told_of_generators = True
     return made
 

@@ -378,10 +378,10 @@ class Policy:
         return any(isinstance(fmt, Format) and not fmt.native for fmt in named)
 
     @property
-    def names_fp32_alone(self) -> bool:
-        """Whether it has rules, and nothing that they or the policy name is rounded: every format is fp32."""
+    def rounds_nothing(self) -> bool:
+        """Whether nothing that it or its rules name is rounded: every format is fp32."""
         formats = [*self.formats(), *self.settings("operands")]
-        return bool(self.rules) and not self.settings("accumulate") and all(fmt == FP32 for fmt in formats)
+        return not self.settings("accumulate") and all(fmt == FP32 for fmt in formats)
 
     def settings(self, name: str) -> list[Any]:
         """What one setting is for all operations together, and in every rule that has it."""

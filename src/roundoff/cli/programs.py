@@ -269,7 +269,7 @@ def _policy(format_name: str | None, text: str | None, given: dict[str, Any]) ->
     if isinstance(described, str):
         described = {"preset": described}
     chosen = replace(Policy.parse(described, format_name), **given)
-    if chosen.names_fp32_alone:
+    if chosen.rules and chosen.rounds_nothing:
         raise typer.BadParameter(
             "the policy rounds nothing in fp32; name another: PyTorch's mixed precision is --format bf16 or fp16",
             param_hint="--format",

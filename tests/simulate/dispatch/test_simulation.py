@@ -97,6 +97,7 @@ def test_the_checker_can_fail():
         torch.rand(100, generator=torch.Generator().manual_seed(0)).mul(0.1)
 
 
+@pytest.mark.filterwarnings("ignore:simulate.'fp32'. runs a program as it is:roundoff.SimulationWarning")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_fp32_changes_no_bit(optimizer, dtype):

@@ -7,7 +7,8 @@ import torch
 from each import each
 from torch import nn
 
-from roundoff import Policy, PolicyWarning, Rule, simulate
+import roundoff
+from roundoff import Policy, PolicyWarning, Rule, SimulationWarning, simulate
 
 RECIPES = {
     "mixed precision": Policy.mixed_precision("e5m2"),
@@ -94,3 +95,33 @@ def test_steps_that_primitive_granularity_does_not_reach(name):
         with simulate("e5m10", granularity="primitive"):  # what is taken apart, or has accumulators
             torch.rand(8, 8).softmax(0) @ POSITIVE + torch.rand(8).sum()
             torch.rand(8).logsumexp(0) * torch.rand(8).prod()
+
+
+def of_one_module(dtype):
+    return nn.Linear(3, 3).to(dtype)(torch.randn(2, 3, dtype=dtype))
+
+
+def test_float64_programs_that_fp32_leaves_as_they_are():
+    expected = r"fp32.\) runs a program as it is, and this one computes in float64"
+    for policy in ("fp32", "e8m23", Policy("fp32", rounding="up")):
+        with pytest.warns(SimulationWarning, match=expected), simulate(policy) as simulation:
+            of_one_module(torch.float64)
+        with simulation:
+            of_one_module(torch.float64)  # said once
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.warns(SimulationWarning, match=expected), simulate("fp32"):
+            torch.randn(3) * 2
+    finally:
+        torch.set_default_dtype(torch.float32)
+    hooks = dict(torch.nn.modules.module._global_forward_pre_hooks)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with simulate("fp32"):
+            of_one_module(torch.float32)
+            of_one_module(torch.float64)  # a part of a float32 program
+        with simulate("e5m10"), roundoff.exact():
+            of_one_module(torch.float64)
+        with simulate("fp32"), simulate("e5m10"):
+            of_one_module(torch.float64)
+    assert torch.nn.modules.module._global_forward_pre_hooks == hooks
