@@ -329,8 +329,7 @@ def test_a_gradient_scaler_recovers(fmt):
 
 
 @pytest.mark.filterwarnings("ignore:the integer .* is left unrounded")
-@pytest.mark.parametrize("rounding", ["nearest-even", "up", "stochastic"])
-@pytest.mark.parametrize("fmt", ["e8m7", "e5m3", "e4m3"])
+@each(("fmt", "rounding"), itertools.product(("e8m7", "e5m3", "e4m3"), ("nearest-even", "up", "stochastic")))
 def test_random_numbers_stay_in_their_range(fmt, rounding):
     torch.manual_seed(0)
     with simulate(fmt, rounding=rounding):

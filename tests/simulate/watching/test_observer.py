@@ -1,11 +1,13 @@
 """The observer counts what rounding did, says where, and names the first non-finite result."""
 
 import math
+from itertools import product
 
 import pandas as pd
 import pytest
 import torch
 from devices import Waited, stand_ins
+from each import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -79,9 +81,7 @@ LEAVING = {
 
 
 @pytest.mark.filterwarnings("ignore::roundoff.PolicyWarning")
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("autocast", [False, True])
-@pytest.mark.parametrize("name", LEAVING)
+@each(("name", "autocast", "dtype"), product(LEAVING, (False, True), (torch.float16, torch.bfloat16)))
 def test_programs_in_half_precision_are_observed_and_keep_their_bits(name, dtype, autocast):
     """``model.half()`` with AdamW; and autocast with a GradScaler and clipped gradients, as trainers have it."""
 
@@ -109,7 +109,7 @@ def test_programs_in_half_precision_are_observed_and_keep_their_bits(name, dtype
     assert table.loc[("gelu", "forward"), "results"] == 2 * 5 * 8
 
 
-@pytest.mark.parametrize(("dtype", "scale"), [(torch.float16, 2.0**-14), (torch.bfloat16, 2.0**-126)], ids=str)
+@each(("dtype", "scale"), [(torch.float16, 2.0**-14), (torch.bfloat16, 2.0**-126)])
 def test_results_left_in_a_dtype_of_the_programs_own_are_counted_as_its_numbers(dtype, scale):
     x = (torch.tensor([0.5, 1.0, 0.25, 3.0, 0.0]) * scale).to(dtype)  # two subnormal, two normal, and a zero
     with simulate("fp32", observe=True) as simulation:
@@ -123,7 +123,7 @@ def test_results_left_in_a_dtype_of_the_programs_own_are_counted_as_its_numbers(
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
-@pytest.mark.parametrize("dtype", [torch.complex32, torch.float8_e5m2], ids=str)
+@each("dtype", [torch.complex32, torch.float8_e5m2])
 def test_other_narrow_dtypes_that_the_policy_leaves_alone_are_observed(dtype):
     with simulate("fp32", observe=True) as simulation:
         y = torch.tensor([3.0, 0.5]).to(dtype).clone()
@@ -131,7 +131,7 @@ def test_other_narrow_dtypes_that_the_policy_leaves_alone_are_observed(dtype):
     assert simulation.report().table["largest"].tolist() == [3.0] * 3
 
 
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e8m0fnu, torch.float4_e2m1fn_x2], ids=str)
+@each("dtype", [torch.float8_e4m3fn, torch.float8_e8m0fnu, torch.float4_e2m1fn_x2])
 def test_what_is_written_over_in_narrow_dtypes_is_looked_at(dtype):
     with simulate("fp32", observe=True) as simulation:
         target = torch.zeros(3, dtype=torch.uint8).view(dtype)
@@ -140,7 +140,7 @@ def test_what_is_written_over_in_narrow_dtypes_is_looked_at(dtype):
     assert simulation.report().birth.operation == "div"
 
 
-@pytest.mark.parametrize("born", [None, "infinity", "NaN"])
+@each("born", [None, "infinity", "NaN"])
 def test_counts_on_a_device_are_the_cpus_and_nothing_waits_for_them(born, monkeypatch):
     x = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
     x[0, 0] = 0
@@ -368,8 +368,7 @@ GIVEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("name", GIVEN)
+@each(("name", "device"), product(GIVEN, ("cpu", "cuda")))
 def test_what_a_program_puts_in_is_no_birth_and_hides_none(name, device, monkeypatch):
     with stand_ins(monkeypatch):
         with simulate("e5m10", observe=True) as simulation:
@@ -387,8 +386,10 @@ def test_what_a_program_puts_in_is_no_birth_and_hides_none(name, device, monkeyp
 
 
 @pytest.mark.filterwarnings("ignore::roundoff.PolicyWarning")
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize(("gradient", "birth"), [(1.0, None), (math.inf, None), (1e30, "overflow")])
+@each(
+    ("device", "gradient", "birth"),
+    [(device, *case) for device in ("cpu", "cuda") for case in ((1.0, None), (math.inf, None), (1e30, "overflow"))],
+)
 def test_the_step_of_an_optimizer_bears_what_its_rounding_makes(gradient, birth, device, monkeypatch):
     with stand_ins(monkeypatch):
         parameter = torch.nn.Parameter(torch.ones(2).to(device))
@@ -400,7 +401,7 @@ def test_the_step_of_an_optimizer_bears_what_its_rounding_makes(gradient, birth,
     assert bool(report.given) == math.isinf(gradient)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@each("device", ["cpu", "cuda"])
 def test_a_finite_number_that_a_format_has_as_nan_alone_is_an_overflow(device, monkeypatch):
     with stand_ins(monkeypatch):
         x = torch.tensor([1.0, 400.0]).to(device)
