@@ -293,7 +293,7 @@ def test_derivatives_see_operands_of_the_format():
 
 @each("far", [10.0, 100.0, 10_000.0])
 def test_derivatives_of_logarithms_of_sums_see_the_operand_of_the_format(far):
-    """They take the exponential of its difference from the result, which grows with what rounding would change."""
+    """Autograd takes the exponential of the difference from the result, in which rounding the operand counts."""
     weights = torch.randn(4, 8, generator=torch.Generator().manual_seed(0)) + far
     for function in (
         lambda w: w.logsumexp(1),
