@@ -55,8 +55,22 @@ def planned(folder, keys="", program="train.py:main"):
     return plan_text(f"program: {program}\nmetric: {{name: loss, goal: minimize}}\n{keys}", str(folder / "sweep.yaml"))
 
 
-@pytest.mark.parametrize("how", AFTER)
-def test_flags_are_keys(how, tmp_path):
+@pytest.fixture
+def fresh(tmp_path):
+    """Makes another folder each time, since a process imports a file once."""
+    number = itertools.count()
+
+    def made():
+        folder = tmp_path / f"folder{next(number)}"
+        folder.mkdir()
+        return folder
+
+    return made
+
+
+@each("how", AFTER)
+def test_flags_are_keys(how, fresh):
+    tmp_path = fresh()
     written(tmp_path, how)
     keys = (
         "base: {lr: 0.25, optimizer: adam, sizes: [1, 2], tag: [a, -b], nesterov: true, bias: false, amp: false,"
@@ -68,8 +82,9 @@ def test_flags_are_keys(how, tmp_path):
     assert result["return"] == 2.0  # 1/3 in e5m2 is 0.3125, a quarter of it is no multiple of 1/2 beside 2
 
 
-@pytest.mark.parametrize("how", AFTER)
-def test_what_is_not_given_is_the_parsers_default(how, tmp_path):
+@each("how", AFTER)
+def test_what_is_not_given_is_the_parsers_default(how, fresh):
+    tmp_path = fresh()
     written(tmp_path, how)
     plan = planned(tmp_path, "base: {tag: [a, -b], scale: 3, sizes: [1, 2], data: there}")
     before = list(sys.argv)
@@ -83,7 +98,7 @@ def test_what_is_not_given_is_the_parsers_default(how, tmp_path):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each(
     ("keys", "message"),
     [
         ("base: {learning: 1}", "learning"),
@@ -94,13 +109,14 @@ def test_what_is_not_given_is_the_parsers_default(how, tmp_path):
         ("base: {sizes: 3}", "sizes"),
     ],
 )
-def test_wrong_values_are_told_by_the_plan(keys, message, tmp_path):
+def test_wrong_values_are_told_by_the_plan(keys, message, fresh):
+    tmp_path = fresh()
     written(tmp_path, "takes them")
     with pytest.raises(SweepFileError, match=message):
         planned(tmp_path, keys)
 
 
-@pytest.mark.parametrize(
+@each(
     ("code", "message"),
     [
         ("def main(args): pass", "no parser is found beside it.*def parser"),
@@ -129,7 +145,8 @@ def test_wrong_values_are_told_by_the_plan(keys, message, tmp_path):
         ),
     ],
 )
-def test_what_cannot_be_keys_is_told_by_the_plan(code, message, tmp_path):
+def test_what_cannot_be_keys_is_told_by_the_plan(code, message, fresh):
+    tmp_path = fresh()
     (tmp_path / "train.py").write_text(f"import argparse\n{code}\n")
     with pytest.raises(SweepError, match=message):
         planned(tmp_path)

@@ -169,10 +169,10 @@ def plan(folder, function, text="base: {format: e5m10}"):
 
 def run(folder, function, text="base: {format: e5m10}"):
     made = plan(folder, function, text)
-    return run_program(made.runs[0].config, made.metric, folder / "run")
+    return run_program(made.runs[0].config, made.metric, folder / function)
 
 
-@pytest.mark.parametrize(
+@each(
     ("function", "found", "then"),
     [
         ("read", "inf was read in", "then FloatingPointError: Loss is nan, stopping training"),
@@ -249,14 +249,14 @@ def test_a_sweep_ends_with_its_first_run_if_the_program_gives_no_metric(folder, 
     assert (summary.done, summary.failed) == (1, 2)
 
 
-@pytest.mark.parametrize("function", ["recovered", "broken", "memory"])
+@each("function", ["recovered", "broken", "memory"])
 def test_other_reasons_are_failures(folder, function):
     with pytest.raises(ProgramError):
         run(folder, function)
-    assert not (folder / "run" / "result.json").exists()
+    assert not (folder / function / "result.json").exists()
 
 
-@pytest.mark.parametrize(("function", "found"), [("diverged", "there was NaN in weight"), ("updated", "of Adam")])
+@each(("function", "found"), [("diverged", "there was NaN in weight"), ("updated", "of Adam")])
 def test_in_fp32_where_no_simulation_listens_variables_and_weights_tell(folder, function, found):
     assert found in run(folder, function, "base: {format: fp32}")["crash"]["reason"]
 

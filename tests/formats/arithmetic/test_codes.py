@@ -3,6 +3,7 @@
 import pytest
 import torch
 from comparing import same_bits
+from each import each
 from families_exact import random_patterns, special
 
 from roundoff.formats import Format, FormatError, RandomBits, Rounding, pack, round, unpack
@@ -14,7 +15,7 @@ ELEMENTWISE = ["e4m3fn", "e4m3fnuz_nosub", "binary8p4ue", "e8m0fnu", "posit8", "
                "q3.4_wrap", "lns8_3", "nf4_unscaled", "e5m10"]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ELEMENTWISE)
+@each("name", ELEMENTWISE)
 def test_codes_of_another_width_are_refused(name):
     """An integer type of the format's width holds all codes, also if it is signed; two's complement has a sign."""
     fmt = Format.parse(name)
@@ -40,7 +41,7 @@ def test_codes_of_another_width_are_refused(name):
             fmt.decode(other)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "own"),
     [("fp16", torch.float16), ("bf16", torch.bfloat16), ("fp32", torch.float32), ("fp64", torch.float64)],
 )
@@ -56,7 +57,7 @@ def test_codes_are_the_bits_of_torchs_own_types(name, own):
     assert torch.equal(fmt.encode(x).long(), wanted)
 
 
-@pytest.mark.parametrize(
+@each(
     "name", ["fp16", "bf16", "e8m4", "e8m0", "e8m3_nosub", "binary16p9", "fp8_e4m3", "e1m6_finite", "e3m12b-100",
              "e6m9_ftz", "binary8p4ue"],
 )  # fmt: skip
@@ -78,7 +79,7 @@ def test_negative_posits_held_as_bytes():
     assert Format.parse("q3.4").decode(torch.tensor([-1])).item() == -0.0625
 
 
-@pytest.mark.parametrize("name", ["int4", "uint4", "int8_g4", "int3_asym", "mxfp4", "mxint8", "bfp5_4", "nvfp4", "nf4"])
+@each("name", ["int4", "uint4", "int8_g4", "int3_asym", "mxfp4", "mxint8", "bfp5_4", "nvfp4", "nf4"])
 def test_formats_with_scales_take_packed_codes(name):
     fmt, x = Format.parse(name), torch.randn(3, 24, generator=torch.Generator().manual_seed(0))
     stored = fmt.encode(x)
@@ -117,7 +118,7 @@ def test_encode_takes_a_seed_as_round_does():
     assert torch.equal(int8.quantize(x, "stochastic", seed=3).codes, int8.encode(x, "stochastic", seed=3).codes)
 
 
-@pytest.mark.parametrize("codes", [torch.tensor([1.0]), torch.tensor([1j]), torch.tensor([True]),
+@each("codes", [torch.tensor([1.0]), torch.tensor([1j]), torch.tensor([True]),
                                    torch.tensor([0], dtype=torch.uint8).view(torch.float8_e4m3fn)])  # fmt: skip
 def test_what_is_no_integer_is_refused(codes):
     for name in ELEMENTWISE:
@@ -133,7 +134,7 @@ def test_what_is_no_integer_is_refused(codes):
         Format.parse("nvfp4").decode(TwoLevelBlocks(codes, scale, scale))
 
 
-@pytest.mark.parametrize("name", ["e4m3fnuz_nosub", "e5m2fnuz_nosub", "binary8p4_nosub", "e4m3fnuz_ftz"])
+@each("name", ["e4m3fnuz_nosub", "e5m2fnuz_nosub", "binary8p4_nosub", "e4m3fnuz_ftz"])
 def test_without_subnormals_there_is_still_one_zero(name):
     fmt = Format.parse(name)
     numbers = fmt.decode(torch.arange(256))
@@ -142,7 +143,7 @@ def test_without_subnormals_there_is_still_one_zero(name):
     assert same_bits(fmt.decode(fmt.encode(kept)), kept)
 
 
-@pytest.mark.parametrize("name", ["e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu"])
+@each("name", ["e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu"])
 def test_torch_types_of_bytes(name):
     fmt, codes = Format.parse(name), torch.arange(256, dtype=torch.uint8).view(2, 128)
     dtype = getattr(torch, f"float8_{name}")
@@ -197,8 +198,8 @@ def test_refusals():
         unpack(codes)
 
 
-@pytest.mark.parametrize("name", ["posit32", "lns12_1", "q20.20", "q20.20_wrap"])
-@pytest.mark.parametrize("mode", ["nearest-even", "up"])
+@each("name", ["posit32", "lns12_1", "q20.20", "q20.20_wrap"])
+@each("mode", ["nearest-even", "up"])
 def test_numbers_of_a_dtype_that_does_not_hold_the_format_are_encoded(name, mode):
     fmt = Format.parse(name)
     assert not fmt.fits_in(torch.float32)
