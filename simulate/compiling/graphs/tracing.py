@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import warnings
 from contextlib import contextmanager, nullcontext
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, NamedTuple, final
@@ -290,8 +291,10 @@ def compile_graph(traced: TracedStep) -> Callable[[list[torch.Tensor]], Any]:
     """The program of a graph; inductor keeps it on disk."""
 
     def compile_program() -> Callable[[list[torch.Tensor]], Any]:
-        from torch._inductor import config  # noqa: PLC0415  it takes seconds to import
-        from torch._inductor.compile_fx import compile_fx_inner  # noqa: PLC0415  it takes seconds to import
+        with warnings.catch_warnings():  # where warnings are errors, PyTorch's own would end its import
+            warnings.simplefilter("ignore", DeprecationWarning)
+            from torch._inductor import config  # noqa: PLC0415  it takes seconds to import
+            from torch._inductor.compile_fx import compile_fx_inner  # noqa: PLC0415  it takes seconds to import
 
         settings = {
             "pattern_matcher": False,  # it replaces operations by others that are not the same in the last bit
