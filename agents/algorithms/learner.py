@@ -14,9 +14,10 @@ from ..experience.replay import batch_of
 from ..optimizers.decisions import add_product
 from ..optimizers.step_norms import StepNorms
 from .actions import Acting
+from .exact_errors import exact_error, exact_target
 from .part import Metrics, Part
 from .state import NOISE, PLACES
-from .stochastic_targets import exact_error, exact_target, stochastic_target
+from .stochastic_targets import stochastic_target
 
 
 class Learner(Acting, ABC):

@@ -1,12 +1,13 @@
-"""Targets and errors of values, computed exactly and rounded once (stochastic targets, exact errors)."""
+"""Target values, computed exactly and rounded once, stochastically (stochastic targets)."""
 
 from __future__ import annotations
 
 import torch
 
 from ...formats import apart
-from ..stochastic import exactly, rounded_once, rounded_stochastically
+from ..stochastic import exactly, rounded_stochastically
 from .categorical import projected
+from .exact_errors import difference, mean_of_copies, unrounded_target
 
 
 @torch.no_grad()
@@ -45,51 +46,11 @@ def stochastic_target(
     Returns:
         A new tensor like ``rewards``. NaN in r or V gives NaN, as does an infinite V where d is 0.
     """
-    exact = _target(rewards, discounts, following, discount, temperature, log_prob, reward_scale)
+    exact = unrounded_target(rewards, discounts, following, discount, temperature, log_prob, reward_scale)
     if copies > 1:
-        exact = _mean(exact, copies)
+        exact = mean_of_copies(exact, copies)
     target = rounded_stochastically(exact, rewards.dtype, "addcmul")
     return target if copies == 1 else target.repeat(copies, *[1] * (target.ndim - 1))
-
-
-@torch.no_grad()
-def exact_target(
-    rewards: torch.Tensor,
-    discounts: torch.Tensor,
-    following: torch.Tensor,
-    discount: float | torch.Tensor,
-    temperature: torch.Tensor | None = None,
-    log_prob: torch.Tensor | None = None,
-    reward_scale: float = 1.0,
-    copies: int = 1,
-) -> torch.Tensor:
-    """Computes the target of :func:`stochastic_target` without rounding it; float64.
-
-    It is the first half of the operation that :func:`exact_error` completes. The arguments are those of
-    :func:`stochastic_target`.
-    """
-    exact = _target(rewards, discounts, following, discount, temperature, log_prob, reward_scale)
-    return exact if copies == 1 else _mean(exact, copies).repeat(copies, *[1] * (exact.ndim - 1))
-
-
-@torch.no_grad()
-def exact_error(values: torch.Tensor, target: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Computes values - target from unrounded operands and rounds the result once, to the nearest.
-
-    The difference of two results that were rounded apart has a dead zone: errors below half an ulp of the values
-    become 0, and larger ones become multiples of that ulp. As one operation, the error has m significand bits of its
-    own. In exact arithmetic it is the usual error.
-
-    Args:
-        values: Outputs of critics, unrounded, any shape; float64.
-        target: Target values, unrounded, broadcast against ``values``; float64.
-        dtype: Type of the result.
-
-    Returns:
-        A tensor of ``dtype`` without a graph. NaN and opposite infinities give NaN; an error below half of the
-        smallest value of the format becomes 0.
-    """
-    return rounded_once(_minus(values, target), dtype, "sub")
 
 
 @apart
@@ -140,7 +101,7 @@ def stochastic_returns(
     for t in reversed(range(len(rewards))):
         if t + 1 < len(rewards):
             _add_product_(sums[t], weights[t], advantages[t + 1])
-        advantages[t] = rounded_stochastically(_minus(sums[t], values[t]), dtype, "addcmul")
+        advantages[t] = rounded_stochastically(difference(sums[t], values[t]), dtype, "addcmul")
     return advantages, rounded_stochastically(sums, dtype, "add")
 
 
@@ -164,28 +125,6 @@ def stochastic_projection(
 
 
 @apart
-def _target(
-    rewards: torch.Tensor,
-    discounts: torch.Tensor,
-    following: torch.Tensor,
-    discount: float | torch.Tensor,
-    temperature: torch.Tensor | None,
-    log_prob: torch.Tensor | None,
-    reward_scale: float,
-) -> torch.Tensor:
-    value = following.double()
-    if temperature is not None and log_prob is not None:
-        value = value - reward_scale * temperature.double() * log_prob.double()
-    exact: torch.Tensor = rewards.double() + discounts.double() * exactly(discount, rewards.dtype) * value
-    return exact
-
-
-@apart
-def _mean(exact: torch.Tensor, copies: int) -> torch.Tensor:
-    return exact.view(copies, -1, *exact.shape[1:]).mean(0)
-
-
-@apart
 def _sums(
     rewards: torch.Tensor,
     discounts: torch.Tensor,
@@ -202,11 +141,6 @@ def _sums(
 @apart
 def _add_product_(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
     total.add_(a * b.double())
-
-
-@apart
-def _minus(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return x - y.double()
 
 
 @apart

@@ -10,6 +10,7 @@ from .baselines import BASELINES
 from .fixes import (
     COMPENSATED_AVERAGES,
     COMPENSATED_STEPS,
+    EXACT_ERRORS,
     ROOTS_OF_MOMENTS,
     STOCHASTIC_MOMENTS,
     STOCHASTIC_TARGETS,
@@ -182,7 +183,8 @@ def _values(config: OptimizerKeys, places: _Places) -> Iterator[Recursion]:
     place = places.at("addcmul", "targets")
     steps = getattr(config, "n_steps", 1)
     discount = config.discount**steps
-    if place is None or discount == 1:
+    targets_are_exact = EXACT_ERRORS in config.fixes and isinstance(config, OffPolicyKeys)
+    if place is None or discount == 1 or targets_are_exact:
         return
     fmt, stochastic = place
     stochastic = stochastic or STOCHASTIC_TARGETS in config.fixes

@@ -31,9 +31,9 @@ from ..presence.finfo import FinfoAnswers, FormatInfo
 from ..presence.generators import Generators
 from ..presence.process import ProcessState
 from ..presence.torch_compile import is_compiling_operator, unseen
+from ..watching.float64_notice import Float64Notice
 from ..watching.last_read import LastRead
 from .complaints import PolicyWarning, complaints, unreached_products, unused
-from .float64_notice import Float64Notice
 from .named_blocks import NamedBlocks
 from .narrow_tensors import NARROW, takes_narrow
 from .optimizer_steps import names_steps, round_stored

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from roundoff.agents.algorithms.exact_errors import exact_error, exact_target
     from roundoff.agents.algorithms.stochastic_targets import (
         stochastic_projection,
         stochastic_returns,
@@ -50,6 +51,8 @@ _MODULES = {
     "StoredEMA": "optimizers.kahan_momentum",
     "StoredLayers": "models.stored_layers",
     "coerce_": "coercion",
+    "exact_error": "algorithms.exact_errors",
+    "exact_target": "algorithms.exact_errors",
     "kahan_add_": "optimizers.kahan_gradients",
     "noise_log_prob": "models.noise_log_prob",
     "norm_over": "optimizers.scaled_norms",
@@ -82,6 +85,8 @@ __all__ = [
     "StoredEMA",
     "StoredLayers",
     "coerce_",
+    "exact_error",
+    "exact_target",
     "kahan_add_",
     "noise_log_prob",
     "norm_over",

@@ -16,9 +16,9 @@ from roundoff.agents import TrainConfig
 from roundoff.agents.algorithms.a2c.agent import A2C
 from roundoff.agents.algorithms.d4pg.agent import D4PG
 from roundoff.agents.algorithms.dqn.agent import DQN
+from roundoff.agents.algorithms.exact_errors import exact_error, exact_target
 from roundoff.agents.algorithms.ppo.agent import PPO
 from roundoff.agents.algorithms.sac.agent import SAC
-from roundoff.agents.algorithms.stochastic_targets import exact_error, exact_target
 from roundoff.agents.algorithms.td3.agent import TD3
 from roundoff.formats import Format
 

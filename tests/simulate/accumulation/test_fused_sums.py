@@ -37,7 +37,7 @@ def exponent(x, emin):
 
 
 def by_integers(how, a, b, addend, emin):
-    """The same sum by the definition, in Python's integers."""
+    """Computes the sum by the definition, in Python's integers."""
     total = 0.0
     accumulator = Fraction(addend)
     for start in range(0, len(a), how.block):
