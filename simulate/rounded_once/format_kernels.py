@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ...formats import QtorchFormat, Rounding
+from ...formats import QtorchFormat, Rounding, round
 from ...formats.families.floats import FP32
 from ..aten.tables import plain_name
 from ..native.stand_ins import StandsFor, standing_for
@@ -89,8 +89,8 @@ def _below_end(adapted: Adapted) -> Kernel:
         high = kwargs.get("to", numbers[1] if len(numbers) > 1 else 1.0)
         x = torch.view_as_real(drawn) if drawn.is_complex() else drawn
         wide = x.to(torch.float32) if x.itemsize == 2 else x  # float16 and bfloat16
-        inside = fmt.rounded(wide, Rounding.DOWN)
-        leaves = (fmt.rounded(wide, Rounding.UP) >= high) & (inside >= low) & (inside < high)
+        inside = round(wide, fmt, rounding=Rounding.DOWN)
+        leaves = (round(wide, fmt, rounding=Rounding.UP) >= high) & (inside >= low) & (inside < high)
         x.copy_(torch.where(leaves, inside, wide))
         return drawn
 
