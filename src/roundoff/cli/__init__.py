@@ -59,13 +59,13 @@ def _whole_sentence(command: Callable[..., None]) -> str:
     return (getdoc(command) or "").partition("\n\n")[0].replace("\n", " ")
 
 
-# As --help lists them.
+app.command(context_settings=AS_PYTHON, short_help=_whole_sentence(run))(run)
+# In the order in which --help lists them: simulate a program, sweep, read results, agents, tools.
 for _command in (
-    sweep, status, collect, reproduce, train, quantize, export, blame, presets, schema, formats, verify, doctor, plot,
-    compare, against, report, cost, pareto, allocate,
+    blame, formats, verify, sweep, status, report, plot, against, compare, collect, cost, pareto, allocate, presets,
+    reproduce, train, quantize, export, doctor, schema,
 ):  # fmt: skip
     app.command(short_help=_whole_sentence(_command))(_command)
-app.command(context_settings=AS_PYTHON, short_help=_whole_sentence(run))(run)
 
 
 def main() -> None:

@@ -124,7 +124,7 @@ def allocate(
     population: Population = 8,
     allow_import: AllowImport = None,
 ) -> None:
-    """Find the cheapest arithmetic that is equivalent to fp32: formats for roles, modules, operations, kinds of memory.
+    """Find the cheapest formats for roles, modules, operations or memory that are equivalent to fp32.
 
     The same as a sweep of the file with `search: {for: cheapest, ...}` and seeds alone in its grid.
     """

@@ -42,7 +42,7 @@ def doctor(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Look at this installation: versions, extras, devices, kernels, caches; exit with 1 if something is broken."""
+    """Check this installation: versions, extras, devices, kernels, caches. Exit status 1: something is broken."""
     found = _examine(bits=bits)
     if as_json:
         say_json(found)

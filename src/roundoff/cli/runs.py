@@ -118,7 +118,7 @@ def blame(
     population: Population = 8,
     allow_import: AllowImport = None,
 ) -> None:
-    """Find the fewest operations that must stay in high precision, by short runs; with `--seeds`, the loss by each.
+    """Find the operations that must stay in high precision; with `--seeds`, measure the loss by each.
 
     A run is an agent's, or one of a program: program=train.py:train --measure 'accuracy>=0.9'.
     """

@@ -212,7 +212,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Look again every few seconds, until all runs ended.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print what has become of each run; exit with 0 if all have ended, 1 if some failed, 3 if some are yet to do."""
+    """Show the state of every run. Exit status: 0 all have ended, 1 some failed, 3 some are unfinished."""
     from roundoff.sweeps import exit_status, read_status, status_lines, status_values, watch_status
 
     if watch and as_json:
