@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from roundoff.analysis import read_experiment
-from roundoff.analysis.runs.horizons import learned_horizons
+from roundoff.analysis.reports.writing import learned_horizons
 from roundoff.formats import FloatFormat, Format
 from roundoff.formats.tools.recursions import reach
 

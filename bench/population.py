@@ -11,9 +11,9 @@ from bench.update import ACTION, OBSERVATION, transitions
 from roundoff.agents.algorithms.sac.agent import SAC
 from roundoff.agents.config.train_config import TrainConfig
 from roundoff.agents.experience.replay import Replay
-from roundoff.agents.programs.allocator import keep_freed_memory
 from roundoff.agents.programs.compiled import CompiledUpdates
 from roundoff.agents.programs.population import Population
+from roundoff.agents.training.together import keep_freed_memory
 from roundoff.formats import round
 
 if TYPE_CHECKING:

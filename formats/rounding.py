@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch._C import _len_torch_dispatch_stack
+
+from roundoff.extras import require
 
 from .arithmetic.float_tensors import round_nearest
 from .as_data import row_parameters
@@ -16,10 +20,11 @@ from .base.layouts import is_dense
 from .base.memory import apart, is_traced, is_virtual, settled
 from .base.modes import Overflow, RandomBits, Rounding, check_choices, seeded
 from .base.operator import as_operator
+from .families.floats import FloatFormat
 from .gradients import round_with_gradient
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from .gradients import Gradient
 
@@ -27,6 +32,8 @@ __all__ = ["Backend", "is_dense", "round"]
 
 Backend = Literal["native", "qtorch"]
 _HALVES = (torch.float16, torch.bfloat16)
+_LARGEST_M = 22  # qtorch's bit arithmetic drops at least one bit
+_EXPONENT_BITS = range(2, 9)
 
 
 def round(
@@ -144,13 +151,34 @@ def _round_with(
 ) -> torch.Tensor:
     if backend != "qtorch":
         raise FormatError(f"backend must be 'native' or 'qtorch', got {backend!r}")
-    from .qtorch_library import round_qtorch  # noqa: PLC0415  compiles C++ when imported
-
+    quantize = _qtorch()
     if rounding is not Rounding.NEAREST_EVEN or overflow is not None:
         raise FormatError("backend 'qtorch' has one way to round: leave out rounding and overflow")
     if is_virtual(x):
         raise FormatError(f"backend 'qtorch' rounds plain tensors, got one of class {type(x).__name__}")
-    return round_qtorch(settled(x), fmt)
+    if not isinstance(fmt, FloatFormat) or fmt.exponent_bits not in _EXPONENT_BITS or fmt.significand_bits > _LARGEST_M:
+        raise FormatError(f"backend 'qtorch' rounds to eXmY with 2 <= X <= 8 and 0 <= Y <= {_LARGEST_M}, got {fmt}")
+    if x.dtype != torch.float32:
+        raise FormatError(f"backend 'qtorch' rounds float32 tensors, got {x.dtype}")
+    x = settled(x).detach().contiguous()
+    result: torch.Tensor = quantize(x, exp=fmt.exponent_bits, man=fmt.significand_bits, rounding="nearest")
+    return result
+
+
+@cache
+def _qtorch() -> Callable[..., torch.Tensor]:
+    """``float_quantize`` of the library qtorch 0.3.0, whose C++ is compiled once (about a minute)."""
+    require("qtorch")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # qtorch's own: deprecated imports
+            from qtorch.quant import float_quantize  # noqa: PLC0415  compiles C++ when imported
+    except (ImportError, OSError, RuntimeError) as error:
+        raise FormatError(
+            "backend 'qtorch' needs the package qtorch with a C++ compiler (g++) and ninja; importing it failed:"
+            f" {error}"
+        ) from error
+    return float_quantize  # type: ignore[no-any-return]
 
 
 @apart

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC
+from collections.abc import Mapping
+from typing import Any, final
 
 import torch
 
@@ -11,12 +13,39 @@ from ...simulate import Role, in_role
 from ..config.baselines import BASELINES
 from ..config.value_keys import ValueKeys
 from ..experience.replay import Batch
-from ..optimizers.kahan_momentum import MovingAverage
+from ..optimizers.kahan_momentum import MovingAverage, TraceableAverage
 from .categorical import projected
 from .learner import Learner
 from .part import Metrics
 from .stochastic_targets import stochastic_projection
-from .target_copy import TargetCopy
+
+
+@final
+class TargetCopy(TraceableAverage):
+    """An average with tau = 1: each update makes it the source, exactly, whatever the format.
+
+    Args:
+        average: the tensor that becomes the source; changed in place.
+
+    Source:
+        Mnih et al., "Human-level control through deep reinforcement learning", Algorithm 1: every C steps.
+    """
+
+    def __init__(self, average: torch.Tensor) -> None:
+        self.average = average
+
+    @torch.no_grad()
+    @in_role(Role.AVERAGES)
+    def update_(self, source: torch.Tensor) -> None:
+        """Copies ``source``."""
+        self.average.copy_(source)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the copy is all its state."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes nothing over."""
 
 
 class ValueLearner(Learner, ABC):

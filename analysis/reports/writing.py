@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pandas as pd
+
 from ...agents.config import is_about_values, said_of
 from ..figures.catalogue import settings_table
 from ..figures.comparison import comparison_table
@@ -15,7 +18,6 @@ from ..figures.pareto import pareto_figure_table
 from ..figures.profiles import profiles_table
 from ..runs.experiment import read_experiment
 from ..runs.files import make_folder, replace_file
-from ..runs.horizons import learned_horizons
 from ..statistics.equivalence import MARGIN
 from ..tables.against_fp32 import against_reference
 from ..tables.first_failures import first_failures
@@ -28,13 +30,13 @@ from .page import page
 from .provenance import environment, numerics, recipe, settings, sources
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from roundoff.runs.metric import Metric
 
     from ..runs.experiment import Experiment
 
 _FEW = 10  # runs, below which the bootstrap's intervals are clearly too narrow
+_LAST = 0.1  # of training
+_COLUMNS = ["id", "step", "q", "episode_return"]
 
 
 def report(
@@ -326,3 +328,32 @@ def _anchor(name: str) -> str:
 
 def _spaced(parts: list[Safe]) -> list[Safe]:
     return [join([part, Safe("\n")]) for part in parts]
+
+
+def learned_horizons(experiment: Experiment) -> pd.Series:
+    """The horizon of each agent's values, in agent steps, by run; NaN where it cannot be told.
+
+    A critic that is right about a reward r at every step of a task without end gives r / (1 - discount), which is a
+    horizon of 1 / (1 - discount) steps. The measured one is the mean of the logged targets, ``q``, over the mean reward
+    of an agent step, both in the last tenth of training. Values that still rise, and episodes that end early, make it
+    smaller. It cannot be told of runs that log no ``q`` or no episodes in that tenth, nor where the two have unlike
+    signs.
+    """
+    training = experiment.training
+    found = pd.Series(np.nan, index=pd.Index(experiment.runs["id"], name="id"))
+    if not set(_COLUMNS) <= set(training) or "action_repeat" not in experiment.runs:
+        return found
+    repeats = pd.to_numeric(experiment.runs.set_index("id")["action_repeat"], errors="coerce")
+    logged = training[_COLUMNS].dropna(subset="episode_return")
+    for name, rows in logged.groupby("id", sort=False):
+        run = str(name)
+        last = rows[rows["step"] > (1 - _LAST) * rows["step"].max()]
+        before = rows["step"][rows["step"] < last["step"].min()]
+        if last["q"].notna().any() and len(before):
+            steps = float(last["step"].max()) - float(before.max())
+            with np.errstate(all="ignore"):  # numbers near the largest one
+                reward = float(last["episode_return"].sum()) * float(repeats[run]) / steps
+                value = float(last["q"].mean())
+            horizon = value / reward if reward else np.nan
+            found[run] = horizon if np.isfinite(horizon) and horizon > 0 else np.nan
+    return found

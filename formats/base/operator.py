@@ -6,6 +6,8 @@ torch.compile and make_fx keep it in their graphs; torch.vmap, fake tensors and 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -119,9 +121,7 @@ def as_operator(
     if torch.compiler.is_compiling() or not is_virtual(x):
         return round_operator(*arguments)  # type: ignore[no-any-return]
     if "torch.distributed.tensor" in sys.modules:
-        from . import sharding  # noqa: PLC0415  costs a second, and only those who have DTensors need it
-
-        sharding.register()
+        _register_placements()
     try:
         return round_operator(*arguments)  # type: ignore[no-any-return]
     except (NotImplementedError, TypeError, RuntimeError) as error:
@@ -133,3 +133,32 @@ def as_operator(
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+@cache
+def _register_placements() -> None:
+    """Tells torch.distributed.tensor the placements in which the operator may find its tensors.
+
+    Shards are rounded where they are if numbers do not depend on each other: not where they share a scale, nor for
+    random bits, which belong to the places of elements in the whole tensor. Those, and sums that are still to be
+    made, are gathered first.
+    """
+    # These imports cost a second, and only those who have DTensors need them.
+    from torch.distributed.tensor import DTensor, Replicate, Shard  # noqa: PLC0415
+    from torch.distributed.tensor.experimental import register_sharding  # noqa: PLC0415
+
+    def placements(x: Any, format: str, *others: Any) -> list[tuple[list[Any], list[Any]]]:
+        _, _, seed, _, _, given = others
+        rest = [None] * 6  # the arguments between the two tensors
+
+        def alike(placement: Any) -> tuple[list[Any], list[Any]]:
+            return [placement], [placement, *rest, None if given is None else placement]
+
+        shards = range(x.ndim) if seed is None and format_called(format).elementwise else ()
+        return [alike(Replicate()), *(alike(Shard(dim)) for dim in shards)]
+
+    operator = torch.ops.roundoff.round.default
+    register_sharding(operator)(placements)
+    # Placements are remembered by the arguments from the first integer on; here they depend on the format before it.
+    known = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info  # noqa: SLF001  the interface has no way to say so
+    known[operator] = replace(known[operator], static_argnum=1)

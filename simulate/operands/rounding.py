@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -28,7 +28,6 @@ from ..marks.table import Mark
 from ..policy.carriers import carrier_of
 from ..policy.products import Product
 from ..policy.rules import MULTIPLIED_ROLES, OPERAND_ROLES, Backward, Role
-from .hadamard import rotated
 from .roles import NOTHING, KnownOperands, MultipliedOperands, is_backward, is_number
 from .separate_products import separate_products
 from .weights import Weights
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
 
     Compute = Callable[..., Any]
     Rounder = Callable[..., torch.Tensor]
+_GOLDEN = 2654435761  # 2^32 over the golden ratio, whose multiples hash integers (Knuth, vol. 3, 6.4)
 
 
 class _Rounding(NamedTuple):
@@ -306,3 +306,38 @@ def _has_blocks(plan: PlannedOperation) -> bool:
 def _tells_products(plan: PlannedOperation) -> bool:
     """Whether the products of one operation may see an operand in different ways."""
     return _has_blocks(plan) or any(rule.product for rule in plan.arithmetic.of_operands)
+
+
+def rotated(x: torch.Tensor, axis: int, size: int) -> torch.Tensor:
+    """Each ``size`` neighbours along ``axis`` times one orthogonal matrix: random signs, then Hadamard's matrix.
+
+        y = x diag(s) H / sqrt(size)
+
+    The product of two matrices that were both rotated along the axis that it sums over is the product of the two, but
+    for rounding: H H^T = size I. The signs s are the same in every call, as those of NVIDIA's recipe are ("Pretraining
+    Large Language Models with NVFP4", 2025, appendix). Sums are taken in the dtype of ``x``. A NaN or an infinity makes
+    its neighbours NaN or infinite.
+
+    Args:
+        x: float32 or float64, any shape of at least one axis.
+        axis: along which it is contracted; what is left of it behind the last ``size`` numbers stays as it is.
+        size: a power of two.
+
+    Returns:
+        A new tensor of the shape of ``x``.
+    """
+    rows = x.movedim(axis, -1)
+    whole = rows.shape[-1] // size * size
+    parts = rows[..., :whole].reshape(*rows.shape[:-1], whole // size, size) @ _matrix(size, x.dtype, x.device)
+    together: torch.Tensor = torch.cat([parts.flatten(-2), rows[..., whole:]], -1).movedim(-1, axis)
+    return together
+
+
+@cache
+def _matrix(size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    hadamard = torch.ones(1, 1, dtype=torch.float64)
+    while len(hadamard) < size:
+        hadamard = torch.cat([torch.cat([hadamard, hadamard], 1), torch.cat([hadamard, -hadamard], 1)])
+    signs = torch.tensor([1.0 - 2.0 * ((number * _GOLDEN >> 31) & 1) for number in range(size)], dtype=torch.float64)
+    matrix: torch.Tensor = signs[:, None] * hadamard / size**0.5
+    return matrix.to(dtype).to(device)

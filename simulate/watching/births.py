@@ -220,7 +220,7 @@ class DeviceBirths:
         """Takes the counts of one call.
 
         Args:
-            seen: The counts, from :meth:`~.device_counting.DeviceCounts.add`.
+            seen: The counts, from :meth:`~.counting.DeviceCounts.add`.
             place: Place of the operation.
             line: Line of the program.
             brought: What the call may have brought, from :func:`brought`.

@@ -15,7 +15,7 @@ from torch import nn
 
 from roundoff.agents import FIXES, TrainConfig, train
 from roundoff.agents.algorithms.d4pg.agent import D4PG, make
-from roundoff.agents.algorithms.target_copy import TargetCopy
+from roundoff.agents.algorithms.value_learner import TargetCopy
 from roundoff.agents.environments.parallel import Steps
 from roundoff.agents.experience.prioritized import PrioritizedReplay
 from roundoff.agents.experience.replay import batch_of

@@ -247,7 +247,7 @@ def test_multi_step_adam_of_one_learner_is_adam(fixes, every, memory):
     """To the bit, if it exchanges after every step; then the sums of steps are rounded in another order."""
     plain, central = parameters(), parameters()
     one, other = optimizer_of(plain, fixes), optimizer_of(central, fixes)
-    from roundoff.agents.learners.multi_step import MultiStepAdam
+    from roundoff.agents.learners.asynchronous import MultiStepAdam
 
     several, tensors = MultiStepAdam(other), one.tensors
     for i, gradient in enumerate(gradients(40)):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from runs import config, outcome
 
 from roundoff.agents import TrainConfig, train
-from roundoff.agents.models.perturbation import move_by_ulps
+from roundoff.agents.run.state import move_by_ulps
 from roundoff.analysis.runs.experiment import read_experiment
 from roundoff.analysis.tables.against_fp32 import against_reference
 from roundoff.analysis.tables.needed_table import needed_table

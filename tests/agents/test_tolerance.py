@@ -7,8 +7,7 @@ import pytest
 from dm_control import suite
 from dm_control.utils import rewards
 
-from roundoff.agents.environments.control_suite import load_task
-from roundoff.agents.environments.suite_rewards import tolerance
+from roundoff.agents.environments.control_suite import load_task, tolerance
 
 BOUNDS = [(0, 0), (-0.25, 0.25), (1.2, float("inf")), (-float("inf"), 0.3)]
 NUMBERS = [0.0, -0.0, 0.25, -3.3, 1.7, np.nan, np.inf, *np.random.default_rng(0).normal(scale=3, size=20)]

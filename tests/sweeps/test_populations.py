@@ -13,8 +13,8 @@ from processes import wait_until
 from roundoff.agents import train
 from roundoff.sweeps import plan_text, run_sweep
 from roundoff.sweeps.folder.directory import SweepDirectory
-from roundoff.sweeps.workers.grouping import group
 from roundoff.sweeps.workers.local import LocalProcesses
+from roundoff.sweeps.workers.pool import group
 
 # As in tests/agents/test_population.py, so that the programs are on disk.
 FILE = """

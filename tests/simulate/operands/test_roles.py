@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 import roundoff
 from roundoff import Policy, Rule, simulate
 from roundoff.formats import FormatError, RandomBits
-from roundoff.simulate.operands.hadamard import rotated
+from roundoff.simulate.operands.rounding import rotated
 
 RECIPES = ["tensorwise", "rowwise", "rowwise-with-gw-hp", "blockwise", "blockwise-pow2"]
 
