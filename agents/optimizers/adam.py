@@ -222,12 +222,8 @@ class AdamBase(torch.optim.Optimizer, ABC):
             if state:
                 state["step"] = kept(int(state["step"]), p.device)
 
-    def can_rescale(self, factor: float, largest: float) -> bool:
-        """Whether every buffer stays within ``largest`` when :meth:`rescale_` is called with ``factor``."""
-        return bool(self.has_room(factor, largest))
-
     def has_room(self, factor: float, largest: float | Tensor) -> Tensor:
-        """Returns the answer of :meth:`can_rescale` in a tensor."""
+        """Returns whether every buffer stays within ``largest`` when :meth:`rescale_` is called with ``factor``."""
         fits = _true(self.defaults["loss_scale"].device)
         for buffers, limit in zip(self._buffers(), self._limits(factor, largest), strict=True):
             for buffer in buffers:

@@ -99,13 +99,6 @@ def count_updates(
         return CountedSteps({**counted, **({"sent": sent} if sent else {})}, begin, _learned(learner))
 
 
-def cost_of_update(
-    config: TrainConfig, allow_imports: Collection[str] = (), models: Sequence[CostModel] = tuple(MODELS.values())
-) -> dict[str, Any]:
-    """What an update of an agent costs, as :func:`count_updates` counts it."""
-    return count_updates(config, allow_imports, models).cost
-
-
 def _learned(learner: Learner) -> dict[str, torch.Tensor]:
     networks = (optimizer.parameters for optimizer in learner.optimizers.values())
     return learned({"weights": networks, "averages": (average.average for average in learner.averages.values())})

@@ -57,18 +57,9 @@ def thinning(bits: int) -> tuple[int, int]:
     return _MASK & -(1 << (WORD_BITS - bits)), 1 << (WORD_BITS - 1 - bits)
 
 
-def hash_reference(index: int, key0: int, key1: int) -> int:
-    """The random word of element ``index`` (0 to 2^32 - 1), in plain Python."""
-    x = (index * _SPREAD + key0) & _MASK
-    x = ((x ^ (x >> 16)) * _FIRST) & _MASK
-    x ^= key1
-    x = ((x ^ (x >> 15)) * _SECOND) & _MASK
-    return x ^ (x >> 15)
-
-
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def hash32(index: Any, key0: Any, key1: Any) -> Any:
-    """:func:`hash_reference` on uint32, for use inside numba kernels."""
+    """The random word of element ``index`` (0 to 2^32 - 1), of uint32, for use inside numba kernels."""
     x = uint32(uint32(index * uint32(_SPREAD)) + key0)
     x = uint32(uint32(x ^ uint32(x >> uint32(16))) * uint32(_FIRST))
     x = uint32(x ^ key1)
@@ -77,7 +68,7 @@ def hash32(index: Any, key0: Any, key1: Any) -> Any:
 
 
 def hash_tensor(index: torch.Tensor, key0: int | torch.Tensor, key1: int | torch.Tensor) -> torch.Tensor:
-    """:func:`hash_reference` on an int64 tensor of indices 0 to 2^32 - 1, any device; words as int64."""
+    """:func:`hash32` on an int64 tensor of indices 0 to 2^32 - 1, any device; words as int64."""
     x = (index * _SPREAD + key0) & _MASK
     x = ((x ^ (x >> 16)) * _FIRST) & _MASK
     x = x ^ key1

@@ -147,14 +147,3 @@ def _of_functional_variant(operation: OpOverload) -> Callable[..., Any] | None:
     """The decomposition of the operation that computes what an in-place or ``out=`` operation writes."""
     base = functional_variant(operation)
     return decomposition(base) if base else None
-
-
-def composites() -> tuple[str, ...]:
-    """The composite operations there are formulas for, sorted: ``"aten.gelu: activations"`` and so on."""
-    return tuple(
-        sorted(
-            f"{operation}: {subject.__name__.rpartition('.')[2]}"
-            for subject in _SUBJECTS
-            for operation in subject.FORMULAS
-        )
-    )

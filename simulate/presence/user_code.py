@@ -56,11 +56,6 @@ def text_of(line: Line | None) -> str:
     return f"{line.file}:{line.number} in {line.function}: {source}"
 
 
-def user_line() -> str:
-    """The innermost line of the stack that is the user's, as text."""
-    return text_of(here())
-
-
 def user_level() -> tuple[int, str, tuple[str, int]]:
     """Finds the innermost function of the user's: ``stacklevel`` for the caller, its module, its file and line."""
     level, frame = 1, sys._getframe(1)  # noqa: SLF001  the only access there is

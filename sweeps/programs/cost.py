@@ -59,11 +59,6 @@ def count_steps(config: ProgramConfig, models: Sequence[CostModel] = tuple(MODEL
     return CountedSteps(whole.as_json(1, models) | {"steps": 0}, {}, {})
 
 
-def cost_of_step(config: ProgramConfig, models: Sequence[CostModel] = tuple(MODELS.values())) -> dict[str, Any]:
-    """What a step of a program costs, as :func:`count_steps` counts it."""
-    return count_steps(config, models).cost
-
-
 class _EnoughError(BaseException):
     """A program has made as many steps as are counted; it is no error that the program would handle."""
 

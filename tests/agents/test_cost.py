@@ -13,7 +13,7 @@ from roundoff.agents import RunError, TrainConfig
 from roundoff.agents.actors.weights import FullPolicy
 from roundoff.agents.config.actor_keys import ActorKeys
 from roundoff.agents.training import cost as cost_module
-from roundoff.agents.training.cost import cost_of_update
+from roundoff.agents.training.cost import count_updates
 from roundoff.formats import Format
 from roundoff.simulate import Simulation
 
@@ -24,7 +24,7 @@ SMALL = {
 
 
 def cost(**keys):
-    return cost_of_update(TrainConfig(**SMALL | keys))
+    return count_updates(TrainConfig(**SMALL | keys)).cost
 
 
 def test_products_are_those_that_pytorch_counts_in_a_plain_update():
@@ -181,7 +181,7 @@ def test_other_algorithms(algorithm):
     keys = {"seed_steps": 20, "replay_capacity": 300} if algorithm != "ppo" else {"horizon": 64}
     keys |= {"target_every": 4} if algorithm == "dqn" else {}  # as many updates are counted, and not 500
     keys |= {"task": "cartpole_swingup" if algorithm == "td3" else "gym:CartPole-v1", "hidden_units": 8}
-    counted = cost_of_update(TrainConfig(algorithm=algorithm, batch_size=8, steps=6000, format="e5m10", **keys))
+    counted = count_updates(TrainConfig(algorithm=algorithm, batch_size=8, steps=6000, format="e5m10", **keys)).cost
     assert counted["macs"] > 0
     assert {row["a"] for row in counted["products"]} >= {"e5m10"}
     assert json.loads(json.dumps(counted)) == counted
@@ -230,7 +230,7 @@ def test_what_actors_pull():
 def test_agents_of_other_libraries_are_not_counted():
     pytest.importorskip("stable_baselines3")
     with pytest.raises(RunError, match="own alone"):
-        cost_of_update(TrainConfig(algorithm="sb3:PPO", task="gym:CartPole-v1", steps=600))
+        count_updates(TrainConfig(algorithm="sb3:PPO", task="gym:CartPole-v1", steps=600))
 
 
 def test_counting_leaves_the_number_of_threads_and_writes_nothing(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from formats_exact import round_to_integer
+from formats_exact import hash_reference, round_to_integer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
@@ -19,7 +19,6 @@ from roundoff.formats.base.modes import Overflow, RandomBits, Rounding
 from roundoff.formats.base.random_words import (
     CHUNK,
     hash32,
-    hash_reference,
     hash_tensor,
     key_base,
     keys,

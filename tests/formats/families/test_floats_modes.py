@@ -5,7 +5,7 @@ import torch
 from comparing import same_bits
 from each import each
 from families_exact import around, random_patterns, rounded, special
-from formats_exact import round_float
+from formats_exact import hash_reference, round_float
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import DETERMINISTIC, float32_tensors, float_formats
@@ -13,7 +13,7 @@ from tensor_roundings import by_operations
 
 import roundoff
 from roundoff.formats import Format, FormatError, Overflow, RandomBits, Rounding
-from roundoff.formats.base.random_words import hash_reference, keys
+from roundoff.formats.base.random_words import keys
 from roundoff.formats.cpu import float_choice
 
 KINDS = ["e5m10", "bf16", "e4m3", "e4m3fn", "e4m3fn_saturate", "e4m3fnuz", "e4m3b11fnuz", "e2m1_finite", "e3m2_finite",

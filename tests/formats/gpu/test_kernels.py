@@ -6,6 +6,7 @@ import pytest
 import torch
 from comparing import numbers, same_bits
 from each import each
+from formats_exact import hash_reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ from roundoff.formats import Format, FormatError, RandomBits, Rounding, lists, r
 from roundoff.formats.base import family, memory
 from roundoff.formats.base.modes import How
 from roundoff.formats.base.names import FAMILIES
-from roundoff.formats.base.random_words import CHUNK, hash_reference, key_base, keys
+from roundoff.formats.base.random_words import CHUNK, key_base, keys
 from roundoff.testing import formats
 
 tl = pytest.importorskip("triton.language")

@@ -11,6 +11,7 @@ import torch
 from comparing import same_bits
 from exact_arithmetic import exact, has_exact, in_carrier, operands, to_odd
 from families_exact import DETERMINISTIC
+from formats_exact import hash_reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
@@ -18,7 +19,7 @@ from numba import njit
 import roundoff
 from roundoff import RandomBits, Rounding, simulate
 from roundoff.formats import Format
-from roundoff.formats.base.random_words import CHUNK, hash_reference, keys, random_words
+from roundoff.formats.base.random_words import CHUNK, keys, random_words
 from roundoff.simulate.native import stand_ins
 from roundoff.simulate.rounded_once import loops as exact_loops
 from roundoff.simulate.rounded_once import results as exact_results
