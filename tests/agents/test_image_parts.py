@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from roundoff.agents.algorithms.drq.encoder import features
+from roundoff.agents.algorithms.drq.encoder import features, scale_down, standardize_matrix, standardize_units
 from roundoff.agents.experience.augmentation import images_to_format, random_shift
-from roundoff.agents.models.weight_standardization import scale_down, standardize_matrix, standardize_units
 from roundoff.formats import Format, round
 from roundoff.simulate import simulate
 

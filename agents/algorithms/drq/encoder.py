@@ -10,7 +10,6 @@ from torch.nn import functional
 from ...models.networks import FlatNetwork, initialize_perceptrons, perceptron_shapes
 from ...models.planes import Convolution, convolution_shapes, convolved_shape, initialize_convolutions
 from ...models.planes import convolve as convolve_all
-from ...models.weight_standardization import scale_down, standardize_matrix, standardize_units
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +20,8 @@ _STRIDES = (2, 1, 1, 1)
 _CONVOLUTIONS = 2 * len(_STRIDES)  # tensors: weights and biases
 _WINDOW = 3
 _HEAD = 4  # tensors: weights and bias of the linear layer, gain and bias of the normalization
+# Of the reference implementation of weight standardization: no unit is divided by 0.
+_EPS = 1e-5
 
 
 class Parts(NamedTuple):
@@ -130,3 +131,66 @@ def features(
     if limit is not None:
         projected = scale_down(projected, limit)
     return torch.tanh(functional.layer_norm(projected, gain.shape, gain, offset))
+
+
+def standardize_units(weight: torch.Tensor) -> torch.Tensor:
+    """Weight standardization: every unit's weights, minus their mean, divided by their standard deviation.
+
+    w_ij <- (w_ij - mean_j w_ij) / (std_j w_ij + 1e-5). The units' scales become equal, so that even layer normalization
+    notices: this is another parametrization, which can represent less.
+
+    Args:
+        weight: (out, in), any floating-point type, in >= 2.
+
+    Returns:
+        The same shape and dtype; a unit whose weights are all equal becomes 0. NaN spreads over its unit.
+
+    Source:
+        Qiao et al., "Weight Standardization", equations 2 to 4; Low-precision SAC, Section 4.6 and Appendix G.
+    """
+    std, mean = torch.std_mean(weight, dim=1, keepdim=True)
+    return (weight - mean) / (std + _EPS)
+
+
+def standardize_matrix(weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Standardizes all weights of a layer together, and its bias with them.
+
+    W <- (W - mean(W)) / s, b <- b / s, s = std(W) + 1e-5. All outputs are divided by s, and the same number is taken
+    from each: layer normalization gives what it gave without, in exact arithmetic and but for its eps.
+
+    Args:
+        weight: (out, in), any floating-point type.
+        bias: (out,).
+
+    Returns:
+        Weight and bias in the same shapes. NaN spreads over both.
+
+    Source:
+        Low-precision SAC, Appendix G: "since layer-norm is invariant under rescaling the input and adding a constant
+        term, these modifications will not change layernorm in infinite precision", which holds for this form.
+    """
+    std, mean = torch.std_mean(weight)
+    scale = std + _EPS
+    return (weight - mean) / scale, bias / scale
+
+
+def scale_down(x: torch.Tensor, limit: float) -> torch.Tensor:
+    """Scales rows whose largest magnitude exceeds a limit down to it.
+
+    x_i <- x_i min(1, limit / max_j |x_ij|). The factor counts as a constant in the gradient: layer normalization, for
+    whose input this is meant, has no slope along it. Squares of the results stay below limit^2.
+
+    Args:
+        x: (rows, n), any floating-point type.
+        limit: > 0.
+
+    Returns:
+        The same shape and dtype. A row with NaN becomes NaN; infinity becomes NaN, and the rest of its row 0.
+
+    Source:
+        Low-precision SAC, Appendix G: "further down-scale output larger than 10 to 10".
+    """
+    with torch.no_grad():
+        # Divided by the larger of the two, no quotient overflows, and one below the limit is exactly 1.
+        factor = limit / x.abs().amax(dim=1, keepdim=True).clamp(min=limit)
+    return x * factor
