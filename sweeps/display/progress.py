@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -15,11 +15,13 @@ from rich.text import Text
 
 from roundoff.printable import printable
 
-from ...agents import Progress
 from ..folder.directory import State
 from ..language.run import Run
 from ..subjects.program_keys import ProgramConfig
 from ..workers.pool import Event
+
+if TYPE_CHECKING:
+    from ...agents import Progress  # which loads torch: `roundoff status` does without it
 
 
 class ProgressDisplay:
