@@ -80,8 +80,8 @@ def simulate(
         whole: ``"rounded"``: counts, steps and positions that the program keeps in floating-point tensors are rounded
             like all results; ``"exact"``, the default, leaves them whole.
         seed: of stochastic rounding.
-        observe: count, per operation, module and role, what rounding does; see :meth:`Simulation.report`. About
-            doubles the time.
+        observe: count, per operation, module and role, what rounding does; see :meth:`Simulation.report`. A step
+            then takes two to eight times as long.
         shadow: ``"fp64"``: carry a float64 twin of every value; see :meth:`Simulation.shadow_report`. Ten to
             fifty times slower than the plain program.
         cost: count, per operation, module and role, what the program costs in these formats: products, bytes moved,
