@@ -1,4 +1,4 @@
-"""What a learner knows of its environments: how long observations and actions are, and what they are."""
+"""Sizes and types of observations and actions, as a learner needs them."""
 
 from __future__ import annotations
 

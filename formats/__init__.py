@@ -1,4 +1,4 @@
-"""What a number format is, and rounding a tensor into it."""
+"""Number formats, and rounding tensors into them."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What a step costs in each arithmetic of a sweep, counted once for each, and kept in the folder of its results."""
+"""The cost of a step in each arithmetic of a sweep, counted once and stored in the results folder."""
 
 from __future__ import annotations
 

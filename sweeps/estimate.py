@@ -1,4 +1,4 @@
-"""How long runs will take: as long as finished runs like them did, or else as a short calibration measures."""
+"""Estimate the duration of runs, from similar finished runs or from a short calibration."""
 
 from __future__ import annotations
 

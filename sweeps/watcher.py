@@ -1,4 +1,4 @@
-"""Who is told what happens in a sweep: what shows it, and the tracker to which it logs itself, if it has one."""
+"""Observers of a sweep: its display, and a tracker if it has one."""
 
 from __future__ import annotations
 

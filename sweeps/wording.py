@@ -1,4 +1,4 @@
-"""How mistakes are worded."""
+"""Wording of error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What computes a packed policy's actions: in simulated arithmetic of any format, or by ONNX Runtime."""
+"""Engines that compute the actions of a packed policy: simulated arithmetic of any format, or ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels from an actor to the learner."""
+"""The data that an actor sends to the learner."""
 
 from __future__ import annotations
 

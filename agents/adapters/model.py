@@ -1,4 +1,4 @@
-"""What a run asks of a library, and how the adapter of each is found."""
+"""The interface between a run and an RL library, and a lookup of each library's adapter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a library's constructors take, read from its source: nothing of it is imported to check a config."""
+"""Arguments of a library's constructors, read from its source without importing it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a learner acts: in training and in evaluations, quantized, looked at, and in compiled programs."""
+"""Acting of a learner in training and in evaluations: quantized, observed, and in compiled programs."""
 
 from __future__ import annotations
 

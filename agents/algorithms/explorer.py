@@ -1,4 +1,4 @@
-"""How actions of training differ from the best ones, where something else than the learner acts."""
+"""Exploration noise for actions that something other than the learner computes."""
 
 from __future__ import annotations
 

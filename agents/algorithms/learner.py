@@ -1,4 +1,4 @@
-"""What an algorithm is to a run: an agent that acts, and that learns in parts."""
+"""The learner interface: an agent that acts, and that learns in parts."""
 
 from __future__ import annotations
 

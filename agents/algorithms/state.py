@@ -1,4 +1,4 @@
-"""What a learner is made of: its arithmetic, networks, averages and optimizers; saved, restored, put elsewhere."""
+"""The state of a learner: arithmetic, networks, averages and optimizers; saved, restored and moved between devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run is given: its keys, their defaults, and which of them go together.
+"""The config of a run: its keys, their defaults, and the rules about combinations of them.
 
 The names below are for the other folders, which import nothing of the keys from behind this face; each is imported when
 it is first used.

@@ -1,4 +1,4 @@
-"""How a key of a config is declared: its default, what it means, and what depends on it."""
+"""Declare a key of a config: its default, its meaning, and the keys that depend on it."""
 
 from __future__ import annotations
 

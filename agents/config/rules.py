@@ -1,4 +1,4 @@
-"""What the keys of a config must not say together: one table, and the one place that checks it.
+"""A table of the combinations of config keys that are not allowed, and its only check.
 
 An algorithm's own rows stand beside its own keys (``rules`` of its class) and are checked after these.
 """

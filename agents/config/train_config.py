@@ -1,4 +1,4 @@
-"""What a training run is given: one frozen, validated description, whose keys are those of its algorithm."""
+"""The frozen, validated config of a training run. Its algorithm decides which keys it has."""
 
 from __future__ import annotations
 

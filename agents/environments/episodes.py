@@ -1,4 +1,4 @@
-"""What a step of an environment gives back, and the seeds from which episodes follow."""
+"""The result of an environment's step, and the seeds of episodes."""
 
 from __future__ import annotations
 

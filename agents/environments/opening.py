@@ -1,4 +1,4 @@
-"""What an environment is to the rest, and opening one by the name of its task."""
+"""The interface of an environment, and opening one by the name of its task."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What environments give: rounded on its way in, kept, sampled and augmented."""
+"""Experience from environments: rounded on its way in, stored, sampled and augmented."""

@@ -1,4 +1,4 @@
-"""What goes from the processor's memory to a device, without waiting for what the device is doing."""
+"""Copy batches from the processor's memory to a device without waiting for the device."""
 
 from __future__ import annotations
 

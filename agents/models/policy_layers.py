@@ -1,4 +1,4 @@
-"""What a policy computes to act: layers, and how their outputs become actions; nothing of how it learned."""
+"""The layers of a policy for acting, and the map from their outputs to actions. Nothing here concerns learning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What layers leave in memory, in formats of their own: what is multiplied, and gradients."""
+"""Layers that store their operands and gradients in formats of their own."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How a policy acts in another arithmetic than it was trained in."""
+"""Quantized acting: a policy acts in an arithmetic other than the one it was trained in."""

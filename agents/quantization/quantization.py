@@ -1,4 +1,4 @@
-"""What it is to quantize a policy: which of its numbers are rounded to what while it acts."""
+"""Describe a quantized policy: the format of each of its tensors while it acts."""
 
 from __future__ import annotations
 

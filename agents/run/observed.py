@@ -1,4 +1,4 @@
-"""What rounding did to a run, as its observer counted it: records along the way, and a table at the end."""
+"""Rounding statistics of a run, from its observer: records during training, and a table at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run is made of, as its config asks for it: environments, learner and recorder."""
+"""Build the parts of a run from its config: environments, learner and recorder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What limits a run: its seconds by activity as a table, and in a sentence."""
+"""The seconds of a run by activity, as a table and as one sentence about its bottleneck."""
 
 from __future__ import annotations
 

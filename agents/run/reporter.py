@@ -1,4 +1,4 @@
-"""What a run of any kind tells: its log, its evaluations, how far it is, how it crashed, and how it ended."""
+"""Report a run of any kind: log, evaluations, progress, crash and result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run consists of while it goes on: what a checkpoint holds, and gives back."""
+"""The state of a run in progress, which a checkpoint saves and restores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an update of an agent costs in its arithmetic: a few updates of a run, counted, and what is kept and sent."""
+"""The cost of an agent's update in its arithmetic, counted over a few updates, with stored and sent bytes."""
 
 from __future__ import annotations
 

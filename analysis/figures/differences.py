@@ -1,4 +1,4 @@
-"""How far the networks of two runs, equal but for their format, are apart during training: weights and Q values."""
+"""Plot the distance between the weights and Q values of two runs that differ only in format."""
 
 from __future__ import annotations
 

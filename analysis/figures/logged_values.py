@@ -1,4 +1,4 @@
-"""What runs log during training beside the return, as loss scales: a panel for each value."""
+"""Plot values that runs log during training, such as loss scales: one panel per value."""
 
 from __future__ import annotations
 

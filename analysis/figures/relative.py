@@ -1,4 +1,4 @@
-"""What is left of fp32's score in fewer significand bits: a line for each task and condition, in one panel."""
+"""Plot scores relative to fp32 over significand bits: one panel, and a line per task and condition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the figures and tables of three papers show, and which figure of ours shows the same."""
+"""Contents of the figures and tables of three papers, with the matching figures of this project."""
 
 from __future__ import annotations
 

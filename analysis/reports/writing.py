@@ -1,4 +1,4 @@
-"""What ``roundoff report`` makes from a folder of runs: one page that needs nothing else."""
+"""Write the page of ``roundoff report``: one self-contained HTML file about a folder of runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step costs in the arithmetic of each run, as ``roundoff cost`` has left it in the folder of a sweep."""
+"""Read the cost of a step in the arithmetic of each run, as ``roundoff cost`` stored it in a sweep's folder."""
 
 from __future__ import annotations
 

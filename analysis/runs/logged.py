@@ -1,4 +1,4 @@
-"""What all runs of a folder have logged, as tables: read once, when the first of them is asked for."""
+"""Tables of all values that the runs of a folder logged, read on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs have logged: evaluations with areas under them, values, and where results of observed runs lie."""
+"""Records of runs: evaluations with areas under their curves, logged values, and paths of observer results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many significand bits a task needs: the smallest width that is not worse than fp32 by more than a margin."""
+"""The significand bits that a task needs: the smallest width within a margin of fp32."""
 
 from __future__ import annotations
 

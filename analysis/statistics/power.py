@@ -1,4 +1,4 @@
-"""What a test of equivalence can tell with the seeds that there are: its errors, its power, and the seeds it needs."""
+"""The errors and power of an equivalence test for a number of seeds, and the seeds that it needs."""
 
 from __future__ import annotations
 

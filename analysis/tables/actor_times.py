@@ -1,4 +1,4 @@
-"""What actors beside a learner have spent their time on, as ``timing.json`` says of a run."""
+"""A table of how actors spent their time, from a run's ``timing.json``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What made formats fail first: the first operation of observed runs whose result was not finite."""
+"""A table of first failures: the first operation of each observed run with a result that is not finite."""
 
 from __future__ import annotations
 

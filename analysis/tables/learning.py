@@ -1,4 +1,4 @@
-"""How often a format does not learn where the reference does, and apart from it, what it returns where it does."""
+"""Tables of how often a format fails to learn, and of the returns of the runs that learn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each format and condition scores for what it costs, and which of them no other one beats in both."""
+"""The score and cost of each format and condition, and the Pareto front."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What quantizing policies costs: returns of the same episodes, as trained and quantized, with intervals of pairs."""
+"""The loss of return from quantizing policies, over pairs of equal episodes, with confidence intervals."""
 
 from __future__ import annotations
 

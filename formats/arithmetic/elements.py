@@ -1,4 +1,4 @@
-"""What a block shares a scale for: its elements, and the rule by which the scale is chosen."""
+"""The elements of a block format, and the rules that choose their shared scale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a binary floating-point format looks like: its widths, special values, and the limits that follow from them."""
+"""The layout of a binary floating-point format: widths, special values, and the limits that follow."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What all formats share: the interface, names, modes, random bits, where tensors lie."""
+"""The shared base of all formats: interface, names, modes, random bits and devices."""

@@ -1,4 +1,4 @@
-"""What the families share: how roundings, codes and lists of numbers find their way, and checks.
+"""The base of format families: rounding, codes, lists of values, and checks.
 
 A family says how it rounds (``_round_memory``, by compiled loops), and what it does on overflow but saturate
 (``_policy``); if it has codes, ``_encoded``, the exact codes of what was rounded, and ``_decoded``; if it lists its

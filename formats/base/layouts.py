@@ -1,4 +1,4 @@
-"""How the elements of a tensor lie in the CPU's memory, for loops that take them in memory's order."""
+"""Memory layouts of CPU tensors, for loops that visit elements in memory order."""
 
 from __future__ import annotations
 

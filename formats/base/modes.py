@@ -1,4 +1,4 @@
-"""How to round and what to do on overflow: the choices every format family shares, and the source of random bits."""
+"""Rounding modes and overflow modes of every format family, and the source of random bits."""
 
 from __future__ import annotations
 

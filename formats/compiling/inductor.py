@@ -1,4 +1,4 @@
-"""How inductor, PyTorch's compiler, writes :func:`~roundoff.formats.compiling.float_data.round_float` into its loops.
+"""Lower :func:`~roundoff.formats.compiling.float_data.round_float` in inductor, the compiler of PyTorch.
 
 Inductor's interface is not public: what is here is made for the pinned version of PyTorch, and only makes programs
 faster. An operator without lowering is called as it is.

@@ -1,4 +1,4 @@
-"""What the arguments of a loop are: its annotations, from which the C function's types follow.
+"""Arguments of a compiled loop: annotations that give the types of its C function.
 
 A loop's parameters are annotated with the names below. They are plain names for a reader, and for :func:`c_types`.
 """

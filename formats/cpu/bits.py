@@ -1,4 +1,4 @@
-"""What numba kernels need of the machine: a float's bits as an integer, and shifts that do not widen."""
+"""Machine operations for numba kernels: the bits of a float as an integer, and shifts of fixed width."""
 
 from __future__ import annotations
 

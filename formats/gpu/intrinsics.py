@@ -1,4 +1,4 @@
-"""What numba's functions of :mod:`..cpu` need of the machine, as Triton has it."""
+"""Triton versions of the machine operations that the numba functions of :mod:`..cpu` use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a number is rounded in each family: what the kernel of :mod:`.each` is filled with.
+"""Rounding of one element for each family, inserted into the kernel of :mod:`.each`.
 
 Each function has a number of the carrier, its place in the tensor, what the format is, as tensors on the device, and
 the random word of 32 bits. They call what the CPU's loops call; see :mod:`.translation`.

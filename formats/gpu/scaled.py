@@ -1,4 +1,4 @@
-"""What numbers of a block share in each family, and how they are rounded with it: what :mod:`.blocks` is filled with.
+"""Shared scales and scaled rounding for each family, inserted into the kernels of :mod:`.blocks`.
 
 Minimum and maximum are found as integers of the numbers' order, which puts NaN beyond infinity, by ``key_of``; a
 ``scale_of`` has the two of each block, and what it gives, ``number_of`` gets for each number. They call what the CPU's

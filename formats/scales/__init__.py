@@ -1,1 +1,1 @@
-"""What formats share whose scales follow from the data: choosing them, and blocks with a power of two."""
+"""Formats with scales that follow from the data: choice of scales, and blocks with a power of two."""

@@ -1,4 +1,4 @@
-"""What ``roundoff formats`` prints: a table of facts, or everything about one format."""
+"""The output of ``roundoff formats``: a table of facts, or a full description of one format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How contractions and sums add up: the description of an accumulator, and its text."""
+"""Describe an accumulator, the format and order in which contractions and sums add; parse and print it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How matrix units add: the description of a fused sum, and the known units.
+"""Describe the fused sum of a matrix unit, with a table of known units.
 
 A tensor core does not add as IEEE arithmetic does. It aligns a block of products and the accumulator to the largest
 exponent, cuts them towards zero, and adds them in fixed point. So sums of terms of one sign come out too small, and

@@ -1,1 +1,1 @@
-"""What the operations of ATen are: what they compute, move, contract, and on which tensors."""
+"""Facts about ATen operations: values they compute, move or contract, and the tensors that they use."""

@@ -1,4 +1,4 @@
-"""What an ATen operation does to memory, read from its schema: which of its tensors hold newly computed numbers."""
+"""Outputs of an ATen operation, from its schema: the tensors that receive newly computed values."""
 
 from __future__ import annotations
 

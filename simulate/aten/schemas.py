@@ -1,4 +1,4 @@
-"""What the schemas of ATen's operations say of their arguments. PyTorch gives no other access to them."""
+"""Facts about the arguments of ATen operations, from their schemas. PyTorch offers no other access to them."""
 
 from __future__ import annotations
 

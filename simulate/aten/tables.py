@@ -1,4 +1,4 @@
-"""What ATen's operations are, by their names: contractions, layers, moves, views.
+"""Tables of ATen operations by name: contractions, layers, moves and views.
 
 Names are those of operations without their overload. Formulas and handlers of operations stand beside their functions.
 """

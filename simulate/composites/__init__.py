@@ -1,1 +1,1 @@
-"""What composite operations are made of, a file per subject."""
+"""Decompositions of composite operations, one file per subject."""

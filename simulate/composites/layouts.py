@@ -1,4 +1,4 @@
-"""How the results of decompositions lie in memory: as those of the kernels, since programs may view them."""
+"""Give the results of decompositions the memory layout of PyTorch's kernels, since programs may view them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a simulation that counts its cost tells: tables of operations, of products by format, and of memory."""
+"""Report the counted cost of a simulation: operations, products by format, and memory."""
 
 from __future__ import annotations
 

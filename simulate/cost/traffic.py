@@ -1,4 +1,4 @@
-"""What an operation reads from memory, and what it writes there: tensors, and how many elements of each."""
+"""Memory traffic of an operation: the tensors that it reads and writes, with their numbers of elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of the results of every operation that ran under a simulation."""
+"""An audit of every operation under a simulation: whether its result was rounded, and why not."""
 
 from __future__ import annotations
 

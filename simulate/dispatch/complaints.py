@@ -1,4 +1,4 @@
-"""What a simulation warns of: rules that matched nothing, and products that no rule reached."""
+"""Warnings of a simulation: rules without a match, and products without a rule."""
 
 from __future__ import annotations
 

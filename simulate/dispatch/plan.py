@@ -1,4 +1,4 @@
-"""What the simulation does with one operation at one place: resolved once from the policy, then looked up."""
+"""The plan for one operation at one place: resolved once from the policy, then looked up."""
 
 from __future__ import annotations
 

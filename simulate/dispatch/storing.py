@@ -1,4 +1,4 @@
-"""What a program asks of the simulation that it runs in: to store a tensor, and how results are rounded here."""
+"""Requests of a program to the active simulation: store a tensor, or describe the rounding of results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a simulation can be asked about the operations it has seen: numbers, errors, cost."""
+"""Questions to a simulation about past operations: values, errors and cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the C++ is told of plain operations: once for all simulations of equal arithmetic.
+"""Describe plain operations to the C++ code, once for all simulations of equal arithmetic.
 
 A function that is decorated with a simulation makes one for each call, and a program may make one for each step.
 """

@@ -1,4 +1,4 @@
-"""What is asked of a plan before its operation runs without Python."""
+"""Facts about a plan that the C++ code needs before it runs the operation without Python."""
 
 from __future__ import annotations
 

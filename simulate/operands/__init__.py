@@ -1,1 +1,1 @@
-"""What operations are given: weights, activations, gradients and inputs told apart, and rounded before they run."""
+"""Operands of operations: tell weights, activations, gradients and inputs apart, and round them."""

@@ -1,4 +1,4 @@
-"""What must be known of an operation to see to its operands; a plan of the dispatch mode has it."""
+"""Facts about an operation that rounding its operands needs, stored in a plan of the dispatch mode."""
 
 from __future__ import annotations
 

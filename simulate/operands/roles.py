@@ -1,4 +1,4 @@
-"""What products multiply: weights, activations and gradients, told apart by the memory that they lie in."""
+"""Roles of the operands of products: weights, activations and gradients, told apart by their memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a policy is made of: the settings of an operation, and rules that change them for some operations."""
+"""The parts of a policy: settings of operations, and rules that change them for some operations."""
 
 from __future__ import annotations
 

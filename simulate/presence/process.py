@@ -1,4 +1,4 @@
-"""What entering simulations changes for the whole process, from the first that is entered to the last that is left."""
+"""Process-wide changes while any simulation is active, made on the first entry and undone on the last exit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How ``torch.compile`` and simulations keep out of each other's way; dynamo is imported by the program alone."""
+"""Keep ``torch.compile`` and simulations apart. Only the program itself imports dynamo."""
 
 from __future__ import annotations
 

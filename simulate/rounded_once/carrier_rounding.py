@@ -1,4 +1,4 @@
-"""How exact results become numbers of the carrier."""
+"""Round exact results to the carrier's type."""
 
 from __future__ import annotations
 

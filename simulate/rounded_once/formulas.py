@@ -1,4 +1,4 @@
-"""What elementwise arithmetic is exactly: a float64, and the rest that is missing to the exact result.
+"""Exact elementwise arithmetic: a float64 result, and the remainder to the exact result.
 
 A formula takes three operands ``x``, ``a`` and ``b`` (it may ignore some), a factor ``v`` and a ``sign``, and returns
 

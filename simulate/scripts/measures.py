@@ -1,4 +1,4 @@
-"""What a script must reach to pass, judged by the numbers that it prints or logs."""
+"""Criteria that a script must meet to pass, evaluated on values that it prints or logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a rounded result is from the exact one and from its twin, summed up over the calls at one place."""
+"""Errors of rounded results against exact results and against shadows, summed by place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a shadow run tells: the error each operation added and inherited, and which operations it could not follow."""
+"""Report a shadow run: the error that each operation added and inherited, and the operations without a shadow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rounding did to the elements of one tensor, counted in one pass."""
+"""Count the effects of rounding on the elements of a tensor in one pass."""
 
 from __future__ import annotations
 

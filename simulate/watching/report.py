@@ -1,4 +1,4 @@
-"""What an observed simulation tells: a table, exponent histograms, and a readable text."""
+"""Report an observed simulation: a table, exponent histograms and a readable text."""
 
 from __future__ import annotations
 

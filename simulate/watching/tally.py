@@ -1,4 +1,4 @@
-"""What an observer adds up, by place."""
+"""Totals of an observer, by place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a simulation tells those that watch it: each operation that runs, and each tensor that is rounded."""
+"""The interface of a watcher: a simulation calls it for each operation and for each rounded tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What results look like in a notebook: the same as when they are printed, with tables as tables."""
+"""Display results in notebooks as they print, with tables as HTML tables."""
 
 from __future__ import annotations
 

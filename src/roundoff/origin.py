@@ -1,4 +1,4 @@
-"""What a result was made with, and when: versions, processor, commit, time."""
+"""The origin of a result: versions, processor, commit and time."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a sweep prints: progress, status, and what it would do."""
+"""Output of a sweep: progress, status and dry run."""

@@ -1,4 +1,4 @@
-"""What a sweep would do, in words."""
+"""Describe in words the runs that a sweep would do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees of a running sweep: a live table on a terminal, else a plain line per finished run."""
+"""Show the progress of a running sweep: a live table on a terminal, else one line per finished run."""
 
 from __future__ import annotations
 

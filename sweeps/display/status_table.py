@@ -1,4 +1,4 @@
-"""What a person and a script see of a sweep's status."""
+"""Show the status of a sweep, as text or as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who works on which run: leases, so that sweeps that share a folder never do a run twice at the same time.
+"""Leases on runs, so that sweeps that share a folder never do the same run at the same time.
 
 A lease is a file ``<run>.<n>`` in the sweep's folder ``leases/``. Its first line says who holds it; the second, written
 anew every few seconds, how far the run is. It is made with its content by a hard link, which fails if it exists: of

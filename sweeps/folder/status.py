@@ -1,4 +1,4 @@
-"""What has become of the runs of a sweep, read from its folder alone; whoever works on them need not be asked."""
+"""Read the state of each run of a sweep from its folder, without asking any process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep file, the files it includes and the arguments say together: the later wins, key by key."""
+"""Merge a sweep file, its included files and the command line, key by key. The later one wins."""
 
 from __future__ import annotations
 

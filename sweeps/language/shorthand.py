@@ -1,4 +1,4 @@
-"""What may be written shorter: ``1e3`` for a whole number, ``0..9`` for ten of them, ``{e5mX: 1..10}`` for ten formats.
+"""Shorthand in sweep files: ``1e3`` for an integer, ``0..9`` for ten integers, ``{e5mX: 1..10}`` for ten formats.
 
 It is written out before anything is checked, so that whatever follows knows lists alone.
 """

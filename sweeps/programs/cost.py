@@ -1,4 +1,4 @@
-"""What a step of a program costs in the arithmetic of its run: a few steps of its optimizer, counted."""
+"""The cost of a program's step in the arithmetic of its run, counted over a few optimizer steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program logs, and the checkpoints from which it goes on."""
+"""Logs and checkpoints of a program's run."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What runs are of: agents, or a program of the user's."""
+"""Subjects of runs: agents, or a user's program."""

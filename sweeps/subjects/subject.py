@@ -1,4 +1,4 @@
-"""What a sweep is about: agents, or a program of the user's. It says which keys runs have, and makes their configs."""
+"""The subject of a sweep, agents or a user's program: it defines the keys of runs and builds their configs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tracker is told of a run that has ended: its settings, its curves, how it ended."""
+"""The interface of a tracker of finished runs: settings, curves and result."""
 
 from __future__ import annotations
 

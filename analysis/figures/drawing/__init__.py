@@ -1,1 +1,1 @@
-"""What figures have in common: looks, axes, marks of scores, heat maps, names of lines."""
+"""Shared parts of figures: style, axes, marks of scores, heat maps and names of lines."""

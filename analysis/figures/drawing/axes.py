@@ -1,4 +1,4 @@
-"""What panels of figures have in common: the ends and scales of their axes, their titles, the order of formats."""
+"""Shared axes of panels: limits, scales, titles, and the order of formats."""
 
 from __future__ import annotations
 

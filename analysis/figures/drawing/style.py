@@ -1,4 +1,4 @@
-"""How figures look: readable in print, in greyscale and for colour-blind readers, and the same bytes every time."""
+"""The style of figures: readable in print, in greyscale and for colour-blind readers, with reproducible bytes."""
 
 from __future__ import annotations
 

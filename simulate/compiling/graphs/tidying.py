@@ -1,4 +1,4 @@
-"""What is taken out of the graph of a step before it is compiled: copies, repetitions, roundings without effect."""
+"""Simplify the graph of a step before compilation: remove copies, repetitions and roundings without effect."""
 
 from __future__ import annotations
 

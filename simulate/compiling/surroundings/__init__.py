@@ -1,1 +1,1 @@
-"""What a step finds around it, and stand-ins for that while it is traced."""
+"""State that a step uses from outside, and stand-ins for it during tracing."""

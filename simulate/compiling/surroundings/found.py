@@ -1,4 +1,4 @@
-"""What is found around a step: places that hold tensors and numbers, constants; and whether it is still there."""
+"""References from a step to outside tensors, values and constants, and checks that they still hold."""
 
 from __future__ import annotations
 

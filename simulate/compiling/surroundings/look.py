@@ -1,4 +1,4 @@
-"""What a step uses that is not among its arguments: modules, optimizers and tensors, wherever it keeps them.
+"""Find the modules, optimizers and tensors that a step uses and that are not among its arguments.
 
 They are found by looking where the step's own code looks: in variables around it, in globals and attributes that it
 names, in containers, and in all of a module or an optimizer. Where nothing was replaced since the last call, a look

@@ -1,4 +1,4 @@
-"""What commands share: options, lists with commas, warnings, and how they are stopped."""
+"""Shared parts of commands: options, comma-separated lists, warnings and interruption."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What depends on the version of PyTorch: the versions that were checked, and the names in it that are not public."""
+"""All that depends on the version of PyTorch: checked versions, and uses of private names."""

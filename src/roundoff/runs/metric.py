@@ -1,4 +1,4 @@
-"""What runs are scored by: the return of an agent, or one of the values that a program returns."""
+"""The metric of a run: an agent's return, or one of the values that a program returns."""
 
 from __future__ import annotations
 

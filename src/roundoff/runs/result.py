@@ -1,4 +1,4 @@
-"""How a run ended, as ``result.json`` says it."""
+"""The result of a run, as stored in ``result.json``."""
 
 from __future__ import annotations
 
