@@ -43,7 +43,7 @@ def c_header(packed: PackedPolicy, about: str = "") -> str:
 
 
 class _Kind(NamedTuple):
-    """How the weights of a format stand in C."""
+    """The C types, expressions and functions for the weights of a format."""
 
     code: str
     """The type of what holds codes."""

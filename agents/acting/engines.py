@@ -57,7 +57,7 @@ class Engine(ABC):
 
     @abstractmethod
     def outputs_and_actions(self, observations: Floats) -> tuple[Floats, Floats]:
-        """What the network gives, and what is done.
+        """Returns the outputs of the network and the actions.
 
         Args:
             observations: (n, ...) of the policy's shape.
@@ -67,7 +67,7 @@ class Engine(ABC):
         """
 
     def act(self, observations: Floats) -> Floats:
-        """What is done, (n, action); see :meth:`outputs_and_actions`."""
+        """Returns the actions, (n, action); see :meth:`outputs_and_actions`."""
         return self.outputs_and_actions(observations)[1]
 
 
@@ -138,7 +138,7 @@ class SimulatedEngine(Engine):
             return _float_product(x, layer)
 
     def decided(self, outputs: torch.Tensor) -> torch.Tensor:
-        """What is done, (n, action), where the network gives ``outputs``, (n, outputs)."""
+        """Returns the actions, (n, action), for the outputs of the network, (n, outputs)."""
         policy = self._policy
         if policy.decision is Decision.TANH:
             return tanh(outputs)

@@ -79,7 +79,7 @@ def _computes_as(kind: type[nn.Module], layer: nn.Module) -> bool:
 
 
 def _layers(module: nn.Module) -> list[Layer]:
-    """What is multiplied, each with the activation that follows."""
+    """Returns the linear layers and convolutions, each with the activation that follows."""
     layers: list[Layer] = []
     for layer in _flat(module):
         if isinstance(layer, nn.Linear) and _computes_as(nn.Linear, layer):

@@ -118,7 +118,7 @@ class PackedPolicy:
 
     @cached_property
     def weight_bytes(self) -> int:
-        """How many bytes the codes and scales of all weights take in a message."""
+        """The number of bytes of the codes and scales of all weights in a message."""
         return sum(len(part) for encoded in self.encoded for part in self._dense(encoded))
 
     @classmethod

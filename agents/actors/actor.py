@@ -32,7 +32,7 @@ _PAUSE = 0.2
 
 
 class _Weights(NamedTuple):
-    """What an actor acts with: the packed weights, and their version."""
+    """The weights of an actor: their version, and the packed weights."""
 
     version: int
     blob: NDArray[np.uint8]
@@ -167,7 +167,7 @@ class Actor:
         return Pull(at, pulled.version, before, pulled.blob.nbytes, nothing, nothing)
 
     def _newest(self, patience: float) -> _Weights | None:
-        """What was published last, if that is news, or None; waits so many seconds for something at all.
+        """Returns the weights published last if they are new, else None; waits ``patience`` seconds for the first ones.
 
         Raises:
             RunError: nothing came.
@@ -214,7 +214,7 @@ class Actor:
 
 
 def _ended(actions: NDArray[np.floating[Any]], observations: NDArray[np.float32]) -> Sample:
-    """What there is of a step that could not be taken: its actions, which are not finite."""
+    """Returns the sample of a step that could not be taken since its actions are not finite."""
     nothing = np.zeros(len(actions))
     steps = Steps(observations, nothing, nothing, nothing != 0, observations)
     return Sample(0, actions, steps, nothing)

@@ -21,7 +21,7 @@ def pulls_before(steps: int, each: int, every: int) -> bool:
 
 
 class PolicyChoice(NamedTuple):
-    """What an actor's actions of a step were chosen by."""
+    """The states and the policy from which an actor chose the actions of a step."""
 
     states: NDArray[np.float32]
     """(n, observation)."""

@@ -53,7 +53,7 @@ def _belonging_to(folder: str) -> dict[int, str]:
 
 
 def _birth(pid: int) -> str:
-    """When a process began, in ticks since the machine did; empty if there is none."""
+    """Returns the start time of a process, in clock ticks since boot; empty if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:

@@ -103,12 +103,12 @@ class RemoteSampler:
         return found
 
     def pulls(self) -> list[dict[str, Any]]:
-        """What there is to log of the pulls since the last call."""
+        """Returns the records to log of the pulls since the last call."""
         found, self._pulls = self._pulls, []
         return found
 
     def timing(self) -> dict[str, Any]:
-        """What ``timing.json`` says of the actors: seconds by activity of each; what all had spent at evaluations."""
+        """Returns the part of ``timing.json`` about actors: seconds of each by activity; their mean at evaluations."""
         actors = [
             {"steps": steps, **pulled, "died": lives, "spent": {name: round(s, 4) for name, s in spent.items()}}
             for steps, pulled, lives, spent in zip(
@@ -118,7 +118,7 @@ class RemoteSampler:
         return {"actors": actors, "actor_clock": self._clock}
 
     def state_dict(self) -> dict[str, Any]:
-        """How far the actors are; in lockstep also everything that they need to continue identically."""
+        """Returns the progress of the actors; in lockstep also everything that they need to continue identically."""
         own = (
             [self._stage.call(rank, "state_dict") for rank in range(self._keys.count)] if self._keys.lockstep else None
         )
@@ -287,7 +287,7 @@ class RemoteSampler:
         return self._learner.policy_at(self._perceive(states)).to("cpu", torch.float32)
 
     def _likelihoods(self, rank: int, chunk: Chunk) -> NDArray[np.float64] | None:
-        """What ``Sample.ratios`` is, of each step of a chunk, if it is asked for."""
+        """Returns ``Sample.ratios`` of each step of a chunk; None without importance weights."""
         if not self._keys.importance_weights:
             return None
         found = np.ones((len(chunk.choices), self._each))

@@ -189,7 +189,7 @@ class Stage:
         self._orders[self._actors[rank].collect.remote(count)] = rank
 
     def receive(self) -> tuple[int, Any] | None:
-        """What an actor has answered, and its rank; None: nobody has, for a moment.
+        """Returns the rank of an actor and its answer; None if no actor has answered for a moment.
 
         Each actor's answers come in the order of its steps. Where several actors have answered, the oldest order comes
         first.
@@ -234,7 +234,7 @@ class Stage:
         return ready[0] if ready else None
 
     def call(self, rank: int, method: str, *arguments: Any) -> Any:
-        """What a method of an actor gives back, after all it was asked for.
+        """Calls a method of an actor, which runs after all earlier calls, and returns its result.
 
         Raises:
             RunError: it fails, or dies, or takes too long.
@@ -254,7 +254,7 @@ class Stage:
 
 
 def _failure(who: str, error: Any) -> RunError:
-    """What has gone wrong in a process of Ray's, in a line."""
+    """Returns an error that describes the failure of a Ray process in one line."""
     cause = error.cause
     if isinstance(cause, RoundoffError):
         return RunError(str(cause))

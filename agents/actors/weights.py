@@ -36,7 +36,7 @@ class FullPolicy(NamedTuple):
         return cls(_with(policy, [_NOTHING] * len(numbers)), numbers)
 
     def packed(self, keys: ActorKeys) -> NDArray[np.uint8]:
-        """What actors pull, to be opened by :func:`opened`; empty if a number is not finite, and nobody can act so."""
+        """Returns the message that actors pull, for :func:`opened`; empty if a value is not finite."""
         if not all(np.isfinite(part).all() for part in self.numbers):
             return np.zeros(0, dtype=np.uint8)
         policy = _with(self.layout, [torch.from_numpy(part.copy()) for part in self.numbers])
@@ -46,7 +46,7 @@ class FullPolicy(NamedTuple):
 
 
 def opened(message: bytes, keys: ActorKeys) -> Engine | None:
-    """What acts as a message says that :meth:`FullPolicy.packed` made, in the format that actors compute in.
+    """Returns the engine for a message of :meth:`FullPolicy.packed`, in the format in which actors compute.
 
     None if nobody can act so: the message is empty, or the format in which weights travel has made infinities of some.
     """

@@ -104,7 +104,7 @@ class ModelEvaluation:
                 module.training = training
 
     def _seen(self, observations: NDArray[Any]) -> NDArray[Any]:
-        """What our environments show, as the library's do."""
+        """Returns observations of our environments in the form of the library's."""
         space = self.model.observation_space
         return observations.astype(space.dtype).reshape(len(observations), *space.shape)
 

@@ -29,7 +29,7 @@ class Model(Protocol):
 
     @property
     def updates(self) -> int | None:
-        """How many updates were made; None if the library does not tell."""
+        """The number of updates made; None if the library does not report it."""
 
     def learn(self, steps: int) -> None:
         """Learns for so many agent steps, or a little longer, where the library takes whole rollouts."""

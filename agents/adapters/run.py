@@ -177,7 +177,7 @@ class AdaptedRun:
         return None
 
     def _lost_numbers(self, error: Exception) -> str | None:
-        """What was not finite when the library raised; None if all was, or an environment or a disk is to blame."""
+        """Describes the values that were not finite when the library raised; None if it raised for another reason."""
         assert self.model is not None
         found = lost_numbers(error, self.model.weights())
         if found is None and self._simulation is not None and not isinstance(error, OTHER_REASONS):

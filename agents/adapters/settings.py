@@ -70,7 +70,7 @@ class AdapterConfig(TrainConfig):
 
     @property
     def package(self) -> str:
-        """What is imported to run it."""
+        """The package that is imported to run it."""
         return self.places[self.name][0].partition(".")[0]
 
     @property
@@ -107,7 +107,7 @@ class AdapterConfig(TrainConfig):
 
     @classmethod
     def library(cls) -> str:
-        """What stands before the colon."""
+        """Returns the name of the library, the part of ``algorithm`` before the colon."""
         default: str = cls.model_fields["algorithm"].default
         return default.partition(":")[0]
 

@@ -24,7 +24,7 @@ def parameters(place: str) -> tuple[str, ...] | None:
 
 
 def default(place: str, name: str) -> Any:
-    """What a class takes where a parameter is not given; None if it is not known, or no literal."""
+    """Returns the default of a parameter of a class; None if it is unknown or not a literal."""
     found = _constructor(place)
     if found is None:
         return None
@@ -36,7 +36,7 @@ def default(place: str, name: str) -> Any:
 
 @cache
 def _constructor(place: str) -> ast.arguments | None:
-    """What the constructor of a class takes; None where there is none."""
+    """Returns the parameters of the constructor of a class; None if it is not found."""
     module, _, name = place.partition(":")
     package, *rest = module.split(".")
     spec = find_spec(package)

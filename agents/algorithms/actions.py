@@ -43,7 +43,7 @@ class Acting(LearnerState, ABC):
         """The actions of an evaluation, (n, action), for (n, observation); ``TaskEnvironment`` says what they are."""
 
     def policy_outputs(self, observations: torch.Tensor) -> torch.Tensor:
-        """What actions are chosen from, (n, output), for (n, observation): of most the actions of an evaluation."""
+        """Returns the basis of actions, (n, output), for (n, observation): of most, the actions of an evaluation."""
         return self.best_actions(observations)
 
     @abstractmethod
@@ -58,7 +58,7 @@ class Acting(LearnerState, ABC):
         return self._normal(count, "act_noise")
 
     def policy_layers(self) -> PolicyLayers:
-        """What acts in an evaluation, plainly: copies of its layers, float32 on the CPU, and how they decide.
+        """Returns the policy of an evaluation: copies of its layers, in float32 on the CPU, and its decision rule.
 
         Raises:
             RunError: it is more than linear layers and convolutions.

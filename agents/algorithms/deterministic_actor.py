@@ -83,17 +83,17 @@ class DeterministicActor(Learner, ABC):
         return PolicyLayers((self.observation_size,), (), (actor,), Decision.TANH, self.action_size)
 
     def target_actions(self, observations: torch.Tensor) -> torch.Tensor:
-        """What the target actor does, (n, action)."""
+        """Returns the actions of the target actor, (n, action)."""
         return _actions(self.target["actor"], observations)
 
     def target_outputs(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-        """What the target critics say of actions, (critics, n, outputs), for targets."""
+        """Returns the outputs of the target critics for actions, (critics, n, outputs), for targets."""
         pairs = torch.cat((observations, actions), dim=1)
         return forward(self.target["critic"], pairs, scale=self.scale_of_outputs, exact=self.values_are_exact)
 
     @abstractmethod
     def actor_objective(self, outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the actor is moved by.
+        """Returns the tensor through which the actor is trained.
 
         Args:
             outputs: of the first critic for the actor's actions, (n, outputs), with their graph.

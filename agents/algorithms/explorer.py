@@ -22,7 +22,7 @@ class Explorer(Protocol):
         """The actions of training for the best ones, both (n, action), float32; NaN where those are."""
 
     def basis(self, outputs: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
-        """What divergences are computed from: as ``Learner.policy_outputs``, from what an engine gives."""
+        """Returns the basis of divergences: as ``Learner.policy_outputs``, from the outputs of an engine."""
 
     def divergence(self, learners: torch.Tensor, own: torch.Tensor) -> float:
         """The Kullback-Leibler divergence KL(learner || actor) of the policies, in nats: a mean over states.
@@ -33,7 +33,7 @@ class Explorer(Protocol):
         """
 
     def ratios(self, actions: torch.Tensor, learners: torch.Tensor, own: torch.Tensor, steps: int) -> torch.Tensor:
-        """How likely the learner's policy takes actions, over how likely the actor did: (n,), float64, cut off at 1.
+        """Returns the likelihoods of actions under the learner's policy over the actor's: (n,), float64, cut off at 1.
 
         Args:
             actions: what was done in some states, (n, action).
@@ -110,7 +110,7 @@ class GaussianExplorer:
 
 
 def explorer_of(config: WithActors, rank: int, steps: int = 0, whose: tuple[int, ...] = ()) -> Explorer:
-    """How an actor of a run explores: what ``make_explorer`` of its algorithm gives.
+    """Returns the explorer of an actor of a run, made by ``make_explorer`` of its algorithm.
 
     Args:
         config: of the run.

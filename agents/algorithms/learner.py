@@ -54,7 +54,7 @@ class Learner(Acting, ABC):
         return EXACT_ERRORS in self.config.fixes
 
     def noise_sizes(self, batch_size: int) -> tuple[int, ...]:  # noqa: ARG002
-        """How many vectors of normal numbers, each as long as an action, the noises of an update have; here none."""
+        """Returns the number of normal vectors, each as long as an action, in each noise of an update; here none."""
         return ()
 
     def prepare(self, batch: Any) -> Any:
@@ -88,7 +88,7 @@ class Learner(Acting, ABC):
         return metrics
 
     def begin_update(self, batch: Any) -> tuple[Any, tuple[torch.Tensor, ...]]:
-        """What an update needs beside the agent: the prepared batch and all noises."""
+        """Returns the inputs of an update beside the agent: the prepared batch and all noises."""
         self.updates += 1
         prepared = self.prepare(batch)
         sizes = self.noise_sizes(len(batch.rows))
@@ -201,7 +201,7 @@ class Learner(Acting, ABC):
 
     @in_role(Role.TARGETS)
     def targets_of(self, rewards: torch.Tensor, discounts: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
-        """What values are moved towards, (n, 1): rewards + discounts * discount * (the value of what follows)."""
+        """Returns the targets of values, (n, 1): rewards + discounts * discount * (the following value)."""
         if self.exact_errors:
             return exact_target(rewards, discounts, following, self.numbers["discount"])
         if self.stochastic_targets:

@@ -35,12 +35,12 @@ class Part:
     noise: int | None = None
 
     def inputs(self, batch: Any, noises: tuple[torch.Tensor, ...]) -> tuple[Any, ...]:
-        """What it takes of a prepared batch and all noises of the update."""
+        """Returns the inputs of the part, from a prepared batch and all noises of the update."""
         return (*((batch,) if self.batch else ()), *(() if self.noise is None else (noises[self.noise],)))
 
 
 class Elsewhere(Protocol):
-    """What has taken over the updates of a learner: programs of its own, or those of a population."""
+    """The programs that have taken over the updates of a learner: its own, or those of a population."""
 
     @property
     def reason(self) -> str | None:

@@ -111,7 +111,7 @@ class PolicyGradient(Learner):
     def both(
         self, layers: Sequence[torch.Tensor], observations: torch.Tensor, *, exact: bool = False
     ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-        """What the network gives the policy for observations (n, observation), and their values, (n, 1).
+        """Returns the policy's outputs for observations (n, observation), and their values, (n, 1).
 
         ``exact``: values are left unrounded, in float64.
         """
@@ -121,7 +121,7 @@ class PolicyGradient(Learner):
         return (logits,), values
 
     def outputs(self, observations: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """What it gives the policy alone."""
+        """Returns the policy's outputs only."""
         if isinstance(self.network, ActorCritic):
             return self.network.policy(observations)
         return self.both(self.network.layers, observations)[0]

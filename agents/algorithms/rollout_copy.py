@@ -19,7 +19,7 @@ from .state import ACT, PLACES
 
 
 class CopiedPolicy(Protocol):
-    """What is needed of a learner whose policy is copied; ``PolicyGradient`` is one."""
+    """The interface of a learner whose policy is copied; ``PolicyGradient`` has it."""
 
     config: OnPolicyKeys
     policy: PolicyHead
@@ -34,7 +34,7 @@ class CopiedPolicy(Protocol):
         """See ``Acting``."""
 
     def outputs(self, observations: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """What the network gives the policy."""
+        """Returns the outputs of the network for the policy."""
 
     def sample_actions(self, observations: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
         """See ``Acting``."""
@@ -112,7 +112,7 @@ class RolloutCopy:
 
 @contextmanager
 def _arithmetic_of(copy: CopiedPolicy, actions: int) -> Iterator[None]:
-    """What a copy computes in, drawing the random bits of its learner's last one of so many actions."""
+    """Enters the arithmetic of a copy, with the random bits of its learner's action number ``actions``."""
     if copy.simulation is not None:
         copy.simulation.step = PLACES * actions + ACT
     with copy.simulation or nullcontext(), copy.products or nullcontext():

@@ -94,7 +94,7 @@ class ValueLearner(Learner, ABC):
 
     @in_role(Role.TARGETS)
     def projected_target(self, following: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """What a critic is moved towards, (n, atoms), where what follows has these distributions, (n, atoms)."""
+        """Returns the targets of a critic, (n, atoms), for the following distributions, (n, atoms)."""
         project = stochastic_projection if self.stochastic_targets else projected
         return project(following, batch.rewards, batch.discounts, self.atoms, self.numbers["discount"], self.support)
 

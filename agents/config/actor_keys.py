@@ -22,7 +22,7 @@ from .train_config import TrainConfig
 
 @final
 class ActorKeys(BaseModel):
-    """What stands under ``actors``; the defaults are ActorQ's."""
+    """The keys under ``actors``; the defaults are ActorQ's."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -97,7 +97,7 @@ class WithActors(OffPolicyKeys):
 
     @classmethod
     def completed(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """What is given, as many environments as actors, and the training intensity that they say."""
+        """Returns ``given``, with as many environments as actors, and the training intensity that follows from them."""
         given = super().completed(given)
         try:
             actors = parse_actors(given.get("actors"))

@@ -22,7 +22,7 @@ Below1 = Annotated[float, Field(ge=0, lt=1)]
 @final
 @dataclass(frozen=True)
 class Panel:
-    """How a logged value is drawn.
+    """The vertical axis of a logged value.
 
     Attributes:
         label: of the vertical axis.
@@ -34,7 +34,7 @@ class Panel:
 
 
 class KeyRole(Flag):
-    """What a key is to those who treat several keys alike."""
+    """The roles of a key for code that treats several keys alike."""
 
     NONE = 0
     EXECUTION = auto()

@@ -219,7 +219,7 @@ class OptimizerKeys(TrainConfig):
 
     @classmethod
     def completed(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """What is given; baselines have no fixes."""
+        """Returns ``given``, without fixes for a baseline."""
         given = super().completed(given)
         return {"fixes": "none", **given} if given.get("baseline", "none") != "none" else given
 
@@ -262,7 +262,7 @@ class OffPolicyKeys(OptimizerKeys):
 
     @property
     def updates_per_transition(self) -> Fraction | int:
-        """How many updates there are for each transition after those of ``seed_steps``, on average; exactly."""
+        """The mean number of updates for each transition after those of ``seed_steps``; exact."""
         if self.training_intensity is None:
             return 1
         return Fraction(repr(self.training_intensity)) / self.batch_size

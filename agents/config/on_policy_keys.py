@@ -126,7 +126,7 @@ class OnPolicyKeys(OptimizerKeys):
 
     @property
     def passes(self) -> int:
-        """How often a rollout is learned from."""
+        """The number of passes over a rollout."""
         return 1
 
     @property

@@ -90,7 +90,7 @@ def agent_module(algorithm: str) -> ModuleType:
 
 
 def for_others(algorithm: str) -> dict[str, Any]:
-    """What another process is told beside a config, to import what this one has imported for it."""
+    """Returns the imports that another process needs, beside a config, to have the algorithm that this one has."""
     module = module_of(algorithm)
     return {"modules": [module] if module else [], "look_in": looked_in()}
 

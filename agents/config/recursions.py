@@ -100,7 +100,7 @@ def recursions(config: TrainConfig) -> Recursions:
 
 
 def remarks(config: TrainConfig) -> list[str]:
-    """What is to be said of a run before it begins: what its format cannot carry, keys in vain, steps in vain.
+    """Returns remarks on a run before it begins: recursions that its format cannot carry, keys and steps in vain.
 
     Each is a sentence; there is none where all is well.
     """

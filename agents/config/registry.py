@@ -23,7 +23,7 @@ _OF_ONE_FORMAT = frozenset({"every-op", "storage", "mixed-precision", "engine"})
 
 
 def fields(key: str) -> dict[str, FieldInfo]:
-    """What a key is to the algorithms that have it, by algorithm; empty if there is no such key."""
+    """Returns the fields of a key by algorithm; empty if there is no such key."""
     return _fields(key, _names())
 
 

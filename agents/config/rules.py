@@ -78,7 +78,7 @@ def _too_many_workers(config: Any) -> int | None:
 
 
 def _unfit_quantization(config: Any, found: Sequence[Any] | None = None) -> str:
-    """What is wrong with the first quantization that does not fit: of those found, or of ``evaluate_in``."""
+    """Describes the first quantization that does not fit, of those found or of ``evaluate_in``; empty if all fit."""
     found = config.evaluate_in if found is None else found
     if not found:
         return ""

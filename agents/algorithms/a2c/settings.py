@@ -53,7 +53,7 @@ class A2CConfig(OnPolicyKeys):
 
     @classmethod
     def completed(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """What is given; the batch is the rollout, also where only that is said."""
+        """Returns ``given``, with the size of the rollout as the default of ``batch_size``."""
         given = super().completed(given)
         sizes = [given.get(name, cls.model_fields[name].default) for name in ("horizon", "environments")]
         return {"batch_size": sizes[0] * sizes[1], **given} if all(type(size) is int for size in sizes) else given

@@ -86,7 +86,7 @@ class D4PG(DeterministicActor, ValueLearner):
         return metrics
 
     def actor_objective(self, outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the critic gives, and the derivative of its negative mean value."""
+        """Returns the outputs of the critic, and the derivative of its negative mean value."""
         if self.config.atoms == 1:
             return outputs, filled_like(outputs, self.optimizers["actor"].mean_weight(-1, len(outputs)))
         # The mean is one of scaled values, and so is its derivative by the logits.
@@ -125,7 +125,7 @@ def make(config: D4PGConfig, sizes: Sizes, device: torch.device) -> tuple[D4PG, 
 
 
 def make_explorer(config: D4PGConfig, rank: int, steps: int, whose: tuple[int, ...]) -> GaussianExplorer:  # noqa: ARG001
-    """How actor ``rank`` explores that has taken ``steps``; see ``explorer_of``."""
+    """Makes the explorer of actor ``rank``, which has taken ``steps``; see ``explorer_of``."""
     return GaussianExplorer(deviations_of(config, rank, _deviations(config)), config.seed, whose)
 
 

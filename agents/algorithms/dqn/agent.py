@@ -242,6 +242,6 @@ def make(config: DQNConfig, sizes: Sizes, device: torch.device) -> tuple[DQN, Of
 
 
 def make_explorer(config: DQNConfig, rank: int, steps: int, whose: tuple[int, ...]) -> EpsilonGreedy:  # noqa: ARG001
-    """How actor ``rank`` explores that has taken ``steps``; see ``explorer_of``."""
+    """Makes the explorer of actor ``rank``, which has taken ``steps``; see ``explorer_of``."""
     assert config.actors
     return EpsilonGreedy(config, config.actors.count, steps, whose)

@@ -68,7 +68,7 @@ class DQNConfig(ValueKeys):
 
     @classmethod
     def completed(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """What is given, and the eps of the categorical paper for a categorical head."""
+        """Returns ``given``, with the eps of the categorical paper for a categorical head."""
         given = super().completed(given)
         atoms, batch_size = given.get("atoms", 1), given.get("batch_size", cls.model_fields["batch_size"].default)
         if isinstance(atoms, int) and isinstance(batch_size, int) and atoms > 1 and batch_size > 0:

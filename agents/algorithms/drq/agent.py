@@ -79,7 +79,7 @@ class DrQ(SoftActorCritic):
         self._critic = Parts.of(self.critic.layers, convolutional=True)
 
     def policy_outputs(self, observations: torch.Tensor) -> torch.Tensor:
-        """What the actor's network gives for what the critics' convolutions give: (n, 2 action)."""
+        """Returns the outputs of the actor's network, (n, 2 action), for the outputs of the critics' convolutions."""
         return self._of_actor(self._actor, convolve(self._critic.convolutions, observations))
 
     def noise_sizes(self, batch_size: int) -> tuple[int, ...]:

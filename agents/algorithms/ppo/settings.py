@@ -51,7 +51,7 @@ class PPOConfig(OnPolicyKeys):
 
     @classmethod
     def completed(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """What is given, and what is normalized and clipped where actions are numbers."""
+        """Returns ``given``, with the defaults of normalization and clipping for tasks with continuous actions."""
         given = super().completed(given)
         if not _takes_numbers(given.get("task", cls.model_fields["task"].default)):
             return given

@@ -111,7 +111,7 @@ class SoftActorCritic(Learner):
 
     @abstractmethod
     def policy_outputs(self, observations: torch.Tensor) -> torch.Tensor:
-        """What the actor's network gives: (n, 2 action)."""
+        """Returns the outputs of the actor's network, (n, 2 action)."""
 
     def best_actions(self, observations: torch.Tensor) -> torch.Tensor:
         """Tanh of the means."""
@@ -147,7 +147,7 @@ class SoftActorCritic(Learner):
         next_log_prob: torch.Tensor,
         copies: int = 1,
     ) -> torch.Tensor:
-        """What the critics are moved towards; all (n, 1).
+        """Returns the targets of the critics; all tensors are (n, 1).
 
         ``copies``: how many copies of each transition there are, one after the other, over which the target is the
         mean, for each of them.
@@ -213,7 +213,7 @@ class SAC(SoftActorCritic):
         super().__init__(networks, observation_size, action_size, config, device)
 
     def policy_outputs(self, observations: torch.Tensor) -> torch.Tensor:
-        """What the actor's network gives: (n, 2 action)."""
+        """Returns the outputs of the actor's network, (n, 2 action)."""
         return forward(self.actor.layers, observations, self.layers_stored)[0]
 
     def policy_layers(self) -> PolicyLayers:

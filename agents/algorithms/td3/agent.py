@@ -84,6 +84,6 @@ def make(config: TD3Config, sizes: Sizes, device: torch.device) -> tuple[TD3, Of
 
 
 def make_explorer(config: TD3Config, rank: int, steps: int, whose: tuple[int, ...]) -> GaussianExplorer:  # noqa: ARG001
-    """How actor ``rank`` explores that has taken ``steps``; see ``explorer_of``."""
+    """Makes the explorer of actor ``rank``, which has taken ``steps``; see ``explorer_of``."""
     deviations = torch.full((config.environments, 1), config.exploration_noise)
     return GaussianExplorer(deviations_of(config, rank, deviations), config.seed, whose)

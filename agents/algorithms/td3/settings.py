@@ -44,7 +44,7 @@ class TD3Config(WithActors):
 
     @classmethod
     def completed(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """What is given; a width that is given is that of all layers, if the last one's is not."""
+        """Returns ``given``; a given width applies to all layers, unless the width of the last one is also given."""
         given = super().completed(given)
         return {"last_hidden_units": given["hidden_units"], **given} if "hidden_units" in given else given
 
