@@ -61,7 +61,7 @@ class Blame:
         return "\n".join([self._verdict(), *(f"  {name:<{width}}  needs {self._need(name)}" for name in self.culprits)])
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Returns the verdict and the culprits as HTML, for notebooks."""
         import pandas as pd  # noqa: PLC0415  costs half a second
 
         rows = [(name, self._need(name)) for name in self.culprits]
@@ -83,7 +83,7 @@ def everywhere(policy: Policy) -> Policy:
 
 
 def units_of(simulation: Simulation, over: str) -> set[str]:
-    """What has computed something, and did not only move values, in a simulation that followed every place."""
+    """Returns the units that computed something, not only moved values, in a simulation that followed every place."""
     seen = set()
     for plan in simulation.plans():
         computes = plan.outputs.results or plan.outputs.written
@@ -140,7 +140,7 @@ def blame(
 
 
 class Trial(NamedTuple):
-    """What came of one run.
+    """The outcome of one run.
 
     Attributes:
         passed: whether it was good enough.
@@ -186,7 +186,7 @@ class Trials(ABC):
 
     @property
     def units(self) -> tuple[str, ...]:
-        """What computed something, with rounding and without: control flow may depend on it."""
+        """The units that computed something, with rounding or without: control flow may depend on it."""
         return tuple(sorted(self._units))
 
     def watch(self, *, rounded: bool) -> Trial:

@@ -45,7 +45,7 @@ def cut(x: torch.Tensor, axis: int, block: int) -> torch.Tensor:
 
 
 def blocks_in(shape: Sequence[int], axis: int, block: int, *, square: bool = False) -> tuple[int, int]:
-    """How many blocks a tensor of this shape is cut into, and how many numbers they have, those that fill the last.
+    """Returns the number of blocks that a tensor of this shape is cut into, and their elements, padding included.
 
     Args:
         shape: of the tensor; one without axes is a block.
@@ -91,7 +91,7 @@ def cut_squares(x: torch.Tensor, axis: int, side: int) -> torch.Tensor:
 
 
 def in_squares(x: torch.Tensor, axis: int, side: int, how: How) -> tuple[torch.Tensor, How]:
-    """What :func:`cut_squares` cuts, in memory of its own, and how it is rounded: numbers keep their random words."""
+    """Returns the blocks of :func:`cut_squares` as a contiguous copy, and ``how`` with the random words cut alike."""
     if how.random is not None:
         words = cut_squares(random_words(how.random, x), axis, side)
         how = how._replace(random=words.contiguous())
@@ -99,7 +99,7 @@ def in_squares(x: torch.Tensor, axis: int, side: int, how: How) -> tuple[torch.T
 
 
 def joined_squares(squares: torch.Tensor, like: torch.Tensor, axis: int, side: int) -> torch.Tensor:
-    """What :func:`cut_squares` cut, in the shape of ``like``."""
+    """Undoes :func:`cut_squares`: returns the elements in the shape of ``like``."""
     parts = squares.reshape(*squares.shape[:-1], side, side).transpose(-3, -2)
     rows = parts.flatten(-2).flatten(-3, -2)
     if like.dim() < 2:
@@ -109,7 +109,7 @@ def joined_squares(squares: torch.Tensor, like: torch.Tensor, axis: int, side: i
 
 
 def joined(blocks: torch.Tensor, like: torch.Tensor, axis: int) -> torch.Tensor:
-    """What :func:`cut` cut, in the shape of ``like``."""
+    """Undoes :func:`cut`: returns the elements in the shape of ``like``."""
     if like.dim() == 0:
         return blocks.flatten()[0]
     return blocks.flatten(-2)[..., : like.shape[axis]].movedim(-1, axis)

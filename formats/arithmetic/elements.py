@@ -14,7 +14,7 @@ from .patterns import power_of_two
 
 
 class ScaleRule(StrEnum):
-    """How the shared exponent follows from the largest magnitude of a block, A, and the largest element, M.
+    """The rule by which the shared exponent follows from a block's largest magnitude, A, and the largest element, M.
 
     All are clamped to -127 .. 127, the range of the E8M0 scale; a block of zeros has -127.
     """
@@ -31,7 +31,7 @@ class ScaleRule(StrEnum):
 
 @dataclass(frozen=True)
 class Element:
-    """What the scaled numbers of a block are rounded to: floats, or integers (one binade and subnormals: emin = 0)."""
+    """The element format of a block-scaled format: floats, or integers (one binade and subnormals: emin = 0)."""
 
     bits: int
     """Storage size, sign included."""

@@ -18,7 +18,7 @@ EXPONENT_BITS = range(2, 12)
 
 
 class Flush(StrEnum):
-    """When numbers below the smallest normal one become zero, of their sign, in every rounding mode."""
+    """The stage at which magnitudes below the smallest normal number become zero, signed, in every rounding mode."""
 
     FTZ = "ftz"
     """Flush to zero: when they are results. A number is rounded to the format's precision as if exponents had no lower
@@ -139,7 +139,7 @@ class FloatLayout:
 
     @property
     def overflow_policy(self) -> Overflow:
-        """What stands for a number that rounds beyond the largest one."""
+        """The policy for values that round beyond the largest number."""
         return self._default_overflow if self.overflow is None else self.overflow
 
     @property

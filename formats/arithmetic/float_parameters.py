@@ -20,7 +20,7 @@ _QUIET_NAN = {torch.float32: 0x7FC00000, torch.float64: 0x7FF8000000000000}
 
 
 class FloatParameters(NamedTuple):
-    """What rounding a carrier's bit pattern needs to know of the format, the mode and the overflow policy.
+    """The parameters of a format, a mode and an overflow policy for rounding a carrier's bit pattern.
 
     With them as arguments one compiled kernel serves every format: a float format is data, not code. All but ``magic``
     and ``quantum`` are integers, most of them bit patterns of the carrier.

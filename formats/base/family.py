@@ -148,7 +148,7 @@ class Family(Format):
         return target
 
     def _policy(self, overflow: Overflow | None) -> Overflow:
-        """What to do on overflow: what is asked for, or the format's own; saturation, if the family has no other.
+        """Returns the overflow policy: the requested one, or the format's own; saturation, if the family has no other.
 
         Raises:
             FormatError: the format cannot do that.
@@ -260,7 +260,7 @@ def check_integer(owner: str, name: str, value: object, allowed: range) -> None:
 
 
 def overflow_policy(fmt: Format, asked: Overflow | str | None, allowed: Sequence[Overflow]) -> Overflow:
-    """What to do on overflow: what was asked for, or the format's own, which comes first in ``allowed``.
+    """Returns the overflow policy: the requested one, or the format's own, which comes first in ``allowed``.
 
     Raises:
         FormatError: the format cannot do that.

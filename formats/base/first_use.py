@@ -172,6 +172,6 @@ def trying_numbers() -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def _differing(a: torch.Tensor, b: torch.Tensor) -> int:
-    """How many numbers have other bits; all NaNs are one."""
+    """Counts the elements whose bits differ; all NaNs are equal."""
     same = (a == b) & (a.signbit() == b.signbit()) | (a.isnan() & b.isnan())
     return int((~same).sum())

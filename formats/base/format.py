@@ -68,7 +68,7 @@ class Format(ABC):
         """The canonical text."""
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the facts that it has, as a table."""
+        """Returns the facts that the format has as an HTML table, for notebooks."""
         import pandas as pd  # noqa: PLC0415  costs half a second
 
         facts = {
@@ -107,7 +107,7 @@ class Format(ABC):
 
     @fact
     def open_block(self) -> int | None:
-        """How many neighbours share a scale along an axis left open; None where none do, or it is chosen.
+        """The number of neighbours that share a scale along an axis left open; None if none do or the axis is chosen.
 
         Such a format is a dataclass with a field ``axis``, which a simulation sets to what an operation contracts.
         """
@@ -254,7 +254,7 @@ class Format(ABC):
         """
 
     def __getstate__(self) -> dict[str, Any]:
-        """What the format is, for pickle: its fields, without what was derived from them."""
+        """Returns the fields of the format, for pickle, without the attributes derived from them."""
         if not is_dataclass(type(self)):
             return self.__dict__
         names = {field.name for field in fields(self)}  # type: ignore[arg-type]

@@ -75,7 +75,7 @@ class Rounding(_Choice):
 
 
 class Overflow(_Choice):
-    """What stands for a number that rounds beyond the largest one."""
+    """The policy for values that round beyond the largest number."""
 
     INFINITY = "infinity"
     SATURATE = "saturate"
@@ -136,7 +136,7 @@ def seeded(random: Random, seed: int | None) -> Random:
 
 
 class How(NamedTuple):
-    """How to round, settled and checked: what a family's hooks and the loops are told."""
+    """The settings of a rounding, checked and with defaults resolved, as passed to a family's hooks and the loops."""
 
     rounding: Rounding
     policy: Overflow

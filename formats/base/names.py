@@ -22,7 +22,7 @@ _LONGEST_SHOWN = 80
 
 
 class Beginning(NamedTuple):
-    """What names of a family begin with."""
+    """The pattern that names of a family begin with."""
 
     syntax: str
     """The syntax for messages: ``eXmY``."""
@@ -35,7 +35,7 @@ class Beginning(NamedTuple):
 
 
 class Suffix(NamedTuple):
-    """What may stand behind, after an underscore."""
+    """An optional part at the end of a name, after an underscore."""
 
     syntax: str
     """The syntax for messages: ``_bBLOCK``."""
@@ -48,7 +48,7 @@ class Suffix(NamedTuple):
 
 
 class FamilyEntry(NamedTuple):
-    """What one class of formats has registered; :func:`register` says what it is."""
+    """The registry entry of one class of formats; :func:`register` describes its fields."""
 
     kind: type[Any]
     beginnings: tuple[Beginning, ...]
@@ -131,7 +131,7 @@ def _key(kind: type[Any]) -> str:
 
 
 def family_of(fmt: object) -> FamilyEntry | None:
-    """What the class of a format has registered; None for one that is not registered."""
+    """Returns the registry entry of a format's class; None if the class is not registered."""
     return FAMILIES.get(_key(type(fmt)))
 
 
@@ -189,7 +189,7 @@ def _read(text: str, name: str) -> tuple[Any, str | None]:
 
 
 def _readings(text: str, name: str) -> Iterator[tuple[FamilyEntry, Fields, str]]:
-    """What a name may begin with: the family and fields of a format, and the rest of the name; the longest first."""
+    """Yields each way to read the beginning of a name, longest first: family, fields, and the rest of the name."""
     found: list[tuple[str, FamilyEntry, Any]] = []
     for alias, fmt in ALIASES.items():
         family = FAMILIES[_key(type(fmt))]
@@ -260,5 +260,5 @@ _MISTAKEN = {
 
 
 def mistaken(name: str) -> str | None:
-    """What is to be said to somebody who may have meant another format than the one of this canonical name."""
+    """Returns the hint for users who may have meant another format than the one with this canonical name."""
     return _MISTAKEN.get(name)

@@ -41,7 +41,7 @@ class Calling(IntEnum):
 
 
 class Numbers(ctypes.Structure):
-    """What a loop is given that has no parameters at an address."""
+    """The settings and scalar arguments of a loop that has no parameters at an address."""
 
     _fields_ = (("whole", ctypes.c_int64 * 8), ("real", ctypes.c_double * 4), ("settings", ctypes.c_int64 * 10))
 
@@ -119,7 +119,7 @@ class AddressedSquares:
 
 
 def numbers(whole: Sequence[int], real: Sequence[float] = (), rounding: Rounding = Rounding.NEAREST_EVEN) -> Numbers:
-    """What a loop is given: integers and reals in its order, and the settings of a mode."""
+    """Packs the arguments of a loop: integers and reals in its order, and the settings of a mode."""
     made = Numbers()
     made.whole[: len(whole)] = whole
     made.real[: len(real)] = real

@@ -73,7 +73,7 @@ def c_function(body: Any, arguments: tuple[Any, ...], error_model: str = "python
 
 @final
 class _Kept:
-    """What :class:`numba.core.ccallback.CFunc` asks of a cache, for one loop."""
+    """The cache of one loop, with the interface that :class:`numba.core.ccallback.CFunc` expects."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder

@@ -50,7 +50,7 @@ def quick_numba() -> Iterator[None]:
 
 
 class _Readings:
-    """What numba has read of functions; each that is inlined gets a copy of its own, which inlining changes.
+    """A cache of numba's untyped IR of functions; each inlined use gets its own copy, since inlining changes it.
 
     Loops of a process have most of their functions in common. Those that were asked for last are kept.
     """

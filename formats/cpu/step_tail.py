@@ -52,7 +52,7 @@ def to_integer(x: Any, mode: Any, word: Any) -> Any:
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def between_steps(x: Any, inverse: Any, scale: Any, zero: Any, mode: Any, word: Any) -> Any:
-    """How many steps of a scale a number stands for: an integer, of the carrier; NaN stays.
+    """Rounds a value divided by the scale to an integer, returned in the carrier; NaN stays.
 
     It is one of the two floats k * scale and (k + 1) * scale that the number lies between, as they are, so that each of
     them stays what it is. (To nearest-even it is the number times the reciprocal, rounded to an integer.)

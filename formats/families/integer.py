@@ -297,7 +297,7 @@ class IntegerFormat(Family):
         return torch.cat(scales, dim=-1), torch.cat(zeros, dim=-1)
 
     def _slices(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """What shares a scale, along the last axis; groups have shape (..., groups, group), a short last one apart."""
+        """Returns the slices that share a scale; groups as (..., groups, group), a short last one apart."""
         if self.group is not None:
             axis = self._axis(x)
             rows = x.reshape(1) if x.dim() == 0 else x.movedim(axis, -1)

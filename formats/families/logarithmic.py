@@ -235,7 +235,7 @@ def _borders(fraction_bits: int) -> torch.Tensor:
 @cache
 @apart
 def _tables(fraction_bits: int, dtype: torch.dtype) -> tuple[PowerCells, PowerCells, torch.Tensor]:
-    """What the compiled loops look up: the powers by cell, the borders by cell, and the powers with 2 after them."""
+    """Returns the tables of the compiled loops: powers by cell, borders by cell, and the powers followed by 2."""
     powers = torch.cat([_powers(fraction_bits, dtype).to(torch.float64), torch.tensor([2.0], dtype=torch.float64)])
     return cells(powers[:-1], fraction_bits), cells(_borders(fraction_bits), fraction_bits), powers
 

@@ -50,7 +50,7 @@ def table_of(held: Sequence[float], dtype: torch.dtype) -> Table:
 
 
 def _choice(mode: Rounding, place: int, low: float, high: float) -> int:
-    """What a mode does between two numbers, the lower of which has that place, counted from zero."""
+    """Returns the choice of a mode between two adjacent values, the lower at index ``place``, counted from zero."""
     even = TIE_LOW if place % 2 == 0 else TIE_HIGH
     match mode:
         case Rounding.NEAREST_EVEN:

@@ -87,7 +87,7 @@ class NVFP4Format(ScaledByData):
 
     @property
     def element(self) -> Element:
-        """What the scaled numbers are rounded to."""
+        """The element format to which scaled values are rounded."""
         return _ELEMENT
 
     @property

@@ -138,11 +138,11 @@ class PositFormat(Family):
 
     @property
     def _below_regime(self) -> int:
-        """How many bits a float64's pattern, less the bias, has below what is the regime k of a posit."""
+        """The number of low bits of a float64's pattern, bias subtracted, that are not part of a posit's regime k."""
         return 52 + self.exponent_bits
 
     def _kept(self, k: torch.Tensor) -> torch.Tensor:
-        """How many bits the code has below the regime; -1 for maxpos, whose regime lacks the closing zero."""
+        """Returns the number of code bits below the regime; -1 for maxpos, whose regime lacks the closing zero."""
         return self.width - 1 - where(k >= 0, k + 2, 1 - k)
 
     def _encoded(self, x: torch.Tensor, how: How) -> torch.Tensor:

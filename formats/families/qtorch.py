@@ -29,7 +29,7 @@ _WORD = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class QtorchFormat(Family):
-    """What ``qtorch.quant.float_quantize(x, exp, man, rounding="nearest")`` rounds to; its text is ``qtorch_e5m10``.
+    """The format of ``qtorch.quant.float_quantize(x, exp, man, rounding="nearest")``; its text is ``qtorch_e5m10``.
 
     It is not IEEE 754: ties go away from zero; the top exponent holds numbers, so that the largest is
     (2 - 2^-m) 2^(2^(e-1)); what is beyond saturates there, infinity and NaN as well (with 8 exponent bits they stay);
@@ -111,7 +111,7 @@ class QtorchFormat(Family):
 
     @property
     def _words(self) -> list[int]:
-        """What the loop reads."""
+        """The parameters of the loop."""
         drop = 23 - self.significand_bits
         keep, last = _WORD & -(1 << drop), (1 << (self.exponent_bits - 1)) + 127
         first = 127 + self.emin

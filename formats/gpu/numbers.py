@@ -129,7 +129,7 @@ def power_of_two(x: Any, index: Any, data: Any, word: Any) -> Any:
 
 
 def place_in(numbers: Any, thresholds: Any, count: Any) -> Any:
-    """How many of ``count`` thresholds each number is above; NaN is above none."""
+    """Counts, for each element, how many of ``count`` thresholds it is above; NaN is above none."""
     place = tl.full(numbers.shape, 0, tl.int64)
     rest = count
     while rest > 0:

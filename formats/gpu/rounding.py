@@ -42,7 +42,7 @@ def float_kernel(
     parameters: FloatParameters, dtype: torch.dtype, device: torch.device, how: How, *, signed: bool,
     listed: bool = False,
 ) -> tuple[Any, tuple[torch.Tensor, ...]]:  # fmt: skip
-    """What :func:`.run_each` runs, and on which data, to round to floats; or :func:`.run_many`, if ``listed``.
+    """Returns the kernel and data with which :func:`.run_each`, or :func:`.run_many` if ``listed``, rounds to floats.
 
     Without a sign, negative numbers become 0.
     """

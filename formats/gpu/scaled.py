@@ -143,7 +143,7 @@ def drawn_in_table(x: Any, shared: Any, data: Any, word: Any) -> Any:
 
 
 def largest_over_top(low: Any, high: Any, data: Any) -> Any:
-    """What numbers are multiplied with, so that the largest becomes the largest float; NaN where that is not finite."""
+    """Computes the factor that scales the largest magnitude to the largest float; NaN where it is not finite."""
     parameters, limits = data
     top = float_of(unsigned(high))
     scale = limits[0] / top

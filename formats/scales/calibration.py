@@ -85,7 +85,7 @@ def value_range(
 
 
 def _order_statistics(slices: torch.Tensor, places: tuple[int, int], *, magnitudes: bool) -> list[torch.Tensor]:
-    """What is at places of the ascending order of each slice or its magnitudes; anything where it holds a NaN."""
+    """Returns the order statistics of each slice, or of its magnitudes; arbitrary values if the slice holds a NaN."""
     if not in_memory(slices):
         slices = slices.abs() if magnitudes else slices
         return [slices.kthvalue(place + 1, dim=-1).values for place in places]

@@ -100,7 +100,7 @@ class SharedScaleFormat(ScaledByData):
     @property
     @abstractmethod
     def element(self) -> Element:
-        """What the scaled numbers are rounded to."""
+        """The element format to which scaled values are rounded."""
 
     def _check(self) -> None:
         check_integer("a block format", "block", self.block, BLOCKS)

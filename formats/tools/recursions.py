@@ -40,7 +40,7 @@ class Stop(NamedTuple):
 
 
 def reach(gain: float, significand_bits: int) -> tuple[float, float]:
-    """What share of y a recursion reaches from 0, at least and at most; which it is, the significand of x decides.
+    """Returns the lower and upper end of the share of y that a recursion reaches from 0; x's significand decides.
 
     Args:
         gain: in (0, 1].

@@ -81,7 +81,7 @@ def round_float(
 
 
 def _beyond(fmt: FloatFormat, overflow: Overflow | None) -> float:
-    """What stands for positive numbers beyond the largest one."""
+    """Returns the result for positive values beyond the largest number."""
     policy = fmt.overflow_policy if overflow is None else overflow
     return {Overflow.INFINITY: math.inf, Overflow.NAN: math.nan}.get(policy, fmt.max)
 

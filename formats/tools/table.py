@@ -107,7 +107,7 @@ def _carrier(fmt: Format) -> str:
 
 
 def _rules(fmt: Format) -> list[str]:
-    """What its class says about it, as plain text, and what it might be taken for."""
+    """Returns the docstring of the format's class as plain text, and a hint on formats it may be mistaken for."""
     text = inspect.cleandoc(type(fmt).__doc__ or "").split("\nArgs:")[0].strip()
     note = mistaken(str(fmt))
     return [re.sub(r"(?::\w+:)?`+([^`]*)`+", r"\1", text), "", *([note, ""] if note else [])]

@@ -40,7 +40,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Verification:
-    """What a conformance run found; its text is the certificate."""
+    """The result of a conformance run; its text is the certificate."""
 
     device: str
     checks: tuple[Check, ...]

@@ -31,7 +31,7 @@ _LARGEST_M, _LARGEST_M_ROUNDED_TWICE = 21, 10
 
 
 class Products(IntEnum):
-    """What products of the operands are like."""
+    """The kind of products that operands have."""
 
     EXACT = 0
     """The carrier holds them."""
@@ -43,7 +43,7 @@ class Products(IntEnum):
 
 
 def products_of(a: torch.Tensor, b: torch.Tensor) -> Products:
-    """What products of numbers of two gapless tensors in the CPU's memory are like."""
+    """Returns the kind of products of the elements of two gapless tensors in the CPU's memory."""
     answers = np.zeros(2, np.uint32 if a.dtype == torch.float32 else np.uint64)
     kernel = compiled(loops.scan, a.dtype)
     for place, x in enumerate((a, b)):

@@ -36,7 +36,7 @@ class NamedCall(NamedTuple):
 
 
 class Handler(NamedTuple):
-    """How an operation is done."""
+    """The implementation of an operation, and its arguments."""
 
     compute: Callable[..., Any]
     """Takes the arithmetic and the operation's arguments by name; returns new tensors."""
@@ -263,7 +263,7 @@ _OTHER_OVERLOADS = ("dtype", "int", "float", "complex", "bool", "dim_DimnameList
 
 @cache
 def handler(func: OpOverload) -> Handler | None:
-    """How to do the operation, or None if it is not known."""
+    """Returns the handler of an operation; None if the operation is not known."""
     compute = _COMPUTE.get(func.overloadpacket)
     if compute is None:
         return None

@@ -61,7 +61,7 @@ def _grouped(x: torch.Tensor, dimension: int, groups: int) -> torch.Tensor:
 
 
 def _outputs(sizes: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> list[int]:
-    """How often a kernel fits in each spatial dimension of a padded input."""
+    """Returns the number of positions of a kernel in each spatial dimension of a padded input."""
     return [
         max(0, (size - (taps - 1) * apart - 1) // step + 1)
         for size, taps, step, apart in zip(sizes, kernel, stride, dilation, strict=True)

@@ -16,7 +16,7 @@ _LARGEST_M = 50
 
 @dataclass(frozen=True)
 class Accumulation:
-    """How contractions (matrix products, convolutions) and sums add up.
+    """The arithmetic in which contractions (matrix products, convolutions) and sums add up.
 
     With a_k b_k the products of one output element, k ascending, and acc = +0 at first,
 

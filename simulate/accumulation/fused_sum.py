@@ -26,7 +26,7 @@ _MOST_PRODUCTS = 1024
 
 @dataclass(frozen=True)
 class FusedSum:
-    """How a matrix unit adds the products of one block and its accumulator.
+    """The arithmetic in which a matrix unit adds the products of one block to its accumulator.
 
     With E the largest exponent among the products of a block and the accumulator c, and q = 2^(E - F), every product
     (exact) and c are cut towards zero to multiples of q and added exactly; the sum is converted to ``result``, and is

@@ -66,7 +66,7 @@ EXTREME = 1 << 31
 
 
 def scan(x: Numbers, n: Int, answer: Patterns) -> None:
-    """What products of two of ``x`` may be like, as bits: the same for products of ``x`` and another scanned alike."""
+    """Computes flags for products of two elements of ``x``; those of two scanned tensors are combined with OR."""
     found = unsigned(0)
     for i in range(n):
         magnitude = unsigned(bits_of(x[i]) & MAGNITUDE)

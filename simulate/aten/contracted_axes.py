@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Contraction(NamedTuple):
-    """How an operand is contracted, which is how blocks lie in it."""
+    """The description of an operand's contraction, which determines its blocks."""
 
     axis: int
     groups: int = 1
@@ -53,7 +53,7 @@ _PRODUCTS: dict[str, dict[str, Contraction]] = {
 
 
 def contractions(name: str, named: Mapping[str, Any]) -> dict[str, Contraction]:
-    """How the operands of an operation are contracted, by argument name; along the last axis where nothing is said.
+    """Returns the contractions of an operation's operands by argument name; those left out use the last axis.
 
     Args:
         name: of the operation, without overload.
@@ -116,7 +116,7 @@ OVER_POSITIONS = Contraction(1, over_all_others=True)
 
 
 def of_forward(name: str, argument: str, how: Contraction, named: Mapping[str, Any]) -> Contraction:
-    """How the forward product contracted an operand of its backward product, which sums over another axis of it.
+    """Returns the forward product's contraction of an operand of its backward product, which sums over another axis.
 
     Args:
         name: of the backward operation, without overload.

@@ -33,7 +33,7 @@ _dtype = attrgetter("dtype")
 
 
 class Moves(NamedTuple):
-    """When a call of an operation is an exact move: where the arguments stand that decide, by position and name."""
+    """The arguments that decide whether a call of an operation is an exact move, by position and name."""
 
     numbers: _Places
     """Python numbers that come into the results: they must be zero."""

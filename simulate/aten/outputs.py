@@ -32,7 +32,7 @@ class Outputs(NamedTuple):
 
 @cache
 def outputs(operation: OpOverload) -> Outputs:
-    """How the results of ``operation`` are to be rounded."""
+    """Returns the description of which results of ``operation`` are to be rounded."""
     packet = operation.overloadpacket
     if packet in (_aten.lift_fresh, _aten.lift):
         return Outputs(results=False, viewing=(True,), written=(), lifts=True)

@@ -35,7 +35,7 @@ _lock = new_lock()  # the permission is one for all threads
 
 
 def kernel(operation: OpOverload) -> Callable[..., Any]:
-    """What computes ``operation``: itself, or for matrix products the library that is faster at their size.
+    """Returns a function for ``operation``: itself, or for matrix products the library that is faster at their size.
 
     Large products of float32 matrices (2^22 multiplications or more) are left to oneDNN, which multiplies exactly and
     adds in float32, in an order of its own. NaN, infinities, -0 and subnormals are what they are in PyTorch's products.
@@ -45,7 +45,7 @@ def kernel(operation: OpOverload) -> Callable[..., Any]:
 
 
 def by_size(operation: OpOverload, *operands: torch.Tensor, **factors: Any) -> Any:
-    """What :func:`kernel` gives for matrix products."""
+    """Computes a matrix product with the library that is faster at its size; see :func:`kernel`."""
     a, b = operands[-2:]
     if factors or not _is_large(a, b):
         return operation(*operands, **factors)

@@ -37,7 +37,7 @@ _NARROW = "narrow_product"
 
 
 class CompiledProgram(NamedTuple):
-    """What inductor has made of a step, and what it does not know of it."""
+    """The program that inductor has compiled from a step, with the facts that inductor does not know."""
 
     call: Callable[[list[torch.Tensor]], Any]
     traced: TracedStep
@@ -56,7 +56,7 @@ class CompiledProgram(NamedTuple):
             check_shared(tensors, self.traced.written)
 
     def run(self, inputs: list[torch.Tensor]) -> Any:
-        """What the program computes; kernels that it calls record no graph of autograd."""
+        """Runs the program and returns its outputs; kernels that it calls record no autograd graph."""
         if self.products:
             with in_float32(*self.products):
                 return self._run(inputs)
@@ -72,7 +72,7 @@ class CompiledProgram(NamedTuple):
             torch._C._set_grad_enabled(True)  # noqa: SLF001
 
     def results(self, computed: Any, tensors: list[torch.Tensor]) -> Any:
-        """What the step returns."""
+        """Returns the results of the step."""
         if self.traced.results is None:
             return None
         rest = iter(computed or ())

@@ -40,7 +40,7 @@ _Files = dict[str, tuple[int, int, int]]
 
 
 def compiled_on_disk(compile_program: Callable[[], _T]) -> _T:
-    """What ``compile_program`` returns, which calls inductor.
+    """Returns the result of ``compile_program``, which calls inductor.
 
     Of the processes of a user one compiles at a time: those that wait find on disk what it has compiled. One that has
     waited for ten minutes, since another is stopped, say, warns, and compiles in a folder that ends with it.
@@ -179,7 +179,7 @@ def repair(folder: Path) -> bool:
 
 
 def _known(folder: Path) -> tuple[str, _Files]:
-    """When files were last written down, and which; nothing if that is damaged itself."""
+    """Returns the boot identifier and the recorded files; both are empty if the record is damaged itself."""
     try:
         content = parse_json(read_bytes(folder / _RECORD))
         files = {
@@ -224,7 +224,7 @@ def _checksum(path: Path) -> int:
 
 
 def _boot() -> str:
-    """When this machine was started, as an identifier."""
+    """Returns the boot identifier of this machine."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return "unknown"

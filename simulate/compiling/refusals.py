@@ -30,7 +30,7 @@ def is_of_the_step(error: Exception) -> bool:
 
 
 def why_untraceable(error: Exception) -> str:
-    """What an error of PyTorch's means that a step has raised while it was traced."""
+    """Explains an error of PyTorch's that a step raised while it was traced."""
     if "to FakeTensors" in str(error):
         return (
             f"the step uses a tensor{_place(error)} that is not among its arguments and was not found around it; pass"
@@ -68,7 +68,7 @@ def optimizer_of(error: BaseException) -> str | None:
 
 
 def last_words(error: Exception) -> str:
-    """What a compiler has to say, which may be pages; or that a signal has ended it, as when a run is told to stop."""
+    """Returns the last error line of a compiler, or the signal that ended it, as when a run is told to stop."""
     for cause in _causes(error):
         if isinstance(cause, subprocess.CalledProcessError) and cause.returncode < 0:
             return f"{signal.Signals(-cause.returncode).name} has ended it"

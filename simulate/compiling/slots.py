@@ -17,7 +17,7 @@ class Slot(NamedTuple):
 
     @property
     def value(self) -> Any:
-        """What is there."""
+        """The value at this place."""
         return self.holder.cell_contents if isinstance(self.holder, CellType) else self.holder[self.key]
 
     def put(self, value: object) -> None:
@@ -52,13 +52,13 @@ class Slots:
             self._slots.append(slot)
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        """What is there, each with the path of its place."""
+        """Yields each item with the path of its place."""
         for slot in self._slots:
             for item in items_of(slot.value, self._kind):
                 yield slot.path, item
 
     def read(self) -> list[Any]:
-        """What is there."""
+        """Returns the items at all places."""
         return [item for _, item in self]
 
     def put(self, others: Iterable[Any]) -> None:
@@ -84,7 +84,7 @@ class Slots:
 
 
 def items_of(value: Any, kind: Any) -> list[Any]:
-    """What a value has of a kind: itself, or what is in its tuples."""
+    """Returns the items of a kind in a value: the value itself, or the items in its tuples."""
     if isinstance(value, kind):
         return [value]
     return [x for item in value for x in items_of(item, kind)] if isinstance(value, tuple) else []

@@ -58,7 +58,7 @@ class _Call(NamedTuple):
 
 @final
 class CompiledStep(Generic[_P, _R]):
-    """What :func:`compile` returns; called like the step.
+    """The callable that :func:`compile` returns; it is called like the step.
 
     Args:
         step: the function.

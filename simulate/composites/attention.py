@@ -18,7 +18,7 @@ _aten = torch.ops.aten
 
 
 def _as_it_is(_name: str, x: Tensor, _axis: int) -> Tensor:
-    """How a product that contracts the operand ``x`` along an axis sees it."""
+    """Returns the operand ``x`` unchanged, for a product that contracts it along an axis."""
     return x
 
 

@@ -23,7 +23,7 @@ _aten = torch.ops.aten
 
 
 def _column(operand: Any, count: int) -> Iterable[Any]:
-    """What each of ``count`` tensors gets of an operand."""
+    """Returns the operand for each of ``count`` tensors."""
     return operand if isinstance(operand, (list, tuple)) else [operand] * count
 
 

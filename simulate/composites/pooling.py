@@ -21,7 +21,7 @@ _aten = torch.ops.aten
 
 
 def _positions(x: Tensor, shape: Sequence[int], window: tuple[Sequence[int], ...], padded: bool) -> Tensor:
-    """How many positions each window holds, by the rule of the average-pooling kernels."""
+    """Counts the positions in each window, by the rule of the average-pooling kernels."""
     kernel, stride, padding = window
     rank = len(kernel)
     counts = torch.ones((), dtype=x.dtype, device=x.device)

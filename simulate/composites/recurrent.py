@@ -35,7 +35,7 @@ def _next_cell(activated: tuple[Tensor, ...], cell: Tensor) -> Tensor:
 
 
 class _Time(NamedTuple):
-    """What the derivative of a layer needs of one time."""
+    """The intermediate results of one time step that the derivative of a layer needs."""
 
     number: int
     activated: tuple[Tensor, ...]
@@ -71,7 +71,7 @@ _MARK = torch.tensor([0x726F756E646F6666, 0x6C73746D6C617965], dtype=torch.int64
 
 
 def _workspace(kernels: Tensor | None, visited: Sequence[_Time]) -> Tensor:
-    """What the forward pass hands to the backward pass: the kernel's own, which that may want, and what was computed.
+    """Returns the workspace for the backward pass: the kernels' own, which they may need, and the computed values.
 
     Computed again, it would be rounded otherwise: in the role of the backward pass, with other random bits.
     """

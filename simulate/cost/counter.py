@@ -135,7 +135,7 @@ class CostCounter(Watcher):
             self._steps = 0
 
     def report(self, kept: Mapping[str, Iterable[torch.Tensor]] | None = None) -> Cost:
-        """What was counted so far.
+        """Returns the cost counted so far.
 
         Args:
             kept: what is kept between steps, by kind; None: what modules and optimizers say.
@@ -200,7 +200,7 @@ class CostCounter(Watcher):
         return fmt
 
     def _kept(self, kept: Mapping[str, Iterable[torch.Tensor]] | None) -> list[KeptMemory]:
-        """What is kept between steps: each storage once, under the first name that it has."""
+        """Returns the memory kept between steps: each storage once, under its first name."""
         if kept is None:
             named = self._found()
         else:
@@ -216,7 +216,7 @@ class CostCounter(Watcher):
         return rows
 
     def _found(self) -> dict[str, list[StoredNumbers]]:
-        """What modules and optimizers keep, and what was there before."""
+        """Returns the storages of modules and optimizers, and those of data from outside."""
         modules, optimizers, memory = list(self._modules), list(self._optimizers), self._memory
         groups = [group["params"] for optimizer in optimizers for group in optimizer.param_groups]
         state = tree_leaves([dict(optimizer.state) for optimizer in optimizers])

@@ -79,7 +79,7 @@ class Memory:
                 self.live_bits -= stored.bits if stored.lives else 0
 
     def find(self, x: torch.Tensor) -> StoredNumbers | None:
-        """What is known of the storage of ``x``."""
+        """Returns the record of the storage of ``x``; None if there is none."""
         return self._storages.get(x.untyped_storage()._cdata)  # noqa: SLF001  the identity of a storage
 
     def see(self, x: torch.Tensor) -> StoredNumbers:
@@ -146,7 +146,7 @@ class Memory:
 
 
 def _size(x: torch.Tensor, format: Format | None) -> tuple[int, int]:
-    """How many elements the storage of ``x`` has, and bits in a format; in its shape, if it fills the storage."""
+    """Returns the number of elements in the storage of ``x``, and of bits in a format; in its shape, if it fills it."""
     size = x.untyped_storage().nbytes()
     elements = size // x.element_size()
     if format is None:

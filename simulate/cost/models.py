@@ -17,7 +17,7 @@ _KEYS = {"name", "source", "unit", "multiply", "add", "read", "write"}
 
 
 class ModelledCost(NamedTuple):
-    """What a model says of a program's products and traffic."""
+    """The cost of a program's products and traffic according to a model."""
 
     value: float | None
     """In the model's unit, of all that it has numbers for; None if it has none."""
@@ -30,7 +30,7 @@ class ModelledCost(NamedTuple):
 
 @dataclass(frozen=True)
 class CostModel:
-    """What a multiplication and an addition cost, by format, according to a source.
+    """The cost of a multiplication and an addition, by format, according to a source.
 
     Args:
         name: of the model.
@@ -89,7 +89,7 @@ class CostModel:
         )
 
     def of(self, products: pd.DataFrame, totals: Mapping[str, float]) -> ModelledCost:
-        """What the products and the traffic of a program cost, by this model.
+        """Computes the cost of a program's products and traffic by this model.
 
         Args:
             products: the table of a ``Cost``.
@@ -113,7 +113,7 @@ class CostModel:
         return ModelledCost(value if counted else None, self.unit, text, missing)
 
     def price(self, a: str, b: str, accumulator: str) -> float | None:
-        """What one multiply-accumulate costs; None if the model has no number for it."""
+        """Returns the cost of one multiply-accumulate; None if the model has no value for it."""
         product = self._multiplication(a, b)
         if self.by_width:
             return product

@@ -32,7 +32,7 @@ class MultipliedFormats(NamedTuple):
 
 
 class OperationCost(NamedTuple):
-    """What an operation at one place moved."""
+    """The memory traffic of an operation at one place."""
 
     calls: int
     elements_read: int
@@ -159,11 +159,11 @@ class Cost:
         return "\n".join([*self._lines(), self._largest().to_string(index=False, float_format=number)])
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Returns the lines and the largest entries as HTML, for notebooks."""
         return as_html("\n".join(self._lines()), self._largest())
 
     def told(self, model: CostModel) -> str:
-        """What a model says of the products, with the model's name and source."""
+        """Describes the cost of the products by a model, with the model's name and source."""
         return model.of(self.products, self.totals()).text
 
     def _lines(self) -> list[str]:

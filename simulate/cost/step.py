@@ -22,7 +22,7 @@ class CountedSteps(NamedTuple):
     """What is learned after the last step, by kind, in float64."""
 
     def led_astray(self, reference: Self) -> float:
-        """How far these steps lead from those of a reference, as a share of how far those lead; the worst kind counts.
+        """Computes how far these steps deviate from a reference's, relative to its own; the worst kind counts.
 
         Both begin with the same numbers and learn from the same. Infinite where a number was lost.
         """

@@ -42,7 +42,7 @@ class Part(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """What one call of an operation moves."""
+    """The memory traffic of one call of an operation."""
 
     read: list[Part]
     written: list[Part]
@@ -51,7 +51,7 @@ class Traffic(NamedTuple):
 
 
 class _Manner(NamedTuple):
-    """What is known of an operation, whatever it is given."""
+    """The properties of an operation that do not depend on its arguments."""
 
     name: str
     moves_data: bool
@@ -86,7 +86,7 @@ def returns_any_tensor(operation: OpOverload) -> bool:
 
 
 def traffic_of(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Traffic:
-    """What a call reads and writes, each element of memory once.
+    """Returns the memory that a call reads and writes, each element once.
 
     Args:
         operation: an ATen operation.
@@ -121,12 +121,12 @@ def traffic_of(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, 
 
 
 def elements_of(x: torch.Tensor) -> int:
-    """How many elements of memory a tensor shows, each once: an expanded axis shows the same again."""
+    """Counts the distinct elements of memory that a tensor shows: an expanded axis repeats the same elements."""
     return math.prod(size for size, step in zip(x.shape, x.stride(), strict=True) if step != 0 or size == 0)
 
 
 def _put(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> int | None:
-    """How many elements of ``x`` are written at these indices; None if a mask says where."""
+    """Counts the elements of ``x`` that are written at these indices; None if a mask selects them."""
     given = [index for index in indices if index is not None]
     if not given or any(index.dtype in (torch.bool, torch.uint8) for index in given):
         return None

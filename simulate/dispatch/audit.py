@@ -69,7 +69,7 @@ class Audit:
         return "\n".join([*self._totals(), self.table.to_string(index=False), *self._unused()])
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Returns the totals, the table and the unused rules as HTML, for notebooks."""
         return as_html("\n".join(self._totals()), self.table, *self._unused())
 
     def _totals(self) -> list[str]:

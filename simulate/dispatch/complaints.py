@@ -102,7 +102,7 @@ def _of_rule(rule: Rule, ran: list[OperationPlan], there: Sequence[str]) -> str:
 
 
 def _of_part(pattern: str, parts: Parts) -> str:
-    """What is said of a name of functions and blocks that the program was never in."""
+    """Returns the complaint about a rule for functions and blocks that the program never entered."""
     near = suggestion(pattern.rpartition(":")[2], {*parts.functions, *parts.begun})
     return (
         f"the policy has rules within {pattern}{near}, and inside of the simulation no function with this qualified"

@@ -191,7 +191,7 @@ class NarrowCall:
 
 
 def _flat(values: Iterable[Any]) -> list[Any]:
-    """What is in lists, one by one; PyTorch's trees, in which any class can be a branch, take several times as long."""
+    """Flattens nested lists; PyTorch's trees, in which any class can be a branch, take several times as long."""
     flat = []
     for x in values:
         if isinstance(x, (list, tuple)):
@@ -248,7 +248,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _what_decides(x: Any) -> Any:
-    """What of an argument the dtypes of results can depend on."""
+    """Returns the properties of an argument on which the dtypes of results can depend."""
     if isinstance(x, torch.Tensor):
         return x.dtype, x.dim() == 0
     return x if x is None or isinstance(x, (bool, torch.dtype)) else type(x)

@@ -16,7 +16,7 @@ _F = TypeVar("_F", bound="Callable[..., Any]")
 
 @final
 class ExactBlock:
-    """What :func:`exact` returns: entered with ``with``, any number of times, or put on a function with ``@``."""
+    """The context manager and decorator that :func:`exact` returns; it can be entered any number of times."""
 
     def __init__(self) -> None:
         self._simulation: Simulation | None = None

@@ -54,7 +54,7 @@ _OF_STEPS = Outputs(results=False, viewing=(), written=(), lifts=False)
 
 @final
 class OperationOutcome:
-    """What came of an operation at one place so far: counters.
+    """The counters of an operation's outcomes at one place.
 
     Attributes:
         calls: how often it ran.
@@ -97,7 +97,7 @@ def _zeroed(operation: OpOverload) -> Callable[..., torch.Tensor]:
 
 
 class OperationPlan:
-    """How one operation at one place is run: decided once, and never changed; only what came of it is counted.
+    """The plan for one operation at one place: decided once and never changed; only its outcomes are counted.
 
     Attributes:
         operation: the ATen operation, or one whose arguments are functions; None for the whole step of an optimizer.
@@ -283,12 +283,12 @@ class OperationPlan:
         return str(self.operation or self.name)
 
     def sum_rounding(self, dtype: torch.dtype) -> CarrierRounding:
-        """How exact sums become numbers of ``dtype``, before they are rounded."""
+        """Returns the rounding of exact sums to ``dtype``, before they are rounded to the format."""
         a = self.arithmetic
         return exact_operations.sum_rounding(a.format, dtype, a.rounding, rounds=self.rounds)
 
     def operands_seen(self) -> str:
-        """What its operands were rounded to, in words: by product, where it is one of a layer with a weight."""
+        """Returns the formats of its operands, in words: by product, for an operation of a layer with a weight."""
         texts: dict[str, list[str]] = {}
         for product, role, fmt in sorted(self.outcome.seen):
             texts.setdefault(product, []).append(f"{role} {fmt}")
@@ -302,7 +302,7 @@ class OperationPlan:
         return isinstance(self.arithmetic.accumulate, Accumulation) and not self.arithmetic.accumulate.is_exact
 
     def kind(self) -> str:
-        """What happened to its results, in words."""
+        """Describes the treatment of its results, in words."""
         if self.outcome.taken_apart:
             return "decomposed; rounded where its arguments make it primitive" if self.outcome.rounded else "decomposed"
         how = self.outputs

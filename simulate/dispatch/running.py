@@ -168,7 +168,7 @@ class Runner:
         return OperationPlan(self._policy, operation, role, module, draw, **self._notes, **self._products)
 
     def island(self, plan: OperationPlan) -> OperationPlan:
-        """What is done with an operation that the program itself computes in full precision."""
+        """Returns the plan for an operation that the program itself computes in full precision."""
         with self._lock:
             if plan not in self.plans:
                 where = plan.operation, plan.role, plan.module
@@ -295,7 +295,7 @@ class Runner:
         *,
         whole: bool,
     ) -> Call:
-        """What watchers are told of a call of an operation."""
+        """Returns the record of an operation's call that watchers receive."""
         how = plan.arithmetic
         return Call(
             plan.place, how.format, plan.operation, args, kwargs, given, how.rounding,
@@ -306,7 +306,7 @@ class Runner:
         )  # fmt: skip
 
     def _counted(self, plan: OperationPlan, args: Sequence[Any], *, whole: bool) -> torch.Tensor | None:
-        """What may be a count, before the operation adds to it."""
+        """Returns the tensor that may be a count, before the operation adds to it."""
         if whole or self.whole is None or plan.counts is None or not plan.counts.adds or self.results.writer:
             return None
         return count_before_addition(plan.name, args)
@@ -320,7 +320,7 @@ class Runner:
         *,
         whole: bool,
     ) -> Any:
-        """What the operation returns, before it is rounded."""
+        """Computes the results of the operation, before they are rounded."""
         assert plan.kernel is not None
         if computed.waits and computed.is_at_hand():  # it ran in C++, and Python had nothing to say until it saw this
             result = computed.take()
@@ -342,7 +342,7 @@ class Runner:
     def _compute(
         self, plan: OperationPlan, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, *, whole: bool = False
     ) -> Any:
-        """What the operation computes, with sums as the policy says, but for those of whole numbers."""
+        """Computes the results of the operation, with sums as the policy says, except sums of integers."""
         assert plan.operation is not None
         assert plan.kernel is not None
         if plan.accumulate and not whole:

@@ -311,7 +311,7 @@ class Simulation(Witness):
 
     @property
     def draws(self) -> int:
-        """How many stochastic roundings this thread has made in the current step."""
+        """The number of stochastic roundings that this thread has made in the current step."""
         return self._draws.made()
 
     @property
@@ -350,7 +350,7 @@ class Simulation(Witness):
         return Audit.of(ran, self.unused_rules(), unreached_products(self.policy, ran))
 
     def plans(self) -> tuple[OperationPlan, ...]:
-        """What was done with every operation that ran, at every place."""
+        """Returns the plans of all operations that ran, at every place."""
         return self._runner.counted()
 
     def unused_rules(self) -> list[Rule]:
@@ -476,7 +476,7 @@ _process = ProcessState(_presence_at_work, _is_inside, _before_step, Generators(
 
 
 def _finfo_at_work(dtype: torch.dtype) -> FormatInfo | None:
-    """What the simulation that the code of this thread runs in says of a dtype; None if it says nothing."""
+    """Returns the format facts of a dtype in the simulation that runs in this thread; None if it gives none."""
     simulation = None if this_thread.rounding else at_work()
     if simulation is None or simulation.policy.finfo != Finfo.FORMAT or simulation.format.native:
         return None

@@ -35,7 +35,7 @@ _CARRIERS = (torch.float32, torch.float64)
 
 
 class WholeNumberUse(NamedTuple):
-    """What an operation has to do with counts, and with other whole numbers."""
+    """The relation of an operation to counts and other integer values."""
 
     making: MakesWholeNumbers | None
     """The calls that make whole numbers; None if none does."""
@@ -52,7 +52,7 @@ class WholeNumberUse(NamedTuple):
 
     @classmethod
     def by(cls, operation: OpOverload, *, rounds: bool) -> WholeNumberUse:
-        """What is known of an ATen operation, which is rounded or not."""
+        """Returns the known properties of an ATen operation, which is rounded or not."""
         name = operation.overloadpacket.__name__
         return cls(
             making_of(operation),

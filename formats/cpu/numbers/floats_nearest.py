@@ -73,7 +73,7 @@ def any_format(bits: Any, q: Any) -> Any:
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def chain_constants(q: Any) -> Any:
-    """What :func:`chain` wants, of the parameters of a format."""
+    """Computes the constants of :func:`chain` from the parameters of a format."""
     # 2^(emax + 1), the spread as a pattern added to a power of two, and the two powers that overflow and undo it.
     top = uint32(uint32(q.largest & uint32(0x7F800000)) + uint32(0x800000))
     spread = uint32(uint32(q.shift << uint32(23)) + uint32(0x400000))
@@ -99,7 +99,7 @@ def chain(bits: Any, constants: Any) -> Any:
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def uniform_constants(q: Any) -> Any:
-    """What :func:`uniform` wants, of the parameters of a format."""
+    """Computes the constants of :func:`uniform` from the parameters of a format."""
     one = uint32(1)
     unit = left32(one, q.shift)
     return q.shift, uint32(uint32(unit >> one) - one), uint32(uint32(0) - unit)

@@ -42,7 +42,7 @@ def given(source: Patterns, target: Patterns, n: Int, p: Patterns, words: Words)
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def chain_constants(q: Any) -> Any:
-    """What :func:`chain` wants, of the parameters of a format."""
+    """Computes the constants of :func:`chain` from the parameters of a format."""
     # 2^(emax + 1); the pattern that, less a binade, is 2^m over it; and the pattern of 2^m, to be taken off a binade.
     top = uint32(uint32(q.largest & uint32(0x7F800000)) + uint32(0x800000))
     up = uint32(uint32(uint32(23) - q.shift) * uint32(0x800000))
@@ -70,7 +70,7 @@ def chain(bits: Any, constants: Any, word: Any) -> Any:
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def uniform_constants(q: Any) -> Any:
-    """What :func:`uniform` wants, of the parameters of a format."""
+    """Computes the constants of :func:`uniform` from the parameters of a format."""
     return uint32(uint32(32) - q.shift), uint32(uint32(0) - uint32(uint32(1) << q.shift))
 
 

@@ -42,7 +42,7 @@ def cells(numbers: torch.Tensor, fraction_bits: int) -> PowerCells:
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def _number(k: Any, bits: Any, f: Any, zero: Any, powers: Any) -> Any:
-    """What stands for 2^(k / 2^f), with the sign of a float64's pattern; NaN for NaN."""
+    """Returns the value with magnitude 2^(k / 2^f) and the sign of a float64's pattern; NaN for NaN."""
     k = min(max(k, zero), int64(-zero - 1))
     power = bits_of64(powers[k & int64(int64(int64(1) << f) - 1)])
     result = uint64(power + uint64(int64(int64(k >> f) << 52)))

@@ -89,7 +89,7 @@ def _blocks(
 
 
 class BlockSettings(NamedTuple):
-    """What the loop is told of a format."""
+    """The parameters of a format for the block loop."""
 
     block: int
     """Elements in a block."""

@@ -137,7 +137,7 @@ def _is_operation(node: Node) -> bool:
 
 
 def _read_by_kernels(operations: list[Node]) -> set[Node]:
-    """What lies in memory that a called kernel reads, as it is or as a view."""
+    """Returns the nodes in memory that a called kernel reads, directly or through a view."""
     waiting = [x for node in operations if not is_written(node) for x in node.all_input_nodes]
     read: set[Node] = set()
     while waiting:
@@ -157,7 +157,7 @@ def is_view(node: Node) -> bool:
 
 
 def _lowering(target: Any, some_are_written: bool, read: set[Node]) -> Any:
-    """How inductor takes an operation: it writes what it may, and calls the kernel for the rest."""
+    """Returns inductor's lowering of an operation: it generates code where allowed, and calls the kernel otherwise."""
     kernel = _called(target)
     written = _written(target)
     if written is None or not some_are_written:
@@ -194,7 +194,7 @@ def _called(target: Any, add_to_fallback_set: bool = False) -> Any:  # noqa: ARG
 
 
 def _written(target: Any) -> Any:
-    """How inductor writes an operation; None if it cannot."""
+    """Returns inductor's own lowering of an operation; None if it has none."""
     usual: Any = lowering.lowerings.get(target)
     if target is torch.ops.roundoff.sqrt.default:
         return _pointwise(lambda _, x: ops.sqrt(x))  # the instruction, which rounds correctly

@@ -36,7 +36,7 @@ _LARGEST = 1 << 26
 
 
 class _Layout(NamedTuple):
-    """How a tensor lies in memory, of which nothing else is looked at."""
+    """The memory layout of a tensor, the only property that is examined."""
 
     size: tuple[int, ...]
     stride: Stride
@@ -70,7 +70,7 @@ class LayoutMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """What an operation returns for such tensors.
+        """Runs an operation on such tensors, and returns its results.
 
         Raises:
             OtherBitsError: the operation computes otherwise in a program, which records no gradients.
@@ -127,7 +127,7 @@ def _without_device(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _layout(x: torch.Tensor, func: OpOverload) -> Any:
-    """How a stand-in lies; ``NotImplemented`` where the CPU's kernel may lay results otherwise."""
+    """Returns the layout of a stand-in; ``NotImplemented`` where the CPU's kernel may choose another for results."""
     if x.layout is not torch.strided or x.is_conj() or x.is_neg():
         return NotImplemented
     if x.device.type != "cpu" and not (x.is_cuda and torch.Tag.pointwise in func.tags):

@@ -28,7 +28,7 @@ _TRIALS = 3
 
 
 class _Layout(NamedTuple):
-    """How a tensor lies in memory."""
+    """The memory layout of a tensor."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]

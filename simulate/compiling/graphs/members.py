@@ -166,7 +166,7 @@ def _axis(d: int, rank: int) -> int:
 
 
 def _along(target: Any, _members: int, x: _Stacked, dim: int = 0, *rest: Any, **kwargs: Any) -> Any:
-    """What takes an axis first."""
+    """Calls an operation whose first parameter is an axis."""
     return target(x.tensor, _axis(dim, x.rank), *rest, **kwargs)
 
 

@@ -15,12 +15,12 @@ _HOLDERS = (torch.nn.Module, torch.optim.Optimizer)
 
 
 def kinds(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-    """What tensors must have in common to be the same to a program."""
+    """Returns the properties that tensors must share for a program to treat them alike."""
     return tuple([(x.shape, x.stride(), x.dtype, x.device, x.requires_grad) for x in tensors])
 
 
 def settings() -> tuple[Any, ...]:
-    """What PyTorch is set to, and a program is made for."""
+    """Returns the PyTorch settings for which a program is made."""
     return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype()
 
 
@@ -72,7 +72,7 @@ class ArgumentAlias(NamedTuple):
 
 
 def alias_of(result: torch.Tensor, tensors: Sequence[torch.Tensor]) -> ArgumentAlias | None:
-    """How a result lies in the memory of an argument; None if it has its own, or reads that one's bits otherwise."""
+    """Returns the view of an argument that a result is; None if it has its own memory, or another dtype."""
     memory = memory_of(result)
     for i, x in enumerate(tensors):
         if result is x or (memory_of(x) == memory and x.dtype == result.dtype):

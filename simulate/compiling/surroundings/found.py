@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Findings(NamedTuple):
-    """What one look has found, in an order that depends on the structure alone."""
+    """The findings of one look, in an order that depends on the structure only."""
 
     tensors: Slots
     """The places of tensors."""
@@ -56,7 +56,7 @@ class ByIdentity:
 
 
 def identity(constant: Any) -> Any:
-    """What two constants must have in common to be the same to a program: 0.0 and -0.0 or 1, 1.0 and True are not."""
+    """Returns a key that equal constants of a program share: 0.0 and -0.0 or 1, 1.0 and True have different ones."""
     return type(constant), repr(constant) if isinstance(constant, PythonNumber) else constant
 
 

@@ -47,7 +47,7 @@ class Surroundings:
         """The place at which the last look that found a difference found it; None if no look has."""
 
     def look(self, arguments: tuple[object, ...]) -> SurroundingsState:
-        """What is there now.
+        """Returns the current state of the surroundings.
 
         Args:
             arguments: modules and optimizers among the arguments of the step.
@@ -64,7 +64,7 @@ class Surroundings:
         return state._replace(tensors=state.tensors + gradients, with_gradient=with_gradient)
 
     def forget(self) -> None:
-        """What is there has been changed on purpose: it is looked at anew."""
+        """Discards the known state, which was changed on purpose: the next look starts anew."""
         self._latest.clear()
 
     def take_numbers_for_constants(self) -> None:

@@ -112,7 +112,7 @@ class StandIns:
 
 
 def _states(found: Findings) -> list[int]:
-    """How much state optimizers have."""
+    """Counts the state entries of each optimizer."""
     return [sum(1 + len(state) for state in optimizer.state.values()) for optimizer in found.optimizers]
 
 

@@ -21,7 +21,7 @@ places_lock = new_lock()
 
 
 class StepEffects(NamedTuple):
-    """What a step leaves around it, beside numbers that it writes into tensors: which new tensor goes where."""
+    """The effects of a step on its surroundings, apart from writes into tensors: which new tensor goes where."""
 
     places: list[int | None]
     """The new tensor, by number, in each place of a tensor; None leaves the old one there. Empty: there are no new."""
@@ -50,7 +50,7 @@ class SurroundingsState(NamedTuple):
         return self.tensors[: len(self.tensors) - len(self.with_gradient)]
 
     def key(self) -> tuple[Any, ...]:
-        """What two moments have in common if one program serves both."""
+        """Returns a key that is equal for two states that one program serves."""
         return self.token, kinds(self.tensors), tuple(self.with_gradient)
 
     def numbers(self) -> list[float]:

@@ -158,7 +158,7 @@ class Walk:
             self.visit(item, f"{path}[{i}]", slot)
 
     def _looker(self, value: Any) -> Callable[[Any, str, Slot | None], None] | None:
-        """How to look into a value; None if it is a constant as it is."""
+        """Returns the function that looks into a value; None if the value is a constant as it is."""
         for kind, looker in self._kinds.items():
             if isinstance(value, kind):
                 return looker  # type: ignore[no-any-return]
