@@ -16,7 +16,7 @@ Correction: TypeAlias = Literal[
 
 
 class Mismatch(NamedTuple):
-    """How far the probabilities that a trainer gives to sampled tokens are from those they were sampled with.
+    """The distance between a trainer's probabilities of sampled tokens and those they were sampled with.
 
     With r = p_trainer / p_rollout of a token, and R, the product of r over a sequence. Means over tokens are of all
     tokens, whatever sequences they are of. The names are those of verl and of ms-swift, where these have one.

@@ -11,7 +11,7 @@ _DTYPES = {np.dtype(kind).name: kind for kind in (np.float32, np.float64, np.uin
 
 
 class Sizes(Protocol):
-    """How long observations and actions are, and what they are; see ``TaskEnvironment``."""
+    """The sizes and kinds of observations and actions; see ``TaskEnvironment``."""
 
     @property
     def observation_size(self) -> int: ...  # noqa: D102

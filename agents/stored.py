@@ -35,5 +35,5 @@ class Kept:
         return cls(Format.parse(stored.format), Rounding.parse(stored.rounding))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """What is read again after ``x`` was kept so."""
+        """Returns ``x`` as it is read again after it was stored."""
         return store(x, self.format, self.rounding)

@@ -9,7 +9,7 @@ import torch
 
 
 class Stream(IntEnum):
-    """What a stream is for; the numbers are part of the meaning of a seed and never change."""
+    """The purposes of random streams; the numbers are part of the meaning of a seed and never change."""
 
     WEIGHTS = 0
     ENVIRONMENT = 1

@@ -80,7 +80,7 @@ def compare(
 
 
 class _Sweep(NamedTuple):
-    """What one folder brings: its name, its :func:`~.figures.relative.relative_table`, and what it is scored by."""
+    """The data of one folder: its name, its :func:`~.figures.relative.relative_table`, and the metric of its scores."""
 
     name: str
     table: pd.DataFrame

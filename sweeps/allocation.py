@@ -42,7 +42,7 @@ _FILES = {"policy": "policy.yaml", "storage": "storage.yaml"}
 @final
 @dataclass(frozen=True)
 class Allocation:
-    """What a search for the cheapest has found; ``print`` it.
+    """The result of a search for the cheapest formats; ``print`` it.
 
     Attributes:
         by: the cost that was made small; a model by its name.
@@ -120,7 +120,7 @@ class CheapestArithmetic:
 
     @property
     def most_runs(self) -> int:
-        """How many runs there are at most."""
+        """The largest possible number of runs."""
         one_unit = allocation(["one"], self._choices, len(self._choosing))
         each: dict[str, int] = {}
         questions, _ = ask(one_unit, lambda asked: [0.0] * len(asked[0]))
@@ -129,7 +129,7 @@ class CheapestArithmetic:
         return len(self._plan.runs) + len(self.units) * sum(each.values()) + len(self._fresh)
 
     def told_unpriced(self) -> str:
-        """What the model has no number for, and which parts are left out for that."""
+        """Describes the products for which the model has no number, and the parts that are left out for that."""
         return _without_numbers(self._by, self.unpriced)
 
     def asked(self, store: SweepDirectory) -> list[Run]:
@@ -144,7 +144,7 @@ class CheapestArithmetic:
         return list({run.id: run for run in wanted}.values())
 
     def found(self, store: SweepDirectory) -> list[Allocation]:
-        """What is known by now; writes the arithmetic as a file that a run takes, once it has the last word."""
+        """Returns the current result; writes the arithmetic as a file that a run takes, once it is final."""
         questions, found = self._search(store)
         if found is None:
             seeds = len(self._choosing)
@@ -172,7 +172,7 @@ class CheapestArithmetic:
         return ask(allocation(self.units, self._choices, len(self._choosing)), scores)
 
     def _score(self, store: SweepDirectory, chosen: Mapping[str, str], count: int) -> float | None:
-        """How much formats are wanted, in view of so many seeds that choose; None as long as their runs have not ended.
+        """Returns the score of formats, by the first ``count`` seeds that choose; None until their runs have ended.
 
         Above 0 where they lose little, the more the narrower the last one is; else the more the less they lose.
         """
@@ -207,7 +207,7 @@ class CheapestArithmetic:
         )
 
     def _answer(self, store: SweepDirectory, runs: Sequence[Run]) -> str:
-        """What the seeds that did not choose say, by the tests of ``roundoff against``."""
+        """Returns the answer of the seeds that did not choose, by the tests of ``roundoff against``."""
         scores = []
         for name, which in (("", runs), (f" in {REFERENCE}", self._fresh)):
             if crashed := [store.state(run) for run in which].count("crashed"):
@@ -254,7 +254,7 @@ class CheapestArithmetic:
         return cost_by(self._by, self._count(config).cost)
 
     def _without(self, config: RunConfig) -> str:
-        """What the model has no number for."""
+        """Describes the products for which the model has no number."""
         return "; ".join(self._count(config).cost["models"][self._by]["without"])
 
     def _count(self, config: RunConfig) -> CountedSteps:

@@ -30,7 +30,7 @@ _NOTHING, _DATA, _ALL = "nothing", "what comes from outside", "everything"
 @final
 @dataclass(frozen=True)
 class Effect:
-    """How much the return changes where one unit is computed otherwise than the others.
+    """The change of the return where one unit is computed otherwise than the others.
 
     Attributes:
         unit: the operation or role; ``everything``, or ``what comes from outside`` alone.
@@ -58,7 +58,7 @@ class Effect:
 @final
 @dataclass(frozen=True)
 class Costs:
-    """What it costs to keep each unit in a format; ``print`` it.
+    """The costs of each unit in a format; ``print`` it.
 
     Attributes:
         format: the format.
@@ -165,7 +165,7 @@ def blame_returns(
 
 
 class _Question(NamedTuple):
-    """What is asked of every unit.
+    """The question that is asked of every unit.
 
     Attributes:
         reference: the case that each is compared with.
@@ -208,7 +208,7 @@ class _Alone:
         return list({run.id: run for run in wanted}.values())
 
     def costs(self, store: SweepDirectory, margin: float) -> Costs:
-        """What is known by now."""
+        """Returns the current result."""
         means = {name: self._mean(store, name) for name in (_NOTHING, _ALL)}
         first = self._config.seed
         return Costs(
@@ -268,7 +268,7 @@ class _Alone:
         return tuple(sorted(rows, key=lambda row: (-row.seeds, -row.effect)))
 
     def _units(self, store: SweepDirectory) -> list[str]:
-        """What can be blamed; nothing as long as that is not known."""
+        """Returns the units that can be blamed; none as long as they are not known."""
         if self._over == "role":
             return list(self._config.roles)
         observed = self._references[_DATA][0]

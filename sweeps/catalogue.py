@@ -19,7 +19,7 @@ from .language.preset_files import Size, preset_files, subject_and_size
 
 
 class Preset(NamedTuple):
-    """What the file of a preset says at its head."""
+    """The head of a preset's file."""
 
     name: str
     size: Size

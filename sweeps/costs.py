@@ -133,7 +133,7 @@ def _arithmetic(config: dict[str, Any]) -> str:
 
 
 def _before(path: Path, source: str, models: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """What was counted before, by arithmetic; nothing of a file that is not understood, which is counted anew."""
+    """Reads earlier counts, by arithmetic; none of a file that is not understood, which is counted anew."""
     found: dict[str, dict[str, Any]] = {}
     try:
         content = read_json(path) if path.exists() else {}
@@ -150,7 +150,7 @@ def _before(path: Path, source: str, models: Iterable[str]) -> dict[str, dict[st
 def counted_cost(
     config: RunConfig, allow_imports: Collection[str] = (), models: Sequence[CostModel] = tuple(MODELS.values())
 ) -> dict[str, Any]:
-    """What a step of a run costs, of a program or of an agent.
+    """Counts the cost of a step of a run, of a program or of an agent.
 
     Raises:
         RoundoffError: it cannot be counted.

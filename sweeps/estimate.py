@@ -33,7 +33,7 @@ _UNTRIED = "how long {} takes is known once a run like it has ended"
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """How long runs will take.
+    """An estimate of how long runs will take.
 
     Attributes:
         seconds: of each run, by id; runs of which nothing is known are missing.
@@ -106,7 +106,7 @@ def estimate(runs: Sequence[Run], folders: Iterable[Path], allow_imports: Collec
 
 
 def _speed_key(config: dict[str, Any], ignored: frozenset[str]) -> str:
-    """What runs that take equally long have in common."""
+    """Returns a key that runs share if they take equally long."""
     from ..formats import Format, FormatError  # noqa: PLC0415  imports torch
 
     relevant = {key: value for key, value in config.items() if key not in ignored}
@@ -119,7 +119,7 @@ def _speed_key(config: dict[str, Any], ignored: frozenset[str]) -> str:
 
 
 def _past_seconds(folders: Iterable[Path]) -> dict[str, list[float]]:
-    """What ended runs took, by what they have in common; files that cannot be understood tell nothing."""
+    """Reads the seconds of ended runs, by their speed keys; files that cannot be understood are skipped."""
     found: dict[str, list[float]] = {}
     for folder in folders:
         for files in map(RunDirectory, folder.glob("runs/*")):
@@ -132,7 +132,7 @@ def _past_seconds(folders: Iterable[Path]) -> dict[str, list[float]]:
 
 @dataclass(frozen=True)
 class _Speed:
-    """What parts of a run take: seconds of an agent step with its update, and of an evaluation."""
+    """The seconds of the parts of a run: of an agent step with its update, and of an evaluation."""
 
     step: float
     evaluation: float

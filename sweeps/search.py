@@ -37,7 +37,7 @@ FOUND = "search.json"
 @final
 @dataclass(frozen=True)
 class Finding:
-    """What a search has found, for one choice of the other keys.
+    """The result of a search for the fewest bits, for one choice of the other keys.
 
     Attributes:
         given: the other keys that vary.
@@ -75,7 +75,7 @@ class Finding:
 @final
 @dataclass(frozen=True)
 class Standing:
-    """How a candidate did.
+    """The standing of a candidate.
 
     Attributes:
         candidate: what tells it from the others.
@@ -93,7 +93,7 @@ class Standing:
 @final
 @dataclass(frozen=True)
 class Standings:
-    """What a search for the best has found; ``print`` it.
+    """The result of a search for the best; ``print`` it.
 
     Attributes:
         standings: the candidates that have most seeds first, among them the best first.
@@ -188,7 +188,7 @@ class _FewestBits:
         return sorted(wanted, key=lambda run: self._order.index(run.id))
 
     def found(self, store: SweepDirectory) -> list[Finding]:
-        """What is known by now."""
+        """Returns the current result."""
         return [branch.finding(store) for branch in self._branches]
 
 
@@ -212,7 +212,7 @@ class _Branch:
         return [run for name in self._asked(store) for run in self._runs[name]]
 
     def finding(self, store: SweepDirectory) -> Finding:
-        """What is known by now."""
+        """Returns the current result."""
         asked = self._asked(store)
         ended = [name for name in asked if store.have_ended(self._runs[name])]
         means = {name: self._mean(store, name) for name in self._formats if name in ended}
@@ -286,7 +286,7 @@ class _BestCandidate:
         return list({run.id: run for runs in every for run in runs}.values())
 
     def found(self, store: SweepDirectory) -> list[Standings]:
-        """What is known by now."""
+        """Returns the current result."""
         found = []
         for name, runs in self._runs.items():
             if seeds := [seed for seed in self._seeds if store.have_ended(runs[seed])]:

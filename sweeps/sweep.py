@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Summary:
-    """How many runs of the plan ended in which way."""
+    """The numbers of runs of the plan that ended in each way."""
 
     done: int
     crashed: int
@@ -41,7 +41,7 @@ class Summary:
 
 
 def usable_cores() -> int:
-    """How many cores this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 

@@ -56,7 +56,7 @@ StoredKey = Annotated[Stored | None, BeforeValidator(_read_stored), WithJsonSche
 
 @final
 class Storage(BaseModel):
-    """What is kept in memory in a format of its own, while ``format`` is what is computed in.
+    """The storage of values in memory in formats of their own, while ``format`` is the format of computation.
 
     Numbers are rounded when they are written to memory, and used as they are read from there. What is left out is
     kept in ``format``. Scales that numbers share follow from their places in memory: of activations and their gradients
@@ -90,7 +90,7 @@ class Storage(BaseModel):
 
     @property
     def formats(self) -> dict[str, Stored]:
-        """What is kept in a format of its own, by name."""
+        """The formats of the values that are stored in formats of their own, by name."""
         return {name: stored for name in type(self).model_fields if (stored := getattr(self, name)) is not None}
 
     @property

@@ -256,7 +256,7 @@ class TrainConfig(BaseModel):
         return self.qat is not None and step >= self.qat.after * self.steps
 
     def share(self) -> Self:
-        """What one of several learners of the run has to do; the run's own config where there is one."""
+        """Returns the config of one of several learners of the run; the run's own config where there is one learner."""
         return self
 
     def updates_in(self, transitions: int) -> int:
@@ -264,7 +264,7 @@ class TrainConfig(BaseModel):
         return transitions
 
     def world(self) -> dict[str, Any]:
-        """What environments are to show beside states, as they are opened with it; empty: states."""
+        """Returns the arguments of environments that set their observations; empty: states."""
         return {}
 
     def as_json(self) -> dict[str, Any]:
@@ -304,7 +304,7 @@ class TrainConfig(BaseModel):
 
     @classmethod
     def completed(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """What is given, and keys that follow from it where they are not given."""
+        """Returns ``given``, with the keys that follow from it where they are not given."""
         return given
 
     @model_validator(mode="after")

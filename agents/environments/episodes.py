@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 class Transition(NamedTuple):
-    """What a step of the environment gives back."""
+    """The result of a step of the environment."""
 
     observation: NDArray[Any]
     """The observations after the step: flat, float64; or the bytes of images, or planes of 0 and 1."""

@@ -171,7 +171,7 @@ def _make(task: str) -> Any:
 
 
 def _extra(name: str) -> str:
-    """How to install what a built-in environment needs."""
+    """Returns instructions to install the requirements of a built-in environment; empty if none are known."""
     spec = gymnasium.registry.get(name)
     entry = str(spec.entry_point) if spec else ""
     extras = [extra for module, extra in _EXTRAS.items() if entry.startswith(module)]

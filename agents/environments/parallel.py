@@ -22,7 +22,7 @@ from .tasks import module_of
 
 
 class Steps(NamedTuple):
-    """What a step of a group gives back, a row per environment; rows of inactive environments are old."""
+    """The results of a step of a group, a row per environment; rows of inactive environments are old."""
 
     next_observations: NDArray[Any]
     """(n, observation), after the step."""

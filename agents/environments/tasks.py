@@ -40,7 +40,7 @@ MINATAR_GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 
 
 class Kind(StrEnum):
-    """What a task is one of; the value is what names of that kind begin with."""
+    """The kinds of tasks; a value is the prefix of the names of its kind."""
 
     SUITE = ""
     """A task of the DeepMind control suite, as in ``cartpole_swingup``."""

@@ -175,7 +175,7 @@ class FrameReplay:
         return FrameBatch(images, self.rows[places], self.stack)
 
     def state_dict(self) -> dict[str, Any]:
-        """What is filled so far, and the counters: on the CPU, without a copy if it lies there."""
+        """Returns the filled part of the buffer, and the counters: on the CPU, without a copy if it is there."""
         states = [ring.state_dict() for ring in self._rings]
         return states[0] if len(states) == 1 else {"simulators": states}
 

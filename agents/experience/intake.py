@@ -47,13 +47,13 @@ class Intake(ABC):
         self.device = device
 
     def to_format(self, values: NDArray[np.floating[Any]]) -> torch.Tensor:
-        """What comes from outside enters the run's format here, rounded once, from float64."""
+        """Returns values from outside in the run's format, rounded once, from float64."""
         numbers = torch.from_numpy(values.astype(np.float64))
         rounded = numbers if self._by_pytorch else round(numbers, self.format)
         return to_device(rounded.to(self.dtype), self.device)
 
     def from_format(self, numbers: torch.Tensor) -> NDArray[np.floating[Any]]:
-        """What goes to the outside, in the carrier: NumPy does not know bfloat16."""
+        """Returns values for the outside, in the carrier: NumPy does not know bfloat16."""
         return numbers.to(device="cpu", dtype=self.format.carrier).numpy()
 
     @abstractmethod
@@ -81,7 +81,7 @@ class Intake(ABC):
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """What is needed, beside the replay buffer, to continue identically: nothing."""
+        """Returns the state, beside the replay buffer, that is needed to continue identically: none."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027  most have nothing to take over
@@ -189,7 +189,7 @@ class PixelIntake(Intake):
 def make_intake(
     config: OffPolicyKeys, sizes: Sizes, dtype: torch.dtype, device: torch.device, *, n_steps: int = 1
 ) -> StateIntake | PixelIntake:
-    """How observations are kept, by what they are, in a buffer no longer than the run: a short one claims no more.
+    """Makes the intake for observations, by their kind, with a buffer no longer than the run to save memory.
 
     Images are kept once, in the order of each environment's episodes; planes of 0 and 1 as bytes; numbers as they are.
     A transition of images has at most ``n_steps``.

@@ -218,7 +218,7 @@ class NStepPixelIntake(_ManySteps, PixelIntake):
         self._under_way = _UnderWay(n, discount)
 
     def rows(self, observations: torch.Tensor, sample: Sample) -> list[list[tuple[torch.Tensor, int]]]:  # noqa: ARG002
-        """What a sample has completed, by environment: numbers, (action + 2,), and the number of its image."""
+        """Returns the transitions that a sample completed, by environment: rows, (action + 2,), and image numbers."""
         actions = self.to_format(sample.actions)
         images = [self.frames.newest(sample.first + i) for i in range(len(actions))]
         whole, counts = self._under_way.step(sample, actions, images)

@@ -27,7 +27,7 @@ from .sampling import Sample, random_actions
 
 @final
 class OffPolicyRecorder:
-    """What a run does with its experience: keeps all of it, and learns from a random batch after each transition.
+    """The recorder of off-policy runs: keeps all experience, and learns from a random batch after each transition.
 
     Args:
         config: of the run.

@@ -51,7 +51,7 @@ class Minibatch:
 
 
 class Judge(Protocol):
-    """What a learner makes of a rollout before it learns from it."""
+    """The computation of a learner on a rollout before it learns from it."""
 
     def __call__(self, rollout: Batch, last: torch.Tensor) -> torch.Tensor:
         """Log-probabilities, values, advantages and returns: (n, 4); before them the weights, if there are any: (n, 5).

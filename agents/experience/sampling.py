@@ -69,13 +69,13 @@ class Sampler(Protocol):
         """The groups that have begun anew since the last call, whatever they were at, and their observations."""
 
     def pulls(self) -> list[dict[str, Any]]:
-        """What there is to log of the pulls of weights since the last call."""
+        """Returns the records to log of the pulls of weights since the last call."""
 
     def timing(self) -> dict[str, Any]:
-        """What ``timing.json`` is told."""
+        """Returns the sampler's entries of ``timing.json``."""
 
     def state_dict(self) -> dict[str, Any]:
-        """How far it is."""
+        """Returns the sampler's progress."""
 
     def load_state_dict(self, state: dict[str, Any]) -> list[NDArray[Any]]:
         """Takes it over; returns the observations of each group that its next step starts from."""

@@ -64,7 +64,7 @@ class AsynchronousGroup:
 
     @property
     def store(self) -> CentralStore:
-        """What is central."""
+        """The central store."""
         assert self._store is not None, "a learner joins first"
         return self._store
 
@@ -76,7 +76,7 @@ class AsynchronousGroup:
         """Does nothing: nobody waits."""
 
     def look_after(self) -> None:
-        """What has become of the others is for the process that has started them to see."""
+        """Calls ``notice``: the process that has started the others looks after them."""
         self.notice()
 
     def join(self, optimizers: Mapping[str, NetworkOptimizer], step: int) -> None:
@@ -129,7 +129,7 @@ class AsynchronousGroup:
 
 
 class _Stepper(Protocol):
-    """How an optimizer moves central parameters."""
+    """The step of an optimizer on central parameters."""
 
     chunks: list[list[Tensor]]
     first: int  # the number of its first chunk

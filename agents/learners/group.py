@@ -90,7 +90,7 @@ class LearnerGroup:
             optimizer.group = self
 
     def mean_count(self, count: int) -> int:
-        """How many numbers all learners have in a mean of which each has ``count``."""
+        """Returns the number of elements in a mean over all learners, each of which has ``count``."""
         return count * self.count
 
     def step(self, optimizer: NetworkOptimizer, largest_norm: float | None) -> None:
@@ -129,7 +129,7 @@ class LearnerGroup:
 
     @apart
     def agree(self, value: int) -> int:
-        """What the leader says."""
+        """Returns the leader's value."""
         said = torch.tensor([value], dtype=torch.int64, device=self._device)
         with _noticing_loss():
             dist.broadcast(said, 0)

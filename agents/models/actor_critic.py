@@ -63,7 +63,7 @@ class ActorCritic(FlatNetwork):
     def both(
         self, layers: Sequence[torch.Tensor], x: torch.Tensor, scale: float = 1.0, *, exact: bool = False
     ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-        """What the policy gives for observations (n, observation), and their values.
+        """Returns the policy's outputs for observations (n, observation), and their values.
 
         Args:
             layers: ``self.layers`` or ``self.trainable``.
@@ -78,7 +78,7 @@ class ActorCritic(FlatNetwork):
         return self._policy(layers, policy), self._value(layers, value, scale, exact=exact)
 
     def policy(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """What the policy gives alone."""
+        """Returns the policy's outputs only."""
         return self._policy(self.layers, self._hidden_of(0, x))
 
     def value(self, x: torch.Tensor, scale: float = 1.0, *, exact: bool = False) -> torch.Tensor:

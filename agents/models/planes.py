@@ -50,7 +50,7 @@ def convolutions_for(shape: Sequence[int], large: Sequence[Convolution] = DQN_NE
 
 
 def convolved_shape(convolutions: Sequence[Convolution], shape: Sequence[int]) -> tuple[int, int, int]:
-    """What convolutions make of (planes, height, width): (filters, height, width).
+    """Returns the shape of the results of convolutions of (planes, height, width): (filters, height, width).
 
     Raises:
         ValueError: the planes are too small for them.
@@ -160,7 +160,7 @@ class PlanesNetwork(FlatNetwork):
         scales: Sequence[float] = (),
         exact: Sequence[bool] = (),
     ) -> list[torch.Tensor]:
-        """What each head gives, (n, outputs).
+        """Returns the outputs of each head, (n, outputs).
 
         Args:
             layers: ``layers``, ``trainable``, or views of another tensor of this network's shapes.

@@ -18,7 +18,7 @@ Outputs: TypeAlias = "tuple[Tensor, ...]"
 
 
 class PolicyHead(ABC):
-    """How what a policy's network gives is read as a distribution of actions; see ``ActorCritic.both``."""
+    """The distribution of actions that is given by a policy network's outputs; see ``ActorCritic.both``."""
 
     @abstractmethod
     def best(self, outputs: Outputs) -> Tensor:

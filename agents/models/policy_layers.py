@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Activation(StrEnum):
-    """What becomes of a layer's results."""
+    """The activation function after a layer."""
 
     NONE = "none"
     RELU = "relu"
@@ -25,7 +25,7 @@ class Activation(StrEnum):
 
 
 class Decision(StrEnum):
-    """How outputs become actions."""
+    """The rule by which outputs become actions."""
 
     LARGEST = "largest"
     """Outputs are a number for each action; a one in the place of the largest, the first of several, and else zeros."""
@@ -130,7 +130,7 @@ def linear(weight: torch.Tensor, bias: torch.Tensor, activation: Activation) -> 
 
 
 def combined(outputs: Sequence[torch.Tensor], action_size: int) -> torch.Tensor:
-    """What the heads give together, (n, outputs): of one head its outputs, of two value + (advantage - mean).
+    """Returns the combined outputs of the heads, (n, outputs): of one its outputs, of two value + (advantage - mean).
 
     The mean is a sum from the first action to the last, in the tensors' own dtype, divided by their number.
 

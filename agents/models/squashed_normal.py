@@ -16,7 +16,7 @@ from .softplus_fix import softplus, softplus_naive
 @final
 @dataclass(frozen=True)
 class SquashedNormal:
-    """How the outputs of a policy network are read as a distribution of actions tanh(u), u normal.
+    """The distribution of actions tanh(u), u normal, that is given by a policy network's outputs.
 
     log sigma lies between two bounds by a tanh of its own: log sigma = center + half_width tanh(output).
 

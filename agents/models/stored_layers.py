@@ -30,7 +30,7 @@ class _Passing(torch.autograd.Function):
 @final
 @dataclass(frozen=True)
 class StoredLayers:
-    """What lies between the layers of a network: operands of its products, forward and backward, as memory has them.
+    """The storage between the layers of a network: operands of its products, forward and backward, as memory has them.
 
     Gradients pass straight through the rounding of what they are derivatives by. Biases are added, and results rounded
     by the activation function, before anything is stored.
@@ -51,12 +51,12 @@ class StoredLayers:
         return cls(*(one and Kept.of(one) for one in (storage.activations, storage.gradients)))
 
     def multiplied(self, x: torch.Tensor) -> torch.Tensor:
-        """What the next layer multiplies."""
+        """Returns the operand of the next layer's product."""
         kept: torch.Tensor = _Passing.apply(x, self.activations, self.gradients)  # type: ignore[no-untyped-call]
         return kept
 
     def result(self, x: torch.Tensor) -> torch.Tensor:
-        """What the last layer gives, which nothing here multiplies; its gradient is multiplied."""
+        """Returns the last layer's result, which is not multiplied here; its gradient is."""
         if self.gradients is None:
             return x
         result: torch.Tensor = _Passing.apply(x, None, self.gradients)  # type: ignore[no-untyped-call]

@@ -44,7 +44,7 @@ _MOST_TABLES = 16
 
 
 class StepNumbers(NamedTuple):
-    """What a step needs to know of its number; tensors where that is not at hand."""
+    """Quantities of a step that depend on its number; tensors where that is not at hand."""
 
     divisor: float | Tensor
     """What the second moment is divided by, to free it of its bias."""
@@ -247,7 +247,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
     @staticmethod
     @abstractmethod
     def _divisor(correction: float) -> float:
-        """What frees the second moment of its bias when it is divided by it; ``correction`` is 1 - b2^t."""
+        """Returns the divisor that corrects the bias of the second moment; ``correction`` is 1 - b2^t."""
 
     @abstractmethod
     def _denominators(self, seconds: list[Tensor], divisors: Sequence[float | Tensor]) -> list[Tensor]:
@@ -418,7 +418,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
 
 @apart
 def _eps(group: dict[str, Any], dtype: torch.dtype) -> Any:
-    """What is added to denominators."""
+    """Returns the term that is added to denominators."""
     return at_hand((group["loss_scale"] * group["eps"]).clamp(min=group["eps_floor"]), dtype)
 
 

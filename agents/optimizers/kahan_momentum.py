@@ -32,7 +32,7 @@ class MovingAverage(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """What is needed, beside the average itself, to continue identically."""
+        """Returns the state, beside the average itself, that is needed to continue identically."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -101,7 +101,7 @@ def standardized(x: Tensor, unit: float = 1.0) -> Tensor:
 
 
 def _correction(x: Tensor) -> float:
-    """What makes a root mean square that of a sample's standard deviation."""
+    """Returns the factor from a root mean square to a sample's standard deviation."""
     return math.sqrt(x.numel() / (x.numel() - 1))
 
 

@@ -71,7 +71,7 @@ class StepNorms:
             self.latest["second_moment_norm"] = torch.linalg.vector_norm(roots) / scale
 
     def take_exponents(self) -> dict[str, int]:
-        """How many gradients of all steps since the last call had a magnitude in [2^k, 2^(k+1)), under k.
+        """Counts the gradients of all steps since the last call with a magnitude in [2^k, 2^(k+1)), under k.
 
         They are those that ``gradients_norm`` is of. Zeros, infinities and NaN are in none.
         """

@@ -137,7 +137,7 @@ def programs_of(learner: Learner, members: int = 1) -> _Programs:
 
 
 def kind(config: TrainConfig, simulation: Simulation | None) -> str:
-    """What the programs of a learner depend on beside the shapes of its tensors; formats are data to them."""
+    """Returns a key of all that a learner's programs depend on beside its tensors' shapes; formats are data to them."""
     other = keys_with(KeyRole.OUTSIDE_UPDATES | KeyRole.DATA)
     relevant: dict[str, Any] = {"algorithm": config.algorithm}
     relevant |= {key: value for key, value in config.as_json().items() if key not in other}

@@ -26,7 +26,7 @@ _ALIGNED = 16
 
 
 def shared_kind(config: TrainConfig) -> str | None:
-    """What runs that can be members of one population have in common; None for a run that can be in none."""
+    """Returns a key that runs must share to be members of one population; None for a run that can be in none."""
     simulation = simulation_of(config)
     if not isinstance(config, OffPolicyKeys) or config.batch_size % _ALIGNED:
         return None
@@ -115,7 +115,7 @@ class Population:
             mine.copy_(all_of_them[i])
 
     def _stacked(self) -> _Inputs:
-        """What all members learn from."""
+        """Returns the inputs of all members, stacked."""
         rows, noises = zip(*self._inputs, strict=True)
         return torch.stack(rows), tuple(torch.stack(of_members) for of_members in zip(*noises, strict=True))
 
@@ -129,7 +129,7 @@ class Population:
 
 @final
 class _Member:
-    """What a learner knows of its population, which computes its parts."""
+    """A member of a population, to its learner; the population computes the learner's parts."""
 
     reason: str | None = None
 

@@ -30,7 +30,7 @@ _OPERANDS = ("weights", "activations")
 @final
 @dataclass(frozen=True)
 class Quantization:
-    """How a policy computes while it acts, whatever it was trained in; see docs/quantization.md.
+    """The arithmetic of a policy while it acts, whatever it was trained in; see docs/quantization.md.
 
     Either the whole inference is simulated (``policy``), or operands of products are rounded (``weights``,
     ``activations``) and all else is computed as before: sums, biases, activation functions.
@@ -101,7 +101,7 @@ class Quantization:
                 raise FormatError(f"{fmt} does not fit in {dtype}, in which the run computes; choose a narrower format")
 
     def simulation(self, seed: int) -> Simulation | None:
-        """What the whole inference is simulated by; None if it is not, or if fp32 rounds nothing."""
+        """Returns the simulation of the whole inference; None if it is not simulated, or if fp32 rounds nothing."""
         if self.policy is None or self.policy in (Policy("fp32"), Policy("fp64")):
             return None
         return Simulation(self.policy, seed=seed, warn_unused=False)
@@ -140,7 +140,7 @@ class Quantization:
     def activation(
         self, x: torch.Tensor, layer: int = 0, *, convolution: tuple[bool, int] | None = None
     ) -> torch.Tensor:
-        """What a product multiplies with a weight, as it sees it.
+        """Returns an operand of a product with a weight, rounded.
 
         A scale that follows from the data is each observation's own, as if it were alone: what an episode does never
         depends on others that are evaluated beside it.

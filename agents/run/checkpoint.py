@@ -59,7 +59,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def load_about(path: Path) -> Any:
-    """What :func:`save` was given beside the state, or anything that stands in its place; None: nothing."""
+    """Returns the ``about`` of a checkpoint, as given to :func:`save`; None if it has none."""
     return _read(path).get("about")
 
 

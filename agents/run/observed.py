@@ -28,7 +28,7 @@ class Numerics:
         self._before: dict[str, dict[str, int]] = {}
 
     def record(self) -> dict[str, Any]:
-        """What happened since the last record: per role its counts, and results by binary exponent.
+        """Returns the counts since the last record, by role, with results by binary exponent.
 
         ``{"forward": {"results": 512, "overflow": 0, ..., "exponents": {"-3": 100, ...}}, ...}``: ``exponents`` has
         under k how many results had a magnitude in [2^k, 2^(k+1)); zeros and non-finite ones are in none. Exponents of

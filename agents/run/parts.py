@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Recorder(Protocol):
-    """What a run asks of that which keeps its experience; see ``OffPolicyRecorder``."""
+    """The interface of the part of a run that keeps its experience; see ``OffPolicyRecorder``."""
 
     intake: Intake
 

@@ -96,7 +96,7 @@ class Profile:
 
 
 def read_profile(path: Path) -> Profile:
-    """What ``timing.json`` says of the last stretch of a run without an interruption.
+    """Reads the profile of the last uninterrupted stretch of a run from ``timing.json``.
 
     Raises:
         FileError: it is missing, damaged, or does not say it.

@@ -28,7 +28,7 @@ _SECONDS_BETWEEN_REPORTS = 1.0
 @final
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is.
+    """The progress of a run.
 
     Attributes:
         step: environment steps taken; of a program, the step that it has logged last.
@@ -159,7 +159,7 @@ class Reporter:
         return crash
 
     def result(self, crash: Crash | None, step: int, updates: int | None) -> Result:
-        """How a run of an agent has ended after ``step`` environment steps."""
+        """Returns the result of a run of an agent that has ended after ``step`` environment steps."""
         known: dict[str, Any] = {"updates": updates, "untrained": self.untrained}
         if crash:
             return Result("crashed", 0.0, 0.0, step, crash, **known)

@@ -9,7 +9,7 @@ from typing import final
 
 
 def _do_not_wait() -> None:
-    """What is measured is done when the call has returned, as on the CPU; or nobody needs to know."""
+    """Does nothing: the work is done when the call has returned, as on the CPU, or nobody needs to know."""
 
 
 @final

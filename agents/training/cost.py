@@ -139,7 +139,7 @@ def _say_format(counter: CostCounter, tensors: Iterable[torch.Tensor], format: F
 
 
 def _kept(learner: Learner, replay: Sequence[torch.Tensor]) -> dict[str, list[torch.Tensor]]:
-    """What an agent keeps from one update to the next, by kind."""
+    """Returns the tensors that an agent keeps from one update to the next, by kind."""
     kept: dict[str, list[torch.Tensor]] = {"weights": [network.flat for network in learner.networks.values()]}
     for optimizer in learner.optimizers.values():
         kept["weights"].append(optimizer.flat)
@@ -157,7 +157,7 @@ def _kept(learner: Learner, replay: Sequence[torch.Tensor]) -> dict[str, list[to
 
 
 def _behind(average: MovingAverage) -> list[torch.Tensor]:
-    """What an average keeps beside itself: sums, what rounding has lost of them, itself in full precision."""
+    """Returns the tensors behind an average: sums, their rounding errors, the average in full precision."""
     held = [x for x in (*vars(average).values(), *average.state_dict().values()) if isinstance(x, torch.Tensor)]
     return list({id(x): x for x in held if x.dim() and x is not average.average}.values())
 

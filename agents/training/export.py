@@ -29,7 +29,7 @@ SUFFIXES = (".onnx", ".h")
 
 
 class Exported(NamedTuple):
-    """What was written."""
+    """An exported file."""
 
     path: Path
     bytes: int

@@ -27,7 +27,7 @@ _ALONE = {"learners": 1, "asynchronous": False, "actors": None, "sampler_learner
 
 
 class FinishedAgent(NamedTuple):
-    """What evaluates the policy of a run that is done."""
+    """The parts with which the policy of a finished run is evaluated."""
 
     learner: Learner
     """The learner with the final weights and the final arithmetic, on the CPU."""

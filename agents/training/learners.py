@@ -106,7 +106,7 @@ def _wait_for(followers: list[Follower]) -> None:
 
 
 def _why_lost(followers: list[Follower]) -> Crash | None:
-    """How the agent of a learner has crashed, if that is why it is gone.
+    """Returns the crash of a lost learner's agent; None if no learner has reported one.
 
     Raises:
         RunError: it has failed, or died.

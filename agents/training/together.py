@@ -102,7 +102,7 @@ def _alike(runs: Sequence[_Open], *, compiled: bool | None) -> list[list[_Open]]
 
 
 def _kind(run: Run | AdaptedRun, *, forced: bool) -> Any:
-    """What the members of a population have in common; None if a run is trained alone."""
+    """Returns a key that the members of a population share; None if a run is trained alone."""
     if isinstance(run, AdaptedRun):
         return None
     if not forced and not worth_sharing(run.config, run.updates_to_come):

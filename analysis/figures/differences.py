@@ -159,7 +159,7 @@ def _distance(a: Iterable[np.ndarray], b: Iterable[np.ndarray]) -> float:
 
 
 def _of_values(a: Iterable[list[np.ndarray]], b: Iterable[list[np.ndarray]], inputs: np.ndarray) -> float:
-    """How far those networks of two runs are apart that take what was stored of the run: states and actions."""
+    """Returns the distance between those networks of two runs whose inputs were stored: states and actions."""
     if not inputs.size:
         return float("nan")
     pairs = [(x, y) for x, y in zip(a, b, strict=True) if x[0].shape[-2] == inputs.shape[-1]]

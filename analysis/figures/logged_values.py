@@ -36,7 +36,7 @@ _NORM = "_norm"  # ends the names of those that observed runs log
 
 
 def training_table(experiment: Experiment) -> pd.DataFrame | None:
-    """What runs log at the end of each episode, and their algorithm wants drawn; None if they log nothing.
+    """Returns the logged values of episodes that algorithms want drawn; None if runs log nothing.
 
     Columns: ``id``, ``step``, the logged values (of an algorithm that names none, the first twelve), ``task``,
     ``format``, ``series``.
@@ -121,14 +121,14 @@ def _looks(table: pd.DataFrame, *, varied: bool) -> dict[str, Look]:
 
 
 def _of_agents(value: str) -> Panel:
-    """How a value is drawn that an algorithm, or an observed run, has logged."""
+    """Returns the panel of a value that an algorithm, or an observed run, has logged."""
     if value.endswith(_NORM):
         return Panel(drawable(f"norm: {value.removesuffix(_NORM).replace('_', ' ')}"), log=True)
     return panels().get(value, Panel(drawable(value)))
 
 
 def _plain(values: pd.Series[float]) -> Panel:
-    """How a value is drawn that nobody has said anything about."""
+    """Returns the panel of a value about which nothing is declared."""
     return Panel(drawable(str(values.name)), log=spans_decades(values))
 
 

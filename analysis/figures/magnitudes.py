@@ -32,7 +32,7 @@ _LEAST = 1e-6  # share of the results of an interval below which a bin stays whi
 
 
 def exponents_table(experiment: Experiment) -> pd.DataFrame:
-    """How results of a role are spread over binary exponents during training, the observed runs of a series together.
+    """Returns the spread of a role's results over binary exponents during training, over all observed runs of a series.
 
     Columns: ``format``, ``series`` (the format, and the condition if there are several), ``role``, ``step``,
     ``exponent`` k, ``results`` in [2^k, 2^(k+1)) since the step before.
@@ -43,7 +43,7 @@ def exponents_table(experiment: Experiment) -> pd.DataFrame:
 
 
 def magnitudes_table(experiment: Experiment) -> pd.DataFrame:
-    """How results are spread over binary exponents in the last interval of each observed format and condition.
+    """Returns the spread of results over binary exponents in the last interval of each observed format and condition.
 
     Columns: ``role`` (also ``gradients of critic`` and so on, of each network), ``format``, ``series`` (the format, and
     the condition if there are several), ``exponent`` k, ``results`` with a magnitude in [2^k, 2^(k+1)), of all runs of

@@ -9,7 +9,7 @@ from .published import paper_of, published
 
 
 class PrintedTable(NamedTuple):
-    """How a table of a paper is shown.
+    """The form in which a table of a paper is shown.
 
     Attributes:
         columns: the setting that has a column for each of its values.

@@ -50,7 +50,7 @@ class Printed(NamedTuple):
 
 @functools.cache
 def published(name: str) -> tuple[Printed, ...]:
-    """What a paper prints for a figure or table; none for most figures."""
+    """Returns the values that a paper prints for a figure or table; none for most figures."""
     with (Path(__file__).parent / "published.csv").open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["name"] == name]
     settings = [dict(setting.split("=") for setting in row.pop("where").split()) for row in rows]

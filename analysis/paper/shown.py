@@ -63,7 +63,7 @@ def hours(experiment: Experiment, summary: pd.DataFrame) -> list[Measured]:
 
 
 class Shown(NamedTuple):
-    """What one of a paper's figures shows.
+    """The content of one of a paper's figures.
 
     Attributes:
         figure: one of ``FIGURES``, which shows the same.

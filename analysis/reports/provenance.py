@@ -88,7 +88,7 @@ def sources(experiment: Experiment) -> list[str]:
 
 
 def numerics(experiment: Experiment, warnings: list[str]) -> pd.DataFrame:
-    """What rounding did in observed runs: the sums of their ``numerics.csv`` by series and role.
+    """Returns the effects of rounding in observed runs: the sums of their ``numerics.csv`` by series and role.
 
     Args:
         experiment: the runs.

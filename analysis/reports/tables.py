@@ -140,7 +140,7 @@ def equivalence_table(against: pd.DataFrame, experiment: Experiment) -> Safe | N
 
 
 def learning_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
-    """How often each format does not learn where fp32 does, and the returns of runs that did; None if not known."""
+    """Returns the table of how often each format fails to learn where fp32 learns, and of returns; None if unknown."""
     cells: _Cells = [
         (Column("did not learn"), lambda row: str(row["unlearned"])),
         (Column("of"), lambda row: row["learnable"]),
@@ -173,7 +173,7 @@ def area_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
 
 
 def power_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
-    """What the test of equivalence can tell with the runs that there are; None where that is not known."""
+    """Returns the table of the power of the test of equivalence with the existing runs; None where it is not known."""
     cells: _Cells = [
         (
             Column(f"{100 * against['margin'].iloc[0]:.3g}\u2009% lower"),
@@ -239,7 +239,7 @@ def crash_table(experiment: Experiment) -> Safe | None:
 
 
 def failures_table(failures: pd.DataFrame, experiment: Experiment) -> Safe:
-    """What failed first in each format, from :func:`~.tables.first_failures.first_failures`."""
+    """Returns the table of first failures in each format, from :func:`~.tables.first_failures.first_failures`."""
     columns = [*_task_columns(experiment), Column("format", **_TEXT), *_condition_columns(experiment)]
     columns += [Column("crashed"), Column("first at step"), Column("first non-finite operation", **_TEXT)]
     columns += [Column("of observed crashes")]
@@ -253,7 +253,7 @@ def failures_table(failures: pd.DataFrame, experiment: Experiment) -> Safe:
 
 
 def numerics_table(counts: pd.DataFrame) -> Safe:
-    """What rounding did, by format, condition and role."""
+    """Returns the table of effects of rounding, by format, condition and role."""
     columns = [Column("format", **_TEXT), Column("role", **_TEXT), Column("results")]
     shares = {
         "overflow": "overflow",

@@ -139,7 +139,7 @@ def _said(experiment: Experiment) -> list[str]:
 
 
 def _learned(horizons: pd.Series) -> str:
-    """What some runs have learned, in words; nothing where that is not known of any."""
+    """Describes the horizons that some runs have learned; empty if none is known."""
     known = horizons.dropna()
     if known.empty:
         return ""
@@ -160,7 +160,7 @@ def _bits(experiment: Experiment, needed: pd.DataFrame) -> Safe:
 
 
 def _left_out(experiment: Experiment, warnings: list[str]) -> Safe | None:
-    """What a reader has to know before believing the rest."""
+    """Returns the notes that a reader needs before the rest."""
     runs = experiment.runs
     notes = []
     scored = ended(runs)

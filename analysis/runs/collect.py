@@ -231,7 +231,7 @@ def _table(runs: list[dict[str, Any]], together: pa.Table, sizes: list[int]) -> 
 
 
 def _repeated(of_runs: pa.Array, run_of: pa.Array) -> pa.Array:
-    """What belongs to a run, for each of its records."""
+    """Returns the values of runs, repeated for each of their records."""
     alike = len(of_runs.unique()) == 1  # as most settings are
     return pa.repeat(of_runs[0], len(run_of)) if alike else of_runs.take(run_of)
 

@@ -81,7 +81,7 @@ class Conditions:
         return self._labels[where]
 
     def name_of(self, key: str, value: object) -> str | None:
-        """What the sweep's file calls a policy or storage, which is long as text: its case's name; None: nothing."""
+        """Returns the name of a policy or storage, whose text is long: its case in the sweep's file; else None."""
         return self._names.get((key, value))
 
     def _words(self, key: str, value: object) -> str:
@@ -107,7 +107,7 @@ class Conditions:
         return all(key != named for named, _ in self._names), self.keys.index(key)
 
     def _named(self, runs: pd.DataFrame, cases: Mapping[str, str]) -> dict[tuple[str, Any], str]:
-        """What values of mappings are called, by key and value."""
+        """Returns the names of values of mappings, by key and value."""
         if not cases:
             return {}
         of_runs = runs["id"].map(cases)

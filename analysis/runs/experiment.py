@@ -30,7 +30,7 @@ _RUN_COLUMNS = ["id", *COLUMNS]
 
 @dataclass(frozen=True)
 class Experiment:
-    """What was found in a folder.
+    """The runs and records that were found in a folder.
 
     Attributes:
         name: of the sweep, or of the folder.
@@ -69,7 +69,7 @@ class Experiment:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What was damaged and left out, of records, too, which are read for it."""
+        """Warnings of damaged data that were left out, also of records, which are read for this."""
         self.logged.read()
         return tuple(self.said)
 
@@ -102,7 +102,7 @@ class Experiment:
 
     @cached_property
     def conditions(self) -> Conditions:
-        """What sets the runs apart beside task, format and seed."""
+        """The differences between the runs beside task, format and seed."""
         keys = self.config_keys - set(_RUN_COLUMNS)
         return Conditions(self.runs, keys, programs=not self.metric.of_agents, cases=self.cases)
 
@@ -177,7 +177,7 @@ def _configs(plan: _Plan, warnings: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def _columns(configs: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What each run, by id, was given, as columns of a table."""
+    """Returns the config of each run, by id, as columns of a table."""
     programs = {identity: config for identity, config in configs.items() if is_program(config)}
     agents = {identity: config for identity, config in configs.items() if identity not in programs}
     columns = as_columns(programs)
@@ -190,7 +190,7 @@ def _columns(configs: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]
 
 
 def _most_common(configs: Mapping[str, dict[str, Any]], outcomes: Mapping[str, dict[str, Any]]) -> Metric:
-    """What most runs are scored by."""
+    """Returns the metric of most runs."""
     told = [outcome["metric"] if is_program(configs[identity]) else RETURN for identity, outcome in outcomes.items()]
     metrics = {metric.model_dump_json(): metric for metric in told if metric is not None}
     counts = Counter(metric.model_dump_json() for metric in told if metric is not None)
@@ -207,7 +207,7 @@ def _values(outcomes: Mapping[str, dict[str, Any]]) -> pd.DataFrame:
 
 
 class _Plan(NamedTuple):
-    """What there is to read, before anything of a run is read.
+    """The data to read, before anything of a run is read.
 
     Attributes:
         name: of the sweep, or of the folder.

@@ -144,7 +144,7 @@ def _points(record: dict[str, Any], metric: str) -> list[tuple[str, dict[str, An
 
 
 def _logged(record: dict[str, Any], metric: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What a program has logged: the metric, and everything else; infinity for what is not finite."""
+    """Yields the records of a program: the metric, and everything else; infinity for values that are not finite."""
     step = whole(record["step"])
     numbers = {name: value if isfinite(value) else inf for name, value in _numbers(record).items()}
     score = numbers.pop(metric, inf)
@@ -155,7 +155,7 @@ def _logged(record: dict[str, Any], metric: str) -> Iterator[tuple[str, dict[str
 
 
 def _numbers(record: dict[str, Any]) -> dict[str, float]:
-    """What a record holds beside its kind and step; NaN for null, which stands for what is not finite."""
+    """Returns the values of a record beside its kind and step; NaN for null (a value that is not finite)."""
     return {
         name: float("nan") if value is None else float(value)
         for name, value in record.items()

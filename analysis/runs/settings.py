@@ -26,7 +26,7 @@ def is_program(config: dict[str, Any]) -> bool:
 
 
 def tasks_of(configs: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """What each run, by id, was to learn: the task of an agent; a program's function, with its file if there are more.
+    """Returns the task of each run, by id: an agent's task; a program's function, with its file if there are several.
 
     Args:
         configs: of the runs, by id.

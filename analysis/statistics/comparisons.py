@@ -23,7 +23,7 @@ class Estimate(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """How much two conditions differ in mean return.
+    """The difference of two conditions in mean return.
 
     Attributes:
         value: mean over tasks of the mean difference.
@@ -79,7 +79,7 @@ def probability_of_improvement(
     level: float = 0.95,
     replicates: int = 5_000,
 ) -> Estimate:
-    """How likely a run of ``x`` scores more than one of ``y`` on the same task, ties counting half; mean over tasks.
+    """Estimates how likely a run of ``x`` scores more than one of ``y`` on a task, ties counting half; mean over tasks.
 
     P(X > Y) = 1/(NK) sum over runs i, j of [1 if x_i > y_j, 1/2 if x_i = y_j], the Mann-Whitney U over its maximum.
 

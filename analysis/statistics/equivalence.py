@@ -27,7 +27,7 @@ _FURTHEST = 10.0  # an end of an interval of shares: 1000 % of fp32's mean
 
 
 class EquivalenceTest(NamedTuple):
-    """How far a condition is from a reference, as a share of the reference's mean, and what that shows.
+    """The difference of a condition from a reference, as a share of the reference's mean, with its test.
 
     Attributes:
         share: mean difference over |mean of the reference|.

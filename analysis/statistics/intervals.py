@@ -204,7 +204,7 @@ def parts(replicates: int, runs: int) -> Iterator[int]:
 
 
 def times_drawn(runs: int, generator: np.random.Generator, replicates: int) -> NDArray[np.int64]:
-    """How often each run is drawn in each replicate, shape (replicates, runs).
+    """Draws the number of times that each run occurs in each replicate, shape (replicates, runs).
 
     In a replicate, as many runs are drawn as there are, with replacement: a multinomial number, by counting, which is
     several times as fast as NumPy's own.

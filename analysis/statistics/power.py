@@ -33,7 +33,7 @@ _SEEDS = (*range(3, 17), 18, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 1
 
 
 class Power(NamedTuple):
-    """How often the test calls made-up formats equivalent, whose runs spread as those that were made.
+    """The rates at which the test calls made-up formats equivalent, whose runs are spread like the real ones.
 
     Attributes:
         lower: formats that return less by just the margin; 5 % or less is right.

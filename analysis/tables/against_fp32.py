@@ -134,7 +134,7 @@ def against_reference(
 
 
 def _row(side: Side, plain: Side, selection: Selection, margin: float, experiment: Experiment) -> dict[str, Any]:
-    """What is known of a format on some tasks; an ``answer`` only where it goes by no test."""
+    """Returns the row of a format on some tasks; with an ``answer`` only where it follows from no test."""
     metric, tasks = experiment.metric, selection.tasks
     x, y = selection.of(side.scores), selection.of(plain.scores)
     scores = [[list(of.values()) for of in tasks] for tasks in (x, y)]
@@ -235,7 +235,7 @@ def _named(name: str, found: Estimate) -> dict[str, float]:
 
 
 def _difference(x: Sequence[Scores], y: Sequence[Scores], metric: Metric) -> Difference:
-    """How far the scores are apart, of runs that have one; NaN if a task has none."""
+    """Returns the difference of the scores of runs that have one; NaN if a task has none."""
     x, y = ([{seed: score for seed, score in task.items() if np.isfinite(score)} for task in side] for side in (x, y))
     if not all((*x, *y)):
         return Difference(float("nan"), NO_INTERVAL, float("nan"), 0)

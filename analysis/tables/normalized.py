@@ -33,7 +33,7 @@ class Scale(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """What a row of a table is of.
+    """The tasks of a row of a table.
 
     Attributes:
         name: of the task, or :data:`~.summary.ALL_TASKS` for the mean over several.

@@ -52,7 +52,7 @@ class Side:
     idle: dict[str, int]
 
     def crashed(self, tasks: Sequence[str]) -> tuple[int, int]:
-        """How many runs on these tasks have crashed, and how many there are."""
+        """Returns the number of runs on these tasks that have crashed, and of all."""
         judged = [score for task in tasks for score in self.judged[task].values()]
         return judged.count(-math.inf), len(judged)
 

@@ -123,7 +123,7 @@ def summarize(experiment: Experiment) -> pd.DataFrame:
 
 
 def _drops(table: pd.DataFrame, experiment: Experiment) -> list[float]:
-    """How much worse each mean is than the one of fp32 that it is compared with; NaN where there is none."""
+    """Returns how much worse each mean is than the mean of fp32 that it is compared with; NaN where there is none."""
     keys = experiment.conditions.keys
     planned = experiment.runs.loc[experiment.runs["format"] == REFERENCE, ["task", *keys]].drop_duplicates()
     references = {

@@ -69,7 +69,7 @@ def checkpoint(state: Any, *, every: float = 10.0) -> None:
 
 
 def restore() -> Any:
-    """What was last given to :func:`checkpoint`, if the run was stopped after that; else None.
+    """Returns the state last given to :func:`checkpoint`, if the run was stopped after that; else None.
 
     Call it when everything is made and before anything is trained: generators are set to where they were. What loading
     the state draws and counts is forgotten if ``checkpoint`` is called with it next; else load it in ``exact()``.

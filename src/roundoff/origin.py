@@ -42,7 +42,7 @@ def commit_of(file: Path) -> str | None:
 
 @cache
 def _lasting() -> dict[str, str]:
-    """What does not change while a process lives."""
+    """Returns the facts that do not change while a process lives."""
     told = {"python": platform.python_version()}
     for package in ("torch", "numpy"):
         try:

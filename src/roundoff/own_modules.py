@@ -32,7 +32,7 @@ def look_in(folders: Iterable[str | Path]) -> None:
 
 
 def looked_in() -> list[str]:
-    """What :func:`look_in` has added, for processes that import the same."""
+    """Returns the folders that :func:`look_in` has added, for processes that import the same modules."""
     return list(_folders)
 
 

@@ -110,12 +110,12 @@ class ChildProcess:
         return self._process.wait()
 
     def death(self) -> str:
-        """How it has ended, in words."""
+        """Describes how the process has ended."""
         return in_words(self._process.wait())
 
 
 def command_of(module: str) -> tuple[str, ...]:
-    """What runs a module by this interpreter.
+    """Returns the command that runs a module by this interpreter.
 
     Without -P, a file random.py in the folder that this process was started in would be imported as Python's own.
     """
@@ -216,7 +216,7 @@ def let_go(descriptors: list[int]) -> None:
 
 
 def in_words(status: int) -> str:
-    """How a process has ended, by its exit status, negative for the signal that killed it."""
+    """Describes how a process has ended, by its exit status, negative for the signal that killed it."""
     if status >= 0:
         return f"ended with status {status}"
     named = -status in set(signal.Signals)

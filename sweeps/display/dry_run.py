@@ -55,7 +55,7 @@ def describe_plan(plan: Plan, directory: Path) -> Iterator[str]:
 
 
 def describe_estimate(plan: Plan, directory: Path, workers: int, allow_imports: Collection[str] = ()) -> Iterator[str]:
-    """How long the runs that are not finished will take."""
+    """Describes how long the runs that are not finished will take."""
     store = SweepDirectory(directory)
     waiting = [run for run in plan.runs if not store.has_ended(run)]
     if not waiting:
@@ -75,7 +75,7 @@ def describe_estimate(plan: Plan, directory: Path, workers: int, allow_imports: 
 
 
 def _remarks(plan: Plan) -> Iterator[str]:
-    """What formats of the plan cannot carry, each once."""
+    """Yields the remarks on formats of the plan, each once."""
     said = Counter(remark for run in plan.runs if isinstance(run.config, TrainConfig) for remark in remarks(run.config))
     for remark, count in said.items():
         yield f"  {remark}" + (f" (of {count} runs)" if count < len(plan.runs) else "")

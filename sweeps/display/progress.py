@@ -124,7 +124,7 @@ class ProgressDisplay:
 def describe_progress(
     progress: dict[str, Any], steps: int, metric: str | None = None
 ) -> tuple[str, str, str, str, str]:
-    """How far a run is: percent, step, return, steps per second, loss scale; empty where that is not known.
+    """Describes the progress of a run: percent, step, return, steps per second, loss scale; empty where not known.
 
     Args:
         progress: of an ``Event``.

@@ -135,7 +135,7 @@ class SweepDirectory:
         return True
 
     def state(self, run: Run) -> State:
-        """What has become of a run, from its folder alone; one that somebody works on is ``waiting``, too."""
+        """Returns the state of a run, from its folder only; a run that somebody works on is also ``waiting``."""
         return self._files(run).outcome().state
 
     def has_ended(self, run: Run) -> bool:
@@ -155,7 +155,7 @@ class SweepDirectory:
         return ""
 
     def result(self, run: Run) -> AnyResult:
-        """How an ended run ended.
+        """Reads the result of an ended run.
 
         Raises:
             SweepError: it has not.
@@ -207,7 +207,7 @@ class SweepDirectory:
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
-    """What has changed of a program since runs of the sweep were made."""
+    """Yields the changes of a program since runs of the sweep were made."""
     if "program" not in before or "program" not in now:
         return
     if before["program"] != now["program"]:

@@ -46,7 +46,7 @@ class Holder(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What a lease says.
+    """The content of a lease.
 
     Attributes:
         number: of the lease.
@@ -81,7 +81,7 @@ def alive(holder: Holder) -> bool | None:
 
 
 def _started(pid: int) -> int | None:
-    """When a process of this machine was started; None if there is none (any more)."""
+    """Returns the start time of a process of this machine; None if there is no such process (any more)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
@@ -213,7 +213,7 @@ class Leases:
         return _numbers(self.folder)
 
     def all(self) -> Iterator[tuple[str, Held]]:
-        """What the leases say, those given back left out."""
+        """Yields the runs and contents of all leases that are not given back."""
         for run, numbers in self.numbers().items():
             held = self._read(run, max(numbers))
             if held and not held.given_back:

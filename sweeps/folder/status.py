@@ -50,7 +50,7 @@ class SweepStatus:
     warnings: tuple[str, ...]
 
     def count(self, state: State) -> int:
-        """How many runs are in a state."""
+        """Returns the number of runs in a state."""
         return sum(run.state == state for run in self.runs)
 
 

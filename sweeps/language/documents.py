@@ -84,7 +84,7 @@ def read_cost_model(name: str) -> CostModel:
 
 
 def read_outline(text: str, source: str, arguments: Sequence[str], program: Program | None = None) -> Outline:
-    """What a sweep file and arguments say.
+    """Reads the outline of a sweep from its file and arguments.
 
     Args:
         text: of the file.

@@ -172,7 +172,7 @@ def _metric(outline: Outline, program: ProgramKeys | None) -> Metric | None:
 
 
 def _search(outline: Outline, runs: dict[str, Run], varying: Iterable[str]) -> SearchGoal | None:
-    """What is looked for. For the fewest bits, runs in fp32 to compare with are added, if they are missing."""
+    """Returns the goal of the search. For the fewest bits, adds runs in fp32 to compare with, if they are missing."""
     goal = _section(outline, SearchGoal, "search", outline.search) if outline.search else None
     if goal is None or outline.search is None or outline.problems:
         return None
@@ -213,7 +213,7 @@ def _section(outline: Outline, model: type[_Model], name: str, given: Located) -
 
 
 def _choice(outline: Outline, argument: str) -> Exclusion | None:
-    """What an argument of ``--only`` chooses."""
+    """Reads the selection of an argument of ``--only``."""
     found = read_argument(argument, outline, (*outline.subject.keys, CASE))
     if found is None:
         return None

@@ -49,7 +49,7 @@ def sweep_schema() -> dict[str, Any]:
 
 
 def _shorter() -> dict[str, Any]:
-    """What may stand for several values of a key, by key; see ``shorthand.py``."""
+    """Returns the schemas of shorthands for several values of a key, by key; see ``shorthand.py``."""
     numbers = {"type": "string", "pattern": f"^{RANGE.pattern}$"}
     names = {"type": "object", "minProperties": 1, "maxProperties": 1, "additionalProperties": False}
     gap = f"^{NAME_WITH_A_GAP.pattern}$"
@@ -67,7 +67,7 @@ def _or_shorter(schema: dict[str, Any], short: dict[str, Any]) -> dict[str, Any]
 
 
 def _keys() -> dict[str, Any]:
-    """What is allowed for every key of a run, by key."""
+    """Returns the schemas of the values of every key of a run, by key."""
     fixes = {"type": "array", "items": {"enum": ["all", *FIXES, *OPTIONAL_FIXES, *PARTS_OF_FIXES]}, "uniqueItems": True}
     qat = QuantizationAware.model_json_schema(schema_generator=_Untitled)
     qat = {name: value for name, value in qat.items() if name not in _NOT_OF_VALUES}
@@ -109,7 +109,7 @@ def _models() -> dict[str, Any]:
 
 
 def _described(key: str) -> str:
-    """What a key means; where algorithms differ, to each."""
+    """Returns the description of a key; where algorithms differ, for each."""
     texts = {name: str(field.description).replace("`", "") for name, field in fields_of(key).items()}
     if len(set(texts.values())) == 1:
         return next(iter(texts.values()))

@@ -33,7 +33,7 @@ def _model(by: str) -> CostModel | None:
 
 @final
 class SearchGoal(BaseModel):
-    """What a search looks for: the fewest bits with which the mean over seeds stays near that of fp32, or the best.
+    """The goal of a search: the fewest bits with which the mean over seeds stays near the one of fp32, or the best.
 
     Attributes:
         looks_for: ``fewest bits``, or ``best``: of all that varies but tasks and seeds; or ``cheapest``: the formats of

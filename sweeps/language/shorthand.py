@@ -81,7 +81,7 @@ def _flow(value: Any) -> str:
 
 
 def _all(key: str, item: Located, outline: Outline) -> list[Located] | None:
-    """What an item stands for: None if for itself; nothing if it is wrong, which is noted."""
+    """Expands an item: None if it stands for itself; no values if it is wrong, which is noted."""
     if key not in outline.subject.keys:
         return None
     if isinstance(item.value, str) and outline.subject.is_whole(key):

@@ -80,7 +80,7 @@ def _distribution(key: str, choice: Any) -> Any:
 
 
 class Shape(NamedTuple):
-    """What may stand where, for a sweep of runs with certain keys."""
+    """The allowed content of the files of a sweep of runs with certain keys."""
 
     sweep: TypeAdapter[Any]
     """A document: a sweep file, or an argument as one."""

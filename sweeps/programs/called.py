@@ -61,7 +61,7 @@ def argument_for(config: ProgramConfig) -> str:
 
 @final
 class _Simulated:
-    """What a function is given as ``arithmetic``: the simulation goes on in its blocks, and is paused elsewhere."""
+    """The ``arithmetic`` argument of a function: the simulation goes on in its blocks, and is paused elsewhere."""
 
     def __init__(self, paused: AbstractContextManager[None]) -> None:
         self._paused = paused

@@ -26,7 +26,7 @@ _HIGH = 200  # descriptors from here on are out of the way of what programs clos
 
 
 def be_run(program: Program, order: dict[str, Any], said: int, stop: int, parent: int) -> NoReturn:
-    """What the process of a run does, in a session of its own.
+    """Carries out a run in a process and session of its own.
 
     Args:
         program: of the run.

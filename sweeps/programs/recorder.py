@@ -102,7 +102,7 @@ class ProgramRecorder:
             raise ProgramStopped
 
     def restore(self) -> Any:
-        """What was saved last; the log is cut to where it was then."""
+        """Returns the state that was saved last; the log is cut to its length at that time."""
         self._has_checkpoints = True
         state, self._state = self._state, None
         if state is None:

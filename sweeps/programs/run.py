@@ -180,7 +180,7 @@ def _lost_at_the_end(
 def _lost_numbers(
     error: BaseException, simulation: Simulation, recorder: ProgramRecorder, stepped: SteppedOptimizers
 ) -> str:
-    """What was not finite when the program ended so: what it logged last, or read last, or held; empty if all was."""
+    """Describes the values that were not finite when the program ended: logged or read last, or held; empty if none."""
     if isinstance(error, OutOfMemory):
         return ""
     noticed = next(iter(recorder.not_finite.values()), "") or str(simulation.last_read)
@@ -189,7 +189,7 @@ def _lost_numbers(
 
 @contextmanager
 def surroundings(threads: int) -> Iterator[None]:
-    """What a run changes of its process, and what is still to be done there needs, is put back.
+    """Restores what a run changes of its process and what is still needed there.
 
     A process that the program forks ends where the program does.
     """

@@ -61,5 +61,5 @@ AGENTS = Agents()
 
 
 def _field(key: str) -> FieldInfo:
-    """What a key is to any algorithm: one of the same name has the same values, if not the same default."""
+    """Returns the field of a key in any algorithm: all have the same values for it, if not the same default."""
     return next(iter(fields_of(key).values()))

@@ -125,7 +125,7 @@ class ArithmeticKeys(BaseModel):
 @final
 @dataclass(frozen=True)
 class ProgramConfig:
-    """What a run of a program is given; see ``RunConfig``.
+    """The config of a run of a program; see ``RunConfig``.
 
     Attributes:
         program: which.
@@ -154,7 +154,7 @@ class ProgramConfig:
         return self.own.seed
 
     def as_json(self) -> dict[str, Any]:
-        """What the run is: the program, format and seed, what is given, and other keys that are not at their defaults.
+        """Returns the run as JSON values: the program, format and seed, given values, and keys not at their defaults.
 
         A parameter that nobody gives is no part of it: one that is added to the function, with a default, leaves
         finished runs what they are.
@@ -271,7 +271,7 @@ class ProgramKeys(Subject):
         return replace(run, own=run.own.model_copy(update={"format": name}))
 
     def arguments(self, config: ProgramConfig) -> dict[str, Any]:
-        """What the function is called with, but for the simulation."""
+        """Returns the arguments of the function, except for the simulation."""
         own = {name: getattr(config.own, name) for name in ArithmeticKeys.model_fields if name in self.takes}
         return own | {
             name: self._adapters[name].validate_json(json.dumps(value), strict=True)
@@ -279,7 +279,7 @@ class ProgramKeys(Subject):
         }
 
     def _annotation(self, key: str) -> Any:
-        """What the function says of a parameter; else, the type of its default."""
+        """Returns the annotation of a parameter of the function; without one, the type of its default."""
         if key in self._hints:
             return self._hints[key]
         default = self._parameters[key].default

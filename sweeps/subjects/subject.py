@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class RunConfig(Protocol):
-    """What a run is given, of whatever subject."""
+    """The config of a run, of any subject."""
 
     @property
     def task(self) -> str:
-        """What is trained, in a word: a task of an agent's, the name of a function."""
+        """The subject of training, in a word: a task of an agent's, the name of a function."""
 
     @property
     def format(self) -> str:
@@ -32,14 +32,14 @@ class RunConfig(Protocol):
 
     @property
     def steps(self) -> int:
-        """How long it is; 0 where that is not known before."""
+        """The length of the run; 0 where it is not known in advance."""
 
     def as_json(self) -> dict[str, Any]:
-        """What the run is, as JSON values; its name is made of it."""
+        """Returns the identity of the run, as JSON values; its name is made of it."""
 
 
 class Subject(ABC):
-    """What runs are of. Each value is checked by itself first, then all of a run together."""
+    """The kind of the runs of a sweep. Each value is checked by itself first, then all of a run together."""
 
     @property
     @abstractmethod
@@ -68,18 +68,18 @@ class Subject(ABC):
 
     @abstractmethod
     def value(self, run: RunConfig, key: str) -> Any:
-        """What a config says of a key, in canonical form; None for a key that it does not have."""
+        """Returns a config's value of a key, in canonical form; None for a key that it does not have."""
 
     @abstractmethod
     def default(self, key: str, given: Mapping[str, Any]) -> Any:
-        """What ``key`` is where the values do not say it."""
+        """Returns the value of ``key`` where ``given`` does not have it."""
 
     @abstractmethod
     def in_format(self, run: RunConfig, name: str, key: str = "format") -> RunConfig:
         """Returns the run with another format under ``key``; it has one there."""
 
     def mistakes(self, key: str, value: Any) -> list[str]:
-        """What is wrong with ``value`` as a value of ``key``, regardless of other keys; usually nothing."""
+        """Describes the mistakes in ``value`` as a value of ``key``, regardless of other keys; usually none."""
         try:
             self.canonical(key, value)
         except ValidationError as error:

@@ -76,7 +76,7 @@ class WorkerProcess:
         self._process.end(seconds)
 
     def death(self) -> str:
-        """How it died."""
+        """Describes how the process died."""
         how = f"the worker process {self._process.death()}"
         killed = (self._process.status() or 0) < 0
         return how if killed else f"{how}; its last words are in {self._log}"

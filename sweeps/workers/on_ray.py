@@ -88,7 +88,7 @@ class RayExecutor:
         self._ending.close()
 
     def _room(self) -> int:
-        """How many runs fit onto the nodes there are."""
+        """Returns the number of runs that fit onto the existing nodes."""
         total = 0
         for node in self._ray.nodes():
             if node["Alive"]:
@@ -126,7 +126,7 @@ class RayWorker:
         self._ray.kill(self._actor)  # also gives its place to others
 
     def death(self) -> str:
-        """How it died."""
+        """Describes how the worker died."""
         return self._reason
 
     def _listen(self, say: Callable[[dict[str, Any] | None], None]) -> None:
@@ -175,7 +175,7 @@ class _Relay:
             self._inbox.put(None)
 
     def receive(self) -> tuple[list[dict[str, Any]], str]:
-        """What was said since the last call, at least one message; and the reason, if the process has ended."""
+        """Returns the messages since the last call, at least one; and the reason, if the process has ended."""
         messages: list[dict[str, Any]] = []
         while True:
             message = self._inbox.get()

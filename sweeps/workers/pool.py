@@ -62,7 +62,7 @@ class Worker(Protocol):
         """Waits for its end, and enforces it."""
 
     def death(self) -> str:
-        """How it died; asked once it has."""
+        """Describes how the worker died; called after its death."""
 
 
 class Executor(Protocol):
@@ -263,7 +263,7 @@ class _Pool:
             yield Event("started", run)
 
     def _of_program(self, run: Run) -> dict[str, Any]:
-        """What a worker is told beside the config of a program."""
+        """Returns the worker's instructions beside the config of a program."""
         if not isinstance(run.config, ProgramConfig):
             return {}
         assert self._metric is not None
@@ -348,7 +348,7 @@ def group(runs: Sequence[Run], population: int, workers: int, *, compiled: bool 
 
 
 def _kind(run: Run, *, forced: bool) -> str | None:
-    """What runs that can share a program have in common; None for one that cannot, or gains nothing."""
+    """Returns a key that runs share if they can share a program; None for one that cannot, or gains nothing."""
     from ...agents import shared_kind, worth_sharing  # noqa: PLC0415  imports torch
 
     config = run.config

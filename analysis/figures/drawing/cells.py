@@ -36,7 +36,7 @@ def shades(metric: Metric, table: pd.DataFrame) -> Normalize:
 
 
 class Cells(NamedTuple):
-    """What stands in one panel."""
+    """The content of one panel."""
 
     rows: pd.DataFrame
     """The cells: ``column`` and ``row`` (places from 0), ``return`` (NaN: no score), ``crashed``, and ``failed`` if it

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Look(NamedTuple):
-    """What sets one series apart, three times over: colour, marker and line."""
+    """The look of one series, distinct in three ways: colour, marker and line."""
 
     color: str
     marker: str
@@ -41,7 +41,7 @@ FAILED: dict[str, Any] = {"facecolor": "none", "edgecolor": "#777777", "hatch": 
 
 
 class Size(NamedTuple):
-    """How large a figure is.
+    """The size of a figure.
 
     Attributes:
         width: of the whole figure in inches; None: as its panels need.
@@ -136,7 +136,7 @@ def wrapped(text: str, most: int) -> str:
 
 
 def letters(width: float, font: float) -> int:
-    """How many letters about stand beside each other in a width in inches."""
+    """Returns the approximate number of letters that fit side by side in a width in inches."""
     return max(1, int(width * 72 / (0.6 * font)))
 
 
@@ -223,7 +223,7 @@ def drawable(text: str) -> str:
 
 
 def _cut(shown: str, most: int, text: str) -> str:
-    """What is shown of a text, cut behind so many characters; then the beginning of the text's hash follows."""
+    """Returns the shown form of a text, cut after ``most`` characters and followed by the start of its hash."""
     if len(shown) <= most:
         return shown
     return f"{shown[:most]}... ({hashlib.sha256(text.encode(errors='replace')).hexdigest()[:8]})"

@@ -137,14 +137,14 @@ def _undrawn(texts: Sequence[str]) -> list[str]:
 
 
 def of_mean(row: dict[str, Any]) -> str:
-    """What is said of a mean of scores: a row of :func:`~.marks.marks`."""
+    """Describes a mean of scores: a row of :func:`~.marks.marks`."""
     crashed = f", {row['crashed']:.0f} crashed" if row["crashed"] else ""
     mean = with_interval(row["return"], row["ci_low"], row["ci_high"])
     return f"{_name(row)}\nmean {mean}\n{plural(row['n'], 'run')}{crashed}"
 
 
 def of_run(row: dict[str, Any], metric: Metric) -> str:
-    """What is said of a run: a row of :func:`~.marks.marks`."""
+    """Describes a run: a row of :func:`~.marks.marks`."""
     score = f"crashed, {metric.scored}" if row["status"] == "crashed" else number(row["return"])
     return f"{_name(row)}, seed {_plain(row['seed'])}: {score}"
 

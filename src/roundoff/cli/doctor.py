@@ -129,7 +129,7 @@ def _bits(broken: list[str]) -> list[dict[str, Any]]:
 
 
 def _cores() -> int:
-    """How many cores this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -164,7 +164,7 @@ def _kernels(device: str, broken: list[str]) -> dict[str, Any]:
 
 
 def _tried_kernels(device: str) -> tuple[int, list[str]]:
-    """How many kinds of kernels of the device were compared with the CPU, and which of them are wrong, why.
+    """Returns the number of kinds of kernels that were compared with the CPU, and descriptions of the wrong ones.
 
     On the CPU, which has loops, none.
     """

@@ -245,7 +245,7 @@ def _with_part(policy: Policy, text: str) -> Policy:
 
 
 def _described(text: str, source: str) -> Any:
-    """What YAML, or a file of it, says."""
+    """Returns the content of YAML, or of a file of it."""
     from roundoff.sweeps import located_yaml  # which needs an extra
 
     if Path(text).is_file():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(NamedTuple):
-    """What a folder says of its run.
+    """The outcome of a run, as its folder has it.
 
     Attributes:
         state: ``done`` and ``crashed`` are results; ``failed`` is tried again; ``waiting`` is every other run, also one
@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
 
 
 class Config(Protocol):
-    """What a run is given."""
+    """The config of a run."""
 
     def as_json(self) -> dict[str, Any]:
         """Returns what ``config.json`` has."""
@@ -69,7 +69,7 @@ class RunDirectory:
         self.learners = self.path / "learners"
 
     def checkpoint_of(self, learner: int, step: int) -> Path:
-        """What a learner that follows another one saves with the checkpoint of a step."""
+        """Returns the path of the file that a following learner saves with the checkpoint of a step."""
         return self.learners / f"{learner}-{step}.pt"
 
     def room_for_checkpoint_of(self, learner: int, step: int) -> Path:
@@ -115,7 +115,7 @@ class RunDirectory:
         shutil.rmtree(self.learners, ignore_errors=True)
 
     def read_result(self) -> AnyResult | None:
-        """How the run ended; None if it has not.
+        """Reads the result of the run; None if it has not ended.
 
         Raises:
             FileError: the file is damaged.
@@ -130,7 +130,7 @@ class RunDirectory:
             raise FileError(f"{self.result}: is not the result of a run; delete the file to repeat the run") from error
 
     def outcome(self) -> Outcome:
-        """What has become of the run, whatever the files are like."""
+        """Returns the outcome of the run, also if files are damaged."""
         content, complaint = try_json(self.result)
         if content is not None:
             try:
@@ -156,7 +156,7 @@ class RunDirectory:
         self.failure.unlink(missing_ok=True)
 
     def read_timing(self) -> dict[str, Any]:
-        """What the run took, with which versions, and where; empty if it has not ended, or the file is damaged."""
+        """Reads the run's times, versions and machine; empty if it has not ended, or the file is damaged."""
         content, _ = try_json(self.timing)
         return content if isinstance(content, dict) else {}
 

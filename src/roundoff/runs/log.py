@@ -153,7 +153,7 @@ def _checksum(path: Path, length: int) -> int:
 
 @final
 class NoLog:
-    """What a learner has that follows another one: its curves are the leader's."""
+    """The log of a learner that follows another one: none, since its curves are the leader's."""
 
     checksum = 0
 

@@ -55,7 +55,7 @@ class Metric(BaseModel):
         return self.model_dump(mode="json", exclude={"error"} if self.error == "fail" else None)
 
     def score(self, value: float | None) -> float | None:
-        """What a run counts for: the value, or ``crash`` for one that has crashed (None)."""
+        """Returns the score of a run: the value, or ``crash`` for one that has crashed (None)."""
         return self.crash if value is None or not math.isfinite(value) else value
 
     @property
@@ -72,22 +72,22 @@ class Metric(BaseModel):
 
     @property
     def steps(self) -> str:
-        """What steps are called on an axis."""
+        """The name of steps on an axis."""
         return "environment steps" if self.of_agents else "step"
 
     @property
     def sign(self) -> int:
-        """What a score is multiplied by so that more is better."""
+        """The sign by which a score is multiplied so that more is better."""
         return 1 if self.goal == "maximize" else -1
 
     @property
     def worst(self) -> float:
-        """What a crashed run counts as in comparisons: its score, or an infinity where it has none."""
+        """The score of a crashed run in comparisons: its score, or an infinity where it has none."""
         return -self.sign * math.inf if self.crash is None else self.crash
 
     @property
     def scored(self) -> str:
-        """How a crashed run is scored, in words."""
+        """The score of a crashed run, in words."""
         return "no score" if self.crash is None else f"scored {self.crash:g}"
 
     @property
@@ -102,7 +102,7 @@ class Metric(BaseModel):
 
 @final
 class AgentMetric(Metric):
-    """What agents are scored by: the return, or a quantity that is shown as one."""
+    """The metric of agents: the return, or a quantity that is shown as one."""
 
     of_agents: ClassVar[bool] = True
 

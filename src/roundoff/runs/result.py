@@ -19,7 +19,7 @@ MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 @final
 @dataclass(frozen=True)
 class Crash:
-    """When (environment steps) and why a run crashed."""
+    """The step (in environment steps) of a crash, and its reason."""
 
     step: int
     reason: str
@@ -28,7 +28,7 @@ class Crash:
 @final
 @dataclass(frozen=True)
 class Result:
-    """How a run ended.
+    """The result of a run.
 
     Attributes:
         status: ``"done"``, or ``"crashed"`` by a non-finite action.
@@ -54,7 +54,7 @@ class Result:
 
     @property
     def score(self) -> float:
-        """What the run is judged by: the mean return."""
+        """The score of the run: the mean return."""
         return self.return_mean
 
     def as_json(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Result:
 @final
 @dataclass(frozen=True)
 class ProgramResult:
-    """How a run of a program ended.
+    """The result of a run of a program.
 
     Attributes:
         status: ``crashed`` if its metric, or what it has logged last, is not finite; or if it raised something after
