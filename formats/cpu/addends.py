@@ -38,7 +38,7 @@ _BELOW: Any = ByWidth(uint64(32), uint64(0))  # how far right an addend of 64 bi
 
 
 class Addends(NamedTuple):
-    """What a loop gets: the address of the settings and that of the given words, and what keeps them alive."""
+    """The arguments of a loop: the addresses of the settings and the given words, and the objects that own them."""
 
     settings: int
     words: int

@@ -43,7 +43,7 @@ class FormatsAsData:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What the graph depends on: of those that are data loops and arithmetic, and the others."""
+        """The key of the graph: rounding method and exact arithmetic of formats that are data, and other formats."""
         return tuple(data.by_addition for data in self._data.values()), tuple(self._exactly), tuple(self._constants)
 
     def standing_for(self, tensors: Iterable[torch.Tensor]) -> dict[Format, FloatData]:

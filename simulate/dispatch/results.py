@@ -137,7 +137,7 @@ class Results:
         self.round_all(value, plan, call, spared)
 
     def rounder(self, plan: OperationPlan) -> Rounder:
-        """How the operands of an operation are rounded: a function of a tensor, a format, and a mode of its own."""
+        """Returns the function that rounds the operands of an operation, given a tensor, a format and its mode."""
         usual = plan.arithmetic.rounding
 
         def rounded(x: torch.Tensor, fmt: Format, rounding: Rounding = usual) -> torch.Tensor:

@@ -201,7 +201,7 @@ class Runner:
             this_thread.rounding = False
 
     def detached(self, plan: OperationPlan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What autograd saves, of which simulations around are not to take what C++ does for an operation of theirs."""
+        """Runs autograd's detach, so that outer simulations do not take the C++ part for an operation of theirs."""
         hold_thread(1)
         try:
             return self.run(plan, args, kwargs)

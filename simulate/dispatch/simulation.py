@@ -387,7 +387,7 @@ class Simulation(Witness):
         return self._runner.run(plan, args, kwargs or {})
 
     def _readers(self) -> list[LastRead]:
-        """What notes the numbers that are read here: also what ``exact()`` leaves alone is read by the program."""
+        """Returns the recorders of read values of all active simulations: the program also reads inside ``exact()``."""
         around = (mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Simulation))
         return [self.last_read, *(mode.last_read for mode in around if mode is not self)]
 

@@ -55,7 +55,7 @@ class Witness(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return [name for name, given in own.items() if given]
 
     def report(self) -> Report:
-        """What an observing simulation has seen so far.
+        """Returns the report of an observing simulation so far.
 
         Raises:
             FormatError: it does not observe.
@@ -64,7 +64,7 @@ class Witness(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._observing().report()
 
     def observer_state(self) -> dict[str, Any]:
-        """What an observing simulation has counted, as plain numbers and tensors, for a checkpoint.
+        """Returns the counts of an observing simulation as plain numbers and tensors, for a checkpoint.
 
         Raises:
             FormatError: it does not observe.
@@ -109,7 +109,7 @@ class Witness(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.shadow
 
     def cost(self, kept: Mapping[str, Iterable[torch.Tensor]] | None = None) -> Cost:
-        """What the program has cost so far: products by format, bytes moved, memory.
+        """Returns the cost of the program so far: products by format, bytes moved, memory.
 
         Args:
             kept: what is kept between steps, by kind; None: what modules and optimizers of PyTorch say.

@@ -30,7 +30,7 @@ _MOST = 1 << 14
 
 
 class Told(NamedTuple):
-    """What the C++ is told of a plain operation."""
+    """The C++ description of a plain operation, and where it counts rounded operands."""
 
     description: Description
     counted: list[Counted]
@@ -68,7 +68,7 @@ class Descriptions:
         weakref.finalize(self, loaded.free_descriptions, self.handle).atexit = False
 
     def tell(self, plan: PlanOfOperation, at: At) -> Told | None:
-        """What the C++ is told of an operation; None if it is not plain."""
+        """Returns the C++ description of an operation; None if it is not plain."""
         if at not in self._told:
             found = described(plan, self._notes, self._loops)
             told = None if found is None else Told(*found)

@@ -45,7 +45,7 @@ class LoopAddresses(ctypes.Structure):
 
 
 class ExactArithmetic(ctypes.Structure):
-    """How exact results are computed; its fields are explained in ``exact.h``."""
+    """The description of exact arithmetic; its fields are explained in ``exact.h``."""
 
     _fields_ = (
         ("form", _NUMBER), ("of_lists", _NUMBER), ("in_place", _NUMBER), ("ways", ctypes.c_void_p),
@@ -66,7 +66,7 @@ PLACES_BY_ROLE = 2 * 3 * 4
 
 
 class SeenProducts(ctypes.Structure):
-    """How operands of a product are seen rounded; its fields are explained in ``products.h``."""
+    """The roundings of a product's operands; its fields are explained in ``products.h``."""
 
     _fields_ = (
         ("roundings", ctypes.POINTER(OperandRounding)), ("tells", _NUMBER), ("in_backward", _NUMBER),
@@ -77,7 +77,7 @@ class SeenProducts(ctypes.Structure):
 
 
 class Description(ctypes.Structure):
-    """What the C++ is told of a plain operation; its fields are explained there."""
+    """The description of a plain operation for the C++ code, where its fields are explained."""
 
     _fields_ = (
         ("single", LoopAddresses), ("twofold", LoopAddresses), ("rounds", _NUMBER), ("results", _MASK),
@@ -96,7 +96,7 @@ class Description(ctypes.Structure):
 
 
 class Counts(ctypes.Structure):
-    """What became of a plain operation since it was asked last."""
+    """The counts of a plain operation's outcomes since they were last requested."""
 
     _fields_ = (("calls", _NUMBER), ("moved", _NUMBER), ("rounded", _NUMBER), ("left_whole", _NUMBER))
 
@@ -152,7 +152,7 @@ class Library:
 
 
 class _Computed(threading.local):
-    """What an operation has computed already, in this thread, of which Python is to take care from there on."""
+    """The result that an operation has already computed in this thread, which Python handles from there on."""
 
     result: Any = None
     error: BaseException | None = None

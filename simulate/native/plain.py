@@ -54,7 +54,7 @@ _INSIDE, _UNLESS_GRADIENT, _WEIGHTS = 1, 2, 3
 
 
 class Notes(NamedTuple):
-    """What a simulation takes notes of, beside the marks on tensors."""
+    """The kinds of notes that a simulation takes, apart from marks on tensors."""
 
     whole: bool
     """Whether notes are taken of memory that holds whole numbers."""
@@ -98,7 +98,7 @@ def reasons_against(plan: PlanOfOperation, notes: Notes, loops: Loops) -> Iterat
 
 
 def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Description, list[Counted]] | None:
-    """What the C++ is told of a plain operation, and where it counts rounded operands; None if it is not plain."""
+    """Returns the C++ description of a plain operation, and where it counts rounded operands; None if not plain."""
     if any(True for _ in reasons_against(plan, notes, loops)):
         return None
     assert plan.operation is not None
@@ -203,7 +203,7 @@ def _roles_of_operands(plan: PlanOfOperation) -> set[str]:
 
 
 def _following(plan: PlanOfOperation) -> int:
-    """What is noted of an operation where operands are told apart."""
+    """Returns the code for the notes taken of an operation where operands are told apart."""
     return {"optimizer": _INSIDE, "backward": _UNLESS_GRADIENT}.get(plan.role, _WEIGHTS)
 
 

@@ -11,7 +11,7 @@ from ..aten.outputs import Outputs
 
 
 class PlanOfOperation(Protocol):
-    """What is asked of a plan; see :class:`.dispatch.plan.OperationPlan`."""
+    """The attributes that are read of a plan; see :class:`.dispatch.plan.OperationPlan`."""
 
     operation: OpOverload | None
     kernel: Any

@@ -33,7 +33,7 @@ Counted = tuple[int, tuple[str, str, str]]
 
 
 def seen_products(plan: PlanOfOperation, loops: Loops) -> tuple[SeenProducts, list[Counted]] | None:
-    """What the C++ is told of operands, and where it counts them; None if they are seen otherwise than it can."""
+    """Returns the C++ description of operands, and where it counts them; None if C++ cannot round them this way."""
     arithmetic = plan.arithmetic
     if not plan.prepares or (arithmetic.scalars == "rounded" and plan.rounds) or plan.outputs.written:
         return None
@@ -63,7 +63,7 @@ class _Table:
         self._roundings: dict[tuple[Format, Rounding, bool], OperandRounding | None] = {}
 
     def described(self, names: Sequence[str], columns: set[str]) -> tuple[SeenProducts, list[Counted]] | None:
-        """What the C++ is told."""
+        """Returns the C++ description of the operands, and where it counts them."""
         plan, rules = self._plan, self._plan.arithmetic.of_operands
         made, counted = SeenProducts(), list[Counted]()
         made.tells = plan.multiplies

@@ -35,7 +35,7 @@ class Counting(Protocol):
 
 @final
 class Shortcut:
-    """What the C++ knows of one simulation.
+    """The C++ counterpart of one simulation.
 
     Args:
         loaded: the library.

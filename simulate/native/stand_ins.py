@@ -57,7 +57,7 @@ class Exact:
 
 
 class StandsFor(NamedTuple):
-    """What a function computes."""
+    """The computation that a function stands for."""
 
     reads: bool = False
     """The operation reads a number: something is said of one that is not finite or changed, or after one was not."""
@@ -86,7 +86,7 @@ def standing_for(function: _F, what: StandsFor) -> _F:
 
 
 def meaning_of(kernel: Any) -> StandsFor | None:
-    """What a function stands for; None if nothing is known of it."""
+    """Returns the computation that a function stands for; None if it is unknown."""
     found = getattr(kernel, "stands_for", None)
     return found if isinstance(found, StandsFor) else None
 

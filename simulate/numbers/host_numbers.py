@@ -72,7 +72,7 @@ class NumberRecord:
         return self._append(value)
 
     def compute(self, function: Callable[[Any, Any], Any], a: object, b: object) -> TracedNumber:
-        """What an operator makes of two numbers, of which one is recorded."""
+        """Returns the result of an operator on two numbers, one of which is recorded."""
         operation = _Operation(function, self._position(a), self._position(b))
         known = self._done.get(operation)
         if known is not None:
@@ -84,7 +84,7 @@ class NumberRecord:
         return self._append(result)
 
     def decide(self, function: Callable[[Any, Any], bool], a: object, b: object) -> bool:
-        """What a comparison says, which it must say in every call of the program."""
+        """Evaluates a comparison, whose outcome must be the same in every call of the program."""
         left, right = self._position(a), self._position(b)
         outcome = bool(function(self.values[left], self.values[right]))
         self._done[_Condition(function, left, right, outcome)] = -1
@@ -96,7 +96,7 @@ class NumberRecord:
 
     @property
     def count(self) -> int:
-        """How many numbers the program takes."""
+        """The number of values that the program takes."""
         return len(self._used)
 
     def at(self, place: int, values: Sequence[float] | None = None) -> float:
@@ -146,7 +146,7 @@ class NumberRecord:
 
 
 class _Node:
-    """What PyTorch's C++ sees of a number: something symbolic, whose value it may not ask for."""
+    """The symbolic node that PyTorch's C++ sees in place of a number, whose value it may not ask for."""
 
     def __init__(self, number: TracedNumber) -> None:
         self.number: Final = number

@@ -48,7 +48,7 @@ def call_kernel(
 
 @torch.library.custom_op("roundoff::kernel", mutates_args=())
 def kernel(call: str, tensors: list[torch.Tensor], numbers: list[torch.Tensor]) -> list[torch.Tensor]:
-    """What an operation of ATen gives.
+    """Runs an operation of ATen, and returns its results.
 
     Args:
         call: its name, its overload and its arguments, as JSON; tensors and numbers by their places.

@@ -34,7 +34,7 @@ _READ = (
 
 @torch.library.custom_op("roundoff::read", mutates_args=())
 def read_operator(x: torch.Tensor) -> torch.Tensor:
-    """What ``x`` is where a step reads it."""
+    """Returns a copy of ``x`` as it is where a step reads it."""
     return x.clone()
 
 
@@ -58,7 +58,7 @@ class _At(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """How a number follows from the inputs of a graph."""
+    """The computation of a number from the inputs of a graph."""
 
     inputs: tuple[int, ...]
     calls: tuple[_Call, ...]
@@ -67,7 +67,7 @@ class Reading(NamedTuple):
 
     @classmethod
     def of(cls, node: Node, constants: Any, large: int) -> Reading:
-        """How the number of a node follows.
+        """Returns the computation of a node's number.
 
         Args:
             node: of a graph.

@@ -33,4 +33,4 @@ class PlannedOperation(Protocol):
 
     @property
     def outcome(self) -> PlannedOutcome:
-        """What came of it so far."""
+        """The counters of its outcomes so far."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class KnownOperands(NamedTuple):
-    """What is known about the operands of one call."""
+    """The known facts about the operands of one call."""
 
     roles: Mapping[str, Role]
     """The role of each operand that is multiplied, by argument."""

@@ -46,7 +46,7 @@ _GOLDEN = 2654435761  # 2^32 over the golden ratio, whose multiples hash integer
 
 
 class _Rounding(NamedTuple):
-    """What an operand is rounded to."""
+    """The rounding of an operand."""
 
     format: Format
     mode: dict[str, Any]
@@ -252,7 +252,7 @@ class Operands:
     def _roundings(
         self, plan: PlannedOperation, x: torch.Tensor, role: Role | None, product: Product | None
     ) -> list[_Rounding]:
-        """What the operand ``x`` is rounded to, one after the other."""
+        """Returns the roundings of the operand ``x``, in order."""
         rules = plan.arithmetic.of_operands
         about = (_last(rules, self._origin(x), None), _last(rules, role, product)) if rules else ()
         roundings = []

@@ -38,7 +38,7 @@ _REPLACING = ("copy", "fill", "zero")
 
 
 class Certainty(IntEnum):
-    """How sure it is that a tensor is a weight; the lower, the surer."""
+    """The certainty that a tensor is a weight; the lower, the surer."""
 
     PARAMETER = 0
     """A registered parameter, or what moves, casts or elementwise work made of such alone."""
@@ -141,7 +141,7 @@ class Weights:
         return all(self._marks.of(x) & Mark.NOISE and self.sure(x) is None for x in floats)
 
     def _made(self, operation: OpOverload, read: Iterable[Any], result: Any) -> Certainty | None:
-        """How sure the results of an operation are weights."""
+        """Returns the certainty that the results of an operation are weights; None if they are not."""
         tensors = [x for x in read if isinstance(x, torch.Tensor) and not is_lazy(x) and x.dim()]
         floats = [x for x in tensors if x.is_floating_point()]
         weights = {x: sure for x in floats if (sure := self.sure(x)) is not None}
@@ -202,7 +202,7 @@ def _multiplies(operation: OpOverload) -> bool:
 
 
 def _read(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """What an operation reads, one by one."""
+    """Returns the values that an operation reads, as a flat list."""
     replaces = plain_name(operation.overloadpacket.__name__) in _REPLACING
     rest = {name: x for name, x in kwargs.items() if name != "out"} if kwargs else kwargs
     return tree_leaves((args[1:] if replaces and writes_of(operation) else args, rest))

@@ -51,7 +51,7 @@ def fits_name(name: str, pattern: str) -> bool:
 
 
 class Parts(NamedTuple):
-    """What a program was in while it was followed.
+    """The parts that a program was in while it was followed.
 
     Attributes:
         begun: names of the parts that began.
@@ -79,7 +79,7 @@ class PartFollower(Protocol):
 
 
 class _Watch:
-    """What is followed in one thread for one follower.
+    """The state of one follower in one thread.
 
     Args:
         follower: is told of parts.
@@ -138,7 +138,7 @@ class _Watch:
 
 
 class _Here(threading.local):
-    """What is followed in this thread."""
+    """The state of all followers in this thread."""
 
     def __init__(self) -> None:
         self.said: list[str] = []

@@ -35,7 +35,7 @@ _NO_FORWARD = (1 << 64) - 1  # sequence number of nodes that accumulate gradient
 
 
 class _Said(threading.local):
-    """What the code of one thread says of itself: the roles of the blocks of :func:`in_role` it is in."""
+    """The roles of the :func:`in_role` blocks that the code of one thread is in."""
 
     def __init__(self) -> None:
         self.roles: list[str] = []
@@ -67,7 +67,7 @@ class PlaceFollower(Protocol):
         """The thread is in so many optimizers' steps."""
 
     def left(self) -> None:
-        """What was told of all threads is over."""
+        """Everything told about any thread no longer holds."""
 
 
 @contextmanager
@@ -107,7 +107,7 @@ class _Part(NamedTuple):
 
 
 class _Thread(threading.local):
-    """What is at work in one thread."""
+    """The modules, parts and optimizers at work in one thread."""
 
     def __init__(self) -> None:
         self.modules: list[str] = []

@@ -335,7 +335,7 @@ class Policy:
         return "\n  ".join([text(self), *map(str, self.rules)])
 
     def arithmetic(self, operation: str, module: str = "", role: str = Role.FORWARD) -> tuple[Arithmetic, list[Rule]]:
-        """How an operation at a place is simulated, and the rules that apply."""
+        """Returns the arithmetic of an operation at a place, and the rules that apply."""
         matched = [rule for rule in self.rules if rule.matches(operation, module, role)]
         if not matched:
             return self._without_rules, matched
@@ -384,7 +384,7 @@ class Policy:
         return not self.settings("accumulate") and all(fmt == FP32 for fmt in formats)
 
     def settings(self, name: str) -> list[Any]:
-        """What one setting is for all operations together, and in every rule that has it."""
+        """Returns the values of one setting: for all operations together, and of every rule that has it."""
         values = (getattr(self, name), *(getattr(rule, name) for rule in self.rules))
         return [value for value in values if value is not None]
 
@@ -441,7 +441,7 @@ def _rules(rules: object) -> list[Rule]:
 
 
 def _both(within: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """What fits ``names``, of what fits ``within``, which may leave some out."""
+    """Combines the patterns ``names`` with ``within``, which may only leave names out."""
     if any(not pattern.startswith("!") and pattern != "*" for pattern in within):
         raise FormatError(
             f"a rule of the policy of a part cannot be within another part ({', '.join(within)}): add it behind"

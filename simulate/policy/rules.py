@@ -21,7 +21,7 @@ OPTIMIZER_STEP = "optimizer_step"
 
 
 class Role(StrEnum):
-    """What an operation, or an operand, is there for."""
+    """The purpose of an operation or an operand."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -43,7 +43,7 @@ OPERAND_ROLES = (Role.PARAMETERS, Role.INPUTS, *MULTIPLIED_ROLES)
 
 
 class Backward(StrEnum):
-    """What the backward products see of the weights and activations that a rule rounds."""
+    """The operands that backward products see in place of the weights and activations that a rule rounds."""
 
     ROUNDED = "rounded"
     """The numbers that the forward product saw, as with a fake quantizer: blocks lie as they lay there."""
@@ -52,7 +52,7 @@ class Backward(StrEnum):
 
 
 class Granularity(StrEnum):
-    """What counts as one operation."""
+    """The unit that counts as one operation."""
 
     KERNEL = "kernel"
     """An ATen operation: its results are rounded, what it computes inside is not."""
@@ -61,7 +61,7 @@ class Granularity(StrEnum):
 
 
 class Scalars(StrEnum):
-    """What becomes of Python numbers that meet tensors."""
+    """The treatment of Python numbers that meet tensors."""
 
     EXACT = "exact"
     """Python numbers are numbers of the carrier; what is computed with them may be rounded to it first, to the
@@ -74,7 +74,7 @@ class Scalars(StrEnum):
 
 
 class Islands(StrEnum):
-    """What becomes of a program's own float32, beside its float16 or bfloat16."""
+    """The treatment of a program's own float32, beside its float16 or bfloat16."""
 
     ROUNDED = "rounded"
     """Float32 is a carrier of the format like any other dtype."""
@@ -83,14 +83,14 @@ class Islands(StrEnum):
 
 
 class Finfo(StrEnum):
-    """What ``torch.finfo`` describes inside of a simulation."""
+    """The type that ``torch.finfo`` describes inside a simulation."""
 
     DTYPE = "dtype"
     FORMAT = "format"
 
 
 class Whole(StrEnum):
-    """What becomes of counts, steps, positions and the like, which programs keep in floating-point tensors."""
+    """The treatment of counts, steps, positions and the like, which programs keep in floating-point tensors."""
 
     EXACT = "exact"
     """Whole numbers are left whole until something that is not a whole number is computed of them."""
@@ -99,7 +99,7 @@ class Whole(StrEnum):
 
 
 class Arithmetic(NamedTuple):
-    """How one operation is simulated."""
+    """The arithmetic with which one operation is simulated."""
 
     format: Format
     """The format of the operation's results; fp32 stands for the carrier itself, unrounded."""
@@ -187,7 +187,7 @@ def _check_hash(fmt: Format) -> None:
 
 
 def plain_data(owner: Any) -> dict[str, Any]:
-    """What differs from the defaults, but for the rules of a policy, as plain data."""
+    """Returns the settings that differ from the defaults, except the rules of a policy, as plain data."""
     values = [(f.name, getattr(owner, f.name), f.default) for f in fields(owner) if f.name != "rules"]
     return {name: _plain(value) for name, value, default in values if value not in (None, ("*",), (), default)}
 

@@ -99,7 +99,7 @@ class Draws:
         self._latest[:] = [step, 0]
 
     def made(self) -> int:
-        """How many roundings there were."""
+        """Returns the number of roundings so far in this thread's step."""
         return self._mine()[1]
 
     def skip(self, count: int) -> None:

@@ -31,7 +31,7 @@ class SimulationWarning(UserWarning):
 
 
 class ThisThread(threading.local):
-    """What simulations are at in this thread."""
+    """The state of simulations in this thread."""
 
     rounding = False
     """Whether one is at work on an operation."""

@@ -17,7 +17,7 @@ from ...formats import Format
 @final
 @dataclass(frozen=True)
 class FormatInfo:
-    """What ``torch.finfo`` says, of a format in the place of a dtype.
+    """The answer of ``torch.finfo`` for a format in place of a dtype.
 
     Attributes:
         bits: storage size of one number.

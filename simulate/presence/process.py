@@ -39,7 +39,7 @@ class _Flags(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @final
 class ProcessState:
-    """What PyTorch and Python keep per process: set while any simulation is entered.
+    """The process-wide settings of PyTorch and Python, set while any simulation is entered.
 
     - PyTorch's flags that say whether there are modes. Each mode restores what it found, so that they would stay set
       for good after modes that were left in another order than they were entered.

@@ -82,7 +82,7 @@ def unseen(kept_out: _F) -> _F:
 
 @final
 class _Stance:
-    """What ``torch.compile`` asks when one of its functions is called, in the place of PyTorch's ``DynamoStance``."""
+    """The replacement for PyTorch's ``DynamoStance``, queried when a function of ``torch.compile`` is called."""
 
     def __init__(self, found: Any, is_inside: Callable[[], bool]) -> None:
         self.found = found

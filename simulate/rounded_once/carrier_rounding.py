@@ -8,7 +8,7 @@ from ...formats import Rounding
 
 
 class CarrierRounding(NamedTuple):
-    """How an exact result becomes a number of the carrier."""
+    """The rounding of an exact result to the carrier."""
 
     mode: Rounding
     """Any mode but the nearest ones; for square roots also nearest-even."""

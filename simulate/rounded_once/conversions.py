@@ -46,7 +46,7 @@ _CONVERTING: dict[Any, tuple[int, Callable[[Sequence[Any], Mapping[str, Any]], A
 def conversion(
     operation: OpOverload, fmt: Format, rounding: Rounding, draw: DrawAt
 ) -> Callable[..., torch.Tensor] | None:
-    """What converts so that rounding the results to the format rounds the float64 numbers once.
+    """Returns a conversion such that rounding its results to the format rounds the float64 values once.
 
     Args:
         operation: an ATen operation.

@@ -29,7 +29,7 @@ _LOW_OF_THREE, _HIGH_OF_THREE = 2.0**-200, 2.0**200
 
 
 class Dialect(NamedTuple):
-    """What differs between floats in a loop and tensors."""
+    """The functions that differ between floats in a loop and tensors."""
 
     compiled: Callable[[Any], Any]
     """Makes a function of the dialect from a Python function."""

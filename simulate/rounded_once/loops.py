@@ -176,7 +176,7 @@ def _read(place: Any, x: Any, at: Any, step: Any, count: Any) -> Any:
 
 @_inlined  # type: ignore[untyped-decorator]
 def _count(at: Any, last: Any) -> Any:
-    """How many elements the block from ``at`` on has: all have the same keys of random words."""
+    """Returns the number of elements in the block from ``at`` on; all share the keys of random words."""
     return min(int64(_BLOCK), last - at, int64(CHUNK) - (at & int64(CHUNK - 1)))
 
 

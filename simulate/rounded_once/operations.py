@@ -87,7 +87,7 @@ _CALLS: dict[str, tuple[tuple[str, ...], Callable[..., FormulaCall | None]]] = {
 def carrier_rounding(
     fmt: Format, dtype: torch.dtype, rounding: Rounding, formula: str, *, any_operands: bool = False
 ) -> CarrierRounding | None:
-    """How the exact results of a formula are rounded to the carrier, before they are rounded to the format.
+    """Returns the rounding of a formula's exact results to the carrier, before they are rounded to the format.
 
     Args:
         fmt: the format, whose numbers are the operands.
@@ -152,7 +152,7 @@ def _rounding_twice(fmt: Format, dtype: torch.dtype) -> tuple[int, frozenset[str
 
 
 def sum_rounding(fmt: Format, dtype: torch.dtype, rounding: Rounding, *, rounds: bool) -> CarrierRounding:
-    """How exact sums are rounded to the carrier, before they are rounded to the format, if they are."""
+    """Returns the rounding of exact sums to the carrier, before they are rounded to the format, if they are."""
     if not rounds:
         return CarrierRounding(Rounding.NEAREST_EVEN)
     if rounding in _NEAREST and _rounding_twice(fmt, dtype)[0] + 2 > STORED_BITS[dtype] + 1:
@@ -176,7 +176,7 @@ def exact_to_nearest(fmt: Format) -> tuple[str, ...]:
 def kernel(
     operation: OpOverload, fmt: Format, rounding: Rounding, draw: DrawAt, *, numbers_once: bool = False
 ) -> Callable[..., Any] | None:
-    """What computes ``operation`` so that rounding its results to the format rounds the exact results once.
+    """Returns a function for ``operation`` such that rounding its results to the format rounds the exact results once.
 
     Args:
         operation: an ATen operation.
@@ -215,7 +215,7 @@ def kernel(
 
 @lru_cache(maxsize=1024)
 def _ways(formulas: tuple[str, ...], fmt: Format, rounding: Rounding, *, any_operands: bool) -> Mapping[str, Ways]:
-    """How the results of each formula become numbers of the carriers; only where PyTorch's kernel will not do."""
+    """Returns the rounding of each formula's results to the carriers; only where PyTorch's kernel does not suffice."""
     ways: dict[str, dict[torch.dtype, ResultRounding]] = {formula: {} for formula in formulas}
     for formula, dtype in product(formulas, filter(fmt.fits_in, CARRIERS)):
         how = carrier_rounding(fmt, dtype, rounding, formula, any_operands=any_operands)
@@ -236,7 +236,7 @@ def _asked(ways: Mapping[str, Ways]) -> tuple[tuple[str, bool, ResultRounding | 
 # one in each simulation.
 @cache
 def _exact(name: str, *asked: tuple[tuple[str, bool, ResultRounding | None], ...]) -> Exact:
-    """What C++ is told of an operation's arithmetic, without and with a number; of each loop once that is compiled."""
+    """Returns the C++ description of an operation's arithmetic, without and with a number; loops once compiled."""
     made = Exact(plain_name(name), of_lists=name.startswith("_foreach_"), in_place=name.endswith("_"))
     for has_number, of_formulas in enumerate(asked):
         for formula, is_asked, way in of_formulas:
@@ -341,7 +341,7 @@ def _only(x: Any, i: int) -> Any:
 
 
 def _column(x: Any, count: int) -> Sequence[Any] | None:
-    """What each of ``count`` tensors gets of an argument for lists; None if that cannot be told."""
+    """Returns the value of an argument for lists for each of ``count`` tensors; None if it cannot be determined."""
     if isinstance(x, (list, tuple)):
         return x if len(x) == count else None
     if isinstance(x, torch.Tensor) and x.dim():  # numbers in a tensor

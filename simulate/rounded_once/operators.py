@@ -32,7 +32,7 @@ def is_traced(call: FormulaCall) -> bool:
 
 
 def traced(call: FormulaCall, ways: Ways, draw: DrawAt) -> Any:
-    """What :func:`~roundoff.simulate.rounded_once.results.result` does, as an operator in the graph; a new tensor.
+    """Computes :func:`~roundoff.simulate.rounded_once.results.result` by an operator in the graph; a new tensor.
 
     Args:
         call: what to compute.

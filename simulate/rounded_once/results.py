@@ -39,7 +39,7 @@ _ROOT_BITS = 128  # of a square root, before it is rounded to 53 bits by a word 
 
 @final
 class ResultRounding:
-    """How the results of a formula become numbers of a carrier.
+    """The rounding of a formula's results to a carrier.
 
     Args:
         formula: a field of :class:`~roundoff.simulate.rounded_once.formulas.Formulas`.
@@ -56,7 +56,7 @@ class ResultRounding:
 
     @property
     def loop(self) -> exact_loops.RoundedOnceLoop:
-        """What computes them on the CPU; compiled when first asked for, of which C++ is told."""
+        """The loop that computes them on the CPU; compiled at first use, when C++ also receives it."""
         if not self._loops:
             self._loops.append(exact_loops.RoundedOnceLoop(self.formula, self.dtype, self.how))  # two threads: one more
             for way in list(self._told):

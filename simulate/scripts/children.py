@@ -65,7 +65,7 @@ class PythonChildren:
             self.commands.append(shorten(" ".join([program, *words[1:]]), _LONGEST, placeholder=" ..."))
 
     def __str__(self) -> str:
-        """What is to be said of them, in a line; empty if there were none."""
+        """Returns a line about the started processes; empty if there were none."""
         if not self.commands:
             return ""
         count = len(self.commands)

@@ -27,7 +27,7 @@ _NOT_FINITE = re.compile(r"(?<![\w.])[-+]?(?:nan|inf|infinity)\b", re.IGNORECASE
 
 @dataclass(frozen=True)
 class Measure:
-    """What a script must reach: a bound for the last number that it gives under a name; or that its numbers are finite.
+    """The criterion that a script must meet: a bound for the last value under a name, or that its numbers are finite.
 
     A number is given under the name ``loss`` by ``roundoff.log(step, loss=...)``, or, if the script logs none, by what
     it prints: ``loss 2.31``, ``loss: 2.31``, ``loss=2.31``, ``"loss": 2.31``, ``loss (train) ... 2.31``,

@@ -25,7 +25,7 @@ class ScriptError(RoundoffError):
 
 @dataclass(frozen=True)
 class Script:
-    """What stands behind ``python``: a script or a module, and its arguments.
+    """The command after ``python``: a script or a module, and its arguments.
 
     Args:
         target: path of a file, or of a folder with a ``__main__.py``; or the name of a module.

@@ -38,7 +38,7 @@ COMMAND = (
 
 @dataclass(frozen=True)
 class TrialOrder:
-    """What a trial is to do."""
+    """The instructions for a trial."""
 
     policy: dict[str, Any]
     over: Over
@@ -56,7 +56,7 @@ class TrialOrder:
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """What a trial has left: nothing of it, if the process was killed."""
+    """The outcome that a trial leaves; empty if the process was killed."""
 
     units: list[str] = field(default_factory=list)
     logged: dict[str, float] = field(default_factory=dict)

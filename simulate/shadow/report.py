@@ -79,11 +79,11 @@ class ShadowReport:
         return "\n".join(part if isinstance(part, str) else _text(part) for part in self._parts())
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Returns the report as HTML, for notebooks."""
         return as_html(*self._parts())
 
     def _parts(self) -> list[str | pd.DataFrame]:
-        """What is said, in order: lines, and tables."""
+        """Returns the parts of the report in order: lines and tables."""
         table = self.table
         total = table[["calls", *_COUNTS]].sum()
         lines: list[str | pd.DataFrame] = [f"shadow run in float64: {total['calls']} operations at {len(table)} places"]

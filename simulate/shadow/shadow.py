@@ -40,7 +40,7 @@ class _Wide(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """What :meth:`Shadow.before` hands to :meth:`Shadow.after`."""
+    """The state that :meth:`Shadow.before` hands to :meth:`Shadow.after`."""
 
     wide: _Wide | None
     """Outcomes of an operation that overwrites operands, which had to be run ahead; None if that failed."""
@@ -127,7 +127,7 @@ class Shadow(Watcher):
                 self._twins.put(target, self._twins.get(source), self._twins.error(source))
 
     def report(self) -> ShadowReport:
-        """What was measured so far."""
+        """Returns the report of the measurements so far."""
         with self._lock:
             rows = {place: tally.row() for place, tally in self._tallies.items()}
             return ShadowReport.of(

@@ -66,7 +66,7 @@ class Twins:
         self.unseen = 0
 
     def __len__(self) -> int:
-        """How many storages have twins, those included whose end has not been noticed."""
+        """Counts the storages that have twins, including those whose end has not been noticed."""
         return len(self._memories)
 
     def has(self, x: torch.Tensor) -> bool:
@@ -165,7 +165,7 @@ def _bits(x: torch.Tensor) -> torch.Tensor:
 
 
 def _view(flat: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """What ``x`` is of its storage, of ``flat``."""
+    """Returns the view of ``flat`` that corresponds to ``x`` in its storage."""
     view = flat.as_strided(*_layout(x))
     if x.dtype.is_complex:
         view = torch.view_as_complex(view)

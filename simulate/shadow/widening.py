@@ -28,7 +28,7 @@ _WIDE = {
 
 
 class RerunNeeds(NamedTuple):
-    """What has to be known of an operation to run it again."""
+    """The facts about an operation that are needed to run it again."""
 
     name: str
     has_outcomes: bool
@@ -47,7 +47,7 @@ class RerunNeeds(NamedTuple):
 
 @cache
 def manner(operation: OpOverload) -> RerunNeeds:
-    """How ``operation`` is to be run again."""
+    """Returns the facts needed to run ``operation`` again."""
     how = outputs(operation)
     packet = operation.overloadpacket
     written = ((0, "self"),) if packet in ZEROING else how.written

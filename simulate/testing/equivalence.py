@@ -35,7 +35,7 @@ class NotEquivalentError(AssertionError):
 
 @dataclass(frozen=True)
 class Equivalence:
-    """How two programs compare, in float64 and at simulated significand widths.
+    """The comparison of two programs, in float64 and at simulated significand widths.
 
     All differences are the largest absolute difference in any result, divided by the largest absolute value of that
     result in float64, or by 2^-10 of the largest of all results if that is more (by 1 if all are 0).

@@ -28,7 +28,7 @@ _SHAPE = (4, 9, 16)
 
 
 class BitCheck(NamedTuple):
-    """What was compared of one kind, and what differs."""
+    """The result of one kind of comparison: the number of compared values, and the differences."""
 
     what: str
     compared: int
@@ -94,7 +94,7 @@ def _of_operators() -> BitCheck:
 
 
 def _of_plain_operations() -> BitCheck:
-    """What runs in C++ has the bits that it has in Python."""
+    """Checks that operations in C++ give the same bits as in Python."""
     what = "operations in C++"
     reason = native.reason_against_native()
     if reason:

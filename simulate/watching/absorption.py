@@ -59,7 +59,7 @@ class Additions:
 
 
 def additions(operation: OpOverload, args: Sequence[Any]) -> Additions | None:
-    """What is needed to tell afterwards which additions ``operation`` will absorb; None if it adds no tensors."""
+    """Returns a record for counting which additions ``operation`` will absorb; None if it adds no tensors."""
     name = operation.overloadpacket.__name__
     plain = plain_name(name)
     if plain not in ADDING:

@@ -162,7 +162,7 @@ class Counter:
 
 
 class DeviceCounts:
-    """What a :class:`Counter` counts on one device.
+    """The counts of a :class:`Counter` on one device.
 
     Args:
         dtype: the carrier, float32 or float64.

@@ -40,7 +40,7 @@ class LastRead:
         return bool(self._lines)
 
     def __str__(self) -> str:
-        """What was read at the first of the lines, in words; empty if there is none."""
+        """Describes the value read at the first of the lines; empty if there is none."""
         return next(iter(self._lines.values()), "")
 
     def note(self, name: str, found: str | None) -> None:

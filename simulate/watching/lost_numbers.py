@@ -82,7 +82,7 @@ def damaged_weight(weights: Mapping[str, torch.Tensor]) -> str | None:
 
 
 def left_behind(last_read: LastRead, stepped: SteppedOptimizers) -> str:
-    """What is not finite at the end of a program that came to it, in words: what it read last, or a weight.
+    """Describes the non-finite value at the end of a program that completed: the last one read, or a weight.
 
     Returns:
         An empty text if all is finite.
@@ -112,7 +112,7 @@ def nan_among_locals(error: BaseException) -> str | None:
 
 
 def lost_numbers(error: BaseException, weights: Mapping[str, torch.Tensor]) -> str | None:
-    """What was not finite when ``error`` was raised, in words: one of the weights, or a variable of who raised it.
+    """Describes the non-finite value when ``error`` was raised: one of the weights, or a variable of the raising code.
 
     Returns:
         None if there was nothing of the kind, or the error is of :data:`OTHER_REASONS`.

@@ -112,7 +112,7 @@ class ChangedMeasures:
         return found.number == arg.item()
 
     def of(self, x: torch.Tensor, number: float) -> _Change | None:
-        """What is known of a tensor that holds ``number``."""
+        """Returns the known change of a tensor that holds ``number``."""
         found = self._found.get(x.data_ptr()) if in_memory(x) else None
         return found if found is not None and found.number == number else None
 

@@ -114,7 +114,7 @@ class Observer(Watcher):
         self._found.load(birth, is_final=state.get("birth_is_final", birth is not None))
 
     def report(self) -> Report:
-        """What was seen so far."""
+        """Returns the report of everything seen so far."""
         self._fetch()
         return Report.of(self._format, self._tallies, self._found.first, self._found.given, self._stopped.found())
 
@@ -130,7 +130,7 @@ class Observer(Watcher):
 
 
 class _Writing(threading.local):
-    """What the operation of one thread writes to."""
+    """The state of the operation that a thread runs: its overwritten memory and the origin of its results."""
 
     over_others: bool | torch.Tensor = False
     """Whether some number there was not finite before."""

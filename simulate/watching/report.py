@@ -97,7 +97,7 @@ class Report:
         return "\n".join([*self._lines(), *([worst.to_string(index=False)] if len(worst) else [])])
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Returns the report as HTML, for notebooks."""
         worst = self._worst()
         return as_html(*self._lines(), *([worst] if len(worst) else []))
 

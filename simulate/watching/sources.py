@@ -19,7 +19,7 @@ Supplied = tuple[str, bool | torch.Tensor]
 
 
 def brought(call: Call, *, over_others: bool | torch.Tensor) -> tuple[str, bool | torch.Tensor]:
-    """What of a call may have brought numbers that are not finite, in words, and whether it did.
+    """Describes the part of a call that may have brought non-finite values, and returns whether it did.
 
     Args:
         call: the operation.

@@ -44,7 +44,7 @@ class StoppedAtLine(NamedTuple):
 
 @dataclass
 class _Row:
-    """What was absorbed in one tensor's memory, since something last arrived."""
+    """The additions absorbed by one tensor's memory since one last took effect."""
 
     memory: StorageWeakRef
     place: Place
