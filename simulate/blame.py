@@ -144,9 +144,9 @@ class Trial(NamedTuple):
 
     Attributes:
         passed: whether it was good enough.
-        said: what came of it, in words.
-        units: what computed something, if that was to be found out.
-        printed: what it printed last, in words, if that may say why it failed.
+        said: the outcome, in words.
+        units: the units that computed something, if they were requested.
+        printed: its last output, in words, if that may explain the failure.
     """
 
     passed: bool

@@ -49,9 +49,9 @@ def blocks_in(shape: Sequence[int], axis: int, block: int, *, square: bool = Fal
 
     Args:
         shape: of the tensor; one without axes is a block.
-        axis: along which blocks lie; one that the tensor lacks is its last.
-        block: the length of a block, which is cut to that of the axis if it is longer.
-        square: whether blocks are squares, which lie along the axis :func:`beside` it, too, if there is one.
+        axis: the axis of the blocks; the last one if the tensor lacks it.
+        block: the length of a block, at most the length of the axis.
+        square: whether blocks are squares, which also extend along the axis :func:`beside` it, if there is one.
     """
     sizes = list(shape) or [1]
     if math.prod(sizes) == 0:

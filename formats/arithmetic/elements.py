@@ -16,7 +16,7 @@ from .patterns import power_of_two
 class ScaleRule(StrEnum):
     """The rule by which the shared exponent follows from a block's largest magnitude, A, and the largest element, M.
 
-    All are clamped to -127 .. 127, the range of the E8M0 scale; a block of zeros has -127.
+    Every rule clamps it to -127 .. 127, the range of the E8M0 scale; a block of zeros has -127.
     """
 
     FLOOR = "floor"

@@ -109,7 +109,7 @@ class Format(ABC):
     def open_block(self) -> int | None:
         """The number of neighbours that share a scale along an axis left open; None if none do or the axis is chosen.
 
-        Such a format is a dataclass with a field ``axis``, which a simulation sets to what an operation contracts.
+        Such a format is a dataclass with a field ``axis``, which a simulation sets to the axis an operation contracts.
         """
         return None
 

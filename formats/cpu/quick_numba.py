@@ -52,7 +52,7 @@ def quick_numba() -> Iterator[None]:
 class _Readings:
     """A cache of numba's untyped IR of functions; each inlined use gets its own copy, since inlining changes it.
 
-    Loops of a process have most of their functions in common. Those that were asked for last are kept.
+    The loops of a process share most of their functions. The most recently used functions are kept.
     """
 
     MOST = 200

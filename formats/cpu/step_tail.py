@@ -54,8 +54,8 @@ def to_integer(x: Any, mode: Any, word: Any) -> Any:
 def between_steps(x: Any, inverse: Any, scale: Any, zero: Any, mode: Any, word: Any) -> Any:
     """Rounds a value divided by the scale to an integer, returned in the carrier; NaN stays.
 
-    It is one of the two floats k * scale and (k + 1) * scale that the number lies between, as they are, so that each of
-    them stays what it is. (To nearest-even it is the number times the reciprocal, rounded to an integer.)
+    The result is k or k + 1, where the value lies between the floats k * scale and (k + 1) * scale as computed, so that
+    both of these keep their value. (To nearest-even it is the number times the reciprocal, rounded to an integer.)
 
     Args:
         x: the number.

@@ -32,9 +32,9 @@ class QtorchFormat(Family):
     """The format of ``qtorch.quant.float_quantize(x, exp, man, rounding="nearest")``; its text is ``qtorch_e5m10``.
 
     It is not IEEE 754: ties go away from zero; the top exponent holds numbers, so that the largest is
-    (2 - 2^-m) 2^(2^(e-1)); what is beyond saturates there, infinity and NaN as well (with 8 exponent bits they stay);
+    (2 - 2^-m) 2^(2^(e-1)); larger values saturate there, also infinity and NaN (with 8 exponent bits these stay);
     below 2^emin numbers are rounded twice, first by float32 addition of 2^emin (ties to even), then ties away; and
-    what vanishes becomes +0, -0 too. A NaN with its payload's upper bits all set becomes -0: the addition of half a
+    vanishing values, also -0, become +0. A NaN with its payload's upper bits all set becomes -0: the addition of half a
     unit overflows the word.
 
     Args:

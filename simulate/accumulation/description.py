@@ -25,8 +25,8 @@ class Accumulation:
         every = L                  acc <- round(acc + sum of the next L products)
 
     Within a block of L > 1 the sum is taken in the carrier or wider, in no specified order; the last block may be
-    shorter. A sum adds its elements as if they were exact products. What an operation adds besides (bias, ``beta *
-    input``) is added after the contraction, by one addition rounded to ``format``; scaling by ``alpha`` and ``beta``,
+    shorter. A sum adds its elements as if they were exact products. Other summands (bias, ``beta *
+    input``) are added after the contraction, by one addition rounded to ``format``; scaling by ``alpha`` and ``beta``,
     and a mean's division, are done in the carrier before and after. Zeros that pad a convolution's input, and those
     that a transposed convolution puts between elements, are summands like any others.
 
@@ -36,7 +36,7 @@ class Accumulation:
     ``"quire"`` is an accumulator as wide as it takes, for any format (Kulisch's; named after that of posits, Posit
     Standard 2022, section 5.11): the exact sum of exact products is rounded once, to the format and in the mode of the
     operation's results.
-    What an operation adds besides is part of the sum, unless there is an ``alpha``: then, and in a mean, the exact sum
+    Other summands of an operation are part of the sum, unless there is an ``alpha``: then, and in a mean, the exact sum
     is rounded to the carrier, scaled there, and rounded to the format. An exact zero is +0. It takes some 10 ns for
     each product, on the CPU, where tensors of other devices are copied to.
 

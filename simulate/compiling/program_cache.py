@@ -42,14 +42,14 @@ _Files = dict[str, tuple[int, int, int]]
 def compiled_on_disk(compile_program: Callable[[], _T]) -> _T:
     """Returns the result of ``compile_program``, which calls inductor.
 
-    Of the processes of a user one compiles at a time: those that wait find on disk what it has compiled. One that has
-    waited for ten minutes, since another is stopped, say, warns, and compiles in a folder that ends with it.
+    Only one process of a user compiles at a time: those that wait find its results on disk. A process that has waited
+    for ten minutes, for example since another is stopped, warns, and compiles in a temporary folder.
 
     Args:
         compile_program: is called a second time if it fails because of files that were damaged meanwhile.
 
     Raises:
-        Exception: what ``compile_program`` raises.
+        Exception: any exception that ``compile_program`` raises.
     """
     with _locked_folder() as folder, _kept_in(folder):
         repair(folder)

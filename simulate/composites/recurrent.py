@@ -73,7 +73,7 @@ _MARK = torch.tensor([0x726F756E646F6666, 0x6C73746D6C617965], dtype=torch.int64
 def _workspace(kernels: Tensor | None, visited: Sequence[_Time]) -> Tensor:
     """Returns the workspace for the backward pass: the kernels' own, which they may need, and the computed values.
 
-    Computed again, it would be rounded otherwise: in the role of the backward pass, with other random bits.
+    Computed again, these would be rounded differently: in the role of the backward pass, with other random bits.
     """
     if isinstance(visited[0].hidden, FakeTensor):  # a traced step: a graph has the times themselves
         workspace = visited[0].hidden.new_empty(0, dtype=torch.uint8)

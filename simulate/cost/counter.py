@@ -138,7 +138,7 @@ class CostCounter(Watcher):
         """Returns the cost counted so far.
 
         Args:
-            kept: what is kept between steps, by kind; None: what modules and optimizers say.
+            kept: the tensors kept between steps, by kind; None for those of modules and optimizers.
         """
         with self._lock, unsimulated():
             operations = {

@@ -24,7 +24,7 @@ class CountedSteps(NamedTuple):
     def led_astray(self, reference: Self) -> float:
         """Computes how far these steps deviate from a reference's, relative to its own; the worst kind counts.
 
-        Both begin with the same numbers and learn from the same. Infinite where a number was lost.
+        Both begin with the same values and learn from the same. The result is infinite where a value was lost.
         """
         shares = [0.0]
         for name, end in reference.end.items():

@@ -60,7 +60,7 @@ class OperationOutcome:
         calls: how often it ran.
         rounded: how many tensors of its results were rounded.
         moved: how often it was an exact move.
-        left_whole: how often its results were whole numbers, and left as they were.
+        left_whole: how often its results were integers, and left as they were.
         taken_apart: how often its decomposition ran instead.
         accumulated: how often its sums were accumulated.
         unaccumulated: how often it added up in the carrier, though the policy has an accumulator, or took several steps
@@ -105,15 +105,15 @@ class OperationPlan:
         role: where it runs, as in :class:`Role`; empty where the policy does not ask.
         module: path of the module it runs in; empty where the policy does not ask.
         place: the three of them.
-        arithmetic: what the policy says.
-        rules: those of the policy that apply to it.
+        arithmetic: the arithmetic that the policy gives it.
+        rules: the rules of the policy that apply to it.
         outputs: which tensors it computes.
         rounds: whether its floating-point results are rounded.
         widens: whether float16 and bfloat16 tensors become float32 for it.
         spares: whether it is left alone where no such tensor takes part.
-        is_island: whether this is that.
-        passes_on: whether what it returns was there before it ran, or has been computed elsewhere.
-        kernel: what computes it: the operation itself; or another library's matrix product; or exact arithmetic.
+        is_island: whether this is the plan for that case.
+        passes_on: whether its results existed before it ran, or have been computed elsewhere.
+        kernel: its implementation: the operation itself, another library's matrix product, or exact arithmetic.
         exact: whether its results are exact ones, rounded to the carrier so that rounding them again is right.
         decomposition: runs instead of it; None if it runs itself.
         accumulate: whether its sums are accumulated by the policy's accumulator.
@@ -124,8 +124,8 @@ class OperationPlan:
         contracts: whether it is a product, which a GPU is to compute without TF32.
         settles: whether it has only begun when it returns, and must be waited for.
         takes_nested: whether the decomposition can be given nested tensors.
-        counts: what it has to do with counts and other whole numbers; None if the policy rounds these.
-        outcome: what came of it so far.
+        counts: its relation to counts and other integer values; None if the policy rounds these.
+        outcome: the counters of its outcomes so far.
     """
 
     __slots__ = (

@@ -112,7 +112,7 @@ class Witness(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Returns the cost of the program so far: products by format, bytes moved, memory.
 
         Args:
-            kept: what is kept between steps, by kind; None: what modules and optimizers of PyTorch say.
+            kept: the tensors kept between steps, by kind; None for those of PyTorch's modules and optimizers.
 
         Raises:
             FormatError: the simulation does not count it.

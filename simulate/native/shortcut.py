@@ -40,7 +40,7 @@ class Shortcut:
     Args:
         loaded: the library.
         mode: the simulation.
-        follows: whether it depends on the place what is done with an operation; see
+        follows: whether the treatment of an operation depends on its place; see
             :class:`.policy.places.PlaceFollower`, which this is.
         descriptions: Plain operations, shared with simulations of equal arithmetic.
         draws: Counter of its stochastic roundings.

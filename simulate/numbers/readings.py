@@ -70,8 +70,8 @@ class Reading(NamedTuple):
         """Returns the computation of a node's number.
 
         Args:
-            node: of a graph.
-            constants: what has the constants of the graph as attributes.
+            node: a node of a graph.
+            constants: the object that has the constants of the graph as attributes.
             large: the first inputs, which may be tensors of any size.
 
         Raises:

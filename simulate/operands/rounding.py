@@ -157,7 +157,7 @@ class Operands:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> Callable[[Compute], torch.Tensor] | None:
-        """What computes a product of operands that were rounded so that a narrow dtype has their numbers, if it may."""
+        """Returns the function for a product of rounded operands that a narrow dtype holds; None if not allowed."""
         assert plan.operation is not None
         if not takes(plan.operation, args, kwargs):
             return None

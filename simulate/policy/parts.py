@@ -82,8 +82,8 @@ class _Watch:
     """The state of one follower in one thread.
 
     Args:
-        follower: is told of parts.
-        patterns: of the functions that are parts; without any, blocks alone are.
+        follower: the object that is told of parts.
+        patterns: of the functions that are parts; without any, only blocks are.
     """
 
     def __init__(self, follower: PartFollower, patterns: Sequence[str]) -> None:

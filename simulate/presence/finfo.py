@@ -20,14 +20,14 @@ class FormatInfo:
     """The answer of ``torch.finfo`` for a format in place of a dtype.
 
     Attributes:
-        bits: storage size of one number.
+        bits: storage size of one value.
         eps: the distance from 1 to the next larger number.
         max: the largest finite number.
-        min: the smallest.
+        min: the smallest finite number.
         smallest_normal: the smallest number of full precision above zero.
-        tiny: the same.
+        tiny: the same as ``smallest_normal``.
         resolution: 10^-d, d the decimal digits that every number of full precision keeps.
-        dtype: name of the dtype that was asked about, in which numbers of the format lie.
+        dtype: name of the requested dtype, which holds the values of the format.
     """
 
     bits: int

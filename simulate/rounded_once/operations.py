@@ -183,8 +183,8 @@ def kernel(
         fmt: the format its results are rounded to, afterwards.
         rounding: how they are.
         draw: gives random bits; see :func:`~roundoff.simulate.rounded_once.results.result`.
-        numbers_once: where a Python number takes part, which need not be one of the format, this holds to the nearest,
-            too.
+        numbers_once: whether this also holds to the nearest where a Python number takes part, which need not be one of
+            the format.
 
     Returns:
         A function with the operation's arguments, whose results are rounded to their dtype; it hands on to the

@@ -31,13 +31,13 @@ class Measure:
 
     A number is given under the name ``loss`` by ``roundoff.log(step, loss=...)``, or, if the script logs none, by what
     it prints: ``loss 2.31``, ``loss: 2.31``, ``loss=2.31``, ``"loss": 2.31``, ``loss (train) ... 2.31``,
-    ``'loss': tensor(2.31)``, to standard output or error, in whatever case. ``val loss`` is a name, too; ``test_loss``
+    ``'loss': tensor(2.31)``, to standard output or error, in whatever case. ``val loss`` is also a name; ``test_loss``
     and ``loss_scale`` are other names than ``loss``. A percentage is a hundredth: ``93.1%`` is 0.931.
 
     Args:
         name: of the number, or ``finite``.
         how: ``<``, ``<=``, ``>`` or ``>=``; empty for ``finite``.
-        bound: what it is compared with; NaN for ``finite``.
+        bound: the value to compare with; NaN for ``finite``.
     """
 
     name: str

@@ -167,9 +167,9 @@ class DeviceCounts:
     Args:
         dtype: the carrier, float32 or float64.
         smallest_normal: the pattern of the format's smallest normal number in it.
-        bins: how many the histogram has.
-        lowest_bin: that of the carrier's lowest exponent.
-        device: where.
+        bins: the number of bins of the histogram.
+        lowest_bin: the bin of the carrier's lowest exponent.
+        device: the device of the counts.
     """
 
     def __init__(

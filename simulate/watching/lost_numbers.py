@@ -115,7 +115,7 @@ def lost_numbers(error: BaseException, weights: Mapping[str, torch.Tensor]) -> s
     """Describes the non-finite value when ``error`` was raised: one of the weights, or a variable of the raising code.
 
     Returns:
-        None if there was nothing of the kind, or the error is of :data:`OTHER_REASONS`.
+        None if there was no such value, or the error is of :data:`OTHER_REASONS`.
     """
     if isinstance(error, OTHER_REASONS):
         return None

@@ -23,10 +23,10 @@ def brought(call: Call, *, over_others: bool | torch.Tensor) -> tuple[str, bool 
 
     Args:
         call: the operation.
-        over_others: whether some number that it has written over was not finite.
+        over_others: whether some value that it has overwritten was not finite.
 
     Returns:
-        The second is a tensor on the device on which operands lie, since nothing waits for it.
+        The second is a tensor on the device of the operands, since nothing waits for it.
     """
     if call.operation is None:  # the step of an optimizer rounds what is there, and computes nothing
         return OPERANDS, True
