@@ -34,8 +34,8 @@ class Mismatch(NamedTuple):
         log_ppl_diff: the logarithm of a sequence's perplexity to the trainer, less that to the rollout; the mean.
         log_ppl_abs_diff: the mean of its magnitude.
         ppl_ratio: the ratio of the two perplexities of a sequence, trainer's over rollout's; the mean.
-        tokens: how many there were.
-        sequences: how many had one.
+        tokens: the number of tokens.
+        sequences: the number of sequences that have tokens.
     """
 
     kl: float

@@ -48,16 +48,16 @@ class Allocation:
         by: the cost that was made small; a model by its name.
         chosen: the format of each part that has one; the others stay in fp32.
         arithmetic: the same as keys of a run: ``policy``, or ``storage``.
-        cost: of a step, or what is kept; None where the model has no number.
+        cost: of a step, or of memory; None where the model has no number.
         reference_cost: the same of fp32.
         mean: of the seeds that have the last word; None if a run crashed, or they have not ended.
         reference: the same of fp32.
-        seeds: how many these are.
+        seeds: the number of these seeds.
         answer: of the test with these seeds: ``equivalent within 5 %``, ``not shown``, ...; empty as long as they have
             not ended.
         finished: whether nothing is left to be run.
-        source: of the model and its unit, where a model says what is cheap.
-        unpriced: what the model has no number for, by the part that it was left out for.
+        source: the unit and source of the model, where a model determines costs.
+        unpriced: products for which the model has no number, by the part that is left out for them.
     """
 
     by: str

@@ -35,8 +35,8 @@ class Effect:
     Attributes:
         unit: the operation or role; ``everything``, or ``what comes from outside`` alone.
         mean: return, over seeds.
-        seeds: how many.
-        crashed: how many of these runs crashed, which counts as a return of 0.
+        seeds: the number of seeds.
+        crashed: the number of these runs that crashed, which counts as a return of 0.
         effect: mean difference of returns: a gain, or a cost.
         low: lower end of its 95 % interval, by Student's t, paired by seed; None for one seed.
         high: the upper end.
@@ -62,13 +62,13 @@ class Costs:
 
     Attributes:
         format: the format.
-        over: what the units are: ``operation`` or ``role``.
+        over: the kind of the units: ``operation`` or ``role``.
         seeds: the first and the last seed.
         reference: mean return with nothing in the format; None if that has not been run.
         everything: mean return with everything in the format; None if that has not been run.
-        gains: of each unit alone in fp32, with all else in the format, over everything in the format; the largest
+        gains: of each unit in fp32, with all else in the format, over everything in the format; the largest
             number of seeds first, then the largest gain.
-        costs: of each unit alone in the format, with all else in fp32, against nothing in the format; the largest
+        costs: of each unit in the format, with all else in fp32, against nothing in the format; the largest
             number of seeds first, then the largest cost.
     """
 
@@ -169,7 +169,7 @@ class _Question(NamedTuple):
 
     Attributes:
         reference: the case that each is compared with.
-        in_fp32: whether it alone is in fp32, which may be a gain; else it alone is in the format, which may be a cost.
+        in_fp32: whether only the unit is in fp32, which may be a gain; else only it is in the format: maybe a cost.
     """
 
     reference: str

@@ -37,7 +37,7 @@ class TimeEstimate:
 
     Attributes:
         seconds: of each run, by id; runs of which nothing is known are missing.
-        notes: what it rests on, a sentence each.
+        notes: the grounds of the estimate, a sentence each.
     """
 
     seconds: dict[str, float]

@@ -44,9 +44,9 @@ class Finding:
         reference: mean of fp32 over seeds; None if it is not known, or has no score.
         enough: the narrowest format that is good enough; None if there is none.
         means: of the formats that were run, the fewest bits first; None for one of which a run crashed.
-        formats: how many there are.
-        finished: whether nothing is left to be run; else ``enough`` is what is known so far.
-        reason: why nothing can be said, since fp32 itself has learned nothing; else empty.
+        formats: the number of formats.
+        finished: whether nothing is left to be run; else ``enough`` is provisional.
+        reason: why there is no answer, since fp32 itself has learned nothing; else empty.
     """
 
     given: dict[str, Any]
@@ -78,10 +78,10 @@ class Standing:
     """The standing of a candidate.
 
     Attributes:
-        candidate: what tells it from the others.
+        candidate: the values that distinguish it from the others.
         mean: of its scores, each seed with the same weight; None if some run has none.
         scores: mean of each seed over tasks, in the order of the sweep; None for one that has none.
-        crashed: how many of its runs crashed.
+        crashed: the number of its runs that crashed.
     """
 
     candidate: str

@@ -36,7 +36,7 @@ class Explorer(Protocol):
         """Returns the likelihoods of actions under the learner's policy over the actor's: (n,), float64, cut off at 1.
 
         Args:
-            actions: what was done in some states, (n, action).
+            actions: the actions taken in some states, (n, action).
             learners: the learner's policy in them, (n, number), as :meth:`basis` gives them.
             own: the actor's.
             steps: that the actor had taken before.
@@ -116,7 +116,7 @@ def explorer_of(config: WithActors, rank: int, steps: int = 0, whose: tuple[int,
         config: of the run.
         rank: the number of the actor.
         steps: that it has taken in earlier lives.
-        whose: what sets its noise apart from that of others; see ``torch_generator``.
+        whose: the key that makes its noise differ from other noise; see ``torch_generator``.
     """
     module = agent_module(config.algorithm)
     explorer: Explorer = module.make_explorer(config, rank, steps, whose)

@@ -19,7 +19,7 @@ class Baseline:
         master_weights: parameters, gradients for the optimizer and its buffers are kept in full precision.
         initial_scale: where the loss scale begins; None for the config's ``initial_loss_scale``.
         growth_interval: finite steps after which it doubles; None for ``loss_scale_growth_interval``.
-        eps_factor: by what ``adam_eps`` is multiplied.
+        eps_factor: the factor of ``adam_eps``.
 
     Source:
         Low-precision SAC, Section 4.3 and Appendix E.

@@ -36,7 +36,7 @@ class OffPolicyRecorder:
 
     Attributes:
         intake: the same.
-        transitions: how many there were.
+        transitions: the number of transitions so far.
     """
 
     def __init__(self, config: OffPolicyKeys, intake: Intake, sizes: Sizes) -> None:

@@ -136,7 +136,7 @@ def combined(outputs: Sequence[torch.Tensor], action_size: int) -> torch.Tensor:
 
     Args:
         outputs: of each head, (n, outputs).
-        action_size: how many actions there are.
+        action_size: the number of actions.
     """
     if len(outputs) == 1:
         return outputs[0]

@@ -18,7 +18,7 @@ from .softplus_fix import softplus, softplus_naive
 class SquashedNormal:
     """The distribution of actions tanh(u), u normal, that is given by a policy network's outputs.
 
-    log sigma lies between two bounds by a tanh of its own: log sigma = center + half_width tanh(output).
+    log sigma is kept between two bounds by a tanh of its own: log sigma = center + half_width tanh(output).
 
     Args:
         log_sigma_min: smallest logarithm of the standard deviation.

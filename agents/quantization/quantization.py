@@ -38,8 +38,8 @@ class Quantization:
     Args:
         name: canonical text; of a mapping its JSON. ``parse`` reads it back.
         policy: of the simulation; parameters and observations are rounded to its ``format`` first.
-        weights: what the second operand of matrix products, and the filters of convolutions, are rounded to.
-        activations: what the other operand is rounded to; None: it stays.
+        weights: the format of the second operand of matrix products, and of the filters of convolutions.
+        activations: the format of the other operand; None: it is not rounded.
         layers: formats of activations instead, by product in the order of inference: ranges were watched.
     """
 

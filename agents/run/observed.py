@@ -32,7 +32,7 @@ class Numerics:
 
         ``{"forward": {"results": 512, "overflow": 0, ..., "exponents": {"-3": 100, ...}}, ...}``: ``exponents`` has
         under k how many results had a magnitude in [2^k, 2^(k+1)); zeros and non-finite ones are in none. Exponents of
-        the gradients of each network, without the loss scale, stand under ``gradients of critic`` and so on.
+        the gradients of each network, without the loss scale, are under ``gradients of critic`` and so on.
         """
         now = self._sums()
         record: dict[str, Any] = {}

@@ -99,7 +99,7 @@ def read_profile(path: Path) -> Profile:
     """Reads the profile of the last uninterrupted stretch of a run from ``timing.json``.
 
     Raises:
-        FileError: it is missing, damaged, or does not say it.
+        FileError: it is missing or damaged, or has no profile.
     """
     timing = read_json(path)
     try:

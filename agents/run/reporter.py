@@ -35,7 +35,7 @@ class Progress:
         steps: environment steps of the whole run; None of a program, which does not say it.
         last_return: mean return of the last evaluation of this process; of a program, the last value of its metric;
             None before the first.
-        loss_scale: that of the learner's leading optimizer; None where a library or a program learns, which has none.
+        loss_scale: of the learner's leading optimizer; None where a library or a program learns, which has none.
     """
 
     step: int

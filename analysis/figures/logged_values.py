@@ -41,8 +41,8 @@ def training_table(experiment: Experiment) -> pd.DataFrame | None:
     Columns: ``id``, ``step``, the logged values (of an algorithm that names none, the first twelve), ``task``,
     ``format``, ``series``.
 
-    Values of programs are what they log beside the metric, infinite if not finite. If one logs more often than 200
-    times, a row stands for several records that follow each other (the mean of each value, and the last step).
+    Values of programs are all that they log beside the metric, infinite if not finite. If one logs more often than 200
+    times, a row is the summary of several consecutive records (the mean of each value, and the last step).
     """
     logged = experiment.training
     wanted = drawn_values(experiment.configs.values()) if experiment.metric.of_agents else []

@@ -14,7 +14,7 @@ class PrintedTable(NamedTuple):
     Attributes:
         columns: the setting that has a column for each of its values.
         on: the machine; empty where it does not matter.
-        here: what measures the same in a checkout, and how far that goes.
+        here: text on how a checkout measures the same, and its limits.
         quotient: two columns, of which there is one more with the first over the second.
         gain: whether there are columns more, with the numbers over those of the first row.
     """

@@ -68,10 +68,10 @@ class Shown(NamedTuple):
     Attributes:
         figure: one of ``FIGURES``, which shows the same.
         title: in words.
-        finding: what the paper concludes from it, in our words.
+        finding: the conclusion of the paper, in our words.
         measured: the numbers of an experiment that belong to it.
         without: runs of the sweep that do not, by the value of a key.
-        quantity: what the printed numbers are about that stand beside those measured.
+        quantity: the quantity of the printed numbers beside the measured ones.
         scored: the experiment by what its runs are scored here; None: by their returns.
     """
 

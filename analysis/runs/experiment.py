@@ -40,16 +40,16 @@ class Experiment:
             ``return_std`` over the episodes of the final evaluation; ``step``; ``crash_step``; ``reason`` (of a crash
             or a failure, else empty); ``updates`` and ``untrained`` (NaN where not known); ``task``, of a program its
             function; every key of the config (``fixes`` as text).
-        logged: what the runs have logged, which is read when it is asked for.
+        logged: the records of the runs, which are read when they are needed.
         returned: the numbers that programs returned, one row per run that did: ``id``, and the numbers by name (one
             that is called ``id`` is ``id_``).
-        metric: what the runs are scored by.
+        metric: the metric of the runs' scores.
         formats: of the runs, in the order of the sweep's file.
         config_keys: the columns of ``runs`` that are keys of the config.
         configs: of the runs, by id, as they were given.
         folders: of the runs, by id.
         cases: names of the runs' cases in the sweep's file, by id, where they have one.
-        costs: what a step costs, by id, of runs of which ``roundoff cost`` has counted it (:func:`.costs.read_costs`).
+        costs: the cost of a step, by id, of runs of which ``roundoff cost`` has counted it (:func:`.costs.read_costs`).
         said: the warnings so far: about records only once they were read.
     """
 
@@ -214,7 +214,7 @@ class _Plan(NamedTuple):
         description: of the sweep.
         folders: of the runs by id, in the order of the sweep's file.
         configs: that the sweep planned, by id.
-        metric: of the sweep; None where no file says it.
+        metric: of the sweep; None where no file has it.
         cases: of the runs by id, where the sweep's file names them.
     """
 

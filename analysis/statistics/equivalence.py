@@ -31,10 +31,10 @@ class EquivalenceTest(NamedTuple):
 
     Attributes:
         share: mean difference over |mean of the reference|.
-        interval: 90 % interval of ``share``: where it lies within the margin on both sides, ``p`` is below 0.05. An end
+        interval: 90 % interval of ``share``: where it is within the margin on both sides, ``p`` is below 0.05. An end
             is NaN where there is none.
         p: of "the means are as far apart as the margin, or further": the larger one of both sides.
-        p_worse: of the lower side alone: of "the condition is worse by the margin, or more".
+        p_worse: of the lower side only: of "the condition is worse by the margin, or more".
     """
 
     share: float

@@ -38,7 +38,7 @@ class Power(NamedTuple):
     Attributes:
         lower: formats that return less by just the margin; 5 % or less is right.
         failing: formats that are as good as the reference, but for one more run in ten that learns nothing; NaN where
-            it is not known what such a run returns.
+            the return of such a run is not known.
         equal: formats that are as good as the reference: the power.
         seeds: on each task, with which ``equal`` reaches 80 %; NaN if 256 do not.
         correlation: of the scores of equal seeds, on the task that has the most; NaN if unpaired.

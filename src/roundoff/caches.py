@@ -66,7 +66,7 @@ def advise(reason: str) -> None:
 
 
 def _depth() -> int:
-    """Returns the number of calls between this one and the code that has called ours."""
+    """Returns the ``stacklevel`` of the code that has called ours, for a warning of the caller."""
     depth = ours = 0
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  as warnings itself does
     while frame:

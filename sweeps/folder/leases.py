@@ -52,7 +52,7 @@ class Held(NamedTuple):
         number: of the lease.
         holder: who has it; None if it was given back, or cannot be read.
         given_back: whether it was.
-        progress: what the holder last noted.
+        progress: the last note of the holder.
         sign: differs whenever the holder has given a sign of life.
         silence: seconds since the last one by this machine's clock and the file system's, for people only.
     """

@@ -88,9 +88,9 @@ def read_outline(text: str, source: str, arguments: Sequence[str], program: Prog
 
     Args:
         text: of the file.
-        source: its path, or what to call it in messages; files it includes are looked for beside it.
+        source: its path, or its name in messages; files it includes are looked for beside it.
         arguments: ``key=value``, ``section=value`` or ``section.key=value``, each with a YAML value.
-        program: what is run, if the text is a program's, which has no columns to speak of, and not a file.
+        program: the program, if the text is a program's, which has no columns to refer to, and not a file.
 
     Raises:
         SweepFileError: it is no YAML; all other mistakes are left in the outline.

@@ -38,7 +38,7 @@ class SearchGoal(BaseModel):
     Attributes:
         looks_for: ``fewest bits``, or ``best``: of all that varies but tasks and seeds; or ``cheapest``: the formats of
             an arithmetic's parts that cost least.
-        of: the key that says the format: that of the run, or of its actors.
+        of: the key of the format: of the run, or of its actors.
         bits: ``significand`` or ``exponent``: of which the formats have different numbers; ``width``: formats of any
             families that differ in the bits of a number.
         until: ``within 2 %``: how far below the reference's mean (above it, for a metric to be minimized) is good
@@ -50,7 +50,7 @@ class SearchGoal(BaseModel):
             memory by an agent (``storage``).
         within: of the cheapest: ``5 %``: the margin in which it is to be equivalent to fp32.
         formats: of the cheapest: those that a part may get, beside fp32.
-        choose: of the cheapest: how many of the seeds choose; the others have the last word.
+        choose: of the cheapest: the number of seeds that choose; the others have the last word.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")

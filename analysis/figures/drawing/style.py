@@ -48,7 +48,7 @@ class Size(NamedTuple):
         font: size of text, in points; marks and lines are in proportion.
         columns: panels side by side, at most.
         dots: per inch, of a PNG.
-        titled: whether it says what it is, which on a page of a journal its caption does.
+        titled: whether it has a title, which the caption replaces on a page of a journal.
     """
 
     width: float | None

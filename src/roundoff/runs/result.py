@@ -37,7 +37,7 @@ class Result:
         step: environment steps taken.
         crash: when and why, if it crashed.
         quantized: mean return of the final evaluation by quantization; 0 where that took a non-finite action.
-        updates: how many were made, of several learners by the first; None where a library does not tell, and in the
+        updates: the number of updates, of several learners by the first; None where a library does not tell, and in the
             results of older versions.
         untrained: mean return before the first update, in runs that others are compared with: those in fp32; None
             where it was not looked at, or was not finite.
@@ -74,12 +74,12 @@ class ProgramResult:
     """The result of a run of a program.
 
     Attributes:
-        status: ``crashed`` if its metric, or what it has logged last, is not finite; or if it raised something after
-            it had met such a number; or, as its metric may say, if it raised anything.
-        score: the metric; of a crash, what the metric says that one counts.
+        status: ``crashed`` if its metric, or a value logged last, is not finite; or if it raised something after
+            it had met such a value; or, if its metric is so defined, if it raised anything.
+        score: the metric; of a crash, the score that the metric gives to one.
         step: that it has logged last.
         crash: when and why, if it crashed.
-        values: the finite ones among what it has returned, by name.
+        values: the finite ones among the returned values, by name.
         metric: by which it is judged.
     """
 
