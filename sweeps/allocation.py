@@ -1,8 +1,8 @@
-"""A search for the cheapest arithmetic: each part's narrowest format with which the metric stays near that of fp32.
+"""A search for the cheapest arithmetic: the narrowest format of each part that keeps the metric near fp32's.
 
-Parts are asked about in turn, those first that save most for what they lose, each by successive halving of the formats,
-beside what was found for those before it. Some seeds choose; others have the last word, by the test of equivalence that
-``roundoff against`` has.
+The parts are searched in turn, starting with the best ratio of saving to loss, each by successive halving of the
+formats, with the earlier parts in the formats found for them. Some seeds choose the formats; other seeds confirm the
+choice, by the test of equivalence of ``roundoff against``.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ class Allocation:
         by: the cost that was made small; a model by its name.
         chosen: the format of each part that has one; the others stay in fp32.
         arithmetic: the same as keys of a run: ``policy``, or ``storage``.
-        cost: of a step, or of memory; None where the model has no number.
+        cost: of a step, or of memory; None if the model gives no cost.
         reference_cost: the same of fp32.
-        mean: of the seeds that have the last word; None if a run crashed, or they have not ended.
+        mean: over the confirming seeds; None if a run crashed, or they have not ended.
         reference: the same of fp32.
         seeds: the number of these seeds.
         answer: of the test with these seeds: ``equivalent within 5 %``, ``not shown``, ...; empty as long as they have
             not ended.
         finished: whether nothing is left to be run.
         source: the unit and source of the model, where a model determines costs.
-        unpriced: products for which the model has no number, by the part that is left out for them.
+        unpriced: products that the model gives no cost for, by the part that is left out for them.
     """
 
     by: str
@@ -85,7 +85,7 @@ class Allocation:
         return f"{named}{self._saved()}\non {self.seeds} fresh seeds: {self.answer} ({means}){left_out}"
 
     def _saved(self) -> str:
-        """The cost beside that of the reference; of a model with its source."""
+        """The cost relative to the reference's; for a model, also its source."""
         if self.cost is None or not self.reference_cost:
             return f"; model {self.by} has no number for all of it" if self.source else ""
         share = f"{100 * self.cost / self.reference_cost:.3g} % of {REFERENCE}'s"
@@ -96,11 +96,11 @@ class Allocation:
 
 @final
 class CheapestArithmetic:
-    """The cheapest arithmetic of a plan, whose runs are in fp32 and differ in their seeds.
+    """The cheapest arithmetic of a plan. The plan's runs are in fp32 and differ in their seeds.
 
     Args:
         plan: with a search for the cheapest.
-        allow_imports: modules that may be imported to make a task, whose cost is counted.
+        allow_imports: modules that may be imported to make a task when its cost is counted.
     """
 
     def __init__(self, plan: Plan, allow_imports: Collection[str] = ()) -> None:
@@ -129,11 +129,11 @@ class CheapestArithmetic:
         return len(self._plan.runs) + len(self.units) * sum(each.values()) + len(self._fresh)
 
     def told_unpriced(self) -> str:
-        """Describes the products for which the model has no number, and the parts that are left out for that."""
+        """Describes the products that the model gives no cost for, and the parts that are left out for that reason."""
         return _without_numbers(self._by, self.unpriced)
 
     def asked(self, store: SweepDirectory) -> list[Run]:
-        """The runs that are wanted in view of those that have ended, which are among them."""
+        """The runs that the search needs given the results so far, including the runs that have ended."""
         questions, found = self._search(store)
         wanted = [*self._choosing]
         for candidates, count in questions:
@@ -156,7 +156,7 @@ class CheapestArithmetic:
         return [self._allocation(store, found, finished=finished)]
 
     def write(self, directory: Path, findings: Sequence[Allocation]) -> None:
-        """Writes what was found as ``policy.yaml`` or ``storage.yaml``, if the search is finished."""
+        """Writes the result as ``policy.yaml`` or ``storage.yaml``, if the search is finished."""
         for finding in findings:
             for key, value in finding.arithmetic.items() if finding.finished else ():
                 text = yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False)
@@ -225,9 +225,9 @@ class CheapestArithmetic:
         return [Run(run_id(config), config, case) for config in configs]
 
     def _in_order(self) -> list[str]:
-        """The parts that the cheapest format makes cheaper, those first that save most for what they lose.
+        """The parts that the cheapest format makes cheaper, sorted by the ratio of saving to loss, best first.
 
-        What one saves is a share of the cost; what it loses is how far a few steps lead astray.
+        The saving is a share of the cost; the loss is how far a few steps lead astray.
         """
         base = self._plan.runs[0]
         plain = self._cost(base.config)
@@ -254,7 +254,7 @@ class CheapestArithmetic:
         return cost_by(self._by, self._count(config).cost)
 
     def _without(self, config: RunConfig) -> str:
-        """Describes the products for which the model has no number."""
+        """Describes the products that the model gives no cost for."""
         return "; ".join(self._count(config).cost["models"][self._by]["without"])
 
     def _count(self, config: RunConfig) -> CountedSteps:
@@ -266,13 +266,13 @@ class CheapestArithmetic:
 
 
 def _without_numbers(model: str, unpriced: Mapping[str, str]) -> str:
-    """Says what a model has no number for, and for which parts."""
+    """Names the products that a model gives no cost for, and their parts."""
     listed = ", ".join(f"{unit} ({products})" for unit, products in unpriced.items())
     return f"model {model} has no number for all products of {listed}"
 
 
 def _cheapest_first(names: Sequence[str], model: CostModel | None) -> list[str]:
-    """Formats in the order of what a product of two of them costs by a model, and of their bits."""
+    """Formats, sorted by the model's cost of a product of two such operands, then by their bits."""
     from .subjects.program_keys import format_named  # noqa: PLC0415  imports torch, which costs seconds
 
     def cost(name: str) -> tuple[float, float]:
@@ -283,7 +283,7 @@ def _cheapest_first(names: Sequence[str], model: CostModel | None) -> list[str]:
 
 
 def _mean(store: SweepDirectory, runs: Sequence[Run]) -> float | None:
-    """The mean score; None if a run has not ended, crashed, or has no score."""
+    """The mean score; None if a run has not ended, crashed, or lacks a score."""
     scores = []
     for run in runs:
         result = store.result(run) if store.has_ended(run) else None

@@ -33,7 +33,7 @@ class Effect:
     """The change of the return where one unit is computed otherwise than the others.
 
     Attributes:
-        unit: the operation or role; ``everything``, or ``what comes from outside`` alone.
+        unit: the operation or role; ``everything``, or only ``what comes from outside``.
         mean: return, over seeds.
         seeds: the number of seeds.
         crashed: the number of these runs that crashed, which counts as a return of 0.
@@ -124,33 +124,33 @@ def blame_returns(
 ) -> tuple[Summary, Costs]:
     """Measures what each operation or role costs a training run's return, with seeds spent where the answer is.
 
-    Two things are asked of every unit: what is gained if it alone is in fp32 and all else in the format, and what it
-    costs if it alone is in the format and all else in fp32. All are run with the same seeds (common random numbers),
-    as are fp32, everything in the format, and nothing but the numbers from outside in it, and each difference is paired
-    by seed.
+    Every unit has two measurements: the gain if only the unit is in fp32 and everything else in the format, and the
+    cost if only the unit is in the format and everything else in fp32. All runs use the same seeds (common random
+    numbers), as do three further cases: fp32, everything in the format, and only the values from outside in the
+    format. Each difference is paired by seed.
 
-    Each question is a search by successive halving (:func:`roundoff.searches.halving`), which drops the half of the
-    units with the smaller mean gain or cost; of roles, of which there are few, none is dropped. A unit that was kept
-    while others were dropped was chosen by some of the seeds that its estimate rests on, which is therefore biased
+    Each measurement is a search by successive halving (:func:`roundoff.searches.halving`), which drops the half of the
+    units with the smaller mean gain or cost; roles are few, so no role is dropped. If others were dropped, a kept unit
+    was chosen by some of the seeds behind its own estimate, so the estimate is biased
     upwards: confirm it with other seeds (``seed=100``). The runs of one case can train as a population.
 
     Args:
         config: a run in the format; its ``seed`` is the first one.
         directory: of the runs, a sweep's folder, which every command about results reads; a call that was stopped is
-            continued by the same call. The table is written into it, too.
+            continued by the same call. The table is also written into it.
         executors: makes one for each round.
-        watcher: is told what happens.
-        over: ``operation`` or ``role``. Operations are those of one observed run in which nothing but the numbers from
-            outside is rounded; those that only move values pass on what they get.
+        watcher: receives the events.
+        over: ``operation`` or ``role``. The operations are taken from one observed run that rounds only the values from
+            outside; operations that only move values pass their inputs on.
         seeds: how many, 2 or more.
         margin: the share of the reference's mean that counts as no difference, as for ``roundoff against``.
         how: as for :func:`~.sweep.run_sweep`.
 
     Returns:
-        How the runs ended, and the table, of what has ended.
+        How the runs ended, and the table of the ended runs.
 
     Raises:
-        BlameError: nothing can be blamed: the run is in fp32, takes no policy, or has storage in formats of its own.
+        BlameError: nothing can be blamed: the run is in fp32, takes no policy, or has storage in separate formats.
         SweepError: the folder is something else.
     """
     check_over(over)
@@ -165,7 +165,7 @@ def blame_returns(
 
 
 class _Question(NamedTuple):
-    """The question that is asked of every unit.
+    """A measurement of every unit: its gain in fp32, or its cost in the format.
 
     Attributes:
         reference: the case that each is compared with.
@@ -200,7 +200,7 @@ class _Alone:
         }
 
     def asked(self, store: SweepDirectory) -> list[Run]:
-        """The runs that are wanted in view of those that have ended, which are among them."""
+        """The runs that the search needs given the results so far, including the runs that have ended."""
         wanted = [run for runs in self._references.values() for run in runs]
         for question in (_GAINS, _COSTS):
             for units, count in self._rounds(store, question):
@@ -275,7 +275,7 @@ class _Alone:
         return sorted(units_of_run(store.run_path(observed), self._over)) if store.has_ended(observed) else []
 
     def _case(self, store: SweepDirectory, question: _Question, unit: str) -> list[Run]:
-        """The runs in which one unit is alone: in fp32, or in the format."""
+        """The runs with only one unit in fp32, or only one in the format."""
         if (question, unit) not in self._cases:
             high = [unit] if question.in_fp32 else [other for other in self._units(store) if other != unit]
             rules = [{self._over: high[0] if len(high) == 1 else high, "format": HIGH}] if high else []

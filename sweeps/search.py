@@ -1,7 +1,7 @@
 """Searches of a sweep: for the fewest bits that are good enough, by bisection, or for the best candidate, by halving.
 
-Bisection takes for granted that more bits are no worse. Which runs come next follows from those that have ended alone,
-so a search is continued as any sweep is.
+Bisection assumes that more bits are no worse. The next runs depend only on the runs that have ended,
+so a search is continued like any sweep.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Finding:
 
     Attributes:
         given: the other keys that vary.
-        reference: mean of fp32 over seeds; None if it is not known, or has no score.
-        enough: the narrowest format that is good enough; None if there is none.
-        means: of the formats that were run, the fewest bits first; None for one of which a run crashed.
+        reference: mean of fp32 over seeds; None if it is not known, or a score is missing.
+        enough: the narrowest format that is good enough; None if no format is.
+        means: of the formats that were run, the fewest bits first; None for a format with a crashed run.
         formats: the number of formats.
         finished: whether nothing is left to be run; else ``enough`` is provisional.
-        reason: why there is no answer, since fp32 itself has learned nothing; else empty.
+        reason: why the search gives no answer, as fp32 itself has learned nothing; else empty.
     """
 
     given: dict[str, Any]
@@ -79,8 +79,8 @@ class Standing:
 
     Attributes:
         candidate: the values that distinguish it from the others.
-        mean: of its scores, each seed with the same weight; None if some run has none.
-        scores: mean of each seed over tasks, in the order of the sweep; None for one that has none.
+        mean: of its scores, each seed with the same weight; None if a run lacks a score.
+        scores: mean of each seed over tasks, in the order of the sweep; None for a seed without a score.
         crashed: the number of its runs that crashed.
     """
 
@@ -139,17 +139,17 @@ def run_search(
     watcher: SweepWatcher,
     **how: Any,
 ) -> tuple[Summary, list[Finding] | list[Standings] | list[Allocation]]:
-    """Runs what is needed of a plan with a search, round by round.
+    """Runs the part of a plan that its search needs, round by round.
 
     Args:
         plan: with ``search``.
-        directory: of the results; what was found is written into it, too.
+        directory: of the results; the findings are also written into it.
         executors: makes one for each round.
-        watcher: is told what happens.
+        watcher: receives the events.
         how: as for :func:`run_sweep`.
 
     Returns:
-        How the runs ended, and what was found, which is little if some have failed.
+        How the runs ended, and the findings, which are few if some runs have failed.
     """
     from .allocation import CheapestArithmetic  # noqa: PLC0415  imports matplotlib and SciPy
 
@@ -183,7 +183,7 @@ class _FewestBits:
         self._branches = [_Branch(plan, runs, varying) for runs in rows]
 
     def asked(self, store: SweepDirectory) -> list[Run]:
-        """The runs that are wanted in view of those that have ended, which are among them; in the plan's order."""
+        """The runs that the search needs given the results so far, including ended runs; in the plan's order."""
         wanted = [run for branch in self._branches for run in branch.next(store)]
         return sorted(wanted, key=lambda run: self._order.index(run.id))
 
@@ -194,7 +194,7 @@ class _FewestBits:
 
 @final
 class _Branch:
-    """Runs that differ in the format that is looked for and the seed alone."""
+    """Runs that differ only in the searched format and the seed."""
 
     def __init__(self, plan: Plan, runs: list[Run], varying: Collection[str]) -> None:
         assert plan.search is not None
@@ -208,7 +208,7 @@ class _Branch:
         self._formats = list(goal.widths(self._runs))
 
     def next(self, store: SweepDirectory) -> list[Run]:
-        """The runs to do before more can be said; those that have ended among them."""
+        """The runs that the next decision needs, including the runs that have ended."""
         return [run for name in self._asked(store) for run in self._runs[name]]
 
     def finding(self, store: SweepDirectory) -> Finding:
@@ -223,7 +223,7 @@ class _Branch:
         return Finding(self._given, reference, enough, means, len(self._formats), ended == asked, unlearned)
 
     def _asked(self, store: SweepDirectory) -> list[str]:
-        """The formats of which the results are wanted, up to the first that is not there."""
+        """The formats whose results the bisection needs, up to the first missing result."""
 
         def is_enough(name: str) -> bool | None:
             known = store.have_ended(self._runs[REFERENCE]) and store.have_ended(self._runs[name])
@@ -310,7 +310,7 @@ def _score(store: SweepDirectory, run: Run) -> float | None:
 
 
 def _mean(scores: Sequence[float | None]) -> float | None:
-    """Returns the mean; None if a run has no score, or there is none."""
+    """Returns the mean; None if there are no runs, or a run lacks a score."""
     found = [score for score in scores if score is not None]
     if len(found) < len(scores) or not found:
         return None
@@ -321,6 +321,6 @@ def _mean(scores: Sequence[float | None]) -> float | None:
 
 
 def _differing(rests: Sequence[dict[str, Any]], varying: Collection[str]) -> list[str]:
-    """The keys that tell rows of runs apart, of those that the sweep varies; one under ``actors`` is ``actors.KEY``."""
+    """The varied keys that distinguish the rows of runs; a key under ``actors`` is written ``actors.KEY``."""
     every = [key for key in dict.fromkeys(key for rest in rests for key in rest) if key.partition(".")[0] in varying]
     return [key for key in every if any(rest.get(key) != rests[0].get(key) for rest in rests)]

@@ -1,4 +1,4 @@
-"""Running a sweep: what is finished stays, what is not is brought to its end."""
+"""Running a sweep: finished runs stay, unfinished ones are brought to their end."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def run_sweep(
 
     Whenever it is stopped, in whatever way, calling it again continues from the runs' checkpoints, with the same
     results as if it had never been stopped. Runs that failed are tried again. Any number of sweeps may work in the
-    same folder, also from several machines: each run is done by one of them, and all end when all runs have. One whose
-    result cannot be read has failed, until the file is deleted; the others go on.
+    same folder, also from several machines: each run is done by one of them, and all end when all runs have. A run with
+    an unreadable result has failed, until the file is deleted; the others continue.
 
     Args:
         plan: what to run.

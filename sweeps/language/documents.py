@@ -52,7 +52,7 @@ def read_file(path: str | Path) -> str:
 
 
 def _content(path: Path) -> bytes:
-    """Reads a regular file, or what the shell calls a file, as in ``roundoff sweep <(generate)``."""
+    """Reads a regular file, or a file made by the shell, as in ``roundoff sweep <(generate)``."""
     if str(path).startswith(("/dev/fd/", "/dev/stdin", "/proc/self/fd/")):
         with path.open("rb") as file:
             return file.read(_LARGEST)
@@ -63,7 +63,7 @@ def read_cost_model(name: str) -> CostModel:
     """A model of what products cost, by its name, or as a YAML file describes it.
 
     Raises:
-        FormatError: there is no model of this name.
+        FormatError: no model has this name.
         SweepError: the file cannot be read, or describes no model.
     """
     from ...simulate import CostModel  # noqa: PLC0415  imports torch, which costs seconds
@@ -88,12 +88,12 @@ def read_outline(text: str, source: str, arguments: Sequence[str], program: Prog
 
     Args:
         text: of the file.
-        source: its path, or its name in messages; files it includes are looked for beside it.
+        source: its path, or its name in messages; included files are looked for in the same folder.
         arguments: ``key=value``, ``section=value`` or ``section.key=value``, each with a YAML value.
-        program: the program, if the text is a program's, which has no columns to refer to, and not a file.
+        program: the program, if the text comes from a program, without columns to refer to, and not from a file.
 
     Raises:
-        SweepFileError: it is no YAML; all other mistakes are left in the outline.
+        SweepFileError: it is not YAML; all other mistakes are recorded in the outline.
     """
     outline = Outline()
     reader = _Reader(outline)
@@ -111,7 +111,7 @@ def read_outline(text: str, source: str, arguments: Sequence[str], program: Prog
 
 
 def argument_document(argument: str, outline: Outline) -> Located | None:
-    """A ``key=value`` argument as the sweep file that says the same; None, with a complaint, if it is none."""
+    """A ``key=value`` argument as the equivalent sweep file; None, with a complaint, if it is invalid."""
     keys = outline.subject.keys
     found = read_argument(argument, outline, (*keys, *(section for section in SECTIONS if section != "program")))
     if found is None:
@@ -131,12 +131,12 @@ def argument_document(argument: str, outline: Outline) -> Located | None:
 
 
 def read_argument(argument: str, outline: Outline, known: Sequence[str]) -> tuple[str, Located] | None:
-    """The key and the value of ``key=value``; None, with a complaint, if it is no such thing.
+    """The key and the value of ``key=value``; None, with a complaint, if the argument is invalid.
 
     Args:
         argument: as given; ``section.key=value`` is one where the section is ``known``.
         outline: takes the complaints.
-        known: what the key may be.
+        known: the valid keys.
     """
     place = f"argument {shown(argument)}"
     name, equals, text = argument.partition("=")
@@ -155,18 +155,18 @@ def read_argument(argument: str, outline: Outline, known: Sequence[str]) -> tupl
 
 
 class _Reader:
-    """Applies documents to an outline, included ones before those that include them."""
+    """Applies documents to an outline, included documents before the documents that include them."""
 
     def __init__(self, outline: Outline) -> None:
         self.outline = outline
         self.files = 0
 
     def read(self, document: Located, path: Path, *, strict: bool, chain: tuple[Path, ...] = ()) -> None:
-        """Applies a document and what it includes.
+        """Applies a document and its included files.
 
         Args:
             document: as parsed.
-            path: where it stands.
+            path: of the document.
             strict: whether its exclusions must match something; those of included files need not.
             chain: the files that include it, the outermost first.
         """
@@ -216,7 +216,7 @@ def _is_file_name(name: str) -> bool:
 
 
 def _with_model_beside(search: Located, path: Path) -> Located:
-    """The section ``search``; the file of a cost model that it names stands beside that which names it."""
+    """The section ``search``; the path of a cost model is relative to the file that names it."""
     by = search.value.get("by") if isinstance(search.value, dict) else None
     if by is None or not isinstance(by.value, str) or not _is_file_name(by.value):
         return search
@@ -227,7 +227,7 @@ def _with_model_beside(search: Located, path: Path) -> Located:
 def _program(document: Located, path: Path, depth: int = 0) -> tuple[Located, Path] | None:
     """The program of a document, or else of the last file it includes that has one, and the file that says it.
 
-    It is looked for before anything is checked: it says which keys there are. What is wrong on the way is told later.
+    It is looked for before any check, as it defines the keys. Mistakes found on the way are reported later.
     """
     sections = document.value if isinstance(document.value, dict) else {}
     if (stated := sections.get("program")) is not None and isinstance(stated.value, str):
@@ -248,7 +248,7 @@ def _keys_of(stated: Located, path: Path) -> ProgramKeys:
     """The keys of the program that a file states.
 
     Raises:
-        SweepFileError: it is none, or cannot be imported.
+        SweepFileError: it is not a program, or cannot be imported.
     """
     try:
         return ProgramKeys(Program.named(stated.value, path.parent), _RESERVED)
@@ -257,7 +257,7 @@ def _keys_of(stated: Located, path: Path) -> ProgramKeys:
 
 
 def _same(path: Path) -> str:
-    """A path such that those of one file are equal; a text that is no path is none's."""
+    """The canonical path of a file; a text that is not a valid path is returned as it is."""
     try:
         return os.path.realpath(path)
     except (OSError, ValueError):

@@ -50,7 +50,7 @@ class Event:
 
 
 class Worker(Protocol):
-    """Something that trains, one run after another; see ``process.py`` for what it is told and what it says."""
+    """A worker that trains one run after another; see ``process.py`` for its instructions and its events."""
 
     def send(self, order: dict[str, Any]) -> None:
         """Gives it a run; it may be dead already."""
@@ -70,7 +70,7 @@ class Executor(Protocol):
 
     Attributes:
         limit: how many at a time, at least 1.
-        tries: of a run whose worker dies under it.
+        tries: of a run if its worker dies.
         is_local: whether they run on this machine, so that its devices are theirs.
     """
 
@@ -82,7 +82,7 @@ class Executor(Protocol):
         """Starts a worker.
 
         Args:
-            log: a file for what it prints.
+            log: a file for its output.
             say: is called, in any thread, with each event of the worker, and with None once it is dead.
         """
 
@@ -101,10 +101,10 @@ def execute(
     allow_imports: Collection[str] = (),
     metric: Metric | None = None,
 ) -> Generator[Event]:
-    """Brings runs to their end, each by one worker at a time, of this sweep or another one.
+    """Brings runs to their end, each by one worker at a time, of this sweep or of another.
 
     A worker that dies (killed, out of memory, lost with its node) is replaced, and its runs continue from their
-    checkpoints, each alone. Closing the iterator stops all workers; so does the death of this process, however it dies.
+    checkpoints, one by one. Closing the iterator stops all workers, as does the death of this process by any cause.
 
     Args:
         jobs: runs with their folders; begun in this order.
@@ -135,7 +135,7 @@ def execute(
 
 
 class _Slot:
-    """A worker, and what the pool knows of it."""
+    """A worker, and the pool's record of it."""
 
     def __init__(self, executor: Executor, log: Path, inbox: queue.SimpleQueue[tuple[_Slot, Any]]) -> None:
         self.runs: dict[str, Run] = {}
@@ -184,7 +184,7 @@ class _Pool:
                 yield event
 
     def stop(self) -> None:
-        """Asks all workers to save and end, and waits; whoever interrupts that has no patience left."""
+        """Asks all workers to save and end, and waits for them; an interrupt ends the wait."""
         for slot in self._slots:
             slot.worker.stop()
         end = time.monotonic() + _GRACE
@@ -198,7 +198,7 @@ class _Pool:
         self._slots.clear()
 
     def _hand_out(self) -> Iterator[Event]:
-        """Gives runs that nobody holds to workers that have none, and starts workers for more of them."""
+        """Gives runs that nobody holds to idle workers, and starts workers for more of them."""
         idle = [slot for slot in self._slots if slot.idle]
         starting = sum(not slot.ready for slot in self._slots)
         room = self._executor.limit - len(self._slots)
@@ -220,8 +220,8 @@ class _Pool:
     def _look(self, most: int) -> tuple[list[Run], list[list[tuple[Run, int]]]]:
         """Takes waiting runs that another sweep has ended, which wait no longer; and groups that can be taken.
 
-        Returns the first of these groups, at most ``most``. Runs of a group that another sweep holds wait alone from
-        now on.
+        Returns the first of these groups, at most ``most``. Runs of a group that another sweep holds wait one by one
+        from now on.
         """
         ended: list[Run] = []
         free: list[list[tuple[Run, int]]] = []
@@ -263,7 +263,7 @@ class _Pool:
             yield Event("started", run)
 
     def _of_program(self, run: Run) -> dict[str, Any]:
-        """Returns the worker's instructions beside the config of a program."""
+        """Returns the worker's instructions for a program, in addition to its config."""
         if not isinstance(run.config, ProgramConfig):
             return {}
         assert self._metric is not None
@@ -274,7 +274,7 @@ class _Pool:
         }
 
     def _listen(self) -> Iterator[Event]:
-        """Waits for what a worker says; not for long if a run may become free meanwhile."""
+        """Waits for an event of a worker; not for long if a run may become free meanwhile."""
         some = len(self._slots) < self._executor.limit or any(slot.idle for slot in self._slots)
         try:
             slot, message = self._inbox.get(timeout=_POLL if self._waiting and some else None)
@@ -315,7 +315,7 @@ class _Pool:
             yield from self._try_again(run, reason)
 
     def _try_again(self, run: Run, reason: str) -> Iterator[Event]:
-        """Has a run wait again, whose process has died under it; or fail, if that was the last try."""
+        """Has a run wait again after its process has died; or fail, if that was the last try."""
         if self._tries[run.id] < self._executor.tries:
             self._waiting.appendleft([run])  # alone: another one may be to blame
         else:
@@ -326,11 +326,11 @@ def group(runs: Sequence[Run], population: int, workers: int, *, compiled: bool 
     """Groups of runs, each for one worker at a time.
 
     Runs that can share a program are divided into groups of equal size, or nearly, since every size is another
-    program: into so few that none has more members than ``population``, but as many as there are workers.
+    program: the fewest groups with at most ``population`` members each, but at least one for each worker.
 
     Args:
         runs: to do.
-        population: members of a group at most; 1: every run is alone.
+        population: the most members of a group; 1: every run is its own group.
         workers: at a time.
         compiled: whether updates are to be compiled; see :func:`roundoff.agents.train`.
 
@@ -348,7 +348,7 @@ def group(runs: Sequence[Run], population: int, workers: int, *, compiled: bool 
 
 
 def _kind(run: Run, *, forced: bool) -> str | None:
-    """Returns a key that runs share if they can share a program; None for one that cannot, or gains nothing."""
+    """Returns a key that is equal for runs that can share a program; None for a run that cannot, or gains nothing."""
     from ...agents import shared_kind, worth_sharing  # noqa: PLC0415  imports torch
 
     config = run.config
