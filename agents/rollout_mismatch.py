@@ -19,12 +19,12 @@ class Mismatch(NamedTuple):
     """The distance between a trainer's probabilities of sampled tokens and those they were sampled with.
 
     With r = p_trainer / p_rollout of a token, and R, the product of r over a sequence. Means over tokens are of all
-    tokens, whatever sequences they are of. The names are those of verl and of ms-swift, where these have one.
+    tokens, whatever sequences they are of. The names match verl and ms-swift, where these have one.
 
     Attributes:
         kl: the mean of -log r, an estimate (k1) of KL(rollout || trainer) for a token; it may be negative.
         k3_kl: the mean of r - 1 - log r, an estimate (k3) of the same, which is never negative and varies less.
-        outside: the share of tokens whose r is not within ``band`` of 1.
+        outside: the share of tokens where r is not within ``band`` of 1.
         chi2_token: the mean of r^2, less 1: an estimate of the chi-square divergence of tokens.
         chi2_seq: the mean of R^2, less 1: the same of sequences. Infinite where it is beyond float64.
         ess_token: effective sample size over the number of tokens: (sum r)^2 / (n sum r^2), in (0, 1].
@@ -65,20 +65,20 @@ def mismatch(
     """Measures how far rollouts and learning disagree about the tokens that were sampled, in float64.
 
     It is computed outside of all simulations, also where it is called inside of one. Where both compute alike, and the
-    weights are the same, all is 0 or 1. A policy gradient is biased by what is not.
+    weights are the same, all is 0 or 1. Any other result biases a policy gradient.
 
     Args:
-        trainer_log_probs: what the trainer says of each sampled token, (sequences, tokens), or of one sequence; any
-            floating-point type, on any device. Minus infinity, which is a probability of 0, makes ``kl`` infinite.
-        rollout_log_probs: what it was sampled with, alike.
-        mask: which tokens count, alike; true or 1. None: all. What stands elsewhere is not looked at.
+        trainer_log_probs: the trainer's log-probability of each sampled token, (sequences, tokens), or of one sequence;
+            any floating-point type, on any device. Minus infinity, which is a probability of 0, makes ``kl`` infinite.
+        rollout_log_probs: the log-probabilities it was sampled with, of the same shape.
+        mask: the tokens that count, of the same shape; true or 1. None: all. Other tokens are ignored.
         band: how far r may be from 1 before it is ``outside``.
 
     Returns:
-        Numbers, of which ``roundoff.log(step=..., **found._asdict())`` keeps all in a sweep of a program.
+        Numbers; in a sweep of a program, ``roundoff.log(step=..., **found._asdict())`` logs all of them.
 
     Raises:
-        ValueError: shapes are unlike, a type is no floating-point one, no token counts, or one that counts has a
+        ValueError: shapes are unlike, a type is not floating-point, no token counts, or a token that counts has a
             log-probability that is NaN or above 0, or was sampled with minus infinity.
 
     Source:
@@ -120,7 +120,7 @@ def importance_weights(
     threshold: float = 2.0,
     least: float = 0.0,
 ) -> torch.Tensor:
-    """Weights by which the terms of a policy gradient are multiplied, as tokens were sampled by another arithmetic.
+    """Weights for the terms of a policy gradient, to correct for tokens sampled in another arithmetic.
 
     They are computed outside of all simulations, as :func:`mismatch` is.
 
@@ -133,10 +133,10 @@ def importance_weights(
     Args:
         trainer_log_probs: as :func:`mismatch` takes them. No gradient flows through the weights.
         rollout_log_probs: alike.
-        mask: which tokens count.
-        correction: which weights.
+        mask: the tokens that count.
+        correction: the kind of weights.
         threshold: the largest weight.
-        least: the smallest one that a mask leaves; both ends belong to what is left.
+        least: the smallest weight that a mask keeps; both bounds are included.
 
     Returns:
         Weights, as ``trainer_log_probs`` in shape, type and device; 0 where no token counts. Computed in float64; one

@@ -1,4 +1,4 @@
-"""A policy with its weights packed in a format: what a learner sends to actors, and what is deployed."""
+"""A policy with its weights packed in a format, to send to actors or to deploy."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _ALIGNED = 8
 @final
 @dataclass(frozen=True, eq=False)
 class PackedPolicy:
-    """A policy whose weights are codes of a format; biases and atoms are float32.
+    """A policy with weights that are codes of a format; biases and atoms are float32.
 
     Args:
-        format: of the weights.
+        format: the format of the weights.
         layout: the policy without its weights, which are empty; ``policy`` has them.
-        encoded: of each layer's weight in order, what ``Format.encode`` gave for it: codes, and scales if there are.
+        encoded: the result of ``Format.encode`` for each layer's weight, in order: codes, and scales if any.
     """
 
     format: Format
@@ -40,7 +40,7 @@ class PackedPolicy:
 
     @cached_property
     def policy(self) -> PolicyLayers:
-        """The policy with the numbers that the codes stand for as weights, in float32."""
+        """The policy with its weights decoded to float32."""
         return _with_weights(self.layout, [self.format.decode(one).to(torch.float32) for one in self.encoded])
 
     @property
@@ -54,11 +54,11 @@ class PackedPolicy:
 
         Args:
             policy: float32.
-            fmt: one that float32 holds. An axis, as in ``int8_ax0``, is that of a weight (out, in), so that 0 is a
+            fmt: a format that float32 holds. An axis, as in ``int8_ax0``, refers to a weight (out, in), so that 0 is a
                 scale for each output; blocks lie along the inputs, if the format does not say otherwise.
 
         Raises:
-            FormatError: there is no such format, or it has no codes for the weights.
+            FormatError: the format does not exist, or it lacks codes for the weights.
             RunError: the format is wider than float32, or a weight or bias is NaN or infinite.
         """
         fmt = Format.parse(fmt)
@@ -109,7 +109,7 @@ class PackedPolicy:
         """The policy of a message.
 
         Raises:
-            RunError: it is none, or cut off.
+            RunError: it is not a policy, or truncated.
         """
         try:
             return cls._read(message)
@@ -164,7 +164,7 @@ class PackedPolicy:
         return cls(fmt, policy, tuple(encoded))
 
     def _dense(self, encoded: Any) -> list[bytes]:
-        """Codes as densely as they can be, and the scales; nothing for what is all zeros, as some zero points are."""
+        """Codes as densely as they can be, and the scales; nothing for tensors of zeros, as some zero points are."""
         codes, *scales = _parts(encoded)
         if codes.element_size() * 8 != self.format.bits:
             codes = pack(codes, self.format.bits)
@@ -181,7 +181,7 @@ class _Reader:
     def numbers(
         self, shape: list[int], dtype: torch.dtype, bits: int | None = None, *, absent: bool = False
     ) -> torch.Tensor:
-        """Numbers as they lie in memory, or codes of so many bits, packed; zeros if they are absent."""
+        """Numbers as they lie in memory, or codes of this number of bits, packed; zeros if they are absent."""
         if absent:
             return torch.zeros(shape, dtype=dtype)
         count = torch.Size(shape).numel()

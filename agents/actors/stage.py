@@ -37,14 +37,14 @@ class ActorDied(Exception):  # noqa: N818  no error of the run's: another one ta
 
 @contextmanager
 def connected(processes: int) -> Iterator[Any]:
-    """Ray, for the block: as this process has it already, at RAY_ADDRESS, or on this machine for the block alone.
+    """Ray, for the block: as this process has it already, at RAY_ADDRESS, or on this machine for the block only.
 
     Args:
         processes: how many will run on it, with a CPU each.
 
     Raises:
         MissingExtraError: Ray is not installed.
-        ClusterError: there is no cluster at RAY_ADDRESS, or Ray does not start.
+        ClusterError: no cluster is found at RAY_ADDRESS, or Ray does not start.
     """
     known = sys.modules.get("ray")
     if known and known.is_initialized():
@@ -62,9 +62,9 @@ def connected(processes: int) -> Iterator[Any]:
 
 @contextmanager
 def guarded_folder() -> Iterator[str]:
-    """A folder for Ray in one of the user's own; both are removed, and what works there is ended.
+    """A folder for Ray in a private folder; both are removed, and the processes using it are ended.
 
-    They are, too, when this process is killed. Ray opens its folder to all users.
+    They are also removed when this process is killed. Ray opens its folder to all users.
     """
     long = len(tempfile.gettempdir()) > _SHORT
     folder = tempfile.mkdtemp(prefix="roundoff-ray-", dir="/tmp" if long else None)  # noqa: S108  nobody else's
@@ -81,7 +81,7 @@ def guarded_folder() -> Iterator[str]:
 
 @contextmanager
 def open_stage(config: TrainConfig, opening: dict[str, Any]) -> Iterator[Stage | None]:
-    """For the block, what runs on Ray for a run; None if its config has no actors; see :func:`connected`."""
+    """For the block, what runs on Ray for a run; None if its config does not have actors; see :func:`connected`."""
     actors = config.actors if isinstance(config, WithActors) else None
     if actors is None:
         yield None
@@ -104,8 +104,8 @@ class Stage:
 
     Args:
         ray: connected.
-        config: of the run.
-        opening: of an environment, its arguments by name.
+        config: the config of the run.
+        opening: the arguments for opening an environment, by name.
 
     Attributes:
         lives: how often each actor has been started again, by rank.
@@ -137,7 +137,7 @@ class Stage:
 
     @property
     def packs(self) -> bool:
-        """Whether the quantizer is still at work on what it was given.
+        """Whether the quantizer is still working on its last policy.
 
         Raises:
             RunError: it has failed.
@@ -151,7 +151,7 @@ class Stage:
         """Hands a policy to the quantizer.
 
         Raises:
-            RunError: there is no room for it in Ray's shared memory, nor on its disk.
+            RunError: there is not enough room for it in Ray's shared memory, nor on its disk.
         """
         try:
             kept = self._ray.put(policy)
@@ -161,7 +161,7 @@ class Stage:
         self._packing = self._quantizer.pack.remote(version, kept)
 
     def published(self, patience: float = 0.0) -> bool:
-        """Whether what was handed over last is published within seconds; it may be lost with the quantizer.
+        """Whether the last policy is published within seconds; it may be lost with the quantizer.
 
         Raises:
             RunError: it could not be packed.
@@ -179,13 +179,13 @@ class Stage:
     # Actors
 
     def start(self, rank: int, steps: int) -> None:
-        """Starts an actor, or another one in its place, that has taken ``steps``, and asks it to begin."""
+        """Starts or replaces an actor that has taken ``steps``, and asks it to begin."""
         order = {**self._order, "rank": rank, "life": self.lives[rank], "steps": steps}
         self._actors[rank] = self._ray.remote(Actor).options(num_cpus=1, max_restarts=0).remote(order, self._quantizer)
         self._orders[self._actors[rank].begin.remote()] = rank
 
     def ask(self, rank: int, count: int) -> None:
-        """Asks an actor for a chunk of so many steps, after what it has been asked for before."""
+        """Requests a chunk of this number of steps from an actor, after its earlier requests."""
         self._orders[self._actors[rank].collect.remote(count)] = rank
 
     def receive(self) -> tuple[int, Any] | None:
@@ -195,7 +195,7 @@ class Stage:
         first.
 
         Returns:
-            A :class:`Chunk`; or the observations, (n, observation), with which an actor has begun.
+            A :class:`Chunk`; or the initial observations, (n, observation), of an actor.
 
         Raises:
             ActorDied: it died; its orders are void.

@@ -21,7 +21,7 @@ from .stochastic_targets import stochastic_target
 
 
 class Learner(Acting, ABC):
-    """An agent: what it is made of (``LearnerState``), how it acts (``Acting``), and what an update does with it.
+    """An agent: its state (``LearnerState``), its actions (``Acting``), and its updates.
 
     What it computes after its construction, it computes in ``config.format`` as ``config.policy`` says: ``act`` and
     ``update`` run inside ``simulation`` (None: fp32 and fp64 run plainly). The parts of an update do not enter the
@@ -31,12 +31,12 @@ class Learner(Acting, ABC):
     Losses are not formed: the derivative of the loss by a network's outputs is handed to autograd directly, multiplied
     by the loss scale. A loss could overflow; it is needed for nothing.
 
-    A subclass sets ``parts``, too, and says what they draw random bits for. For the arguments see ``LearnerState``.
+    A subclass also sets ``parts``, and says why they draw random bits. For the arguments see ``LearnerState``.
 
     Attributes:
-        draws: what an update draws random bits for, in order, at most six: its parts by their names, and what begins
-            within a part (:meth:`draw`). Bits follow from the name's place here, not from how many were drawn before.
-        parts: what an update consists of, in order.
+        draws: the purposes of an update's random bits, in order, at most six: its parts by name, and sections within a
+            part (:meth:`draw`). Bits follow from the name's place here, not from how many were drawn before.
+        parts: the parts of an update, in order.
     """
 
     draws: ClassVar[tuple[str, ...]] = ("critic", "critic_step", "actor", "actor_step", "targets")
@@ -62,13 +62,13 @@ class Learner(Acting, ABC):
         return batch
 
     def update(self, batch: Any) -> Metrics:
-        """One update: all parts whose turn it is.
+        """Makes one update: all parts that are due.
 
         Args:
             batch: transitions, as the recorder gives them.
 
         Returns:
-            Tensors whose means are worth logging; nothing has been copied from the device for them.
+            Tensors with means worth logging; nothing has been copied from the device for them.
         """
         if self.compiled and self.compiled.reason:  # the compiler has failed, and what is made for it is slow without
             self._write_back()
@@ -88,7 +88,7 @@ class Learner(Acting, ABC):
         return metrics
 
     def begin_update(self, batch: Any) -> tuple[Any, tuple[torch.Tensor, ...]]:
-        """Returns the inputs of an update beside the agent: the prepared batch and all noises."""
+        """Returns the inputs of an update besides the agent: the prepared batch and all noises."""
         self.updates += 1
         prepared = self.prepare(batch)
         sizes = self.noise_sizes(len(batch.rows))
@@ -101,7 +101,7 @@ class Learner(Acting, ABC):
         return self.updates % part.every == 0
 
     def begin_part(self, part: Part) -> None:
-        """Random bits are those of a part of this update from here on."""
+        """Uses the random bits of a part of this update from here on."""
         self._begin(part.name)
 
     def compute(self, part: Part, inputs: tuple[Any, ...]) -> Metrics:
@@ -113,7 +113,7 @@ class Learner(Acting, ABC):
             self._drawing = None
 
     def draw(self, name: str) -> None:
-        """Random bits are those of ``name``, of ``draws``, from here on."""
+        """Uses the random bits of ``name``, one of ``draws``, from here on."""
         place = self._place(name)
         if self._drawing is None:  # the function of a part was called by itself
             self._begin(name)
@@ -123,14 +123,14 @@ class Learner(Acting, ABC):
         self._drawing = place
 
     def step(self, name: str, largest_norm: float | None = None) -> None:
-        """A step of an optimizer, for gradients that have been computed, with random bits of its own: ``{name}_step``.
+        """A step of an optimizer, for gradients that have been computed, with separate random bits: ``{name}_step``.
 
-        What a part computes behind it begins with :meth:`draw`: programs take other operations for a step, so that bits
-        that were counted on from there would be others in them.
+        A part calls :meth:`draw` before it computes anything after a step: programs take other operations for a step,
+        so that bits that were counted on from there would be others in them.
 
         Args:
-            name: of the optimizer.
-            largest_norm: to which gradients are scaled down; None: they are not.
+            name: the name of the optimizer.
+            largest_norm: the norm that gradients are clipped to; None: they are not clipped.
         """
         self.draw(f"{name}_step")
         self.optimizers[name].step(largest_norm)
@@ -216,5 +216,5 @@ class Learner(Acting, ABC):
             self._coerced(self.averages[average].average)
 
     def before_update(self) -> AbstractContextManager[Any]:
-        """The simulation, for what is computed of experience before the next update, which then takes no noise."""
+        """The simulation, for computing with experience before the next update, which then takes no noise."""
         return self._arithmetic(self.updates + 1, NOISE)

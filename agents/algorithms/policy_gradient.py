@@ -40,18 +40,18 @@ class PolicyGradient(Learner):
     the derivatives by log-probabilities, values and entropies are handed to autograd, times the loss scale. Gradients
     are then clipped by the norm of all of them.
 
-    Vectors are seen by two perceptrons with tanh, planes by one network with convolutions and ReLU, of which policy and
-    value are heads. Actions are one of several (a softmax of logits) or numbers (normal, with a log sigma that does not
-    depend on the observation; samples have no bounds, environments clip them to [-1, 1]).
+    Vectors are seen by two perceptrons with tanh, planes by one network with convolutions and ReLU, with policy and
+    value as heads. Actions are one of several (a softmax of logits) or numbers (normal, with a log sigma that does not
+    depend on the observation; samples are unbounded, environments clip them to [-1, 1]).
 
     Args:
-        sizes: of observations and actions, and whether these are discrete.
+        sizes: sizes of observations and actions, and whether actions are discrete.
         config: the hyper-parameters, the format, and the fixes or the baseline.
         device: where all tensors live.
 
     Attributes:
-        normalizer: of observations; None where they are taken as they are.
-        rollouts: what acts in training in an arithmetic of its own; None where the learner does.
+        normalizer: normalizes observations; None: they are used as they are.
+        rollouts: the copy that acts in training in another arithmetic; None: the learner acts.
 
     Raises:
         RunError: observations are planes, and actions are numbers, or observations are to be normalized.
@@ -127,7 +127,7 @@ class PolicyGradient(Learner):
         return self.both(self.network.layers, observations)[0]
 
     def values(self, observations: torch.Tensor, *, exact: bool = False) -> torch.Tensor:
-        """The values alone; for ``exact`` see :meth:`both`."""
+        """Only the values; for ``exact`` see :meth:`both`."""
         if isinstance(self.network, ActorCritic):
             return self.network.value(observations, self.reward_scale, exact=exact)
         return self.both(self.network.layers, observations, exact=exact)[1]
@@ -139,26 +139,26 @@ class PolicyGradient(Learner):
         """The derivative of the surrogate objective, which is raised, by the actions' log-probabilities.
 
         Args:
-            log_prob: (n, 1); nothing is recorded of what is computed of it.
+            log_prob: (n, 1); computations with it are not recorded.
             old_log_prob: (n, 1), when the actions were chosen.
             advantage: (n, 1).
 
         Returns:
-            (n, 1), and what is worth logging of it.
+            (n, 1), and values worth logging.
         """
 
     def value_slope(self, values: torch.Tensor, error: torch.Tensor, batch: Minibatch) -> torch.Tensor:  # noqa: ARG002
         """Half of the derivative of the values' loss by the values, (n, 1): their error.
 
         Args:
-            values: (n, 1); nothing is recorded of what is computed of it.
+            values: (n, 1); computations with it are not recorded.
             error: values less returns, (n, 1).
             batch: the minibatch.
         """
         return error
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The flat parameters by name, and the moments by which observations are normalized."""
+        """The flat parameters by name, and the moments that normalize observations."""
         return super().weights() | ({"observations": self.normalizer.moments.state} if self.normalizer else {})
 
     def best_actions(self, observations: torch.Tensor) -> torch.Tensor:
@@ -193,7 +193,7 @@ class PolicyGradient(Learner):
         return round(drawn, self.format).to(self.dtype)
 
     def act(self, observations: torch.Tensor, *, deterministic: bool, number: int = 0, first: int = 0) -> torch.Tensor:
-        """Chooses actions; those of training by the copy that rollouts are made with, if there is one."""
+        """Chooses actions; in training with the copy that makes rollouts, if there is one."""
         if deterministic or self.rollouts is None:
             return super().act(observations, deterministic=deterministic, number=number, first=first)
         self.actions += 1
@@ -224,11 +224,11 @@ class PolicyGradient(Learner):
     def judge(self, rollout: Batch, last: torch.Tensor) -> torch.Tensor:
         """Log-probabilities, values, advantages and returns of a rollout: (n, 4), by the policy as it is.
 
-        Where the config has a ``correction``, weights stand before them: (n, 5).
+        Where the config has a ``correction``, weights precede them: (n, 5).
 
         A_t = delta_t + gamma lambda d_t A_(t+1), delta_t = r_t + gamma d_t V(s'_t) - V(s_t), return_t = A_t + V(s_t),
-        where d_t is 0 at a terminal state, else 1. Where an episode ends there is no A_(t+1); where it was cut off,
-        V(s'_t) stands for the rest.
+        where d_t is 0 at a terminal state, else 1. Where an episode ends, A_(t+1) is 0; where it was truncated, V(s'_t)
+        replaces the rest.
 
         Args:
             rollout: as ``Judge`` has it.
@@ -236,7 +236,7 @@ class PolicyGradient(Learner):
 
         Source:
             Schulman et al., "High-Dimensional Continuous Control Using Generalized Advantage Estimation", (16);
-            Pardo et al., "Time Limits in Reinforcement Learning": what an episode that is cut off counts.
+            Pardo et al., "Time Limits in Reinforcement Learning": the value of truncated episodes.
         """
         actions = rollout.observations_and_actions[:, self.observation_size :]
         with self.before_update():
@@ -260,7 +260,7 @@ class PolicyGradient(Learner):
     def _returns(
         self, rollout: Batch, last: torch.Tensor, values: torch.Tensor, following: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Advantages and returns, both (n, 1), where states and those that follow have these values, (n, 1)."""
+        """Advantages and returns, both (n, 1), given the values of states and of next states, (n, 1)."""
         config, environments = self.config, self.config.environments
         if self.stochastic_targets:
             rewards, discounts, own, next_values, ends = (

@@ -32,10 +32,10 @@ NOISE, ACT = 0, PLACES - 1
 
 
 class _Bound(ABCMeta):
-    """The class of classes whose objects are bound once their constructors are through."""
+    """A metaclass that binds objects once their constructors have returned."""
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
-        """A complete object, with what it derives from its tensors."""
+        """Returns a complete object, with everything derived from its tensors."""
         made = super().__call__(*args, **options)
         made.bind()
         return made
@@ -44,8 +44,8 @@ class _Bound(ABCMeta):
 class LearnerState(ABC, metaclass=_Bound):
     """Networks, their optimizers, slow copies of networks, and the arithmetic that all is computed in.
 
-    A subclass sets ``networks``, ``averages``, ``optimizers`` and ``numbers`` in its constructor. The name of a network
-    is that of its optimizer, and of its place in checkpoints. :meth:`bind` is called whenever these have got other
+    A subclass sets ``networks``, ``averages``, ``optimizers`` and ``numbers`` in its constructor. A network shares its
+    name with its optimizer, and its place in checkpoints. :meth:`bind` is called whenever these have got other
     tensors: after the constructor, and by :meth:`bound_to`.
 
     Args:
@@ -56,14 +56,14 @@ class LearnerState(ABC, metaclass=_Bound):
 
     Attributes:
         largest: the largest number of the format.
-        dtype: of weights, batches and actions.
+        dtype: the dtype of weights, batches and actions.
         networks: by name.
         averages: slow copies of networks, by name.
-        optimizers: by name; those of ``networks``, and of other parameters.
-        layers_stored: in which formats networks keep what passes between their layers; None: in the run's.
+        optimizers: by name; the optimizers of ``networks``, and of other parameters.
+        layers_stored: the formats that networks store values between layers in; None: the run's.
         numbers: hyper-parameters that are data to compiled programs, where they are tensors.
-        updates: how many there were.
-        compiled: what has taken over the updates; None if nothing has.
+        updates: the number of updates so far.
+        compiled: the program that has taken over the updates; None: the updates are eager.
         reward_scale: by what rewards, values and targets are multiplied; derivatives by values are not.
     """
 
@@ -94,7 +94,7 @@ class LearnerState(ABC, metaclass=_Bound):
         self.updates = self.actions = 0
 
     def bind(self) -> None:
-        """Makes what a subclass derives from networks, averages and numbers, such as views of their tensors."""
+        """Derives a subclass's values from networks, averages and numbers, such as views of their tensors."""
 
     @in_role(Role.AVERAGES)
     def make_average(self, flat: torch.Tensor) -> MovingAverage:
@@ -116,7 +116,7 @@ class LearnerState(ABC, metaclass=_Bound):
     def make_optimizer(self, flat: torch.Tensor, *, kahan: bool, stored: bool = True) -> NetworkOptimizer:
         """The optimizer of parameters as the config asks for it.
 
-        ``kahan``: compensated, if that fix is on. ``stored``: in formats of their own, if ``storage`` says so.
+        ``kahan``: compensated, if that fix is on. ``stored``: in separate formats, if ``storage`` says so.
         """
         storage = self.config.storage if stored else None
         return NetworkOptimizer(flat, self.config, self.format, kahan=kahan, storage=storage)
@@ -126,7 +126,7 @@ class LearnerState(ABC, metaclass=_Bound):
         return parameters if self.config.native else parameters.copy_(round(parameters, self.format))
 
     def constructing(self) -> AbstractContextManager[Any]:
-        """The simulation, for what a constructor computes in the format."""
+        """The simulation, for a constructor's computations in the format."""
         return self._arithmetic(0, NOISE)
 
     def be_quantized(self, *, quantized: bool) -> None:
@@ -150,7 +150,7 @@ class LearnerState(ABC, metaclass=_Bound):
 
     @property
     def traceable_averages(self) -> dict[str, TraceableAverage]:
-        """``averages``, of a learner whose baseline can be compiled."""
+        """``averages``, of a learner with a baseline that can be compiled."""
         found = {name: one for name, one in self.averages.items() if isinstance(one, TraceableAverage)}
         assert len(found) == len(self.averages), "programs know no master weights"
         return found
@@ -191,7 +191,7 @@ class LearnerState(ABC, metaclass=_Bound):
         return {name: network.layers for name, network in self.networks.items()}
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The flat parameters of networks and averages, by name, and what else is learned."""
+        """The flat parameters of networks and averages, by name, and all other learned values."""
         self._write_back()
         return {
             **{name: network.flat for name, network in self.networks.items()},

@@ -1,4 +1,4 @@
-"""Recursions with a small gain in what an agent computes: which bits they need, and what rounding leaves of them."""
+"""Recursions with a small gain in an agent: the bits that they need, and the part that rounding leaves of them."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class Recursion:
         what: its name: ``values``, ``target networks``, ``first moments``, ``second moments`` or ``weights``.
         cause: the key that says the gain, and its value.
         gain: the part; of weights the learning rate, which is a step.
-        format: in which it is computed, or kept if that has fewer significand bits.
+        format: the format it is computed in, or kept in if that has fewer significand bits.
         how: its sum is rounded: ``to nearest``, ``compensated`` or ``stochastically``.
-        needs: significand bits with which nine tenths of it are left, rounded to the nearest.
+        needs: the significand bits that leave nine tenths of it, rounded to the nearest.
         left: what there is with the bits it has, in words.
         fits: whether that is enough to go unsaid.
         remedy: what makes it right on average, at no bits.
@@ -91,10 +91,10 @@ class Recursions:
 
 
 def recursions(config: TrainConfig) -> Recursions:
-    """The recursions of a run whose arithmetic is in float formats; others stop elsewhere, and have no rows.
+    """The recursions of a run in float formats; those of other runs stop elsewhere, and are left out.
 
     Args:
-        config: of one of roundoff's own algorithms; of others nothing is known.
+        config: the config of one of roundoff's own algorithms; nothing is known about others.
     """
     return Recursions(tuple(_rows(config)) if isinstance(config, OptimizerKeys) else ())
 
@@ -102,7 +102,7 @@ def recursions(config: TrainConfig) -> Recursions:
 def remarks(config: TrainConfig) -> list[str]:
     """Returns remarks on a run before it begins: recursions that its format cannot carry, keys and steps in vain.
 
-    Each is a sentence; there is none where all is well.
+    Each is a sentence; the result is empty where all is well.
     """
     if not isinstance(config, OptimizerKeys):
         return []
@@ -143,7 +143,7 @@ def _rows(config: OptimizerKeys) -> Iterator[Recursion]:
 
 
 class _Places:
-    """The formats and modes in which the operations of a role have their results."""
+    """The formats and modes of the results of the operations of a role."""
 
     def __init__(self, config: OptimizerKeys) -> None:
         from ...formats import Format  # noqa: PLC0415  imports torch, which costs seconds
@@ -177,7 +177,7 @@ def _kept(config: OptimizerKeys, name: str, place: tuple[FloatFormat, bool] | No
 
 
 def _values(config: OptimizerKeys, places: _Places) -> Iterator[Recursion]:
-    """Targets, of n steps; of rollouts those that lambda reaches."""
+    """Targets, of n steps; of rollouts the steps that lambda reaches."""
     from ...formats import bits_needed, reach  # noqa: PLC0415  imports torch, which costs seconds
 
     place = places.at("addcmul", "targets")
@@ -206,7 +206,7 @@ def _values(config: OptimizerKeys, places: _Places) -> Iterator[Recursion]:
 
 
 def _averages(config: OffPolicyKeys, places: _Places) -> Iterator[Recursion]:
-    """Target networks that are moved by tau: compensated or not, or kept in a format of their own."""
+    """Target networks that are moved by tau: compensated or not, or kept in a separate format."""
     from ...formats import bits_needed, least_change  # noqa: PLC0415  imports torch
 
     storage = config.storage
@@ -272,7 +272,7 @@ def _moments(config: OptimizerKeys, places: _Places) -> Iterator[Recursion]:
 
 
 def _weights(config: OptimizerKeys, places: _Places) -> Iterator[Recursion]:
-    """Steps of the learning rate, which is about what Adam makes, beside weights of a usual size."""
+    """Steps of the learning rate, which is about the size of Adam's steps, relative to weights of a usual size."""
     from ...formats import least_change  # noqa: PLC0415  imports torch, which costs seconds
 
     place = _kept(config, "weights", places.at("add", "optimizer"))
@@ -325,9 +325,9 @@ def _percent(share: float) -> str:
 
 
 def said_of(config: Mapping[str, Any]) -> list[str]:
-    """The remarks on a run by the keys of a config from a file, which is not validated, and of which nothing is opened.
+    """The remarks on a run by the keys of a config from a file, which is not validated; its files are not opened.
 
-    Nothing for what cannot be understood, and for users' programs, whose keys have other meanings.
+    Nothing for what cannot be understood, and for users' programs, where keys have other meanings.
     """
     if "program" in config:
         return []

@@ -1,4 +1,4 @@
-"""The keys of all algorithms together, and what they log, for those who treat all runs alike; imports no PyTorch."""
+"""The keys and logged values of all algorithms, for code that treats all runs alike; does not import PyTorch."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _OF_ONE_FORMAT = frozenset({"every-op", "storage", "mixed-precision", "engine"})
 
 
 def fields(key: str) -> dict[str, FieldInfo]:
-    """Returns the fields of a key by algorithm; empty if there is no such key."""
+    """Returns the fields of a key by algorithm; empty if the key does not exist."""
     return _fields(key, _names())
 
 
 def keys() -> tuple[str, ...]:
-    """The keys of all algorithms, those of every run first."""
+    """The keys of all algorithms, beginning with the keys that every run has."""
     return _keys(_names())
 
 
@@ -75,7 +75,7 @@ def drawn_values(configs: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def leading(config: Mapping[str, Any]) -> str:
-    """The optimizer whose loss scale is shown of a run while it goes on, by the keys of its config."""
+    """The optimizer with the loss scale to show while a run continues, by the keys of its config."""
     return config_class(config).leading
 
 
@@ -87,8 +87,8 @@ def _names() -> tuple[str, ...]:
 def without_policy(config: dict[str, Any]) -> dict[str, Any] | None:
     """The config of a run in fp32, as JSON values, without a policy that rounds nothing there; None for other runs.
 
-    Such a policy is none at all, or a preset that rounds to the run's format alone, without anything beside it. A run
-    with accumulators of its own is another one: which products have them, the policy says.
+    Such a policy is None, or a preset that only rounds to the run's format, without any other settings. A run with
+    separate accumulators is a different run: the policy selects the products that have them.
     """
     policy = config.get("policy")
     alone = isinstance(policy, dict) and set(policy) == {"preset"} and policy["preset"] in _OF_ONE_FORMAT

@@ -54,7 +54,7 @@ def _can_train(fmt: Format) -> bool:
 
 
 def check_policy(policy: Any) -> dict[str, Any]:
-    """A policy as plain data; raises ValueError for what is none."""
+    """A policy as plain data; raises ValueError for anything else."""
     from ...formats import FormatError  # noqa: PLC0415  imports torch, which costs seconds
     from ...simulate import Policy  # noqa: PLC0415  imports torch, which costs seconds
 
@@ -71,7 +71,7 @@ def check_policy(policy: Any) -> dict[str, Any]:
 
 
 def parse_quantizations(value: object) -> tuple[str | dict[str, Any], ...]:
-    """Reads a list of quantizations, each as plain data, canonical; raises ValueError for what is none."""
+    """Reads a list of quantizations, each as plain data, canonical; raises ValueError for anything else."""
     from ...formats import FormatError  # noqa: PLC0415  imports torch, which costs seconds
     from ..quantization.quantization import Quantization  # noqa: PLC0415  imports torch, which costs seconds
 
@@ -243,7 +243,7 @@ class TrainConfig(BaseModel):
         return 0
 
     def soon_learning(self) -> dict[str, Any]:
-        """Keys to change for a run in which a step takes as long, but learning begins at once; to measure that."""
+        """Keys to change for a run with steps of the same duration where learning begins at once, to time it."""
         return {}
 
     @property
@@ -252,7 +252,7 @@ class TrainConfig(BaseModel):
         return -(-self.steps // self.action_repeat)
 
     def is_quantized(self, step: int) -> bool:
-        """Whether the agent computes as ``qat`` says when so many environment steps have been taken."""
+        """Whether the agent computes as ``qat`` says after this number of environment steps."""
         return self.qat is not None and step >= self.qat.after * self.steps
 
     def share(self) -> Self:
@@ -260,7 +260,7 @@ class TrainConfig(BaseModel):
         return self
 
     def updates_in(self, transitions: int) -> int:
-        """Updates that so many transitions take, at most."""
+        """The largest number of updates for this number of transitions."""
         return transitions
 
     def world(self) -> dict[str, Any]:
@@ -270,8 +270,8 @@ class TrainConfig(BaseModel):
     def as_json(self) -> dict[str, Any]:
         """The config as JSON values, sorted by key; ``TrainConfig(**config.as_json()) == config``.
 
-        It says what the run is: its name is made of it, and a folder with another one is another run's. Keys of
-        ``KeyRole.LATER`` are left out at their defaults.
+        It identifies the run: its name is made from it, and a folder with a different config belongs to another run.
+        Keys of ``KeyRole.LATER`` are left out at their defaults.
         """
         unsaid, values = self.unsaid(), self.model_dump(mode="json")
         return {key: values[key] for key in sorted(values) if key not in unsaid or getattr(self, key) != unsaid[key]}
@@ -336,9 +336,9 @@ class TrainConfig(BaseModel):
 
 @cache
 def config_of(algorithm: str) -> type[TrainConfig]:
-    """The class of an algorithm's configs: ``CONFIG`` in the ``settings`` of its folder, or that of its library.
+    """The class of an algorithm's configs: ``CONFIG`` in the ``settings`` of its folder or library.
 
-    An algorithm of a user's own, which is named after its class, must have been imported.
+    A user's algorithm, which is named after its class, must have been imported.
     """
     if own := own_algorithms.class_of(algorithm):
         return own

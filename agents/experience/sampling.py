@@ -1,4 +1,4 @@
-"""Samplers, from which runs have their experience; that of environments here, in groups that take turns."""
+"""Samplers, which supply runs with experience; and the sampler of local environments, in groups that take turns."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Sampler(Protocol):
 
     Attributes:
         is_remote: whether others act.
-        activity: what the time of :meth:`next` counts for.
+        activity: the activity that the time of :meth:`next` counts towards.
     """
 
     is_remote: bool
@@ -54,19 +54,19 @@ class Sampler(Protocol):
     def next(
         self, choose: Callable[[int, int, int], NDArray[np.floating[Any]]], waits: Callable[[int], bool]
     ) -> Sample | None:
-        """The next sample; None if there is none yet.
+        """Returns the next sample, or None if it is not ready.
 
         Args:
-            choose: actions, (n, action), for a group, given its number, that of its first environment among all, and
-                how many actions are under way, whose outcome has not been given back. Asked of those who act here.
-            waits: whether no more actions are to be taken while so many are under way.
+            choose: actions, (n, action), for a group, given its index, the index of its first environment, and
+                how many actions are under way (not yet returned). Called only by local samplers.
+            waits: whether to take no more actions while this number of them are under way.
 
         Raises:
             NotFinite: an action is not finite.
         """
 
     def begun(self) -> list[tuple[int, NDArray[Any]]]:
-        """The groups that have begun anew since the last call, whatever they were at, and their observations."""
+        """Returns the groups that have been restarted since the last call, and their observations."""
 
     def pulls(self) -> list[dict[str, Any]]:
         """Returns the records to log of the pulls of weights since the last call."""
@@ -83,7 +83,7 @@ class Sampler(Protocol):
 
 @final
 class LocalSampler:
-    """Gives actions to one group after the other, and gives back what the actions of the next one have led to.
+    """Gives actions to one group after the other, and returns the outcome of the next group's actions.
 
     While the caller learns from the sample of one group, the others step (in worker processes, if there are any). With
     one group, it gives back what its action has led to at once.
@@ -94,15 +94,15 @@ class LocalSampler:
 
     Args:
         groups: seeded.
-        clip_rewards: those of samples are clipped to [-1, 1]; returns are of the rewards as they were.
-        reward_scale: by which those of samples are then multiplied.
+        clip_rewards: clip the rewards of samples to [-1, 1]; returns are sums of the original rewards.
+        reward_scale: the factor applied to the rewards of samples afterwards.
         normalize: makes of those of a step of a group, given its number and which episodes ended, what samples have
-            (see :class:`~.normalization.RewardNormalizer`); before ``reward_scale``. None: nothing.
-        starts: of each environment, in the order of the groups, actions that the first episode begins with, (number,
-            action). They are no experience, but part of the episode: of its return, and of what is repeated.
+            (see :class:`~.normalization.RewardNormalizer`); before ``reward_scale``. None: unchanged.
+        starts: for each environment, in the order of the groups, actions that the first episode begins with, (number,
+            action). They are not experience, but part of the episode, its return, and its repetition.
 
     Attributes:
-        turn: the group that is to get actions next; it has no step under way.
+        turn: the group to give actions to next; none of its steps is under way.
     """
 
     is_remote, activity = False, "environment"
@@ -125,7 +125,7 @@ class LocalSampler:
 
     @property
     def under_way(self) -> int:
-        """Actions whose outcome has not been given back."""
+        """Returns the number of actions with an outcome that has not been returned yet."""
         return sum(len(group) for group, pending in zip(self._groups, self._pending, strict=True) if pending)
 
     @property
@@ -152,7 +152,7 @@ class LocalSampler:
         return self.act(actions)
 
     def begun(self) -> list[tuple[int, NDArray[Any]]]:
-        """Returns no groups: none begins anew."""
+        """Returns no groups: none is ever restarted."""
         return []
 
     def pulls(self) -> list[dict[str, Any]]:
@@ -164,7 +164,7 @@ class LocalSampler:
         return {}
 
     def act(self, actions: NDArray[np.floating[Any]]) -> Sample | None:
-        """Gives actions to the group whose turn it is, and passes the turn on.
+        """Gives actions to the next group in turn, and passes the turn on.
 
         Args:
             actions: (n, action), finite; numbers beyond [-1, 1] count as its ends, and are kept as they are.
@@ -177,7 +177,7 @@ class LocalSampler:
         return self._collect(self.turn) if self._pending[self.turn] else None
 
     def wait(self) -> Sample:
-        """The sample of a group whose step is under way, without giving actions to another one; there must be one."""
+        """Returns the sample of a group with a step under way, without giving actions to any; there must be one."""
         return self._collect(self._pending.index(True))
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A learner that is alone in its run: the plainest of the groups that a run may have."""
+"""The only learner of a run: the simplest of the groups that a run may have."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Learners(Protocol):
 
     Attributes:
         rank: the number of this process; 0 leads: it evaluates, logs, and writes results.
-        leads: whether this one does.
-        in_step: whether all take as many steps as the others, and save together.
+        leads: whether this process leads.
+        in_step: whether all learners take the same number of steps, and save together.
     """
 
     rank: int
@@ -31,7 +31,7 @@ class Learners(Protocol):
         """Whether this process leads."""
 
     def first_step(self, step: int) -> int:
-        """The step of the checkpoint with which this learner goes on, given that of the leader's; -1: there is none."""
+        """The step of the checkpoint to continue from, given the step of the leader's checkpoint; -1: none."""
 
     def join(self, optimizers: Mapping[str, NetworkOptimizer], step: int) -> None:
         """Moves the parameters of these with the others from here on, ``step`` steps into the run."""
@@ -40,16 +40,16 @@ class Learners(Protocol):
         """The steps of all learners, after this one has ``taken`` some since ``step``."""
 
     def is_to_stop(self, wanted: bool) -> bool:
-        """Whether to stop now, where this learner has been asked to or not."""
+        """Whether to stop now, given whether this learner has received a request to stop."""
 
     def meet(self) -> None:
-        """Waits until those that save together have come here."""
+        """Waits until all learners that save together have arrived here."""
 
     def look_after(self) -> None:
-        """Notices, about once a second, what has become of the others."""
+        """Checks, about once a second, the state of the other learners."""
 
     def why_lost(self) -> Any:
-        """The crash by which another learner has ended; None if it did not crash."""
+        """The crash that ended another learner; None if it did not crash."""
 
 
 @final
@@ -62,7 +62,7 @@ class SingleLearner:
         return step
 
     def join(self, optimizers: Mapping[str, NetworkOptimizer], step: int) -> None:
-        """Does nothing: a single learner has no peers to join."""
+        """Does nothing: a single learner does not have peers to join."""
 
     def advance(self, step: int, taken: int) -> int:  # noqa: D102
         return step + taken
@@ -71,11 +71,11 @@ class SingleLearner:
         return wanted
 
     def meet(self) -> None:
-        """Does nothing: a single learner has no peers to meet."""
+        """Does nothing: a single learner does not have peers to meet."""
 
     def look_after(self) -> None:
-        """Does nothing: a single learner has no peers to look after."""
+        """Does nothing: a single learner does not have peers to look after."""
 
     def why_lost(self) -> Any:
-        """Returns None: a single learner has no peers to lose."""
+        """Returns None: a single learner does not have peers to lose."""
         return None

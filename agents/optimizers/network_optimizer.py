@@ -52,13 +52,13 @@ def _overflows(keep: Kept) -> bool:
 
 
 class Together(Protocol):
-    """The learners of a run, of which each has the same parameters to move."""
+    """The learners of a run, which all update the same parameters."""
 
     def mean_count(self, count: int) -> int:
-        """Returns what the weight of one of ``count`` numbers of a learner is divided by in a mean."""
+        """Returns the divisor for the weight of one of a learner's ``count`` values in a mean."""
 
     def step(self, optimizer: NetworkOptimizer, largest_norm: float | None) -> None:
-        """Updates the parameters of an optimizer by its gradients, clipped to a norm, and what the others give."""
+        """Updates the parameters of an optimizer by its gradients, clipped to a norm, and those from the others."""
 
 
 @final
@@ -67,18 +67,18 @@ class NetworkOptimizer:
 
     Args:
         flat: the parameters.
-        config: which optimizer, the learning rate, its constants, and which fixes are on, or which baseline.
-        format: the number format of the run, for its largest and smallest numbers.
+        config: the optimizer, the learning rate, its constants, and the enabled fixes, or the baseline.
+        format: the number format of the run, for its largest and smallest values.
         kahan: whether this network's updates are compensated if ``kahan_gradients`` is on; with
-            ``stochastic_compensation`` those of every network are.
-        storage: in which formats parameters, gradients and the optimizer's buffers are kept; None: in ``format``. With
+            ``stochastic_compensation`` the updates of every network are.
+        storage: the formats for keeping parameters, gradients and the optimizer's buffers; None: ``format``. With
             a format for compensations every network's updates are compensated.
 
     Attributes:
         flat: the parameters, numbers of the format.
         optimizer: the optimizer itself.
         scaler: its loss scaler, if there is one.
-        parameters: what is updated: ``flat``, or its master weights in full precision.
+        parameters: the updated tensor: ``flat``, or its master weights in full precision.
         group: the learners that move these parameters together; None: there is one.
         norms: look at every step; None: nobody does.
     """
@@ -141,7 +141,7 @@ class NetworkOptimizer:
 
     @property
     def scale(self) -> float:
-        """The factor by which gradients must be multiplied; waits for the device."""
+        """The factor to multiply gradients by; waits for the device."""
         return self.scaler.scale if self.scaler else 1.0
 
     def mean_weight(self, factor: float, count: int) -> Any:
@@ -155,7 +155,7 @@ class NetworkOptimizer:
         return at_hand(factor * self.scaler.tensors["scale"] / count, self.flat.dtype)
 
     def watch(self, watcher: Watcher) -> None:
-        """Has a watcher told of what is computed with master weights, which simulations around do not see."""
+        """Notifies a watcher of computations with master weights, which surrounding simulations do not see."""
         if self._master:
             self._master.watch(watcher)
 
@@ -175,7 +175,7 @@ class NetworkOptimizer:
         """Updates the parameters, or skips the step if the scaler finds gradients that are not finite.
 
         Args:
-            largest_norm: to which gradients are clipped before, those of all learners together; None: they are not.
+            largest_norm: clip the gradients of all learners together to this norm first; None: do not clip.
         """
         if self.norms:
             self.norms.before(self.flat, self.scaler)
@@ -207,7 +207,7 @@ class NetworkOptimizer:
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """All that a step reads and writes beside gradients, for programs: also constants that are data to them."""
+        """All that a step reads and writes besides gradients, for programs: also constants that are data to them."""
         adam, device = self.optimizer, self.parameters.device
         (group,) = adam.param_groups
         tensors = {
@@ -251,7 +251,7 @@ class NetworkOptimizer:
             self._master.load(state["master"])
 
     def _keep(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Renews, in place, what is kept in a format of its own."""
+        """Updates, in place, the tensors that are kept in a separate format."""
         for name, keep in self._kept.items():
             if name in tensors:
                 copy_(tensors[name], keep(tensors[name]))

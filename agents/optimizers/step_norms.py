@@ -1,4 +1,4 @@
-"""Norms of what an optimizer moves and keeps, and magnitudes of its gradients, for those who watch a run learn."""
+"""Norms of an optimizer's parameters and buffers, and magnitudes of its gradients, to monitor learning."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _LEAST, _MOST = -1074, 1023
 class StepNorms:
     """The norms of a step, of weights, gradients, the step itself and moments; and where gradients lie.
 
-    Computed in float64 beside the simulation, which neither rounds nor counts them. NaN if one of the numbers is NaN,
-    infinite if one is infinite; no number of another format overflows.
+    Computed in float64 outside of the simulation, which neither rounds nor counts them. NaN if one of the numbers is
+    NaN, infinite if one is infinite; no number of another format overflows.
 
     Args:
-        first: how many weights there are in the network's first layer, with which its parameters begin.
+        first: how many weights there are in the network's first layer, which comes first in its parameters.
 
     Attributes:
         latest: tensors by name: ``weights_norm`` after the step; ``gradients_norm`` before it, without the loss scale,
-            not clipped, of this learner alone; ``steps_norm``, by how much the weights moved; the same of the first
+            not clipped, of this learner only; ``steps_norm``, by how much the weights moved; the same of the first
             layer as ``first_layer_weights_norm`` and so on; ``first_moment_norm`` of the mean of gradients, if the
             optimizer has one, and ``second_moment_norm`` of the root of the mean of their squares, both without the
             loss scale.
@@ -55,7 +55,7 @@ class StepNorms:
 
     @apart
     def after(self, flat: torch.Tensor, adam: AdamBase) -> None:
-        """Looks at what the step has done to the parameters, and to the moments of the one that ``adam`` moves."""
+        """Measures the effect of the step on the parameters, and the moments of the tensor that ``adam`` updates."""
         assert self._before is not None
         weights = flat.double()
         self.latest |= self._norms("weights", weights) | self._norms("steps", weights - self._before.double())
@@ -73,7 +73,7 @@ class StepNorms:
     def take_exponents(self) -> dict[str, int]:
         """Counts the gradients of all steps since the last call with a magnitude in [2^k, 2^(k+1)), under k.
 
-        They are those that ``gradients_norm`` is of. Zeros, infinities and NaN are in none.
+        They are the gradients in ``gradients_norm``. Zeros, infinities and NaN are in none.
         """
         if self._exponents is None:
             return {}
@@ -104,14 +104,14 @@ class StepNorms:
 def half_batch_cosine(
     outputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]
 ) -> torch.Tensor:
-    """The cosine of the angle between the gradient of a batch and that of every other row of it.
+    """The cosine of the angle between the gradient of a batch and the gradient of every other row.
 
     Near 1 / sqrt(2) the two halves are orthogonal, as noise is; near 1 they agree, and a larger batch says little more.
-    The forward pass is as it was rounded; the gradients are of plain arithmetic, beside the simulation, which neither
-    rounds nor counts them. The graph is kept. NaN where a gradient is 0 or not finite.
+    The forward pass is as it was rounded; the gradients are of plain arithmetic, outside of the simulation, which
+    neither rounds nor counts them. The graph is kept. NaN where a gradient is 0 or not finite.
 
     Args:
-        outputs: what the loss is computed from, (n, ...) each, with their graph.
+        outputs: the inputs of the loss, (n, ...) each, with their graph.
         weights: the derivatives of the loss by them.
         parameters: by what gradients are taken.
 

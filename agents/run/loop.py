@@ -43,21 +43,21 @@ _Updating: TypeAlias = "Generator[Any, tuple[Metrics, float], Crash | None]"
 
 @final
 class Run:
-    """A run in progress: its learner, environments and experience, and where it stands.
+    """A run in progress: its learner, environments and experience, and its progress.
 
     Args:
-        config: of the run.
+        config: the config of the run.
         files: its folder, claimed and locked; the run continues from the checkpoint there.
-        device: of its tensors.
+        device: the device of its tensors.
         environments: not seeded yet.
         on_progress: see :func:`train`.
         stop: see :func:`train`.
-        learners: those of which this is one; None: it is alone. The leader evaluates, logs and writes results.
+        learners: the group it belongs to; None: it is the only one. The leader evaluates, logs and writes results.
         stage: where actors act for it; None: it acts itself.
         wait: for the GPU at the end of each activity, so that the seconds of each are its own.
 
     Attributes:
-        state: what a checkpoint of it holds.
+        state: the contents of its checkpoints.
         learner: its learner.
     """
 
@@ -109,7 +109,7 @@ class Run:
         return not isinstance(self.learners, SingleLearner) or self.state.sampler.is_remote
 
     def profile(self) -> Profile:
-        """Says what the time of this process has gone to until now."""
+        """Reports how this process has spent its time so far."""
         taken = (self.state.step - self._first_step) // self.config.action_repeat
         return Profile(self.stopwatch.spent(), taken, self._waited)
 
@@ -152,7 +152,7 @@ class Run:
             raise Stopped(self.state.step)
 
     def _agent_step(self) -> _Updating:
-        """Gives actions to one group of environments, and learns from what the next group has done; or actors have."""
+        """Gives actions to one group of environments, and learns from the steps of the next group, or of actors."""
         sampler, lost, sample = self.state.sampler, None, None
         try:
             with self.stopwatch.measure(sampler.activity):
@@ -205,7 +205,7 @@ class Run:
         return None
 
     def _be_quantized(self) -> None:
-        """Has the agent compute as ``qat`` says, if it is time; what was learned of the step belongs before that."""
+        """Has the agent compute as ``qat`` says, if it is time; learning from the step comes before that."""
         self.learner.be_quantized(quantized=self.config.is_quantized(self.state.step))
 
     def _update(self) -> Generator[Any, tuple[Metrics, float], None]:
@@ -230,7 +230,7 @@ class Run:
             return self.agent.choose(group, first, under_way)
 
     def _evaluate(self) -> Crash | None:
-        """Evaluates the policy as it is; training goes on as if nothing had happened."""
+        """Evaluates the policy as it is; training continues as if nothing had happened."""
         if not self.learners.leads:
             return None
         self._evaluated_at = self.state.step
@@ -269,7 +269,7 @@ class Run:
         return MetricsLog(self.files, length=self.log_length, step=self.state.step, checksum=self.log_checksum)
 
     def _save(self) -> None:
-        """Writes a checkpoint: each learner its own, the leader last, whose checkpoint says that all are there."""
+        """Writes a checkpoint: each learner its own, the leader last; its checkpoint shows that all are complete."""
         learners = self.learners
         if not learners.leads and not learners.in_step:
             return
@@ -320,7 +320,7 @@ class Run:
             ) from error
 
     def _finish(self, crash: Crash | None) -> Result:
-        """Writes what a finished run leaves, if this learner leads."""
+        """Writes the final files of a finished run, if this learner leads."""
         assert crash or self._evaluated_at == self.state.step or not self.learners.leads
         result = self.reporter.result(crash, self.state.step, self.learner.updates)
         if not self.learners.leads:

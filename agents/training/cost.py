@@ -34,21 +34,21 @@ _KINDS = {"moment": "moments", "second": "moments", "compensation": "compensatio
 def count_updates(
     config: TrainConfig, allow_imports: Collection[str] = (), models: Sequence[CostModel] = tuple(MODELS.values())
 ) -> CountedSteps:
-    """Counts what an update of an agent costs, in the arithmetic of its run.
+    """Counts the cost of an update of an agent, in the arithmetic of its run.
 
-    A run of its own in a temporary folder makes as many updates as it takes until every part has had its turn, after
-    one that is not counted, in which initial weights become numbers of their formats. What is outside of updates
-    (acting, environments, evaluation) is not counted.
+    A separate run in a temporary folder makes updates until every part has had its turn, after a first, uncounted
+    update that rounds the initial weights to their formats. Everything outside of updates (acting, environments,
+    evaluation) is not counted.
 
     Args:
-        config: of the run.
+        config: the config of the run.
         allow_imports: modules that may be imported to make the task.
-        models: which say what products cost, by their own numbers.
+        models: cost models of products, by their own figures.
 
     Returns:
         What ``Cost.as_json`` has, for one update: ``bytes_kept`` with the replay buffer at its full size, by kind under
         ``kept``; and ``sent``, the bytes of a message of weights to actors, or of a learner's gradients, where some
-        are sent. And what the networks and the averages of their weights were before and after.
+        are sent. And the networks and the averages of their weights before and after.
 
     Raises:
         RunError: the run cannot be made, ended before it learned, or is of another library.
@@ -105,7 +105,7 @@ def _learned(learner: Learner) -> dict[str, torch.Tensor]:
 
 
 def _say_formats(learner: Learner, counter: CostCounter, *, begins: bool) -> None:
-    """Says in which formats lies what an agent begins with, and what is rounded beside its simulation."""
+    """States the formats of an agent's initial tensors, and the rounding outside of its simulation."""
     assert learner.simulation is not None
     storage = getattr(learner.config, "storage", None)
     stored = {} if storage is None else storage.formats
@@ -157,20 +157,20 @@ def _kept(learner: Learner, replay: Sequence[torch.Tensor]) -> dict[str, list[to
 
 
 def _behind(average: MovingAverage) -> list[torch.Tensor]:
-    """Returns the tensors behind an average: sums, their rounding errors, the average in full precision."""
+    """Returns the tensors of an average: sums, their rounding errors, the average in full precision."""
     held = [x for x in (*vars(average).values(), *average.state_dict().values()) if isinstance(x, torch.Tensor)]
     return list({id(x): x for x in held if x.dim() and x is not average.average}.values())
 
 
 def _state_of(optimizer: NetworkOptimizer) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of an optimizer by name, those of its loss scale among them."""
+    """The tensors of an optimizer by name, including its loss scale."""
     state = optimizer.optimizer.state[optimizer.parameters]
     scale = optimizer.scaler.tensors if optimizer.scaler else {}
     yield from ((name, x) for name, x in {**state, **scale}.items() if isinstance(x, torch.Tensor))
 
 
 def _tensors_of(kept: Any, depth: int = 2) -> Iterator[torch.Tensor]:
-    """The tensors that a replay buffer holds, those of buffers inside of it, too."""
+    """The tensors that a replay buffer holds, including those in nested buffers."""
     if kept is None or depth == 0:
         return
     held = [getattr(kept, field.name) for field in fields(kept)] if is_dataclass(kept) else list(vars(kept).values())
@@ -182,7 +182,7 @@ def _tensors_of(kept: Any, depth: int = 2) -> Iterator[torch.Tensor]:
 
 
 def _sent(config: TrainConfig, learner: Learner) -> dict[str, float]:
-    """The bytes of what is sent: a policy to an actor, each time that it pulls; a learner's gradients, each update."""
+    """The bytes sent: a policy to an actor, each time that it pulls; a learner's gradients, each update."""
     if isinstance(config, WithActors) and has_actors(config) and config.actors:
         message = FullPolicy.of(learner.policy_layers()).packed(config.actors)
         return {"a pull of weights by an actor": float(message.nbytes)}

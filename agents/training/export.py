@@ -1,4 +1,4 @@
-"""The policy of a finished run, or a network of one's own, as a file that acts without roundoff."""
+"""The policy of a finished run, or any other network, as a file that acts without roundoff."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ class Exported(NamedTuple):
 
 
 def export_policy(run: str | Path, fmt: str, target: str | Path, *, allow_imports: Collection[str] = ()) -> Exported:
-    """Writes what acts deterministically in a finished run, with its weights in a format.
+    """Writes the deterministic policy of a finished run, with its weights in a format.
 
-    The file takes what the run's network sees: an observation as numbers of float32, of images divided as the run
-    divides them. Actions are numbers from -1 to 1, as ``TaskEnvironment`` has them, or one of several.
+    The file takes the same input as the run's network: an observation as numbers of float32, of images divided as the
+    run divides them. Actions are numbers from -1 to 1, as ``TaskEnvironment`` has them, or one of several.
 
     Args:
         run: the folder of a run that is done.
-        fmt: of the weights; see ``onnx_model`` and ``c_header`` for which they compute in.
+        fmt: the format of the weights; for the arithmetic see ``onnx_model`` and ``c_header``.
         target: a file to be written, ``*.onnx`` or ``*.h``.
         allow_imports: as for :func:`roundoff.agents.train`; of a run of an older version, which makes the environment.
 
     Raises:
-        RunError: the folder is no finished run's, its weights are another agent's, its policy cannot act outside of it,
-            or the kind of file is unknown, or cannot hold the format.
+        RunError: the folder is not a finished run's, its weights are another agent's, its policy cannot act outside of
+            it, or the kind of file is unknown, or cannot hold the format.
         FormatError: there is no such format.
         FileError: a file cannot be read or written.
         MissingExtraError: onnx is not installed.
@@ -77,19 +77,19 @@ def export(
     std: torch.Tensor | None = None,
     observation_shape: Sequence[int] | None = None,
 ) -> Exported:
-    """Writes a network of one's own, or of a library, as a file that acts without roundoff.
+    """Writes a user's or a library's network as a file that acts without roundoff.
 
     ``export(torch.nn.Sequential(policy.mlp_extractor.policy_net, policy.action_net), "policy.h")`` writes a policy of
-    Stable-Baselines3. The file has the bits of ``Simulated`` as that of a run has: the header to the bit, the graph but
+    Stable-Baselines3. Like a run's file, it has the bits of ``Simulated``: the header to the bit, the graph but
     for tanh and ELU, which ONNX leaves open.
 
     Args:
         module: a ``torch.nn.Sequential`` of linear layers, convolutions and activations; see ``policy_of``.
         target: a file to be written, ``*.onnx`` or ``*.h``.
-        format: of the weights.
-        decision: what becomes of the outputs: ``outputs``, ``clip`` (to [-1, 1]), ``tanh``, or ``largest``.
-        mean: of observations, for a normalizer, (n,).
-        std: of observations, (n,).
+        format: the format of the weights.
+        decision: how to make actions of the outputs: ``outputs``, ``clip`` (to [-1, 1]), ``tanh``, or ``largest``.
+        mean: the mean of observations, for a normalizer, (n,).
+        std: the standard deviation of observations, (n,).
         observation_shape: (planes, height, width) of what begins with a convolution.
 
     Raises:
@@ -130,7 +130,7 @@ def packed_policy(
     """The policy of a run that has ended, packed in a format, and the config of the run; see :func:`export_policy`.
 
     Raises:
-        RunError: the folder is no finished run's, its weights are another agent's, or its policy cannot be packed.
+        RunError: the folder is not a finished run's, its weights are another agent's, or its policy cannot be packed.
         FormatError: there is no such format.
         FileError: a file cannot be read.
     """

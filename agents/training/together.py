@@ -1,4 +1,4 @@
-"""Several runs trained by one process: those whose agents are of one kind as a population, the others one by one."""
+"""Several runs trained by one process: runs with agents of one kind as a population, others one by one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Job:
 
 
 class _Open(NamedTuple):
-    """A job whose run is open."""
+    """A job with an open run."""
 
     number: int
     job: Job
@@ -51,13 +51,13 @@ class _Open(NamedTuple):
 def train_together(
     jobs: Sequence[Job], stop: StopRequest | None = None, *, compiled: bool | None = None
 ) -> Iterator[tuple[int, Result | Exception]]:
-    """Trains agents, or continues to; every run has the results, the checkpoints and the end that it has alone.
+    """Trains agents, or continues to; every run has the same results, checkpoints and end as on its own.
 
-    Runs whose agents are of one kind, and after as many updates, are updated by one program, in which each keeps its
-    own format, learning rate, discount, tau and initial temperature. One that ends leaves the others alone.
+    Runs with agents of one kind, after the same number of updates, are updated by one program, where each keeps its own
+    format, learning rate, discount, tau and initial temperature. A run that ends does not affect the others.
 
     Args:
-        jobs: the runs, each with a folder of its own.
+        jobs: the runs, each with a separate folder.
         stop: once it is made, all runs save checkpoints and stop.
         compiled: as for :func:`roundoff.agents.train`; False trains one after the other.
 
@@ -93,7 +93,7 @@ def train_together(
 
 
 def _alike(runs: Sequence[_Open], *, compiled: bool | None) -> list[list[_Open]]:
-    """The runs, those that can share a population together."""
+    """The runs, grouped by whether they can share a population."""
     groups: dict[Any, list[_Open]] = {}
     for opened in runs:
         key = None if compiled is False else _kind(opened.run, forced=compiled is True)
@@ -102,7 +102,7 @@ def _alike(runs: Sequence[_Open], *, compiled: bool | None) -> list[list[_Open]]
 
 
 def _kind(run: Run | AdaptedRun, *, forced: bool) -> Any:
-    """Returns a key that the members of a population share; None if a run is trained alone."""
+    """Returns a key that the members of a population share; None if a run is trained separately."""
     if isinstance(run, AdaptedRun):
         return None
     if not forced and not worth_sharing(run.config, run.updates_to_come):
@@ -173,7 +173,7 @@ def keep_freed_memory() -> bool:
     """Lets the C library keep up to 1 GiB of freed memory, instead of giving it back to the system at once.
 
     An update of a population makes and frees tensors of megabytes hundreds of times a second. Given back each time,
-    their pages come anew from the system, cleared: a quarter of the update's time with 8 members of 128 units.
+    the system provides cleared pages again: a quarter of the update's time with 8 members of 128 units.
 
     Returns:
         Whether it could be done: with glibc. For the rest of the process.
