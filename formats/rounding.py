@@ -47,11 +47,11 @@ def round(
     gradient: Gradient | None = None,
     backend: Backend = "native",
 ) -> torch.Tensor:
-    """Rounds every element of ``x`` to a number of ``format``: the nearest one, ties to even, if nothing else is asked.
+    """Rounds every element of ``x`` to a number of ``format``: by default the nearest one, ties to even.
 
-    NaN stays NaN, also if the format has none: hiding one would hide the crash a study looks for. Zeros and results
+    NaN stays NaN, even if the format lacks NaN: hiding one would hide the crash a study looks for. Zeros and results
     that underflow keep the sign of ``x``, unless the format has no negative zero. Float formats underflow gradually
-    (to subnormal numbers), unless they have none. Overflow means to round, as if the range were unbounded, beyond the
+    (to subnormal numbers), unless they lack these. Overflow means to round, as if the range were unbounded, beyond the
     largest number. It follows the format's policy or ``overflow``: infinity or NaN (for the modes that round toward
     zero there, and to-odd, the largest number instead, as in IEEE 754), the largest number, or wrapping round
     (integers and fixed point only). An infinite ``x`` gives what overflow to nearest gives.
@@ -64,30 +64,30 @@ def round(
     Args:
         x: float32 or float64, any shape, strides and device; or float16 or bfloat16, computed in float32. It is not
             changed.
-        format: a format, its name or a dtype of PyTorch's; every number of it must fit in ``x.dtype``, or every result
+        format: a format, its name or a PyTorch dtype; every number of it must fit in ``x.dtype``, or every result
             in a half-precision one. Or a list or tuple of float formats, one for every row (index along the first
             dimension).
         rounding: the mode; see :class:`Rounding`.
-        overflow: the overflow policy; that of the format if None.
+        overflow: the overflow policy; the format's if None.
         random: for stochastic rounding, the counter-based :class:`RandomBits`, or a tensor of random integers of the
             shape of ``x`` (uint8: 8 bits an element, uint16: 16, int32, uint32 and int64: the lowest 32).
         seed: in place of ``random``, for a single rounding: the same as ``random=RandomBits(seed)``.
-        gradient: ``None``: the result has none, since the derivative of rounding is zero almost everywhere;
-            ``"straight-through"``: dL/dx = dL/dy; ``"clipped"``: 0 where ``x`` lies outside the numbers of the format
+        gradient: ``None``: the result is detached, since the derivative of rounding is zero almost everywhere;
+            ``"straight-through"``: dL/dx = dL/dy; ``"clipped"``: 0 where ``x`` is outside the numbers of the format
             that ``x.dtype`` holds, or is NaN. ``format`` is then no list, and inside of ``torch.compile`` no name.
-        backend: ``"qtorch"`` calls the library qtorch instead, whose answers differ: ties go away from zero, overflow
+        backend: ``"qtorch"`` calls the library qtorch instead, with different results: ties go away from zero, overflow
             saturates, infinity and NaN become the largest number, the top exponent holds numbers, and zero has
             no sign. CPU or CUDA, float32 only; it is compiled when first used.
 
     Returns:
         A new tensor of the same shape, dtype and device, with ``x``'s strides where ``x`` is dense. It is detached from
-        autograd, unless a ``gradient`` is asked for: then it requires one if ``x`` does, and the transforms of
-        torch.func and forward-mode differentiation have it, too.
+        autograd, unless a ``gradient`` is given: then it requires one if ``x`` does, and the transforms of
+        torch.func and forward-mode differentiation also support it.
 
     Raises:
-        FormatError: ``x`` is no float32 or float64 strided tensor, or cannot hold the format; a mode or policy does
-            not exist or does not suit the format; random bits are missing, or given to another mode, or a seed, too;
-            the gradient is none that there is, or it is to be clipped and the data decide the range.
+        FormatError: ``x`` is not a strided float32 or float64 tensor, or cannot hold the format; a mode or policy does
+            not exist or does not suit the format; random bits are missing, given to another mode, or given with a seed;
+            the gradient does not exist, or it is to be clipped and the data decide the range.
     """
     random = seeded(random, seed)
     if gradient is not None:
@@ -123,7 +123,7 @@ def _round_half(
     random: RandomBits | torch.Tensor | None,
     backend: Backend,
 ) -> torch.Tensor:
-    """Rounds numbers in half precision, whose dtype must have each of the rounded ones."""
+    """Rounds a tensor in half precision; its dtype must represent every rounded value."""
     x = x.detach()
     wide = round(x.float(), format, rounding=rounding, overflow=overflow, random=random, backend=backend)
     result = wide.to(x.dtype)
@@ -167,7 +167,7 @@ def _round_with(
 
 @cache
 def _qtorch() -> Callable[..., torch.Tensor]:
-    """``float_quantize`` of the library qtorch 0.3.0, whose C++ is compiled once (about a minute)."""
+    """``float_quantize`` of the library qtorch 0.3.0. Its C++ is compiled once (about a minute)."""
     require("qtorch")
     try:
         with warnings.catch_warnings():

@@ -38,25 +38,25 @@ def count_costs(
     again: bool = False,
     on_counted: Callable[[str], None] | None = None,
 ) -> Path:
-    """Counts what a step costs in each arithmetic of some runs, and leaves it in ``costs.json`` in a folder.
+    """Counts the cost of a step in each arithmetic of some runs, and writes it to ``costs.json`` in a folder.
 
-    Runs that differ in their seeds alone are counted once. What the folder has counted before stays, but for a program
-    that has changed since, and models that were not asked then.
+    Runs that differ only in their seeds are counted once. Earlier counts in the folder are kept, except for a program
+    that has changed since, and for models that were not used then.
 
     Args:
         runs: name and config of each.
         directory: the folder of the sweep; made if it is missing.
-        source: of the program, by which a change is seen; empty for agents.
+        source: of the program, used to detect a change; empty for agents.
         allow_imports: modules that may be imported to make a task.
-        models: that say what products cost, beside those that come with the package.
-        again: counts all of it anew.
+        models: of the cost of products, in addition to the package's models.
+        again: counts everything again.
         on_counted: called with a line on each that was counted.
 
     Returns:
         The file.
 
     Raises:
-        SweepError: there is no run, or none could be counted.
+        SweepError: the list of runs is empty, or no run could be counted.
         FileError: the file cannot be written.
     """
     path = Path(directory) / COSTS
@@ -87,7 +87,7 @@ def count_costs(
 
 
 def _write(path: Path, source: str, known: dict[str, tuple[dict[str, Any], list[tuple[str, RunConfig]]]]) -> None:
-    """Writes what is known of each arithmetic, with the runs that have it."""
+    """Writes the counts of each arithmetic, with its runs."""
     entries = [
         {**entry, "config": json.loads(key), "runs": [name for name, _ in same]} for key, (entry, same) in known.items()
     ]
@@ -104,8 +104,8 @@ def runs_in(directory: str | Path) -> list[tuple[str, RunConfig]]:
     """The runs of agents that a folder has, as :func:`count_costs` takes them.
 
     Raises:
-        SweepError: it is no folder of a sweep, or one of a program's, which its sweep file names; or a run's config is
-            one that this version refuses.
+        SweepError: it is not a sweep's folder, or belongs to a program's sweep, where the sweep file names the program;
+            or this version refuses a run's config.
     """
     files = SweepDirectory(directory)
     if not files.marker.exists():
@@ -120,7 +120,7 @@ def runs_in(directory: str | Path) -> list[tuple[str, RunConfig]]:
 
 
 def _config_of(directory: str | Path, entry: dict[str, Any]) -> RunConfig:
-    """The config of a run of a folder; raises SweepError for one that this version refuses."""
+    """The config of a run of a folder; raises SweepError if this version refuses it."""
     try:
         return TrainConfig(**entry["config"])
     except ValidationError as error:
@@ -133,7 +133,7 @@ def _arithmetic(config: dict[str, Any]) -> str:
 
 
 def _before(path: Path, source: str, models: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Reads earlier counts, by arithmetic; none of a file that is not understood, which is counted anew."""
+    """Reads earlier counts, by arithmetic; returns no counts for an unreadable file, so everything is counted again."""
     found: dict[str, dict[str, Any]] = {}
     try:
         content = read_json(path) if path.exists() else {}

@@ -272,7 +272,7 @@ class _BestCandidate:
         self._sign = 1 if plan.metric is None or plan.metric.goal == "maximize" else -1
 
     def asked(self, store: SweepDirectory) -> list[Run]:
-        """The runs that are wanted in view of those that have ended, which are among them."""
+        """The runs that the search needs given the results so far, including the runs that have ended."""
 
         def scores(question: tuple[Sequence[str], int]) -> Mapping[str, float] | None:
             left, count = question

@@ -71,7 +71,7 @@ def run_sweep(
         population: how many runs that can share a program are trained by one worker at once, at most; no result
             depends on it.
         allow_imports: modules that may be imported for tasks such as ``gym:<module>:<id>``; see
-            :func:`roundoff.agents.train`. Workers import those that this process has imported: formats that they
+            :func:`roundoff.agents.train`. Workers import the modules that this process has imported: formats that they
             register may be named.
 
     Returns:
@@ -128,7 +128,7 @@ def run_sweep(
 
 
 def check_metric(event: Event, states: Iterable[str]) -> None:
-    """Ends a sweep whose first run has shown that no run of its program gives the metric.
+    """Ends a sweep after its first run has shown that no run of its program gives the metric.
 
     Raises:
         SweepError: it has, and no other run has ended otherwise.
@@ -140,7 +140,7 @@ def check_metric(event: Event, states: Iterable[str]) -> None:
 
 
 def _as_known(event: Event, store: SweepDirectory) -> tuple[Event, float | None]:
-    """An event with what the folder says of it, and the score; one of a run that has failed is noted there."""
+    """An event completed from the folder, and the score; the failure of a run is recorded in the folder."""
     if event.kind == "failed":
         store.record_failure(event.run, event.reason)
     if event.kind != "ended":
@@ -161,19 +161,19 @@ def run_in_rounds(
     asked: Callable[[SweepDirectory], Sequence[Run]],
     **how: Any,
 ) -> Summary:
-    """Runs what is asked for in view of the results so far, round by round, until nothing more is, or runs have failed.
+    """Runs the requested runs round by round, given the results so far, until no more are requested or some fail.
 
     Args:
         plan: the sweep, whatever its runs.
         directory: of the results.
         executors: makes one for each round.
         watcher: is told what happens.
-        asked: what to run, given the folder: all that it has asked for before, and more. It follows from the runs that
-            have ended alone, so that the rounds are continued as any sweep is.
+        asked: returns the runs to do, given the folder: all runs returned before, and more. They depend only on the
+            runs that have ended, so that the rounds are continued like any sweep.
         how: as for :func:`run_sweep`.
 
     Returns:
-        How the runs ended that were asked for.
+        How the requested runs ended.
     """
     store = SweepDirectory(directory)
     runs = asked(store)
@@ -185,7 +185,7 @@ def run_in_rounds(
 
 
 def _check_devices(configs: Sequence[RunConfig]) -> None:
-    """Raises RunError if a run asks for a device that this machine does not have, or that cannot do what it asks."""
+    """Raises RunError if a run needs a device that this machine does not have, or that lacks a feature it needs."""
     agents = [config for config in configs if isinstance(config, TrainConfig)]
     asked = {(config.device, config.format if config.native else None) for config in agents}
     asked |= {(config.own.device, None) for config in configs if isinstance(config, ProgramConfig)}

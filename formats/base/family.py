@@ -1,8 +1,8 @@
 """The base of format families: rounding, codes, lists of values, and checks.
 
-A family says how it rounds (``_round_memory``, by compiled loops), and what it does on overflow but saturate
-(``_policy``); if it has codes, ``_encoded``, the exact codes of what was rounded, and ``_decoded``; if it lists its
-numbers, ``_values``.
+A family defines its rounding (``_round_memory``, by compiled loops) and its overflow policies besides saturation
+(``_policy``); if it has codes, also ``_encoded``, the exact codes of rounded numbers, and ``_decoded``; if it lists
+its numbers, ``_values``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOST_BITS_LISTED = 16
 
 
 class LoopByAddress(Protocol):
-    """A compiled loop, and what it reads; see :class:`.cpu.addressed.Addressed`."""
+    """A compiled loop and its parameters; see :class:`.cpu.addressed.Addressed`."""
 
     calling: Any
     parameters: int
@@ -122,7 +122,7 @@ class Family(Format):
 
     @cached_property
     def _tried(self) -> dict[Any, bool]:
-        """Whether kernels are right, of the kinds of roundings that were asked for."""
+        """Whether kernels are right, by the kind of rounding, for the kinds checked so far."""
         return {}
 
     def _settled(self, source: torch.Tensor, rounding: Rounding, overflow: Overflow | None, random: Random) -> How:
@@ -148,7 +148,7 @@ class Family(Format):
         return target
 
     def _policy(self, overflow: Overflow | None) -> Overflow:
-        """Returns the overflow policy: the requested one, or the format's own; saturation, if the family has no other.
+        """Returns the overflow policy: the requested one, or the format's own; saturation, if the family lacks one.
 
         Raises:
             FormatError: the format cannot do that.
@@ -156,7 +156,7 @@ class Family(Format):
         return overflow_policy(self, overflow, (Overflow.SATURATE,))
 
     def _check_shape(self, x: torch.Tensor) -> None:
-        """Raises FormatError if the format has no way to cut up a tensor of the shape of ``x``."""
+        """Raises FormatError if the format cannot divide a tensor of the shape of ``x`` into blocks."""
 
     @apart
     def encode(
@@ -168,7 +168,7 @@ class Family(Format):
         *,
         seed: int | None = None,
     ) -> Any:
-        """See :meth:`.Format.encode`; what it returns, each family says at ``_encoded``."""
+        """See :meth:`.Format.encode`; the type of the codes is documented at each family's ``_encoded``."""
         random = seeded(random, seed)
         mode, asked = check_choices(rounding, overflow, random)
         policy = self._policy(asked)
@@ -190,7 +190,7 @@ class Family(Format):
         return self._values()
 
     def _encoded(self, x: torch.Tensor, how: How) -> Any:
-        """The codes of ``x``, whose numbers can be computed with: those of what it is :meth:`rounded` to, exactly."""
+        """The exact codes of ``x`` :meth:`rounded` to the format, for an ``x`` of computable numbers."""
         return super().encode(x, how.rounding, how.policy, how.random)
 
     def _rounded_to_encode(self, x: torch.Tensor, how: How) -> torch.Tensor:
@@ -207,9 +207,9 @@ class Family(Format):
         return super().values()
 
     def addressed(self, dtype: torch.dtype, rounding: Rounding, *, strided: bool = False) -> LoopByAddress | None:  # noqa: ARG002
-        """The loop that rounds memory of ``dtype`` in a mode, for callers without Python; None if there is none.
+        """The loop that rounds memory of ``dtype`` in a mode, for callers without Python; None if it does not exist.
 
-        ``strided``: the one for blocks along another axis than the one along which memory lies.
+        ``strided``: the loop for blocks along an axis other than the contiguous one.
         """
         return None
 
@@ -283,7 +283,7 @@ def check_random(rounding: Rounding, random: Random, like: torch.Tensor) -> None
 
 
 def check_encodable(fmt: object, x: torch.Tensor) -> None:
-    """Raises FormatError if ``x`` holds a NaN, for formats that have none."""
+    """Raises FormatError if ``x`` holds a NaN, for formats without NaN."""
     if bool(x.isnan().any()):
         raise FormatError(
             f"{fmt} has no NaN, and the tensor to encode holds one; replace it first, see torch.nan_to_num"

@@ -1,4 +1,4 @@
-"""Whether a tensor's numbers are what lies at its address, and what stands in for those of which that is not so.
+"""Whether a tensor's elements are stored at its address, and substitutes for tensors without stored elements.
 
 A compiled loop is given addresses. PyTorch has many tensors whose address says little: a lazily negated view
 (``z.conj().imag``), a gradient that is known to be zero, a tensor inside ``torch.vmap``, a wrapper subclass such as
@@ -34,7 +34,7 @@ _TRACING = (_TorchDispatchModeKey.FAKE, _TorchDispatchModeKey.PROXY, _TorchDispa
 
 
 def in_memory(x: torch.Tensor) -> bool:
-    """Whether the numbers of ``x`` are what lies at its address in the CPU's memory, and torch is not compiling."""
+    """Whether the elements of ``x`` are stored at its address in the CPU's memory, and torch is not compiling."""
     if type(x) not in _PLAIN or is_compiling() or not x.is_cpu or x.is_neg():
         return False
     try:
@@ -45,7 +45,7 @@ def in_memory(x: torch.Tensor) -> bool:
 
 
 def has_kernels(x: torch.Tensor) -> bool:
-    """Whether the numbers of ``x`` lie on a device for which there are kernels (:mod:`roundoff.formats.gpu`)."""
+    """Whether the elements of ``x`` are on a device with kernels (:mod:`roundoff.formats.gpu`)."""
     return (
         x.is_cuda
         and type(x) in _PLAIN
@@ -65,7 +65,7 @@ def _compiles_for(device: torch.device) -> bool:
 
 
 def is_virtual(x: torch.Tensor) -> bool:
-    """Whether ``x`` stands for numbers elsewhere: fake, inside a transform of torch.func, or of a wrapper subclass."""
+    """Whether ``x`` represents elements elsewhere: fake, inside a torch.func transform, or of a wrapper subclass."""
     return (
         type(x).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl  # noqa: SLF001  no other test
         or torch._C._functorch.is_functorch_wrapped_tensor(x)  # noqa: SLF001

@@ -50,7 +50,7 @@ class ScaledCodes(NamedTuple):
 
 @dataclass(frozen=True)
 class TableFormat(Family):
-    """The numbers of a table: each number rounds to one of the two that it lies between.
+    """The numbers of a table: each value rounds to one of its two neighbours in the table.
 
     ``TableFormat((-1.0, 0.0, 1.0))`` is called ``ternary``; tables without a name are called ``table[-1,0.5,1]``. In a
     tensor the carrier's nearest float stands for each number. Without scales, rounding is exact in every mode. A tie to
@@ -60,12 +60,12 @@ class TableFormat(Family):
     rounding is (x - lower) / (upper - lower), in float64. Beyond either end it saturates, in every mode, infinity too;
     NaN stays NaN. There is no negative zero.
 
-    With ``block``, so many neighbours along ``axis`` share a scale, as in QLoRA: s = A / M, A the largest magnitude of
-    the block and M that of the table, at least 2^-126, and at most so large that no number is infinite. To
+    With ``block``, each block of neighbours along ``axis`` shares a scale, as in QLoRA: s = A / M, A the largest
+    magnitude of the block and M the table's, at least 2^-126, and at most so large that no number is infinite. To
     nearest-even, x becomes s v with the v nearest to x (1/s), every operation rounded to the carrier, as in
-    bitsandbytes (but for ties). The other modes choose between the two floats s v that x lies between. A block of zeros
-    stays zeros. A block that holds a NaN or an infinity has no scale and becomes NaN altogether. QLoRA's blocks are
-    those of the flattened tensor: they are these where the last axis is a multiple of the block. Its second
+    bitsandbytes (but for ties). The other modes choose between the two floats s v next to x. A block of zeros
+    stays zeros. A block with a NaN or an infinity lacks a scale and becomes NaN altogether. QLoRA cuts the flattened
+    tensor into blocks: the same blocks as here where the last axis is a multiple of the block. Its second
     quantization, of the scales, is not done here.
 
     Args:
@@ -144,11 +144,11 @@ class TableFormat(Family):
 
     @property
     def smallest(self) -> float | None:
-        """The smallest number above zero; None if there is none, or with scales."""
+        """The smallest number above zero; None if no number is, or with scales."""
         return min((number for number in self.numbers if number > 0), default=None) if self.block is None else None
 
     def bounds(self, dtype: torch.dtype) -> tuple[float, float] | None:
-        """The floats of ``dtype`` that stand for the smallest and the largest number; None with scales."""
+        """The floats of ``dtype`` for the smallest and the largest number; None with scales."""
         if self.block is not None:
             return None
         values = self._tables[dtype].values
@@ -161,11 +161,11 @@ class TableFormat(Family):
 
     @property
     def elementwise(self) -> bool:
-        """Whether there are no scales."""
+        """Whether the format is without scales."""
         return self.block is None
 
     def fits_in(self, dtype: torch.dtype) -> bool:
-        """Whether different numbers have different finite floats of ``dtype`` to stand for them."""
+        """Whether ``dtype`` represents different numbers by different finite floats."""
         return dtype in self._tables
 
     def _values(self) -> torch.Tensor:
@@ -226,7 +226,7 @@ class TableFormat(Family):
             gpu.to_scaled_table(source, target, where, table, self._scales(source.dtype), how)
 
     def _scales(self, dtype: torch.dtype) -> tuple[float, float]:
-        """The smallest and the largest scale, with which no number is infinite."""
+        """The smallest and the largest scale that keep every number finite."""
         largest, limits = self._tables[dtype].largest, finfo(dtype)
         exact = math.frexp(largest)[0] == 0.5  # a power of two: the product is not rounded
         return SMALLEST_SCALE, min(limits.max / largest * (1.0 if exact else 1.0 - limits.eps), limits.max)
@@ -282,7 +282,7 @@ class TableFormat(Family):
 
 
 def _exact(x: torch.Tensor) -> torch.Tensor:
-    """Numbers in float64, also those that the processor would take for zeros."""
+    """Numbers in float64, including subnormal numbers that the processor would treat as zeros."""
     return float64_bits(x).view(torch.float64).contiguous()
 
 

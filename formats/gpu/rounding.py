@@ -1,4 +1,4 @@
-"""Rounding on a device, family by family: what is given to the kernels, and which.
+"""Rounding on a device, family by family: the choice of kernel, and its arguments.
 
 Every function rounds ``source`` into ``target``: float32 or float64 on a device, not empty, of one shape; ``target``
 may be ``source``. What a format is goes to the device once, and stays there.
@@ -42,7 +42,7 @@ def float_kernel(
     parameters: FloatParameters, dtype: torch.dtype, device: torch.device, how: How, *, signed: bool,
     listed: bool = False,
 ) -> tuple[Any, tuple[torch.Tensor, ...]]:  # fmt: skip
-    """Returns the kernel and data with which :func:`.run_each`, or :func:`.run_many` if ``listed``, rounds to floats.
+    """Returns the kernel and data that :func:`.run_each`, or :func:`.run_many` if ``listed``, needs to round to floats.
 
     Without a sign, negative numbers become 0.
     """
@@ -72,7 +72,7 @@ def to_scaled_blocks(
     source: torch.Tensor, target: torch.Tensor, where: tuple[int, int], parameters: FloatParameters, largest: float,
     how: How, *, power_of_two: bool,
 ) -> None:  # fmt: skip
-    """Rounds to floats over a scale for each block, whose axis and length are ``where``."""
+    """Rounds to floats over a scale for each block; ``where`` is the blocks' axis and length."""
     dtype, device = source.dtype, source.device
     data = (
         _float(parameters, dtype, device, True),
@@ -101,7 +101,7 @@ def _grid(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) 
 def to_wrapping_grid(
     source: torch.Tensor, target: torch.Tensor, scale: float, codes: tuple[int, int], how: How
 ) -> None:
-    """Rounds to equally spaced numbers, whose codes wrap round at their ends; the scale is a power of two."""
+    """Rounds to equally spaced numbers with codes that wrap round at their ends; the scale is a power of two."""
     data = _numbers((1 / scale, scale, codes[1] - codes[0] + 1, *codes), source.dtype, source.device)
     round_each(source, target, how, numbers.wrapping, (settings_of(how.rounding, source.device), data))
 
@@ -117,7 +117,7 @@ def to_grids(
         target: see above.
         layout: of how many neighbours in row-major order each has the same scale, and how many scales there are.
         scales: of the dtype of ``source``, in order; after the last one the first comes again.
-        zeros: zero points, of that dtype and as many.
+        zeros: zero points, of the same dtype and number.
         codes: smallest and largest.
         how: the mode.
     """
@@ -148,7 +148,7 @@ def to_integer_blocks(
 def to_posit(
     source: torch.Tensor, target: torch.Tensor, width: int, exponent_bits: int, ends: tuple[int, int], how: How
 ) -> None:
-    """Rounds to posits; the arguments are those of the CPU's ``round_posit``."""
+    """Rounds to posits, with the arguments of the CPU's ``round_posit``."""
     device = source.device
     data = settings_of(how.rounding, device), _numbers((exponent_bits, width - 1, *ends), torch.int64, device)
     number_of = numbers.posit_by_mode if how.random is None else numbers.posit_stochastic
@@ -159,7 +159,7 @@ def to_logarithmic(
     source: torch.Tensor, target: torch.Tensor, fraction_bits: int, zero: int, cells: PowerCells, powers: torch.Tensor,
     smallest: float | None, how: How,
 ) -> None:  # fmt: skip
-    """Rounds to logarithmic numbers; arguments are those of the CPU's loops. Without ``smallest`` to the nearest."""
+    """Rounds to logarithmic numbers, with the arguments of the CPU's loops. Without ``smallest`` to the nearest."""
     device = source.device
     data = (
         settings_of(how.rounding, device), _numbers((fraction_bits, zero), torch.int64, device),
@@ -170,7 +170,7 @@ def to_logarithmic(
 
 
 def to_powers_of_two(source: torch.Tensor, target: torch.Tensor, over: int, infinite: int, how: How) -> None:
-    """Rounds to E8M0; the arguments are those of the CPU's loop."""
+    """Rounds to E8M0, with the arguments of the CPU's loop."""
     data = settings_of(how.rounding, source.device), _numbers((over, infinite), torch.int64, source.device)
     round_each(source, target, how, numbers.power_of_two, data)
 
@@ -209,7 +209,7 @@ def to_elements(
     source: torch.Tensor, target: torch.Tensor, where: tuple[int, int], addend: int, element: Element,
     tensor_scale: torch.Tensor | None, how: How,
 ) -> None:  # fmt: skip
-    """Rounds to elements over each block's scale: a power of two, or that of NVFP4 within the scale of the tensor."""
+    """Rounds to elements over each block's scale: a power of two, or NVFP4's scale within the tensor's."""
     dtype, device = source.dtype, source.device
     fixed = (addend, element.emax, element.emin, element.significand_bits, int(element.signed_zero))
     data = (
@@ -227,7 +227,7 @@ def to_elements(
 
 
 def as_qtorch(source: torch.Tensor, target: torch.Tensor, words: Sequence[int], how: How) -> None:
-    """Rounds as qtorch 0.3.0 does; ``words`` are those of its loop."""
+    """Rounds as qtorch 0.3.0 does; ``words`` are its loop's."""
     data = _words(tuple(words), source.device)
     round_each(source, target, how, numbers.as_qtorch, (data,))
 

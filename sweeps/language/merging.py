@@ -1,4 +1,4 @@
-"""Merges documents into an outline, one after the other: what the later says of a key replaces what was said before."""
+"""Merges documents into an outline, one after the other: a later value of a key replaces an earlier one."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _TOGETHER = ("zip", "cases")  # sections whose keys go together
 
 
 def merge(outline: Outline, sections: dict[str, Located], *, own: bool, strict: bool) -> None:
-    """Takes over what a document says.
+    """Merges a document into the outline.
 
     Args:
-        outline: of the documents before; mistakes are noted there, too.
+        outline: of the documents before; mistakes are also noted there.
         sections: of the document, of the right shape, in the order of the file.
-        own: whether its name and description are this sweep's; those of included files are not.
+        own: whether its name and description are this sweep's, unlike an included file's.
         strict: whether its exclusions must match something.
     """
     if own and "name" in sections:
@@ -44,7 +44,7 @@ def merge(outline: Outline, sections: dict[str, Located], *, own: bool, strict: 
 
 
 def _together(before: Located | None, now: Located) -> Located:
-    """A section of which the later document says only what differs."""
+    """A section, with the later document's values in place of the earlier ones."""
     if before is None or not isinstance(now.value, dict):
         return now
     named = before.value if isinstance(before.value, dict) else {"name": before}
@@ -52,14 +52,14 @@ def _together(before: Located | None, now: Located) -> Located:
 
 
 class _Merge:
-    """Merges one document, whose sections must not say different things of one key."""
+    """Merges one document. Its sections must not contradict each other about a key."""
 
     def __init__(self, outline: Outline) -> None:
         self._outline = outline
         self._stands: dict[str, tuple[str, str]] = {}
 
     def take(self, sections: dict[str, Located]) -> None:
-        """Base first, the others as they stand in the file: that is the order in which they vary."""
+        """Merges the base first, then the other sections in the file's order, which is the order of variation."""
         for section in _TOGETHER:
             if section in sections and section in self._outline.axes:
                 self._outline.axes[section].choices = []  # given anew
@@ -136,7 +136,7 @@ class _Merge:
         self._set("cases", item, choices)
 
     def _set(self, section: str, item: Located, choices: list[Choice]) -> None:
-        """Gives an axis whose keys go together anew; its place in the order stays."""
+        """Replaces an axis of keys that vary together; its place in the order stays."""
         axis = self._outline.axes.setdefault(section, Axis(section, item.place, []))
         axis.place, axis.choices = item.place, choices
         for key in axis.all_keys():

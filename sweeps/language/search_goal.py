@@ -1,4 +1,4 @@
-"""The section ``search``: what is looked for, and what is good enough."""
+"""The section ``search``: the goal, and the criterion of good enough."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ def _model(by: str) -> CostModel | None:
 
 @final
 class SearchGoal(BaseModel):
-    """The goal of a search: the fewest bits with which the mean over seeds stays near the one of fp32, or the best.
+    """The goal of a search: the fewest bits that keep the mean over seeds near fp32's, or the best candidate.
 
     Attributes:
         looks_for: ``fewest bits``, or ``best``: of all that varies but tasks and seeds; or ``cheapest``: the formats of
             an arithmetic's parts that cost least.
         of: the key of the format: of the run, or of its actors.
-        bits: ``significand`` or ``exponent``: of which the formats have different numbers; ``width``: formats of any
+        bits: ``significand`` or ``exponent``: the bits in which the formats differ; ``width``: formats of any
             families that differ in the bits of a number.
         until: ``within 2 %``: how far below the reference's mean (above it, for a metric to be minimized) is good
             enough.
         by: of the cheapest: which cost counts: of a step, the bits of a number that it moves on average, bit
-            operations, bytes moved, what a model says of the products, by the model's name or file; or the bytes that
+            operations, bytes moved, the products' cost by a model, given as the model's name or file; or the bytes that
             are kept (``memory``).
-        over: of the cheapest: what gets formats of its own: roles, operations, modules of a program, or what is kept in
-            memory by an agent (``storage``).
-        within: of the cheapest: ``5 %``: the margin in which it is to be equivalent to fp32.
-        formats: of the cheapest: those that a part may get, beside fp32.
-        choose: of the cheapest: the number of seeds that choose; the others have the last word.
+        over: of the cheapest: the parts that get separate formats: roles, operations, modules of a program, or the
+            data that an agent keeps in memory (``storage``).
+        within: of the cheapest: ``5 %``: the margin of equivalence to fp32.
+        formats: of the cheapest: the formats that a part may get, besides fp32.
+        choose: of the cheapest: the number of seeds that choose; the others confirm the choice.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -104,7 +104,7 @@ class SearchGoal(BaseModel):
 
     @cached_property
     def model(self) -> CostModel | None:
-        """The model whose figures count; None where ``by`` is no model."""
+        """The cost model; None if ``by`` does not name a model."""
         return _model(self.by)
 
     @property

@@ -1,6 +1,6 @@
 """Shorthand in sweep files: ``1e3`` for an integer, ``0..9`` for ten integers, ``{e5mX: 1..10}`` for ten formats.
 
-It is written out before anything is checked, so that whatever follows knows lists alone.
+It is written out before anything is checked, so that later stages see only lists.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _EXACT = 2.0**53  # the size up to which floats hold every whole number
 
 
 def written_out(document: Located, outline: Outline) -> Located:
-    """A sweep file, or an argument as one, in full; mistakes are noted, and what is wrong is left out."""
+    """A sweep file, or an argument as one, in full; mistakes are noted, and invalid parts are left out."""
     values = {"base": _values, "grid": _lists, "zip": _lists, "cases": _cases, "exclude": _exclusions}
     changes = {**values, "random": _random}
     return _of_mapping(document, lambda name, part: changes[name](part, outline) if name in changes else part)
 
 
 def one(key: str, item: Located, outline: Outline) -> Located:
-    """A value of a key: where that is a whole number, 1e3 is one, too."""
+    """A value of a key; for a key of integers, 1e3 also counts as an integer."""
     value = item.value
     whole = key in outline.subject.keys and outline.subject.is_whole(key)
     if whole and isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT:
@@ -45,7 +45,7 @@ def one(key: str, item: Located, outline: Outline) -> Located:
 
 
 def several(key: str, item: Located, outline: Outline) -> Located | None:
-    """A value of a key, a list of them, or what stands for one, which becomes a list; None if it is wrong."""
+    """A value of a key, a list of values, or shorthand for a list, which becomes the list; None if it is wrong."""
     if not isinstance(item.value, list):
         found = _all(key, item, outline)
         return one(key, item, outline) if found is None else replace(item, value=found) if found else None
@@ -69,7 +69,7 @@ def several(key: str, item: Located, outline: Outline) -> Located | None:
 
 
 def _are_names(values: list[Located]) -> bool:
-    """Whether values, each of which should be a list of names or a word for one, are names, or names and words."""
+    """Whether values, which should each be a list of names or a word for one, are names, or names and words."""
     found = {value.value if isinstance(value.value, str) else "" for value in values}
     names = found - set(WORDS_FOR_LISTS)
     return bool(names) and names <= {*FIXES, *OPTIONAL_FIXES, *PARTS_OF_FIXES}
@@ -81,7 +81,7 @@ def _flow(value: Any) -> str:
 
 
 def _all(key: str, item: Located, outline: Outline) -> list[Located] | None:
-    """Expands an item: None if it stands for itself; no values if it is wrong, which is noted."""
+    """Expands an item: None if it is not shorthand; no values if it is wrong, which is noted."""
     if key not in outline.subject.keys:
         return None
     if isinstance(item.value, str) and outline.subject.is_whole(key):
@@ -101,7 +101,7 @@ def _all(key: str, item: Located, outline: Outline) -> list[Located] | None:
 
 
 def _numbers(key: str, item: Located, outline: Outline) -> list[Located] | None:
-    """The numbers of a range; None if it is none."""
+    """The numbers of a range; None if it is not a range."""
     ends = RANGE.fullmatch(item.value)
     if ends is None:
         return None
@@ -116,7 +116,7 @@ def _numbers(key: str, item: Located, outline: Outline) -> list[Located] | None:
 
 
 def _of_mapping(item: Located, change: Callable[[str, Located], Located | None]) -> Located:
-    """A mapping with its values changed, without those that become None; anything else as it is."""
+    """A mapping with its values changed, without the values that become None; anything else as it is."""
     if not isinstance(item.value, dict):
         return item
     changed = {name: change(name, part) for name, part in item.value.items()}

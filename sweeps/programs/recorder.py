@@ -29,7 +29,7 @@ _MAPPINGS, _LISTS = {dict, OrderedDict, Counter}, {list, tuple, set}
 
 
 class ProgramStopped(BaseException):  # so that a program's ``except Exception`` lets it pass
-    """A program ends before its time, because it was asked to; what it needs to go on is saved."""
+    """A program ends early on request, after saving the state that it needs to continue."""
 
 
 @final
@@ -40,12 +40,12 @@ class ProgramRecorder:
         reporter: of the run.
         metric: name of the value that counts.
         simulation: of the run.
-        stop: once it is made, the program stops at its next checkpoint, or at the next thing it logs if it has none.
+        stop: once it is made, the program stops at its next checkpoint, or at its next log call if it does not save.
 
     Attributes:
         step: that the program has logged last.
         last: value of the metric that it has logged last, if any.
-        not_finite: by name, what was not finite when it was last logged, in words.
+        not_finite: by name, the values that were not finite when last logged, in words.
     """
 
     def __init__(self, reporter: Reporter, metric: str, simulation: Simulation, stop: StopRequest) -> None:
@@ -86,7 +86,7 @@ class ProgramRecorder:
             raise ProgramStopped
 
     def checkpoint(self, state: Any, every: float) -> None:
-        """Saves, if it is time; stops, if that was asked for."""
+        """Saves, if it is time; stops, if a stop was requested."""
         if not self._checked:  # at once, not when the first one is due
             _check_plain(state, "state")
         self._has_checkpoints = self._checked = True
@@ -124,9 +124,9 @@ class ProgramRecorder:
         return state["state"]
 
     def _loaded(self, state: Any) -> None:
-        """Forgets what the program did since it was given its state, if it is where it was saved: it has loaded it.
+        """Forgets the program's operations since it got its state, once its state equals the saved one (is loaded).
 
-        Copies are operations, too, which an observer counts, and for which stochastic rounding draws bits.
+        Copies are also operations: an observer counts them, and stochastic rounding draws bits for them.
         """
         self._loading = False
         saved = checkpoint.load(self._saved_in)  # anew: the program may have written into what it was given
@@ -143,14 +143,14 @@ class ProgramRecorder:
         _set_generators(saved["generators"])
 
     def _mark(self, saved: dict[str, Any]) -> None:
-        """Notes which of the tensors that are given back held whole numbers, so that they stay whole."""
+        """Marks the restored tensors that held integers, so that they remain integers."""
         known = self._simulation.whole
         for x, whole in zip(_tensors(saved["state"]), saved.get("whole", ()), strict=False):
             if known is not None and whole:
                 known.mark(x)
 
     def finish(self) -> None:
-        """Writes what is left to be written."""
+        """Writes the remaining output."""
         log = self._opened()
         self._reporter.write_numerics(self.step)
         self._reporter.write_table()
@@ -165,7 +165,7 @@ class ProgramRecorder:
             self._log.__exit__(None, None, None)
 
     def _opened(self, length: int = 0, step: int = 0, checksum: int | None = None) -> MetricsLog:
-        """The log. A program that logs before it restores begins anew."""
+        """The log. A program that logs before it restores starts from the beginning."""
         if self._log is None:
             self._log = MetricsLog(self._reporter.files, length=length, step=step, checksum=checksum)
             self._reporter.log = self._log

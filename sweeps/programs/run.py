@@ -31,7 +31,7 @@ from .recorder import ProgramRecorder, ProgramStopped, number, seed_generators
 
 
 class ProgramError(RoundoffError):
-    """A program has failed: what it raised, in one line, and the program's own traceback below."""
+    """A program has failed: its exception in one line, followed by the program's own traceback."""
 
 
 class NoMetricError(ProgramError):
@@ -71,14 +71,14 @@ def run_program(
 
     The function runs inside the simulation that the config describes, or is given it as ``arithmetic``. Generators of
     random numbers are seeded before. Where it returns nothing, or a program with flags its exit status, the metric is
-    what was last logged under its name. A program that has ended is not run again.
+    the value last logged under its name. A program that has ended is not run again.
 
     Args:
-        config: the program, and what it is given.
-        metric: what counts of what it returns.
+        config: the program, and its arguments.
+        metric: the returned value that counts.
         directory: the run's folder; made if it is missing. Nothing else may be in it.
         on_progress: called about once a second while it logs.
-        stop: once it is made, the program stops at its next checkpoint, or where it next logs if it has none.
+        stop: once it is made, the program stops at its next checkpoint, or at its next log call if it does not save.
 
     Returns:
         The content of ``result.json``.
@@ -87,7 +87,7 @@ def run_program(
         ProgramError: the program has raised something while all its numbers were finite, or returned something else
             than numbers.
         SweepError: the program's flags cannot have one of its settings.
-        RunError: the folder is another run's, or this machine has no such device.
+        RunError: the folder is another run's, or this machine lacks the device.
         FileError: a file cannot be written, is damaged, or another process works in the folder.
         Stopped: as ``stop`` asked; calling this again continues.
     """
@@ -189,7 +189,7 @@ def _lost_numbers(
 
 @contextmanager
 def surroundings(threads: int) -> Iterator[None]:
-    """Restores what a run changes of its process and what is still needed there.
+    """Restores the state of the process that a run changes and the process still needs.
 
     A process that the program forks ends where the program does.
     """
