@@ -30,13 +30,13 @@ def onnx_model(packed: PackedPolicy, *, fused: bool = False, version: str = "") 
     Its input is ``observations``, (n, ...) float32, its outputs are ``actions``, (n, action) float32, where of several
     actions the chosen one has a 1, and ``outputs`` of the network, (n, outputs) float32. Weights of ``int8`` and
     ``int8_ax0`` stay integers: activations are quantized by the smallest and largest of all in a batch. Any other
-    weights stand in float32 as the numbers that their codes stand for, and are multiplied in float32.
+    weights are decoded to float32 in the file, and are multiplied in float32.
 
     Args:
         packed: the policy.
-        fused: with ``DynamicQuantizeMatMul`` of ONNX Runtime, which begins in a third of the time; otherwise with
-            operators of ONNX alone. The results are the same bits.
-        version: of the program, to stand in the file.
+        fused: with ``DynamicQuantizeMatMul`` of ONNX Runtime, which begins in a third of the time; otherwise only with
+            operators of ONNX. The results are the same bits.
+        version: the version of the program, to note in the file.
 
     Raises:
         MissingExtraError: onnx is not installed.
@@ -94,7 +94,7 @@ class _Graph:
         self.constants: list[Any] = []
 
     def node(self, operator: str, inputs: list[str], output: str | None = None, **attributes: Any) -> str:
-        """Adds a node, and returns the name of what it gives."""
+        """Adds a node, and returns the name of its output."""
         name = output or f"{operator.lower()}_{len(self.nodes)}"
         self.nodes.append(self._onnx.helper.make_node(operator, inputs, [name], **attributes))
         return name
@@ -106,7 +106,7 @@ class _Graph:
         return name
 
     def layer(self, x: str, layer: Layer, encoded: Any, *, planes: bool) -> tuple[str, bool]:
-        """Adds a layer; returns what it gives, and whether that is planes still."""
+        """Adds a layer; returns its output, and whether that still has planes."""
         convolution = isinstance(layer, ConvolutionLayer)
         if planes and not convolution:
             x = self.node("Flatten", [x])
@@ -116,7 +116,7 @@ class _Graph:
         return y, convolution
 
     def combine(self, heads: list[str]) -> None:
-        """Adds what makes outputs of those of the heads, as ``combined`` does."""
+        """Adds the nodes that combine the outputs of the heads, as ``combined`` does."""
         if len(heads) == 1:
             self.node("Identity", heads, "outputs")
             return

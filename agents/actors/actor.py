@@ -1,4 +1,4 @@
-"""A process that acts: it has environments, a copy of the policy in a format of its own, and pulls new weights."""
+"""A process that acts: it has environments, a copy of the policy in its own format, and pulls new weights."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class _Weights(NamedTuple):
 
 
 class Actor:
-    """An actor of Ray's that steps its environments when it is asked to; every call gives back a :class:`Chunk`.
+    """A Ray actor that steps its environments on request; every call returns a :class:`Chunk`.
 
     What it does depends on the run's seed, its own number, and the weights that it pulls, and on nothing else: the
-    first life of actor 0 explores and meets the episodes that the learner alone would.
+    first life of actor 0 explores and meets the same episodes as a learner without actors.
 
     Args:
         order: ``config`` of the run as JSON values, ``opening`` of an environment, ``rank``, ``life`` (how often this
             actor has been started again), and ``steps`` that it has taken in earlier lives.
-        quantizer: whom to ask for weights: the handle of an actor of Ray's.
+        quantizer: the source of weights: the handle of a Ray actor.
     """
 
     def __init__(self, order: dict[str, Any], quantizer: Any) -> None:
@@ -85,10 +85,10 @@ class Actor:
         return observations
 
     def collect(self, count: int) -> Chunk:
-        """Takes so many steps, and pulls new weights when it is time to.
+        """Takes this number of steps, and pulls new weights when due.
 
         Raises:
-            RunError: there were no weights to pull, for too long.
+            RunError: weights were not available for too long.
         """
         samples: list[Sample] = []
         pulls: list[Pull] = []
@@ -205,7 +205,7 @@ class Actor:
 
     @contextmanager
     def _measure(self, activity: str) -> Iterator[None]:
-        """Counts the processor's time, in which other processes of the machine have no part."""
+        """Counts processor time, which excludes other processes of the machine."""
         began = time.thread_time()
         try:
             yield

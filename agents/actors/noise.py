@@ -1,4 +1,4 @@
-"""A control for quantized actors: a policy in fp32 whose outputs get noise as large as the error of a format."""
+"""A control for quantized actors: a policy in fp32 with noise on its outputs as large as the error of a format."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ..models.policy_layers import Decision
 
 @final
 class NoisyPolicy:
-    """Acts as an engine does, with other outputs: y + |q - y| u, where y are those of fp32 and q those of a format.
+    """Acts as an engine does, with other outputs: y + |q - y| u, with y in fp32 and q in a format.
 
-    The length of the noise is that of the format's error in each state, and its direction u is drawn evenly at each
+    The noise is as long as the format's error in each state, and its direction u is drawn evenly at each
     step. So both perturb alike strongly, but rounding errs each time alike in the same state, and noise does not. What
     does not count is taken out of the error and of u: where the largest of the outputs decides, their common shift, and
-    of a categorical head that of each action's logits.
+    in a categorical head the common shift of each action's logits.
 
     Args:
         message: a packed policy in fp32.
-        format: whose error is meant, in weights and activations; see ``Simulated``.
+        format: the format that causes the error, in weights and activations; see ``Simulated``.
         generator: draws the directions.
     """
 
@@ -39,7 +39,7 @@ class NoisyPolicy:
         self._generator = generator
 
     def outputs_and_actions(self, observations: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """The outputs with noise, (n, outputs), and what is done, (n, action); NaN where an output is."""
+        """The outputs with noise, (n, outputs), and the actions, (n, action); NaN where an output is."""
         exact, rounded = (
             torch.from_numpy(engine.outputs_and_actions(observations)[0]).double()
             for engine in (self._exact, self._rounded)
@@ -54,6 +54,6 @@ class NoisyPolicy:
 
 
 def _without_shifts(numbers: torch.Tensor, parts: int) -> torch.Tensor:
-    """Numbers, (n, outputs), less the mean of each of so many equal parts of a row."""
+    """Numbers, (n, outputs), less the mean of each of this number of equal parts of a row."""
     apart = numbers.view(len(numbers), parts, -1)
     return (apart - apart.mean(2, keepdim=True)).view_as(numbers)

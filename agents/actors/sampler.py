@@ -1,4 +1,4 @@
-"""Experience from actors: what a run learns from where others act, and what they are told of the learner's weights."""
+"""Experience from actors: the samples of a run with remote actors, and the learner's weights sent to them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RemoteSampler:
     """Gives a run the samples of its actors as they come, a group for each actor, and publishes the learner's weights.
 
     The run asks for the next sample when it has learned from the last one. Actors are at most two chunks of 16 steps
-    ahead of it, and wait then; where they are behind, the run waits. So the training intensity of a run is exact.
+    ahead of it, and wait then; where they are slower, the run waits. So the training intensity of a run is exact.
 
     Weights are handed to the quantizer, without waiting for it, so often that there are new ones for every pull.
 
@@ -39,8 +39,8 @@ class RemoteSampler:
 
     Args:
         stage: with its quantizer; actors are started here.
-        config: of the run.
-        learner: whose weights are published.
+        config: the config of the run.
+        learner: the learner with the weights to publish.
         perceive: observations as the learner takes them.
     """
 
@@ -85,7 +85,7 @@ class RemoteSampler:
         return sample
 
     def wait(self) -> Sample | None:
-        """The next sample; None if there is none for the moment, so that the run can look whether it is to stop.
+        """Returns the next sample, or None if it is not ready yet, so that the run can check whether to stop.
 
         Raises:
             RunError: an actor or the quantizer has failed, or nobody answers.
@@ -98,7 +98,7 @@ class RemoteSampler:
         return self._from_chunk() if self._chunk else None
 
     def begun(self) -> list[tuple[int, NDArray[Any]]]:
-        """The groups that have begun anew since the last call, whatever they were at, and their observations."""
+        """Returns the groups that have been restarted since the last call, and their observations."""
         found, self._begun = self._begun, []
         return found
 
@@ -198,7 +198,7 @@ class RemoteSampler:
         return None
 
     def _replace(self, rank: int) -> None:
-        """Starts another actor in the place of one that died."""
+        """Starts another actor in place of a dead one."""
         self._earlier[rank] = self._spent()[rank]
         self._now[rank] = dict.fromkeys(ACTIVITIES, 0.0)
         self._stage.start(rank, self._steps[rank])

@@ -48,7 +48,7 @@ class _Leave(BaseException):  # so that no ``except Exception`` of a library hol
     """Leaves the library in the middle of a step.
 
     Args:
-        crash: why; None if the run was asked to stop.
+        crash: the reason; None if the run received a request to stop.
     """
 
     def __init__(self, crash: Crash | None = None) -> None:
@@ -61,12 +61,12 @@ class AdaptedRun:
     """A run of a library's algorithm, from its beginning to its end; it cannot be continued.
 
     Args:
-        config: of the run.
+        config: the config of the run.
         files: its folder, claimed and locked.
-        device: of its tensors.
+        device: the device of its tensors.
         on_progress: see :func:`roundoff.agents.train`.
-        stop: see there.
-        allow_imports: see there.
+        stop: as in ``train``.
+        allow_imports: as in ``train``.
 
     Attributes:
         model: the library's; None before :meth:`train`.
@@ -98,14 +98,14 @@ class AdaptedRun:
         self._reporter = Reporter(files, self.stopwatch, numerics, on_progress, config.steps)
 
     def profile(self) -> Profile:
-        """Says what the time has gone to until now."""
+        """Reports how the time has been spent so far."""
         return Profile(self.stopwatch.spent(), self._step // self.config.action_repeat, self._waited)
 
     def train(self) -> Result:
         """Trains from the beginning to the end.
 
         Raises:
-            Stopped: as was asked; nothing of the run can be continued.
+            Stopped: on request; the run cannot be continued.
             RunError: the library refuses the options or the task, or an environment failed.
             Exception: whatever else the library raises while all its numbers are finite.
         """
@@ -127,11 +127,11 @@ class AdaptedRun:
         """Restores the run's end: gives :meth:`.ModelEvaluation.episodes` of it, for the block; nothing is written.
 
         Args:
-            weights: what the run left.
+            weights: the final weights of the run.
             step: environment steps that it had taken.
 
         Raises:
-            RunError: these are no weights of this model.
+            RunError: these are not weights of this model.
         """
         with self._evaluation_group() as self._group, seeded(self.device, self.config.seed):
             model, self._step = self._make(), step
@@ -250,7 +250,7 @@ class AdaptedRun:
         self._reporter.report(self._step)
 
     def _evaluate(self) -> None:
-        """Evaluates the model as it is, outside of its own random streams; training goes on as if nothing had happened.
+        """Evaluates the model as it is, outside of its own random streams; training is not affected.
 
         Raises:
             _Leave: weights or actions are not finite.
@@ -281,7 +281,7 @@ class AdaptedRun:
 
 
 def _round_(model: Model) -> None:
-    """Makes initial weights numbers of the format, as far as the policy rounds what is moved."""
+    """Rounds initial weights to the format, as far as the policy rounds updated weights."""
     with torch.no_grad():
         for tensor in model.weights().values():
             if tensor.is_floating_point():

@@ -26,9 +26,9 @@ class Acting(LearnerState, ABC):
 
     Attributes:
         acting_network: the name of the network that acts, and of the part that moves it.
-        acting: what has taken over the choice of actions in training, for observations and noise; None if nothing has.
-        products: in which operands are rounded for the actions of an evaluation; None if none are.
-        samples: whether the actions of an evaluation are those of training, as of :meth:`sampling`.
+        acting: the program that chooses actions in training, from observations and noise; None: the learner itself.
+        products: the products with rounded operands for the actions of an evaluation; None: operands are not rounded.
+        samples: whether the actions of an evaluation are sampled as in training, as for :meth:`sampling`.
         acted: actions of environments that it has chosen in training, where that decides how it explores.
     """
 
@@ -40,7 +40,7 @@ class Acting(LearnerState, ABC):
 
     @abstractmethod
     def best_actions(self, observations: torch.Tensor) -> torch.Tensor:
-        """The actions of an evaluation, (n, action), for (n, observation); ``TaskEnvironment`` says what they are."""
+        """The actions of an evaluation, (n, action), for (n, observation); see ``TaskEnvironment``."""
 
     def policy_outputs(self, observations: torch.Tensor) -> torch.Tensor:
         """Returns the basis of actions, (n, output), for (n, observation): of most, the actions of an evaluation."""
@@ -74,11 +74,11 @@ class Acting(LearnerState, ABC):
 
         Args:
             observations: (n, observation), numbers of the format.
-            deterministic: the best actions instead of samples, or what stands for them in a copy that samples.
-            number: which of the actions of an evaluation these are. The random bits of stochastic rounding follow from
+            deterministic: the best actions instead of samples, or their substitute in a copy that samples.
+            number: the index of these actions in an evaluation. The random bits of stochastic rounding follow from
                 it and from the updates so far, so that an evaluation neither depends on others nor disturbs training.
                 Samples are counted by the agent itself.
-            first: of samples, the number of the first environment that they are for; see :meth:`action_noise`.
+            first: for samples, the index of the first environment that they are for; see :meth:`action_noise`.
 
         Returns:
             (n, action); NaN where the network has become NaN (0 if the baseline is coercion).
@@ -139,7 +139,7 @@ class Acting(LearnerState, ABC):
         return other
 
     def sampling(self, generator: torch.Generator) -> Self:
-        """This learner as it acts in training, for an evaluation: a copy, whose noise is the generator's."""
+        """This learner as it acts in training, for an evaluation: a copy that takes its noise from the generator."""
         other = copy(self)
         other.samples = True
         other.generators = {**self.generators, "act_noise": generator}

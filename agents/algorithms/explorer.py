@@ -54,8 +54,8 @@ class GaussianExplorer:
     """Noise on the actions of a deterministic policy, of a standard deviation that each environment has.
 
     Args:
-        deviations: of the environments of this actor, (n, 1), float32.
-        seed: of the run.
+        deviations: the deviations of the environments of this actor, (n, 1), float32.
+        seed: the seed of the run.
         whose: what sets the noise of this actor apart; see ``torch_generator``.
 
     Source:
@@ -86,9 +86,9 @@ class GaussianExplorer:
         return float((squared / (2 * variance))[variance > 0].mean())
 
     def ratios(self, actions: torch.Tensor, learners: torch.Tensor, own: torch.Tensor, steps: int) -> torch.Tensor:  # noqa: ARG002
-        """Ratios of densities of Gaussians clipped to [-1, 1]; at the ends, of the probabilities of what lies beyond.
+        """Ratios of densities of Gaussians clipped to [-1, 1]; at the ends, of the probabilities beyond them.
 
-        1 for environments without noise, whose actions have no density.
+        1 for environments without noise, where actions do not have a density.
         """
         deviations = self.deviations.double()
         noisy = deviations.squeeze(1) > 0
@@ -113,9 +113,9 @@ def explorer_of(config: WithActors, rank: int, steps: int = 0, whose: tuple[int,
     """Returns the explorer of an actor of a run, made by ``make_explorer`` of its algorithm.
 
     Args:
-        config: of the run.
+        config: the config of the run.
         rank: the number of the actor.
-        steps: that it has taken in earlier lives.
+        steps: the number of steps in its earlier lives.
         whose: the key that makes its noise differ from other noise; see ``torch_generator``.
     """
     module = agent_module(config.algorithm)
@@ -124,7 +124,7 @@ def explorer_of(config: WithActors, rank: int, steps: int = 0, whose: tuple[int,
 
 
 def deviations_of(config: WithActors, rank: int, all_of_them: torch.Tensor) -> torch.Tensor:
-    """The deviations of the environments of actor ``rank``, of those of all (environments, 1), in float32."""
+    """The deviations of the environments of actor ``rank``, selected from all (environments, 1), in float32."""
     assert config.actors
     each = config.environments // config.actors.count
     return all_of_them[rank * each : (rank + 1) * each].float()

@@ -19,7 +19,7 @@ from .state import ACT, PLACES
 
 
 class CopiedPolicy(Protocol):
-    """The interface of a learner whose policy is copied; ``PolicyGradient`` has it."""
+    """The interface of a learner with a policy that is copied; ``PolicyGradient`` has it."""
 
     config: OnPolicyKeys
     policy: PolicyHead
@@ -45,12 +45,12 @@ class RolloutCopy:
     """Acts for a learner in another arithmetic, with the weights that the learner has at that moment.
 
     A rollout is learned from when it is complete, so that the copy has the same weights for all of it. Its actions are
-    rounded to the learner's format, and what it says of them is asked when the rollout is complete: of all
+    rounded to the learner's format, and its log-probabilities are computed when the rollout is complete: for all
     observations at once, so that sums of products may be ordered otherwise than when it acted, and stochastic rounding
     draws other bits.
 
     Args:
-        learner: whose policy is copied.
+        learner: the learner with the policy to copy.
         keys: how the copy computes, and the correction.
 
     Attributes:
@@ -80,13 +80,13 @@ class RolloutCopy:
         """The weights of a rollout's steps, (n, 1), numbers of the learner's format; sets ``distances``.
 
         The copy's log-probabilities are computed in float64 from what its network gives. A weight beyond the largest
-        number of the format becomes what the format overflows to. Where the copy's network is NaN, so is the weight; a
+        number of the format overflows as the format does. Where the copy's network is NaN, so is the weight; a
         mask leaves it out.
 
         Args:
-            observations: (n, observation), step by step, and of each step those of all environments.
+            observations: (n, observation), step by step, with all environments of a step together.
             actions: (n, action).
-            log_prob: (n, 1), what the learner says of the actions.
+            log_prob: (n, 1), the learner's log-probabilities of the actions.
             last: (n, 1): whether an episode ended with the step.
         """
         learner, copy, keys = self._learner, self._current(), self._keys
@@ -127,7 +127,7 @@ def _exact_log_prob(policy: PolicyHead, outputs: tuple[torch.Tensor, ...], actio
 def _places_in_sequences(last: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """For each step of a rollout the number of its sequence, and its place in it: (n,) each.
 
-    A sequence is what of an episode is in the rollout. ``last`` is (steps, environments).
+    A sequence is the part of an episode in the rollout. ``last`` is (steps, environments).
     """
     ends = last.T.clone()
     ends[:, -1] = True

@@ -28,18 +28,18 @@ def stochastic_target(
     stochastically, the target is right on average, and the critic, which averages, arrives. In exact arithmetic it
     is the usual target.
 
-    The format and the random bits are those of the simulation around; see
+    The surrounding simulation gives the format and the random bits; see
     :func:`~roundoff.agents.stochastic.rounded_stochastically`.
 
     Args:
         rewards: r, any shape; any floating-point type.
         discounts: d: 0 where nothing follows, else 1; like ``rewards``.
         following: V, like ``rewards``; or unrounded, in float64: where it is rounded to the nearest and much the same
-            for all states, that stops the critic, too.
+            for all states, that also stops the critic.
         discount: g; a number, or a tensor without dimensions.
-        temperature: alpha, of one number; None: there is no entropy in the value.
-        log_prob: of the action that follows, like ``rewards``; with ``temperature``.
-        reward_scale: by which r and V have been multiplied, and what weighs the entropy is to be.
+        temperature: alpha, one value; None: the value does not include entropy.
+        log_prob: the log-probability of the next action, like ``rewards``; with ``temperature``.
+        reward_scale: the factor of r and V, to apply also to the weight of the entropy.
         copies: how many copies of all transitions lie one after the other along the first axis; the target is the mean
             over them, for each.
 
@@ -75,7 +75,7 @@ def stochastic_returns(
     discount: float,
     gae_lambda: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages and returns of a rollout, each as one operation of those of the next step, rounded stochastically.
+    """Advantages and returns of a rollout, each as one operation on the next step's values, stochastic.
 
     R_t = r_t + g d_t V'_t + g lambda d_t A_(t+1) and A_t = R_t - V_t, each rounded once; A_(t+1) counts nothing where
     an episode ended. Rounded to the nearest, A_t stops to follow where it moves by less than half an ulp a step.
@@ -116,9 +116,9 @@ def stochastic_projection(
 ) -> torch.Tensor:
     """The distribution of reward + discount * (what follows) on the atoms, each probability rounded stochastically.
 
-    The arguments are those of :func:`~.categorical.projected`; this is computed exactly. Rounded to the nearest, a
-    number that moves along the atoms by less than half an ulp of its place stays where it is, and a part that is below
-    half an ulp of what another one has is lost. The probabilities of a row add up to those that come in on average.
+    The arguments are the same as in :func:`~.categorical.projected`; this is computed exactly. Rounded to the nearest,
+    a value that moves along the atoms by less than half an ulp of its place stays where it is, and a part that is below
+    half an ulp of another part is lost. The probabilities of a row add up to the same sum as the input's on average.
     """
     exact = _projected(probabilities, rewards, discounts, atoms, exactly(discount, atoms.dtype), limits)
     return rounded_stochastically(exact, probabilities.dtype, "scatter_add")

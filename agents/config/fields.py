@@ -25,8 +25,8 @@ class Panel:
     """The vertical axis of a logged value.
 
     Attributes:
-        label: of the vertical axis.
-        log: whether that is logarithmic.
+        label: the label of the vertical axis.
+        log: whether the axis is logarithmic.
     """
 
     label: str
@@ -58,15 +58,15 @@ def key(default: Any, description: str, role: KeyRole = KeyRole.NONE) -> Any:
     """A key of a config.
 
     Args:
-        default: its value where none is given.
-        description: what it means, with its unit; a sentence or several.
-        role: what else is to be known of it.
+        default: its value unless one is given.
+        description: its meaning, with its unit; one or more sentences.
+        role: further properties of the key.
     """
     return Field(default=default, description=description, json_schema_extra={"role": role.value})
 
 
 def with_default(owner: type[BaseModel], name: str, default: Any, role: KeyRole | None = None) -> Any:
-    """The key of another class with a default, or a role, of its own; the annotation says again what is allowed."""
+    """The key of another class with a different default or role; the annotation repeats the allowed values."""
     field = owner.model_fields[name]
     extra: Any = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else None
     if role is not None:
@@ -75,7 +75,7 @@ def with_default(owner: type[BaseModel], name: str, default: Any, role: KeyRole 
 
 
 def later_keys(model: type[BaseModel]) -> dict[str, Any]:
-    """The keys of ``KeyRole.LATER`` and their defaults, at which they are left out of what a run is known by."""
+    """The keys of ``KeyRole.LATER`` and their defaults, which are left out of the identity of a run."""
     return {name: field.default for name, field in model.model_fields.items() if KeyRole.LATER in role_of(field)}
 
 
@@ -86,7 +86,7 @@ def role_of(field: FieldInfo) -> KeyRole:
 
 
 def read_keys_under(name: str, model: type[BaseModel], value: Any) -> Any:
-    """A mapping as the keys that stand under a key; what is none is left to pydantic.
+    """A mapping as the keys below a key; anything else is left to pydantic.
 
     Raises:
         ValueError: with all that is wrong in it.

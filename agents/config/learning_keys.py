@@ -33,7 +33,7 @@ errors."""
 
 
 def read_reward_scale(value: Any) -> Any:
-    """A value of the key; raises ValueError in words for what is none."""
+    """A value of the key; raises a descriptive ValueError for anything else."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if value == AUTO or (number and 0 < value < math.inf and math.frexp(value)[0] == 0.5):
         return float(value) if number else value
@@ -47,12 +47,12 @@ def read_reward_scale(value: Any) -> Any:
 
 
 def automatic_reward_scale(format: str, discount: float, largest: float) -> float:
-    """The largest power of two, at most 1, with which the values of such rewards fit into a format twice.
+    """The largest power of two, at most 1, that scales the values of such rewards to fit into a format twice.
 
     A reward of ``largest`` at every step is worth largest / (1 - discount).
 
     Args:
-        format: of the agent.
+        format: the format of the agent.
         discount: below 1.
         largest: the largest reward of an agent step.
     """
@@ -81,7 +81,7 @@ def format_with_codes(name: str | None) -> str | None:
 
 
 def read_sampler_learner(value: Any) -> Any:
-    """The keys of a sampler-learner, as plain data; raises ValueError for one that both agents share."""
+    """The keys of a sampler-learner, as plain data; raises ValueError for a key that both agents share."""
     if not isinstance(value, dict):
         return value
     if shared := [name for name in value if name in SHARED]:
@@ -191,7 +191,7 @@ class OptimizerKeys(TrainConfig):
 
     @property
     def anneal_over(self) -> int | None:
-        """Steps of optimizers in which the learning rate falls to 0; None: it is constant."""
+        """Optimizer steps until the learning rate reaches 0; None: it is constant."""
         return None
 
     @property
@@ -214,7 +214,7 @@ class OptimizerKeys(TrainConfig):
 
     @property
     def stores_layers(self) -> bool:
-        """Whether ``storage`` may say in which formats activations and their gradients are kept."""
+        """Whether ``storage`` may set the formats that activations and their gradients are kept in."""
         return False
 
     @classmethod
@@ -262,7 +262,7 @@ class OffPolicyKeys(OptimizerKeys):
 
     @property
     def updates_per_transition(self) -> Fraction | int:
-        """The mean number of updates for each transition after those of ``seed_steps``; exact."""
+        """The mean number of updates for each transition after the first ``seed_steps``; exact."""
         if self.training_intensity is None:
             return 1
         return Fraction(repr(self.training_intensity)) / self.batch_size
@@ -282,7 +282,7 @@ class OffPolicyKeys(OptimizerKeys):
         return made.model_copy(update={"steps": self.steps})
 
     def updates_in(self, transitions: int) -> int:
-        """Updates that so many transitions take, at most."""
+        """The largest number of updates for this number of transitions."""
         return int(transitions * self.updates_per_transition)
 
     @property
@@ -291,9 +291,9 @@ class OffPolicyKeys(OptimizerKeys):
         return self.seed_steps
 
     def share(self) -> Self:
-        """Returns the keys with a share of the random actions before learning and of the transitions kept, too."""
+        """Returns the keys, also with a share of the random actions before learning and of the transitions kept."""
         return super().share().with_shares_of("seed_steps", "replay_capacity")
 
     def soon_learning(self) -> dict[str, Any]:
-        """Keys to change for a run in which a step takes as long, but learning begins at once; to measure that."""
+        """Keys to change for a run with steps of the same duration where learning begins at once, to time it."""
         return {"seed_steps": 1, "replay_capacity": min(self.replay_capacity, 10_000)}

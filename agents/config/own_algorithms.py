@@ -1,4 +1,4 @@
-"""Algorithms of a user's own, which are named ``MODULE:CLASS`` after the class of their configs."""
+"""Users' algorithms, which are named ``MODULE:CLASS`` after the class of their configs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _classes: dict[str, type[Any]] = {}
 
 
 def module_of(algorithm: object) -> str | None:
-    """The module that has an algorithm; None if it is none of a user's own."""
+    """The module that has an algorithm; None if it is not a user's algorithm."""
     found = re.fullmatch(WRITTEN, algorithm) if isinstance(algorithm, str) else None
     return found[1] if found and found[1] not in _LIBRARIES else None
 
@@ -35,7 +35,7 @@ def modules_of_algorithms_in(text: str) -> list[str]:
 
 
 def note(kind: type[Any], algorithm: object) -> None:
-    """Takes notice of a class of configs, whose key ``algorithm`` is this by default, if it is a user's own."""
+    """Registers a class of configs with this default of the key ``algorithm``, if it is a user's own."""
     if algorithm == f"{kind.__module__}:{kind.__qualname__}":
         _classes[str(algorithm)] = kind
 
@@ -51,11 +51,11 @@ def class_of(algorithm: str) -> type[Any] | None:
 
 
 def check(algorithm: str, others: Sequence[str]) -> None:
-    """Raises ValueError, with what is missing, where no module that was imported has an algorithm.
+    """Raises ValueError, naming the missing part, where no imported module has an algorithm.
 
     Args:
         algorithm: as MODULE:CLASS.
-        others: names that are allowed beside it, for the message.
+        others: other allowed names, for the message.
     """
     module, _, name = algorithm.partition(":")
     if module not in sys.modules:
@@ -84,13 +84,13 @@ def check(algorithm: str, others: Sequence[str]) -> None:
 
 
 def agent_module(algorithm: str) -> ModuleType:
-    """The module with ``make`` of an algorithm of roundoff's or a user's own, which may be imported by now."""
+    """The module with ``make`` of one of roundoff's or a user's algorithms, which may be imported by now."""
     own = module_of(algorithm)
     return sys.modules[own] if own else import_module(f"..algorithms.{algorithm}.agent", __package__)
 
 
 def for_others(algorithm: str) -> dict[str, Any]:
-    """Returns the imports that another process needs, beside a config, to have the algorithm that this one has."""
+    """Returns the imports that another process needs, besides a config, to have the algorithm that this one has."""
     module = module_of(algorithm)
     return {"modules": [module] if module else [], "look_in": looked_in()}
 

@@ -1,4 +1,4 @@
-"""The key for what a run keeps in memory in formats of its own: weights, activations, gradients, moments."""
+"""The key for the values that a run keeps in memory in separate formats: weights, activations, gradients, moments."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Storage(BaseModel):
 
     @property
     def formats(self) -> dict[str, Stored]:
-        """The formats of the values that are stored in formats of their own, by name."""
+        """The formats of the values that are stored in separate formats, by name."""
         return {name: stored for name in type(self).model_fields if (stored := getattr(self, name)) is not None}
 
     @property
@@ -100,7 +100,7 @@ class Storage(BaseModel):
 
     @model_serializer
     def _as_written(self) -> dict[str, Any]:
-        """Returns storage as a file has it: what is given, and no more than the format where that is all."""
+        """Returns storage as written in a file: only the given keys, or only the format if nothing else is given."""
         plain = Stored.model_fields["rounding"].default
         return {
             name: stored.format if stored.rounding == plain else stored.model_dump()
@@ -128,7 +128,7 @@ def check_fit(storage: Storage, format: str) -> None:
 
 
 def read_storage(value: Any) -> Any:
-    """A value of the key; raises ValueError in words for what is none."""
+    """A value of the key; raises a descriptive ValueError for anything else."""
     if value is None or isinstance(value, Storage):
         return value
     names = list(Storage.model_fields)

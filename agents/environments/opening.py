@@ -24,10 +24,10 @@ class TaskEnvironment(Protocol):
 
     Attributes:
         observation_size: numbers in an observation.
-        observation_shape: how they are arranged: (n,), or (planes, height, width) of images.
-        observation_dtype: of an observation: ``float64``; ``uint8`` of images, whose brightest is 255; ``bool`` of
-            planes of 0 and 1.
-        frames: how many images an observation consists of, old to new; 1 of all that are none.
+        observation_shape: the shape of observations: (n,), or (planes, height, width) of images.
+        observation_dtype: the dtype of observations: ``float64``; ``uint8`` of images, where the brightest is 255;
+            ``bool`` of planes of 0 and 1.
+        frames: how many images an observation consists of, old to new; 1 without images.
         action_size: numbers in an action; of discrete actions, how many there are.
         discrete: whether an action is one of several, given as a row of zeros with a one in its place; else it is
             numbers in [-1, 1].
@@ -57,14 +57,14 @@ class TaskEnvironment(Protocol):
 
 
 def check_task_imports(task: str, allow_imports: Collection[str]) -> bool | None:
-    """Whether what a task imports is there, and may be imported.
+    """Checks whether the imports of a task are installed and allowed.
 
     Returns:
-        Whether the actions of a task whose module is imported are discrete; None: nothing was imported to see.
+        Whether the actions of a task with an imported module are discrete; None: nothing was imported to check.
 
     Raises:
         MissingExtraError: a package is not installed.
-        ValueError: the task's own module is not allowed, or its environment is none to train in.
+        ValueError: the task's own module is not allowed, or its environment is not one to train in.
     """
     kind = kind_of(task)
     require(PACKAGES[kind], "tensorboard")
@@ -94,7 +94,7 @@ def open_environment(
 
     Raises:
         MissingExtraError: the simulator is not installed.
-        RunError: there is no such task, no agent can train on it, its module is not allowed, or there is no renderer.
+        RunError: the task is unknown, no agent can train on it, its module is not allowed, or a renderer is missing.
     """
     with from_extras():  # who plans or reads runs needs no simulator; states need no renderer
         if pixels is not None:

@@ -40,16 +40,16 @@ class Steps(NamedTuple):
 class VectorEnvironment:
     """Groups of environments of one task; while one group steps, the others can be served.
 
-    What the environments do depends on their seeds and actions alone, not on the number of processes. Observations
-    and actions go through memory that has no name and ends with the last process that uses it; a worker process ends
-    when the socket to it closes. So nothing is left behind, however this process ends.
+    What the environments do depends only on their seeds and actions, not on the number of processes. Observations
+    and actions go through unnamed memory that is freed with the last process that uses it; a worker process ends
+    when the socket to it closes. So nothing remains, however this process ends.
 
     Args:
         opening: the arguments of :func:`open_environment`, by name; the same for every environment.
         groups: the number of environments in each.
         begin_next: for each group, whether its environments begin the next episode at the end of one.
         workers: processes; each has its share of every group. 0: all step in this process.
-        on_stop: called when a worker was asked to stop by a signal, which it leaves to this process.
+        on_stop: called when a worker receives a stop signal, which it leaves to this process.
 
     Attributes:
         observation_size: numbers in an observation.
@@ -61,7 +61,7 @@ class VectorEnvironment:
         groups: the groups.
 
     Raises:
-        RunError: there is no such task, or a worker has failed or died; all workers are ended then.
+        RunError: the task does not exist, or a worker has failed or died; all workers are ended then.
 
     Source:
         Stooke, Abbeel, "Accelerated Methods for Deep Reinforcement Learning", Section 4.1.
@@ -158,7 +158,7 @@ class EnvironmentGroup:
         return self._exchange.observations[self._rows].copy()
 
     def submit(self, actions: NDArray[np.floating[Any]], active: NDArray[np.bool_] | None = None) -> None:
-        """Begins a step, whose outcome :meth:`collect` returns.
+        """Begins a step; :meth:`collect` returns its outcome.
 
         Args:
             actions: (n, action), finite; numbers beyond [-1, 1] count as its ends.
@@ -181,7 +181,7 @@ class EnvironmentGroup:
         )
 
     def random_states(self, *, stepped: bool) -> list[dict[str, Any]]:
-        """The random states from which the episodes began; see ``EnvironmentSlots.random_states``."""
+        """The random states at the beginning of the episodes; see ``EnvironmentSlots.random_states``."""
         call = {"call": "random_states", "slots": self._names, "stepped": stepped}
         states: dict[int, Any] = {}
         for reply in self._backend.call(self._names, call):

@@ -22,8 +22,8 @@ class FrameBatch:
     """Transitions.
 
     Attributes:
-        images: (n, length, channels, height, width), uint8: the first ``stack`` are those of an observation, the last
-            ones those of the next one, old to new; some may be both.
+        images: (n, length, channels, height, width), uint8: the first ``stack`` belong to an observation, the last ones
+            to the next one, old to new; some may be both.
         rows: (n, action + 2): action, reward and discount, numbers of the format; and a weight, if there are any.
         stack: images of an observation.
     """
@@ -52,17 +52,17 @@ class FrameReplay:
     """The transitions among the last images of each of some simulators, sampled uniformly with replacement.
 
     An observation is an image with the ``stack - 1`` images before it; where the episode is younger, its first
-    image stands for those missing. The images of a simulator lie in a ring of its own, in the order of its episodes; a
-    transition knows the number of its image and that of its episode's first one (and, if it may be of several steps,
-    that of the next observation's image), and is forgotten once the oldest image it needs is overwritten. An episode of
-    T transitions takes T + 1 images.
+    image replaces the missing ones. The images of a simulator are in a separate ring, in the order of its episodes; a
+    transition keeps the index of its image and of its episode's first one (and, if it may be of several steps, of the
+    next observation's image), and is forgotten once the oldest image it needs is overwritten. An episode of T
+    transitions takes T + 1 images.
 
     Args:
         capacity: images kept, of all simulators together; each has an equal share, at least ``stack + n_steps``.
         image_shape: (channels, height, width).
         stack: images of an observation.
-        row_size: numbers of an action, and two.
-        dtype: of rows.
+        row_size: the size of an action, plus two.
+        dtype: the dtype of rows.
         device: where images and rows live. Memory is claimed as it fills (on CPU).
         simulators: how many there are.
         n_steps: the most steps of a transition.
@@ -119,11 +119,11 @@ class FrameReplay:
         return sum(ring.added for ring in self._rings)
 
     def begin(self, *images: torch.Tensor, simulator: int = 0) -> None:
-        """Begins an episode of a simulator, or what is kept of one.
+        """Begins an episode of a simulator, or the kept part of one.
 
         Args:
-            images: of the first observation, old to new: uint8, (channels, height, width); the first one alone stands
-                for those before it.
+            images: the images of the first observation, old to new: uint8, (channels, height, width); the first one
+                replaces all before it.
             simulator: its number.
         """
         self._rings[simulator].begin(images)
@@ -145,7 +145,7 @@ class FrameReplay:
     def keep(self, row: torch.Tensor, begun: int, simulator: int = 0) -> None:
         """Adds a transition to a simulator's newest image from the one of number ``begun``, of the same episode.
 
-        It is one step before, or up to ``n_steps``, and none earlier than that of the transition before.
+        It is one step before, or up to ``n_steps``, and not earlier than the start of the previous transition.
         """
         self._rings[simulator].keep(row, begun)
 

@@ -1,4 +1,4 @@
-"""The learners of a run that keep the same parameters: each has gradients of its own samples, and all sum them."""
+"""The learners of a run that keep the same parameters: each has gradients from different samples, and all sum them."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class LearnerGroup:
         rank: the number of this learner, from 0.
         count: how many there are.
         device: where gradients lie: gloo takes them through the processor's memory, nccl from GPU to GPU.
-        communicate: the format in which gradients travel, packed; None: as they are.
+        communicate: the format that gradients are packed in for sending; None: as they are.
 
     Attributes:
         rank: the same.
         count: the same.
-        why_lost: tells the leader of the crash by which another learner has ended, or raises what it has failed with.
+        why_lost: returns to the leader the crash that ended another learner, or raises the error that it failed with.
 
     Raises:
         LearnerLost: the others did not come.
@@ -82,7 +82,7 @@ class LearnerGroup:
         return self.agree(step)
 
     def look_after(self) -> None:
-        """Does nothing: nobody goes on without the others."""
+        """Does nothing: no learner continues without the others."""
 
     def join(self, optimizers: Mapping[str, NetworkOptimizer], _step: int) -> None:
         """Sums the gradients of these from here on."""
@@ -90,7 +90,7 @@ class LearnerGroup:
             optimizer.group = self
 
     def mean_count(self, count: int) -> int:
-        """Returns the number of elements in a mean over all learners, each of which has ``count``."""
+        """Returns the number of elements in a mean over all learners, given each learner's ``count``."""
         return count * self.count
 
     def step(self, optimizer: NetworkOptimizer, largest_norm: float | None) -> None:
@@ -104,12 +104,12 @@ class LearnerGroup:
         return step + taken * self.count
 
     def is_to_stop(self, wanted: bool) -> bool:
-        """Whether to stop now; all ask after as many turns, and the leader decides."""
+        """Whether to stop now; all learners ask after the same number of turns, and the leader decides."""
         self._turns += 1
         return self._turns % _TURNS_BETWEEN_WORDS == 0 and bool(self.agree(wanted))
 
     def sum_(self, gradient: Tensor) -> None:
-        """Replaces a gradient by the sum of those of all learners, which is the same everywhere.
+        """Replaces a gradient by the sum of all learners' gradients, which is the same everywhere.
 
         The sum is taken in the order of the learners, by operations that are simulated where this is called, so that
         each partial sum is a number of the format. NaN and infinities travel, in a format (``communicate``) as
@@ -155,7 +155,7 @@ class LearnerGroup:
 
 
 class _noticing_loss:  # noqa: N801  used as a function is
-    """Tells the end of another learner from errors of one's own."""
+    """Distinguishes the end of another learner from errors in this one."""
 
     def __enter__(self) -> None:
         """Prepares nothing."""

@@ -1,4 +1,4 @@
-"""Networks whose parameters are one flat tensor; multi-layer perceptrons among them."""
+"""Networks with parameters in one flat tensor; multi-layer perceptrons among them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class FlatNetwork(ABC):
     ``flat.grad`` holds the gradients, in the same order.
 
     Args:
-        shapes: of every parameter, in order.
+        shapes: the shape of every parameter, in order.
         dtype: any floating-point type; the initial weights are rounded to it.
         device: where the parameters live.
         generator: a CPU generator for the initial weights. They are drawn in float32 whatever the dtype, so
@@ -60,7 +60,7 @@ class FlatNetwork(ABC):
     def compute_gradients(
         self, outputs: torch.Tensor | Sequence[torch.Tensor], weights: torch.Tensor | Sequence[torch.Tensor]
     ) -> None:
-        """Differentiates sum(weights * outputs) by every parameter; the result lies in ``flat.grad``.
+        """Differentiates sum(weights * outputs) by every parameter; the result is in ``flat.grad``.
 
         Args:
             outputs: something computed from ``trainable``; or several such things.
@@ -155,8 +155,8 @@ def forward(
     Args:
         layers: weights and biases as :class:`MLP` has them.
         x: inputs (batch, in), the same for all members.
-        stored: in which formats inputs, results and their gradients are kept; None: in that of the arithmetic.
-        scale: by which outputs, but not their gradients, are multiplied; see :func:`~.scaled_head.head`.
+        stored: the formats of inputs, results and their gradients in memory; None: the format of the arithmetic.
+        scale: the factor of outputs, but not of their gradients; see :func:`~.scaled_head.head`.
         exact: Leaves the results of the last layer unrounded.
 
     Returns:
@@ -177,7 +177,7 @@ def hidden_of(
     Args:
         layers: their weights and biases as :class:`MLP` has them.
         x: inputs (ensemble, batch, in).
-        activation_: makes of what each layer gives, perhaps in place, what the next one is given.
+        activation_: maps the output of each layer, perhaps in place, to the input of the next one.
 
     Returns:
         (ensemble, batch, out).

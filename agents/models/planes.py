@@ -68,7 +68,7 @@ def convolved_shape(convolutions: Sequence[Convolution], shape: Sequence[int]) -
 
 
 def convolution_shapes(convolutions: Sequence[Convolution], planes: int) -> list[tuple[int, ...]]:
-    """Shapes of the weights (filters, planes, size, size) and biases (filters,) of convolutions of so many planes."""
+    """Shapes of the weights (filters, planes, size, size) and biases (filters,) of convolutions, by planes."""
     channels = [planes, *(c.filters for c in convolutions)]
     sizes = [c.size for c in convolutions]
     return [
@@ -90,7 +90,7 @@ def convolve(layers: Sequence[torch.Tensor], convolutions: Sequence[Convolution]
 
     Args:
         layers: weights and biases of the shapes of :func:`convolution_shapes`.
-        convolutions: what they are.
+        convolutions: their settings.
         x: (n, planes, height, width).
 
     Returns:
@@ -106,15 +106,15 @@ class PlanesNetwork(FlatNetwork):
     """Convolutions and perceptrons that all heads share, then the perceptrons of each head, with ReLU between layers.
 
     Without convolutions, it is a network for vectors. ``layers`` are the weights and biases of the convolutions,
-    (filters, planes, size, size) and (filters,), then those of the shared perceptrons, then those of each head,
-    (1, in, out) and (1, 1, out). Weights begin orthogonal, those of convolutions with gain sqrt(2), biases as 0; or all
-    of them uniformly within 1 / sqrt(inputs).
+    (filters, planes, size, size) and (filters,), then of the shared perceptrons, then of each head, (1, in, out) and
+    (1, 1, out). Weights begin orthogonal, with gain sqrt(2) in convolutions, biases as 0; or all of them uniformly
+    within 1 / sqrt(inputs).
 
     Args:
-        shape: of observations, (planes, height, width), or (n,) where there are no convolutions.
+        shape: the shape of observations, (planes, height, width), or (n,) without convolutions.
         convolutions: see :func:`convolutions_for`.
         shared: widths of the shared perceptrons, from the first to the last; none: the heads follow the convolutions.
-        heads: of each head the widths of its perceptrons; the last one is what it gives.
+        heads: for each head the widths of its perceptrons; the last one is its number of outputs.
         uniform: whether weights and biases begin uniformly.
         dtype: see :class:`FlatNetwork`, also for the other arguments.
 
@@ -164,8 +164,8 @@ class PlanesNetwork(FlatNetwork):
 
         Args:
             layers: ``layers``, ``trainable``, or views of another tensor of this network's shapes.
-            x: observations (n, ...) of any shape with as many numbers.
-            scales: of each head's outputs, but not of their gradients; none: 1.
+            x: observations (n, ...) of any shape with the same number of elements.
+            scales: factors of each head's outputs, but not of their gradients; none: 1.
             exact: Whether to leave the results of each head unrounded, in float64; empty: all are rounded.
         """
         convolutions, shared, heads = self._parts(layers)
@@ -182,7 +182,7 @@ class PlanesNetwork(FlatNetwork):
         return [forward(head, x, **options)[0] for head, options in zip(heads, own, strict=True)]
 
     def as_layers(self) -> tuple[tuple[Layer, ...], tuple[tuple[Layer, ...], ...]]:
-        """The layers that all heads share, and those of each head, plainly."""
+        """The layers that all heads share, and the layers of each head, as plain tensors."""
         convolutions, shared, heads = self._parts(self.layers)
         convolved = tuple(
             ConvolutionLayer(plain(weight), plain(bias), Activation.RELU, how.stride, how.padding)

@@ -1,4 +1,4 @@
-"""Adam as usually written (naive in low precision), and what it shares with hAdam and RMSProp."""
+"""Adam as usually written (naive in low precision), and the part that it shares with hAdam and RMSProp."""
 
 from __future__ import annotations
 
@@ -84,21 +84,21 @@ class AdamBase(torch.optim.Optimizer, ABC):
         betas: decay b1 of the first and b2 of the second moment, each in [0, 1).
         eps: added to the denominator.
         kahan: whether parameters are updated by compensated summation (Kahan-gradients).
-        loss_scale: gamma, by which the gradients given are multiplied.
+        loss_scale: gamma, the factor that the given gradients contain.
         eps_floor: smallest gamma * eps; give the smallest positive number of the format, below which
             gamma * eps would round to 0, and 0 / 0 would be NaN where all gradients were 0.
-        anneal_over: the number of steps in which the learning rate falls linearly to 0, the first one having ``lr``
+        anneal_over: the number of steps until the learning rate falls linearly to 0, the first one having ``lr``
             itself; None: it is constant. Steps that are skipped are not counted.
-        keep: with ``kahan``, makes of new parameters what is kept of them in memory, in fewer bits than they are
-            computed in; what that loses is compensated. None: all of them.
+        keep: with ``kahan``, rounds new parameters for memory, to fewer bits than they are computed in; the rounding
+            error is compensated. None: keeps all bits.
         stochastic: with ``kahan``, whether each step, with what rounding has lost before, is computed as one operation
             and rounded once, stochastically: see ``stochastic_kahan_add_``, also for the random bits.
         stochastic_moments: whether each moment is computed as one operation and rounded once, stochastically: see
             ``stochastic_mean_``.
 
     Raises:
-        RunError: an argument is out of range, or of compensated steps where there are none; in :meth:`step`, a gradient
-            is sparse.
+        RunError: an argument is out of range, or is for compensated steps without ``kahan``; in :meth:`step`, a
+            gradient is sparse.
     """
 
     averages_gradients: ClassVar[bool] = True
@@ -287,7 +287,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
 
     @apart
     def _numbers(self, group: dict[str, Any], steps: Tensor, dtype: torch.dtype) -> StepNumbers:
-        """The numbers of the step after so many."""
+        """The numbers of the step after this number of steps."""
         count = at_hand(steps, torch.int64)
         if isinstance(count, torch.Tensor) and self._steps_until_constant(group) > LONGEST_TABLE:
             count = int(count)  # waits for the device; programs are refused
@@ -439,7 +439,7 @@ def _is_within(magnitude: Tensor, limit: float | Tensor, others: Tensor) -> Tens
 
 
 class KeepingSquares(AdamBase):
-    """Adam whose second moment is that of the gradients, v <- b2 v + (1 - b2) g^2; the denominator d is its root."""
+    """Adam with the second moment of the gradients, v <- b2 v + (1 - b2) g^2; the denominator d is its root."""
 
     def _update_second(self, seconds: list[Tensor], gradients: list[Tensor], beta2: float) -> None:
         _foreach_mul_(seconds, beta2)

@@ -21,7 +21,7 @@ from .stochastic_compensation import step_towards
 class MovingAverage(ABC):
     """An average that follows a tensor: average <- average + tau (source - average).
 
-    Operations of its updates have the role ``averages``, by which rules of policies name them.
+    Operations of its updates have the role ``averages``, for use in rules of policies.
     """
 
     average: torch.Tensor
@@ -32,7 +32,7 @@ class MovingAverage(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state, beside the average itself, that is needed to continue identically."""
+        """Returns the state, besides the average itself, that is needed to continue identically."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -96,7 +96,7 @@ class PlainEMA(TraceableAverage):
 
 @final
 class StoredEMA(TraceableAverage):
-    """The plain average, kept in a format of its own: average <- average + tau (source - average), rounded once.
+    """The plain average, kept in a separate format: average <- average + tau (source - average), rounded once.
 
     In eight bits rounding to the nearest would stop it. Stochastically rounded, it follows on average; compensated, it
     follows by what rounding has lost so far.
@@ -105,7 +105,7 @@ class StoredEMA(TraceableAverage):
         average: the tensor kept up to date; float32 or float64; changed in place, at once, to the format it is kept in.
         tau: the step, in (0, 1].
         keep: the format, and how it is rounded to it.
-        keep_compensation: in what the compensation is kept; None: there is none.
+        keep_compensation: the format of the compensation; None: the average is not compensated.
     """
 
     kept_in = ("average", "tau", "compensation")
@@ -155,7 +155,7 @@ def _lost(average: torch.Tensor, step: torch.Tensor, moved: torch.Tensor) -> tor
 
 @final
 class KahanEMA(TraceableAverage):
-    """The average kept C times as large in a buffer, to which the steps are added by Kahan summation.
+    """The average kept C times as large in a buffer that accumulates the steps by Kahan summation.
 
     buffer <-(Kahan)- buffer + tau (C source - buffer), and average = buffer / C, rounded. The scale C keeps
     the steps from underflowing, the compensation keeps them from being absorbed. Where C source would come near
@@ -236,7 +236,7 @@ class KahanEMA(TraceableAverage):
     def _make_room(self, source: torch.Tensor) -> tuple[Any, Any]:
         """Halves C until C |source| has a factor of 2 to spare; returns by what C changed, and C.
 
-        The buffer lies between itself and C * source at every step, so it cannot overflow if that cannot. The factor
+        The buffer moves between itself and C * source at every step, so it cannot overflow if that cannot. The factor
         of 2 is for the compensation and the rounding of sums.
         """
         return self._halved(magnitude(source), source.dtype)

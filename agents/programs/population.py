@@ -1,4 +1,4 @@
-"""A population: learners of one kind, updated by one program; each has the bits it has alone."""
+"""A population: learners of one kind, updated by one program; each has the same bits as on its own."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def shared_kind(config: TrainConfig) -> str | None:
 
 
 def worth_sharing(config: TrainConfig, updates: int) -> bool:
-    """Whether so many updates gain from being those of a population: where products do not take all the time anyway.
+    """Whether this number of updates gains from a population: where products do not take all the time anyway.
 
-    Of 8 members, each takes 0.71 of its own time with 128 units and a batch of 128, and 0.96 with 256
+    Of 8 members, each takes 0.71 of its separate time with 128 units and a batch of 128, and 0.96 with 256
     (bench/population.py).
     """
     small = isinstance(config, OptimizerKeys) and max(config.widths_of_all) * config.batch_size <= _SMALL
@@ -54,7 +54,7 @@ class Population:
     """Takes the updates of learners over, as ``CompiledUpdates`` does of one.
 
     Args:
-        members: as they are; of one :func:`shared_kind`, after as many updates.
+        members: as they are; of one :func:`shared_kind`, after the same number of updates.
 
     Raises:
         Exception: whatever the compiler has failed with; the learners are as they were.
@@ -87,8 +87,8 @@ class Population:
         """Updates several members, each as ``learner.update`` does.
 
         Args:
-            batches: of the members, by number. Those that are missing have ended, and are left to whatever becomes of
-                them.
+            batches: the batches of the members, by index. Missing members have ended, and their tensors become
+                arbitrary.
 
         Returns:
             What an update of each of them returns.
@@ -109,7 +109,7 @@ class Population:
         return {i: {name: values[i] for name, values in metrics.items()} for i in batches}
 
     def write_back(self, i: int) -> None:
-        """Tells a member what has become of it; waits for the device."""
+        """Writes a member's results back to it; waits for the device."""
         own = self._traced[i]
         for mine, all_of_them in zip(tree_leaves(own.tensors), tree_leaves(self._tensors), strict=True):
             mine.copy_(all_of_them[i])
@@ -138,9 +138,9 @@ class _Member:
         self._number = number
 
     def compute(self, part: Part, inputs: tuple[Any, ...]) -> Metrics:
-        """Nothing is computed of one member alone."""
+        """Computes nothing: a single member is never updated separately."""
         raise AssertionError(part, inputs)
 
     def write_back(self) -> None:
-        """Tells the learner what has become of it."""
+        """Writes the results back to the learner."""
         self._population.write_back(self._number)

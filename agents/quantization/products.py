@@ -1,4 +1,4 @@
-"""Products whose operands are rounded while a policy acts, and the ranges of what they are given."""
+"""Products with operands that are rounded while a policy acts, and the ranges of their inputs."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _CONVOLUTIONS = ("convolution", "_convolution", "convolution_overrideable")
 
 @final
 class QuantizedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A context in which the operands of matrix products and convolutions are rounded; it is made for one evaluation.
+    """A context that rounds the operands of matrix products and convolutions; it is made for one evaluation.
 
     It is entered for each inference, inside of a simulation if there is one, which then sees rounded operands. Weights
-    are those of a moment: what lies in ``parameters`` is rounded once.
+    are a snapshot: ``parameters`` are rounded once.
 
     Args:
         quantization: to what.
@@ -35,7 +35,7 @@ class QuantizedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
         watch: whether the smallest and largest number that each product is given are noted, in ``ranges``.
 
     Attributes:
-        ranges: by product, in the order of inference; what is rounded is watched before.
+        ranges: by product, in the order of inference; of operands before they are rounded.
     """
 
     def __init__(self, quantization: Quantization, parameters: Iterable[Tensor] = (), *, watch: bool = False) -> None:
@@ -86,9 +86,9 @@ class QuantizedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @cache
 def _place(operation: Any) -> tuple[int, bool] | None:
-    """Returns the position of an operation's activation, the weight behind it, and whether it is a convolution.
+    """Returns the position of an operation's activation, its weight, and whether it is a convolution.
 
-    None of one that is no product.
+    None for other operations.
     """
     name = operation._schema.name.removeprefix("aten::")  # noqa: SLF001  its name without overload
     if not is_contraction(name):

@@ -37,7 +37,7 @@ class Quantization:
 
     Args:
         name: canonical text; of a mapping its JSON. ``parse`` reads it back.
-        policy: of the simulation; parameters and observations are rounded to its ``format`` first.
+        policy: the policy of the simulation; parameters and observations are rounded to its ``format`` first.
         weights: the format of the second operand of matrix products, and of the filters of convolutions.
         activations: the format of the other operand; None: it is not rounded.
         layers: formats of activations instead, by product in the order of inference: ranges were watched.
@@ -53,14 +53,14 @@ class Quantization:
     def parse(cls, value: str | Mapping[str, Any] | Quantization) -> Quantization:
         """A quantization from text or a mapping, as YAML and the command line have it.
 
-        - ``quarl8``: weights alone, as QuaRL's authors round them: filters by output channel, matrices as a whole.
+        - ``quarl8``: only weights, as QuaRL's authors round them: filters by output channel, matrices as a whole.
         - a float format (``fp16``, ``e4m3``): every operation is rounded to it.
         - any other format (``int8_ax0``, ``mxfp4``): weights and activations.
         - ``{weights: int4_ax0, activations: int8}``: each its own; either may be left out.
         - any other mapping: a :class:`roundoff.Policy`, with its ``format``.
 
         Raises:
-            FormatError: it is none of these; the message says what is allowed.
+            FormatError: it is not one of these; the message lists the allowed ones.
         """
         if isinstance(value, Quantization):
             return value
@@ -114,11 +114,11 @@ class Quantization:
         """A weight as its product sees it.
 
         A scale for the tensor is one for each matrix; ``_ax0`` one for each output channel, as PyTorch's layers have
-        them in front; blocks and rows lie along what the product sums over.
+        them in front; blocks and rows lie along the axis that the product sums over.
 
         Args:
             x: (in, out), or (members, in, out) of an ensemble; filters as the convolution has them.
-            convolution: of filters, whether it is transposed, and its groups.
+            convolution: for filters, whether it is transposed, and its groups.
         """
         fmt = self.weights
         if fmt is None:
@@ -142,8 +142,8 @@ class Quantization:
     ) -> torch.Tensor:
         """Returns an operand of a product with a weight, rounded.
 
-        A scale that follows from the data is each observation's own, as if it were alone: what an episode does never
-        depends on others that are evaluated beside it.
+        A scale that follows from the data is each observation's own, as in a batch of one: an episode never depends on
+        others that are evaluated with it.
 
         Args:
             x: (..., n, in) for matrix products; (n, channels, ...) for convolutions; n observations.
@@ -175,7 +175,7 @@ class Quantization:
             ranges: by product, in the order of inference.
 
         Raises:
-            FormatError: activations are rounded, and not to integers, which alone have scales that can be given.
+            FormatError: activations are rounded, and not to integers, the only formats with scales that can be given.
         """
         fmt = self.activations
         if fmt is None:
@@ -189,7 +189,7 @@ class Quantization:
 
 
 def _fixed(fmt: IntegerFormat, low: float, high: float) -> IntegerFormat:
-    """The integers with the scale and zero point of a range, which are those that they would have from such data."""
+    """The integers with the scale and zero point of a range, the same as from data with this range."""
     extremes = torch.tensor([[min(low, 0.0), max(high, 0.0)]])
     scale, zero = scales_of(extremes, (fmt.code_min, fmt.code_max), None, symmetric=fmt.symmetric)
     plain = replace(fmt, axis=None, group=None, percentile=None)

@@ -35,19 +35,19 @@ class Recorder(Protocol):
         """Notes the first observation of an episode of an environment of training, by its number."""
 
     def explore(self, count: int, under_way: int) -> NDArray[Any] | None:
-        """Actions of its own, (count, action), while ``under_way`` others are to come back; None: the learner's."""
+        """Chooses actions, (count, action), while ``under_way`` others are pending; None: the learner chooses."""
 
     def rows(self, observations: torch.Tensor, sample: Sample) -> Sequence[torch.Tensor] | torch.Tensor:
-        """The transitions of a sample, which began with ``observations``: for each environment what is kept."""
+        """The transitions of a sample, which began with ``observations``: the kept values of each environment."""
 
     def add(self, row: torch.Tensor, sample: Sample, i: int) -> None:
-        """Keeps one of them, that of environment ``i`` of the sample's group."""
+        """Keeps the transition of environment ``i`` of the sample's group."""
 
     def waits(self, under_way: int) -> bool:
-        """Whether no more actions are to be taken, beside those under way, before something is learned."""
+        """Whether learning must come next, before actions other than the pending ones are taken."""
 
     def due(self) -> Generator[Any, Metrics | None, None]:
-        """The batches to learn from now; is sent what the update with each has returned."""
+        """Yields the batches to learn from now; is sent the result of the update with each."""
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue identically."""
@@ -57,7 +57,7 @@ class Recorder(Protocol):
 
 
 def check_run(config: TrainConfig, allow_imports: Collection[str] = ()) -> None:
-    """Whether what a run imports is there, and may be imported, and what it says; asked before anything is written.
+    """Checks that the imports of a run are installed and allowed, and suit it, before anything is written.
 
     Raises:
         MissingExtraError: a package is not installed.
@@ -79,12 +79,12 @@ def open_environments(
     *,
     evaluation: bool = True,
 ) -> VectorEnvironment:
-    """The groups to train in, one or two that alternate, and that to evaluate in, which may be empty; not seeded yet.
+    """The groups to train in, one or two that alternate, and the evaluation group, which may be empty; not seeded yet.
 
-    Where actors have the environments of training, there are no groups to train in.
+    Where actors have the environments of training, the list of training groups is empty.
 
     Raises:
-        RunError: there is no such task, its module is not allowed, or there is no renderer; or a worker failed.
+        RunError: the task does not exist, its module is not allowed, the renderer is missing, or a worker failed.
     """
     half = config.environments // 2
     training = [] if has_actors(config) else [config.environments - half, *([half] if half else [])]

@@ -1,4 +1,4 @@
-"""A sampler with a learner of its own: another agent acts and learns, and the run learns from what that experiences."""
+"""A sampler with its own learner: another agent acts and learns, and the run learns from that agent's experience."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from .agent import Agent
 
 @final
 class SamplerLearner:
-    """Gives a run the experience of another agent, which acts and learns exactly as in a run of its own.
+    """Gives a run the experience of another agent, which acts and learns exactly as in a separate run.
 
     The agent has its own format, batches and replay buffer. It learns from each transition before the run does. So its
-    episodes are those of its own run, bit for bit, whatever the run makes of them.
+    episodes are the same as in a separate run, bit for bit, whatever the run makes of them.
 
     Source:
         Stooke & Abbeel, "Accelerated Methods for Deep Reinforcement Learning", Section 5.5 ("Secondary-Learner
         Experiment": this is the sampler-learner, the run is the secondary learner), Figures 5 to 7.
 
     Args:
-        sampler: of the environments that the agent acts in, with rewards in its scale.
-        agent: who acts.
-        factor: by which rewards are multiplied for the run: its scale over the agent's, a power of two.
+        sampler: the sampler of the environments that the agent acts in, with rewards in its scale.
+        agent: the agent that acts.
+        factor: the factor applied to rewards for the run: its scale over the agent's, a power of two.
     """
 
     is_remote, activity = False, "sampler-learner"
@@ -45,7 +45,7 @@ class SamplerLearner:
         choose: Callable[[int, int, int], NDArray[np.floating[Any]]],  # noqa: ARG002  the agent does
         waits: Callable[[int], bool],  # noqa: ARG002
     ) -> Sample | None:
-        """The next sample, of which the agent has learned; see ``Sampler``."""
+        """Returns the next sample, after the agent has learned from it; see ``Sampler``."""
         agent = self._agent
         try:
             sample = self._sampler.next(agent.choose, agent.recorder.waits)
@@ -70,7 +70,7 @@ class SamplerLearner:
             learned = self._agent.learner.update(batch)
 
     def begun(self) -> list[tuple[int, NDArray[Any]]]:
-        """Returns no groups: none begins anew."""
+        """Returns no groups: none is ever restarted."""
         return self._sampler.begun()
 
     def pulls(self) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ class Stopwatch:
             over; without waiting they count for whatever waits for them next.
 
     Attributes:
-        seconds: what was spent, by name, in the order of the first beginnings.
+        seconds: the time spent, by name, in the order of first use.
         wait: the same.
     """
 
@@ -39,19 +39,19 @@ class Stopwatch:
         return self._earlier + self._counted + now
 
     def spent(self) -> dict[str, float]:
-        """The seconds by name, and under ``other`` what is left of the total since the run was last begun."""
+        """The seconds by name, and under ``other`` the rest of the total since the run was last begun."""
         return {**self.seconds, "other": max(0.0, self.total - self._earlier - sum(self.seconds.values()))}
 
     def continue_from(self, seconds: float) -> None:
-        """The total goes on from that of an earlier process."""
+        """Continues the total from the total of an earlier process."""
         self._earlier += seconds
 
     def count(self, seconds: float) -> None:
-        """Adds seconds to the total that passed elsewhere; negative ones leave out what was spent on others."""
+        """Adds seconds to the total that passed elsewhere; negative ones leave out time spent on others."""
         self._counted += seconds
 
     def pause(self) -> None:
-        """The total stands still until :meth:`go_on`."""
+        """Stops the total until :meth:`go_on`."""
         self._counted, self._since = self.total - self._earlier, None
 
     def go_on(self) -> None:
@@ -73,5 +73,5 @@ class Stopwatch:
             self._inside = around + spent
 
     def add(self, name: str, seconds: float) -> None:
-        """Counts what was measured elsewhere."""
+        """Counts time that was measured elsewhere."""
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds

@@ -40,9 +40,9 @@ class QuantizedRun:
     """The policy of a finished run, as it is and quantized, in the same episodes.
 
     Attributes:
-        config: of the run.
+        config: the config of the run.
         original: the returns of the policy as it is.
-        quantized: the returns by quantization; a crash, where that took a non-finite action, has none.
+        quantized: the returns by quantization; empty after a crash, caused by a non-finite action.
     """
 
     config: TrainConfig
@@ -60,19 +60,19 @@ def quantize(
 ) -> QuantizedRun:
     """Evaluates the final policy of a run as it is, and quantized, on the same seeds.
 
-    With as many episodes as the run's own evaluations have, the episodes are those of its last one.
+    With the run's own number of episodes, the episodes are the same as in its last evaluation.
 
     Args:
-        directory: of a run that is done.
-        quantizations: how; see :meth:`.Quantization.parse`.
-        episodes: of each evaluation; None: as many as the run's have.
-        calibrate: over so many other episodes, the range of what each product is given is watched first, and scales of
-            activations are fixed by it; 0: each observation has its own scales.
+        directory: the folder of a run that is done.
+        quantizations: the quantizations; see :meth:`.Quantization.parse`.
+        episodes: the number of episodes of each evaluation; None: the same number as in the run's.
+        calibrate: the number of other episodes for measuring the range of each product's inputs first, to fix the
+            scales of activations; 0: each observation has its own scales.
         allow_imports: as for :func:`roundoff.agents.train`.
 
     Raises:
-        RunError: there is no finished run, its weights are another algorithm's, or its task cannot be made.
-        FormatError: a quantization has no scales that could be fixed, or does not fit the run's arithmetic.
+        RunError: the run is missing or not finished, its weights are another algorithm's, or its task cannot be made.
+        FormatError: a quantization does not have scales to fix, or does not fit the run's arithmetic.
         FileError: a file is damaged.
     """
     files = RunDirectory(directory)

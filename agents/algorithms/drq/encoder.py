@@ -25,7 +25,7 @@ _EPS = 1e-5
 
 
 class Parts(NamedTuple):
-    """The layers of a :class:`PixelNetwork` by what they do."""
+    """The layers of a :class:`PixelNetwork` by purpose."""
 
     convolutions: Sequence[torch.Tensor]
     """Weights (filters, channels, 3, 3) and biases; empty for a network that gets what another's convolutions gave."""
@@ -45,14 +45,14 @@ class Parts(NamedTuple):
 class PixelNetwork(FlatNetwork):
     """Perceptrons on features of images, with the layers that make the features; :class:`Parts` names them.
 
-    All weights begin orthogonal, those of convolutions with gain sqrt(2), all biases as 0.
+    All weights begin orthogonal, with gain sqrt(2) in convolutions, all biases as 0.
 
     Args:
         config: sizes of images and layers.
-        extra: numbers the perceptrons get beside the features.
-        outputs: numbers they give.
+        extra: the number of inputs of the perceptrons besides the features.
+        outputs: the number of their outputs.
         ensemble: how many perceptrons there are.
-        convolutional: whether the network has convolutions of its own.
+        convolutional: whether the network has its own convolutions.
         dtype: see ``FlatNetwork``, also for the other arguments.
     """
 
@@ -113,8 +113,8 @@ def features(
     Args:
         head: as :class:`Parts` has it.
         convolved: what :func:`convolve` gave.
-        standardization: of the linear layer's weights: ``units``, ``matrix`` or ``none``.
-        limit: to which the linear layer's outputs are scaled down; None: they are not.
+        standardization: the standardization of the linear layer's weights: ``units``, ``matrix`` or ``none``.
+        limit: the limit that the linear layer's outputs are scaled down to; None: they are not.
 
     Returns:
         (n, features), in [-1, 1].
@@ -143,7 +143,7 @@ def standardize_units(weight: torch.Tensor) -> torch.Tensor:
         weight: (out, in), any floating-point type, in >= 2.
 
     Returns:
-        The same shape and dtype; a unit whose weights are all equal becomes 0. NaN spreads over its unit.
+        The same shape and dtype; a unit with equal weights becomes 0. NaN spreads over its unit.
 
     Source:
         Qiao et al., "Weight Standardization", equations 2 to 4; Low-precision SAC, Section 4.6 and Appendix G.
@@ -156,7 +156,7 @@ def standardize_matrix(weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.
     """Standardizes all weights of a layer together, and its bias with them.
 
     W <- (W - mean(W)) / s, b <- b / s, s = std(W) + 1e-5. All outputs are divided by s, and the same number is taken
-    from each: layer normalization gives what it gave without, in exact arithmetic and but for its eps.
+    from each: layer normalization gives the same result as without, in exact arithmetic and but for its eps.
 
     Args:
         weight: (out, in), any floating-point type.
@@ -175,10 +175,10 @@ def standardize_matrix(weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.
 
 
 def scale_down(x: torch.Tensor, limit: float) -> torch.Tensor:
-    """Scales rows whose largest magnitude exceeds a limit down to it.
+    """Scales rows with a largest magnitude above a limit down to it.
 
-    x_i <- x_i min(1, limit / max_j |x_ij|). The factor counts as a constant in the gradient: layer normalization, for
-    whose input this is meant, has no slope along it. Squares of the results stay below limit^2.
+    x_i <- x_i min(1, limit / max_j |x_ij|). The factor counts as a constant in the gradient: layer normalization, which
+    takes the results as input, has zero slope along it. Squares of the results stay below limit^2.
 
     Args:
         x: (rows, n), any floating-point type.
