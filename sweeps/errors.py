@@ -1,4 +1,4 @@
-"""Errors of sweeps that a user can mend."""
+"""Errors of sweeps that a user can fix."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ class SweepFileError(SweepError):
 
 
 def _position(problem: Problem) -> tuple[int, int]:
-    """Line and column; what has neither comes last."""
+    """Line and column; problems without either come last."""
     found = re.search(r":(\d+):(\d+)$", problem.place)
     return (int(found[1]), int(found[2])) if found else (sys.maxsize, 0)

@@ -59,21 +59,21 @@ def sweep(
     """Runs a function with every combination of values, each in its format, and returns the results as a table.
 
     A sweep file with these sections does the same; see docs/programs.md. Runs that have ended are not repeated, and a
-    run that was stopped goes on where it last called ``roundoff.checkpoint``.
+    run that was stopped continues where it last called ``roundoff.checkpoint``.
 
     Args:
-        train: a function, whose parameters are the keys; or its name, as ``train.py:train``. A process imports a file
-            once: what is edited in it later, a notebook that has run it does not see until its kernel is restarted.
-        grid: lists of values by key, such as ``{"format": ["fp32", "e5m7"], "seed": range(3)}``; ranges as sweep files
-            have them (``"0..9"``, ``{"e5mX": "1..10"}``) are lists, too.
+        train: a function with the keys as its parameters; or its name, as ``train.py:train``. A process imports a file
+            once: after running it, a notebook does not see later edits until its kernel is restarted.
+        grid: lists of values by key, such as ``{"format": ["fp32", "e5m7"], "seed": range(3)}``; ranges as in sweep
+            files (``"0..9"``, ``{"e5mX": "1..10"}``) are also lists.
         metric: which of the values that the function returns counts, by name; or a mapping with ``name``, ``goal``
             (``maximize`` or ``minimize``), ``crash``, ``unit``, ``range``.
         base: values of all runs.
-        name: of the sweep; that of the function by default.
+        name: of the sweep; the function's name by default.
         out: folder of the results; ``results/<name>`` by default.
         workers: processes at a time. 1 runs one after the other in this process, which any function can; with more of
-            them it stands in a file, which each imports: call ``sweep`` under ``if __name__ == "__main__":`` there.
-        log_to: a tracker that is told of each run that has ended: ``wandb`` or ``mlflow``, or a mapping with ``name``
+            them it must be in a file, which each imports: call ``sweep`` under ``if __name__ == "__main__":`` there.
+        log_to: a tracker that records each run that has ended: ``wandb`` or ``mlflow``, or a mapping with ``name``
             and ``project``.
 
     Returns:
@@ -81,7 +81,7 @@ def sweep(
 
     Raises:
         SweepFileError: a key or a value is wrong.
-        SweepError: the folder holds something else, or runs have failed; what they raised is printed.
+        SweepError: the folder holds something else, or runs have failed; their exceptions are printed.
     """
     from ..analysis import table  # noqa: PLC0415  imports matplotlib
 
@@ -140,7 +140,7 @@ def _as_text(sections: dict[str, Any]) -> str:
 
 
 def _run_here(plan: Plan, directory: Path, watcher: SweepWatcher, failures: list[str]) -> None:
-    """Runs what has not ended, one after the other, but for what other sweeps do meanwhile; what fails is noted."""
+    """Runs the unfinished runs one after the other, except runs that other sweeps do meanwhile; records failures."""
     store = SweepDirectory(directory)
     make_directory(directory)
     with directory_lock(directory, wait=True):

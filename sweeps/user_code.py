@@ -1,4 +1,4 @@
-"""Exceptions of a user's code, as the user knows it: without frames of ours around it."""
+"""Exceptions of user code, as the user knows it: without this package's frames around it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def traceback_of(error: BaseException) -> str:
 
 
 def _of_user(found: TracebackType | None) -> TracebackType | None:
-    """Drops the frames of this package, and of importlib, that stand before the user's first."""
+    """Drops the frames of this package, and of importlib, before the user's first."""
     inner = found
     while inner is not None and _calls(inner.tb_frame):
         inner = inner.tb_next

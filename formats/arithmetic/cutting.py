@@ -21,7 +21,7 @@ def check_axis(fmt: Format, axis: int, x: torch.Tensor) -> int:
     """``axis`` counted from the first one; 0 for a zero-dimensional tensor, which is one block.
 
     Raises:
-        FormatError: ``x`` has no such axis.
+        FormatError: ``x`` lacks the axis.
     """
     dimensions = max(x.dim(), 1)
     if not -dimensions <= axis < dimensions:
@@ -70,7 +70,7 @@ def blocks_in(shape: Sequence[int], axis: int, block: int, *, square: bool = Fal
 def beside(axis: int, dimensions: int) -> int:
     """The axis that squares lie along besides ``axis``: the other one of a matrix, in a batch of matrices too.
 
-    Of a weight of a convolution, (outputs, inputs, ...), the outputs stand beside the inputs.
+    For a weight of a convolution, (outputs, inputs, ...), the axes of outputs and inputs belong together.
     """
     if axis == dimensions - 1:
         return axis - 1
@@ -78,7 +78,7 @@ def beside(axis: int, dimensions: int) -> int:
 
 
 def cut_squares(x: torch.Tensor, axis: int, side: int) -> torch.Tensor:
-    """``x`` with ``axis`` and what lies :func:`beside` it moved to the end and cut into squares.
+    """``x`` with ``axis`` and its partner (:func:`beside`) moved to the end and cut into squares.
 
     Returns:
         Shape (..., rows of squares, squares, side^2), zeros where the last are smaller. A vector is one row.

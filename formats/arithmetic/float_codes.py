@@ -35,7 +35,7 @@ def encode(fmt: FloatLayout, x: torch.Tensor) -> torch.Tensor:
     """The codes of a float32 or float64 tensor that holds numbers of the format only.
 
     Raises:
-        FormatError: ``x`` holds a NaN or an infinity, and the format has none.
+        FormatError: ``x`` holds a NaN or an infinity, and the format does not.
     """
     if not fmt.has_nan:
         check_encodable(fmt, x)
@@ -46,7 +46,7 @@ def encode(fmt: FloatLayout, x: torch.Tensor) -> torch.Tensor:
 
 
 def _begins_as(fmt: FloatLayout, dtype: torch.dtype) -> bool:
-    """Whether the codes are the first bits of the patterns of ``dtype``, as those of bf16 are of float32's."""
+    """Whether the codes are the first bits of the patterns of ``dtype``, as bf16's codes are of float32's."""
     whole = (torch.finfo(dtype).bits - 1 - STORED_BITS[dtype], LARGEST_EXPONENT[dtype])
     return fmt.specials == "ieee" and fmt.subnormals and (fmt.exponent_bits, fmt.exponent_bias) == whole
 
@@ -81,14 +81,14 @@ def _computed(fmt: FloatLayout, x: torch.Tensor) -> torch.Tensor:
 
 
 def decode(fmt: FloatLayout, codes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The numbers that codes from 0 up stand for, in ``dtype``, which can hold the format."""
+    """The numbers that codes from 0 up represent, in ``dtype``, which can hold the format."""
     codes = codes.to(INTEGER[dtype])
     patterns = _extended(fmt, codes, dtype) if _begins_as(fmt, dtype) else _composed(fmt, codes, dtype)
     return patterns.view(dtype)
 
 
 def _extended(fmt: FloatLayout, codes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Patterns of which the codes are the first bits; of NaN one without payload."""
+    """Patterns that begin with the bits of the codes; for NaN, one without payload."""
     patterns = codes << (STORED_BITS[dtype] - fmt.significand_bits)
     is_number = (patterns & torch.iinfo(codes.dtype).max) <= INFINITY[dtype]
     return where(is_number, patterns, _quiet(dtype))
@@ -129,7 +129,7 @@ def _subnormal(fmt: FloatLayout, fraction: torch.Tensor, dtype: torch.dtype) -> 
 
 
 def _quiet(dtype: torch.dtype) -> int:
-    """The pattern of the NaN that codes of NaN stand for: quiet, positive, without payload."""
+    """The pattern of the NaN that codes of NaN represent: quiet, positive, without payload."""
     return INFINITY[dtype] | 1 << (STORED_BITS[dtype] - 1)
 
 

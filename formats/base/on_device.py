@@ -13,7 +13,7 @@ from .memory import apart, is_traced
 
 
 def where(condition: torch.Tensor, a: torch.Tensor | float, b: torch.Tensor | float) -> torch.Tensor:
-    """``torch.where(condition, a, b)``, of which Python numbers are filled in on the device of ``condition``.
+    """``torch.where(condition, a, b)``; fills in Python numbers on the device of ``condition``.
 
     PyTorch copies them there from the processor's memory, and waits for that (``aten::where``, as of 2.13).
     """
@@ -30,7 +30,7 @@ def number_on(x: torch.Tensor | float, dtype: torch.dtype, device: torch.device)
 
 
 def table_on(table: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """``table``, which lies in the processor's memory and never changes, on ``device``: copied there once."""
+    """``table``, a constant in the processor's memory, on ``device``: copied there once."""
     if device.type == "cpu":
         return table
     if is_traced():  # what stands for numbers is not to be kept
@@ -47,7 +47,7 @@ def put_on(
     """Numbers of the processor's memory as a new tensor on a device: a GPU copies them by itself, from pinned memory.
 
     Raises:
-        FormatError: a CUDA graph is being captured, whose replays would read the numbers from memory that is gone.
+        FormatError: a CUDA graph is being captured, and its replays would read the numbers from freed memory.
     """
     x = torch.as_tensor(values, dtype=dtype, device="cpu")
     if device.type != "cuda":
@@ -61,5 +61,5 @@ def put_on(
 
 
 def is_captured() -> bool:
-    """Whether a CUDA graph is being captured, which repeats what is launched now."""
+    """Whether a CUDA graph is being captured, which will replay the present launches."""
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

@@ -62,7 +62,7 @@ def _shape(
 
 
 def unwritten_like(x: torch.Tensor) -> torch.Tensor:
-    """Returns what ``torch.empty_like`` does, but makes no constant of a tensor that stands for one."""
+    """Returns the same as ``torch.empty_like``, but makes no constant of a tensor that represents one."""
     return torch.empty_strided(x.shape, compute_elementwise_output_strides(x), dtype=x.dtype, device=x.device)
 
 
@@ -79,7 +79,7 @@ def _batched(
     bits: int,
     given: torch.Tensor | None,
 ) -> tuple[torch.Tensor, int]:
-    """Each sample is rounded as it would be alone: with scales, and with random bits, of its own."""
+    """Rounds each sample as if by itself: with its own scales and random bits."""
     x_dim, given_dim = in_dims[0], in_dims[-1]
     how = (format, rounding, overflow, seed, step, bits)
     if seed is None and given is None and x_dim is not None and format_called(format).elementwise:
@@ -105,7 +105,7 @@ def as_operator(
     """:func:`roundoff.round` by :func:`round_operator`.
 
     Raises:
-        FormatError: ``x`` is of a wrapper subclass that has no rule for the operator.
+        FormatError: ``x`` is of a wrapper subclass without a rule for the operator.
     """
     bits = random if isinstance(random, RandomBits) else None
     arguments = (
@@ -137,7 +137,7 @@ def _first_line(error: Exception) -> str:
 
 @cache
 def _register_placements() -> None:
-    """Tells torch.distributed.tensor the placements in which the operator may find its tensors.
+    """Registers the placements that the operator supports with torch.distributed.tensor.
 
     Shards are rounded where they are if numbers do not depend on each other: not where they share a scale, nor for
     random bits, which belong to the places of elements in the whole tensor. Those, and sums that are still to be

@@ -1,6 +1,6 @@
 """Lower :func:`~roundoff.formats.compiling.float_data.round_float` in inductor, the compiler of PyTorch.
 
-Inductor's interface is not public: what is here is made for the pinned version of PyTorch, and only makes programs
+Inductor's interface is not public: this module is made for the pinned version of PyTorch, and only makes programs
 faster. An operator without lowering is called as it is.
 """
 
@@ -107,9 +107,9 @@ _BODIES = {"round by addition": (_by_addition, 5), "round bit by bit": (_bit_by_
 
 
 class _Lines:
-    """Writes operations as lines of C++: of numbers, or of vectors with as many bits as ``width``.
+    """Writes operations as lines of C++: of scalars, or of vectors of ``width`` bits.
 
-    Of a vector of GCC or Clang, a cast to another one of its size keeps the bits.
+    With vectors of GCC or Clang, a cast to another type of the same size keeps the bits.
     """
 
     def __init__(self, width: int | None) -> None:
@@ -143,7 +143,7 @@ class _Lines:
 
 @cache
 def _function(name: str, width: int | None) -> str:
-    """A C++ function that rounds a float32, or a vector of them, with the parameters of the format behind it."""
+    """A C++ function that rounds a float32, or a vector of them; the parameters of the format follow it."""
     body, count = _BODIES[name]
     lines = _Lines(width)
     with V.set_ops_handler(lines):  # type: ignore[arg-type]

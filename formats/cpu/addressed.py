@@ -1,4 +1,4 @@
-"""Loops for callers without Python, which know them by the addresses of their code and of what they read."""
+"""Loops for callers without Python, which use the addresses of the loops' code and parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .threads import compiled
 
 
 class Calling(IntEnum):
-    """The arguments of a loop, behind the addresses of its source and its target; see ``loops.h``."""
+    """The arguments of a loop after the addresses of its source and its target; see ``loops.h``."""
 
     BY_ADDRESS = 0
     """How many elements there are, and the address of the parameters."""
@@ -41,7 +41,7 @@ class Calling(IntEnum):
 
 
 class Numbers(ctypes.Structure):
-    """The settings and scalar arguments of a loop that has no parameters at an address."""
+    """The settings and scalar arguments of a loop without parameters at an address."""
 
     _fields_ = (("whole", ctypes.c_int64 * 8), ("real", ctypes.c_double * 4), ("settings", ctypes.c_int64 * 10))
 
@@ -53,13 +53,13 @@ def address_of(function: Callable[..., None]) -> int:
 
 @final
 class Addressed:
-    """A loop with what it reads.
+    """A loop with its parameters.
 
     Args:
         calling: its arguments.
         body: the loop.
         dtype: the carrier.
-        parameters: what it reads.
+        parameters: the tensors that it reads.
         places: whether it is another function where the target is the source.
         part: another loop that it names.
 
@@ -113,7 +113,7 @@ class AddressedSquares:
         self.parameters = ctypes.addressof(self._given)
 
     def address(self, *, in_place: bool) -> int:
-        """The address of the loop of a block, which rounds a copy of each square where it stands."""
+        """The address of the loop of a block, which rounds a copy of each square in place."""
         del in_place
         return self._block.address(in_place=True)
 

@@ -1,7 +1,7 @@
-"""Numba loops as C functions: compiled once, kept on disk, and compiled anew where what is kept is damaged.
+"""Numba loops as C functions: compiled once, kept on disk, and compiled again if the kept file is damaged.
 
-An entry is one file: a checksum and what numba's compiler gave. Numba's own cache trusts what it finds: a file that a
-power failure, a full disk or a copy has torn stops it for ever, or gives the process machine code that is none. And it
+An entry is one file: a checksum and the output of numba's compiler. Numba's own cache trusts its files: a file torn by
+a power failure, a full disk or a copy stops it for ever, or gives the process invalid machine code. And it
 does nothing at all where it finds no place to write.
 """
 
@@ -45,7 +45,7 @@ _SUM_BYTES = _SUM().digest_size
 
 
 def folder_of_loops() -> Path | None:
-    """Returns the folder in which compiled loops are kept; None, with a warning, if they cannot be."""
+    """Returns the folder of compiled loops; None, with a warning, if they cannot be kept."""
     return cache_folder("loops", os.environ.get("NUMBA_CACHE_DIR"))
 
 

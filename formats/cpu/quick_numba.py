@@ -1,12 +1,12 @@
 """Numba's compiler without work that changes nothing: the same machine code in a quarter of the time.
 
-A loop of many small functions is compiled for seconds, and most of that goes into the following, each of which is left
+A loop of many small functions takes seconds to compile, mostly for the following steps, which are left
 out while :func:`quick_numba` is on:
 
-- copies of what is inlined, twice, block by block, each block with all variables of the function;
-- reading a function anew for each call of it that is inlined, with all that it calls in turn;
+- copies of inlined functions, twice, block by block, each block with all variables of the function;
+- reading a function again for each inlined call of it, with all functions that it calls;
 - the lifetimes of all variables after each of some twenty passes: only the last pass and generators ask for them;
-- writing all blocks anew, twice, for each variable that is assigned more than once: few blocks have it.
+- rewriting all blocks, twice, for each variable that is assigned more than once: few blocks have it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CHECKED = "0.68."
 
 @contextmanager
 def quick_numba() -> Iterator[None]:
-    """Makes numba compile without work that changes nothing, for the block, in which no other thread compiles.
+    """Makes numba compile without work that changes nothing, for the block; no other thread compiles meanwhile.
 
     A version of numba that was not checked compiles as it always does.
     """
@@ -115,7 +115,7 @@ _NO_COPIES = SimpleNamespace(deepcopy=lambda block: block, copy=copy.copy)
 
 
 def _inline(self: Any, caller: Any, block: Any, place: int, function: Any, types: Any = None) -> Any:
-    """Inlines as numba does; other callers of ``inline_ir`` keep what they give to it, and need its copies."""
+    """Inlines as numba does; other callers of ``inline_ir`` keep their arguments, and need its copies."""
     read = _readings.of(self, function)
     with patch.object(inline_closurecall, "copy", _NO_COPIES):
         return self.inline_ir(caller, block, place, read, function.__code__.co_freevars, arg_typs=types)
@@ -123,7 +123,7 @@ def _inline(self: Any, caller: Any, block: Any, place: int, function: Any, types
 
 def _post_process_with(process_all: Any) -> Any:
     def post_process(self: Any, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
-        """Leaves lifetimes to whoever asks for them; ``block_entry_vars`` are asked for by object mode alone."""
+        """Leaves lifetimes to the passes that need them; only object mode needs ``block_entry_vars``."""
         function = self.func_ir
         if emit_dels or function.is_generator:
             process_all(self, emit_dels, extend_lifetimes)

@@ -1,7 +1,7 @@
 """One source for the loops of both carriers: names that mean one thing for float32, and another for float64.
 
-A loop, and what it calls, is written with the names below, ``unsigned`` for ``uint32`` or ``uint64``, and
-:func:`specialised` makes a copy of it that has the meanings for one carrier. A module may add names of its own::
+A loop, with the functions it calls, is written with the names below, ``unsigned`` for ``uint32`` or ``uint64``, and
+:func:`specialised` makes a copy of it that has the meanings for one carrier. A module may add its own names::
 
     LARGEST: Any = ByWidth(float32(1 << 20), float64(1 << 20))
 
@@ -80,13 +80,13 @@ ABOVE_WORD: Any = ByWidth(uint32(0), uint64(32))
 
 @cache
 def specialised(function: Any, dtype: torch.dtype, **parts: Any) -> Any:
-    """A loop or a function of numba's with the meanings for one carrier; the same object each time.
+    """A loop or a numba function with the meanings for one carrier; the same object each time.
 
     Args:
         function: a Python function that numba can compile, without closure, or what ``njit`` made of one. What it
             calls is specialised too. A function without names of this kind is returned as it is.
         dtype: float32 or float64, the carrier.
-        parts: what :class:`Part` names stand for, here and in what is called; functions are specialised.
+        parts: the values of :class:`Part` names, here and in called functions; functions are specialised.
 
     Raises:
         KeyError: a part is missing.

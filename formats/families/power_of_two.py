@@ -29,9 +29,9 @@ _INFINITY, _QUIET = 0x7FF << 52, 0xFFF << 51
 class PowerOfTwoFormat(Family):
     """The numbers 2^(code - 127) for codes 0 to 254; code 255 is NaN (OCP MX v1.0, section 5.4.1).
 
-    There is no zero, no sign and no infinity: what is zero or negative becomes NaN, and positive numbers below 2^-127
+    There is no zero, no sign and no infinity: zero and negative numbers become NaN, and positive numbers below 2^-127
     become 2^-127. Between two powers of two the modes choose as everywhere; the middle is 1.5 times the lower one
-    (ml_dtypes rounds ties up: nearest-away; ONNX's Cast saturates, and rounds up if nothing else is asked). Overflow
+    (ml_dtypes rounds ties up: nearest-away; ONNX's Cast saturates, and rounds up by default). Overflow
     gives NaN, or saturates; so does plus infinity. Toward zero, down and to-odd, finite numbers saturate.
 
     It is not ``e8m0``, which names a signed IEEE-like float of 8 exponent bits, with infinities, zeros and NaN.
@@ -81,7 +81,7 @@ class PowerOfTwoFormat(Family):
 
     @property
     def smallest(self) -> float:
-        """2^-127: there are no subnormal numbers."""
+        """2^-127: the format lacks subnormal numbers."""
         return 2.0**-_BIAS
 
     @property
@@ -106,7 +106,7 @@ class PowerOfTwoFormat(Family):
 
     @staticmethod
     def _beyond(how: How) -> tuple[int, int]:
-        """The codes of what stands for a number beyond the largest, and for infinity."""
+        """The codes that represent a number beyond the largest, and infinity."""
         infinite = _NAN if how.policy is Overflow.NAN else _LARGEST
         return _LARGEST if how.rounding in _INWARD else infinite, infinite
 

@@ -28,7 +28,7 @@ def some(
     source: Any, target: Any, index: Any, end: Any, data: Any, given: Any, count: Any, base: Any, bits: Any,
     WORDS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Rounds what is at the addresses ``source``, of which there are as many as places before ``end`` and ``count``."""
+    """Rounds the elements at the addresses ``source`` that are before both ``end`` and ``count``."""
     if end <= count:  # without a mask memory is read four numbers at a time
         word = word_of(index, base, bits, given, None, WORDS)
         tl.store(target, number_of(tl.load(source), index, data, word))

@@ -1,10 +1,10 @@
-"""The functions that numba compiles for the CPU, as Triton's: what is rounded how is written once.
+"""The functions that numba compiles for the CPU, translated to Triton: each rounding is written once.
 
-A function of :mod:`..cpu` that rounds a number has no branches, and every intermediate of it is cast. So it reads
-the same in both languages, but for a few things: a choice is ``tl.where``, a division of float32 numbers must be asked
-to be correct, an element at an address is loaded. :func:`in_triton` rewrites a function's syntax tree accordingly, and
-that of all functions it calls. Kernels themselves are Python functions of this package, written for Triton; they go
-the same way, so that the names of :mod:`..cpu.widths` mean in them what they mean in loops.
+A function of :mod:`..cpu` that rounds a number is free of branches, and casts every intermediate result. So it reads
+the same in both languages, with a few exceptions: a choice is ``tl.where``, a division of float32 numbers must request
+correct rounding, an element at an address is loaded. :func:`in_triton` rewrites the syntax trees of a function and of
+all functions it calls accordingly. Kernels themselves are Python functions of this package, written for Triton; they
+are translated likewise, so that the names of :mod:`..cpu.widths` mean the same in kernels as in loops.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def in_triton(function: Any, dtype: torch.dtype, *, interpreted: bool = False, *
             or a kernel, written for Triton.
         dtype: float32 or float64, the carrier.
         interpreted: whether it shall be run by Triton's interpreter, on tensors in the CPU's memory.
-        parts: what :class:`~roundoff.formats.cpu.widths.KernelPart` names stand for, here and in what is called.
+        parts: the values of :class:`~roundoff.formats.cpu.widths.KernelPart` names, here and in called functions.
 
     Raises:
         KeyError: a part is missing.
@@ -70,7 +70,7 @@ def _translated(plain: Any, dtype: torch.dtype, interpreted: bool, parts: tuple[
 
 
 class _Rewriter(ast.NodeTransformer):
-    """Rewrites a function, and collects in ``scope`` what its names stand for."""
+    """Rewrites a function, and collects the values of its names in ``scope``."""
 
     def __init__(self, plain: FunctionType, dtype: torch.dtype, interpreted: bool, parts: Any) -> None:
         self.scope: dict[str, Any] = {}
@@ -96,7 +96,7 @@ class _Rewriter(ast.NodeTransformer):
         return ast.Name(name, ast.Load())
 
     def _constant(self, node: ast.expr) -> Any:
-        """The value of an expression without local names; None if it has any, or is no number."""
+        """The value of an expression without local names; None if it has any, or is not a number."""
         names: dict[str, Any] = {}
         for part in ast.walk(node):
             if isinstance(part, ast.Name):

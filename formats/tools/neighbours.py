@@ -18,10 +18,10 @@ def neighbours(fmt: Format) -> list[Format]:
 
     A step is a bit more or less in a field, a bit moved from one field to another, twice or half the block, or another
     choice of one of the format's rules. Fields called ``width`` or ``..._bits`` are widths; ``block`` and ``group`` are
-    blocks; a rule is a flag, a member of an enumeration, or a text of which its family draws others.
+    blocks; a rule is a flag, a member of an enumeration, or a text for which its family draws others.
 
     Args:
-        fmt: any format; one that is no dataclass has no neighbours.
+        fmt: any format; a format that is not a dataclass lacks neighbours.
 
     Returns:
         Those that exist, each once, in that order.

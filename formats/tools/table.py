@@ -38,10 +38,10 @@ def format_table(names: Sequence[str] | None = None) -> str:
     """Facts of number formats as aligned text, a line each.
 
     ``smallest`` is the smallest number above zero. Block formats have the numbers of their extreme scales; integers
-    scaled by the data have no fixed numbers, and no entry.
+    scaled by the data lack fixed numbers, and an entry.
 
     Args:
-        names: the formats to show; those that their families want shown if None.
+        names: the formats to show; if None, the formats that their families choose to show.
 
     Raises:
         FormatError: a name is no format.
@@ -55,7 +55,7 @@ def format_table(names: Sequence[str] | None = None) -> str:
 
 
 def parsed(names: Sequence[str] | None = None) -> list[Format]:
-    """The formats of these names; those that their families want shown if None.
+    """The formats with these names; if None, the formats that their families choose to show.
 
     Raises:
         FormatError: a name is no format.
@@ -65,7 +65,7 @@ def parsed(names: Sequence[str] | None = None) -> list[Format]:
 
 
 def facts(fmt: Format) -> dict[str, Any]:
-    """The facts of the table as values of JSON; None stands for infinity, and for what is missing."""
+    """The facts of the table as values of JSON; None represents infinity and missing facts."""
     given = {name: getattr(fmt, attribute) for name, attribute in _NUMBERS.items()}
     numbers = {name: value if value is not None and math.isfinite(value) else None for name, value in given.items()}
     return {
@@ -85,7 +85,7 @@ def describe(name: str | Format) -> str:
         name: a format or its name.
 
     Raises:
-        FormatError: it is no format.
+        FormatError: it is not a format.
     """
     fmt = Format.parse(name)
     also = _also(fmt)

@@ -73,16 +73,16 @@ class Verification:
 
 
 def verify(names: Sequence[str] | None = None, device: str = "cpu", *, quick: bool = False) -> Verification:
-    """Compares rounding on a device with what it must give, bit for bit.
+    """Compares rounding on a device with the required results, bit for bit.
 
     Float formats: numbers of the format (all of them up to 8 bits, else a spread), the midpoints between neighbours,
     and the carrier's neighbours of both, in every rounding mode, against exact rational arithmetic; random bit patterns
     against torch's own type, or the same computed by other code; and all codes there and back. Other families: their
-    numbers must round to themselves; random patterns give on the device what the CPU's loops give in another order of
-    memory, and their codes, if there are any, are those of what they are rounded to.
+    numbers must round to themselves; random patterns give the same on the device as the CPU's loops in another order of
+    memory, and the same codes, if there are any, as the rounded patterns.
 
     Args:
-        names: formats; those that their families want verified if None.
+        names: formats; if None, the formats that their families choose to verify.
         device: where torch computes, such as ``"cuda"``.
         quick: a hundredth of the random patterns, and a tenth of the spread.
 

@@ -1,4 +1,4 @@
-"""The candidates of a search for the best: what a sweep varies, but for tasks and seeds."""
+"""The candidates of a search for the best: the varied values of a sweep, except tasks and seeds."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .run import Run
 
 
 def candidates(runs: Iterable[Run], varying: Iterable[str]) -> dict[str, list[Run]]:
-    """The runs of each candidate, by its name: that of its case, and its values of the keys that vary.
+    """The runs of each candidate, by its name: its case's name, and its values of the keys that vary.
 
-    Keys that follow from the task are no part of a candidate; those that follow from the case are not named.
+    Keys that follow from the task do not belong to a candidate; keys that follow from the case are not named.
 
     Args:
         runs: of a sweep.
@@ -58,7 +58,7 @@ def _case(run: Run) -> str:
 
 
 def _follows(key: str, runs: Sequence[Run], of: Callable[[Run], str]) -> bool:
-    """Whether a key has one value for each task, or for each case, of which there are several."""
+    """Whether a key has one value for each of several tasks, or cases."""
     values: dict[str, Collection[str]] = {}
     for run in runs:
         values[of(run)] = {*values.get(of(run), ()), repr(run.config.as_json().get(key))}

@@ -43,7 +43,7 @@ def check_cheapest(goal: SearchGoal, runs: Sequence[Run], subject: Subject) -> N
 
 
 def fixed_units(goal: SearchGoal, config: RunConfig) -> list[str] | None:
-    """The parts that may get formats of their own; None for modules and operations, which are found by running it."""
+    """The parts that may get separate formats; None for modules and operations, which are found by running it."""
     if goal.over in ("module", "operation"):
         return None
     if goal.over == "storage":
@@ -52,7 +52,7 @@ def fixed_units(goal: SearchGoal, config: RunConfig) -> list[str] | None:
 
 
 def found_units(goal: SearchGoal, counted: Mapping[str, Any]) -> list[str]:
-    """The modules or operations that may get formats of their own, of a program that was counted."""
+    """The modules or operations that may get separate formats, of a program that was counted."""
     from ...formats import Format  # noqa: PLC0415  imports torch, which costs seconds
     from ...simulate import CONTRACTIONS  # noqa: PLC0415  as above
 
@@ -63,7 +63,7 @@ def found_units(goal: SearchGoal, counted: Mapping[str, Any]) -> list[str]:
 
 
 def cost_by(by: str, counted: Mapping[str, Any]) -> float | None:
-    """A cost of a step that was counted, by its name; None where a model has no number for some of the products."""
+    """A cost of a step that was counted, by its name; None if a model gives no cost for some of the products."""
     if (told := counted["models"].get(by)) is not None:
         return None if told["value"] is None or told["without"] else float(told["value"])
     moved = float(counted["bytes_read"] + counted["bytes_written"])
@@ -102,7 +102,7 @@ def candidate(goal: SearchGoal, run: Run, chosen: Mapping[str, str], subject: Su
     """The config of a run with the formats chosen for some parts.
 
     Raises:
-        ValueError: there is no such run.
+        ValueError: the run does not exist.
     """
     given = {key: value for key, value in run.config.as_json().items() if key not in ("program", "policy")}
     made = subject.config({**given, **arithmetic(goal, chosen)})

@@ -1,4 +1,4 @@
-"""From an outline to the runs: random values drawn, and the product of its axes, without what is excluded."""
+"""From an outline to the runs: random values drawn, and the product of its axes, without excluded runs."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def expand(outline: Outline, only: Sequence[Exclusion], source: str) -> Iterator
     """The runs of a sweep, in the order of its axes, the last varying fastest.
 
     Args:
-        outline: its mistakes are noted there; what is yielded counts if there are none in the end.
-        only: runs that match none of the values are left out, too.
+        outline: its mistakes are noted there; the yielded runs are valid only if it has no mistakes in the end.
+        only: runs that match none of the values are also left out.
         source: what to call the file in messages.
     """
     if "random" in outline.axes:
@@ -102,7 +102,7 @@ def _check_value(outline: Outline, key: str, value: Located) -> None:
 
 
 class _Filter:
-    """An exclusion with its values in canonical form, which remembers what it has met."""
+    """An exclusion with its values in canonical form, which remembers its matches."""
 
     def __init__(self, outline: Outline, exclusion: Exclusion) -> None:
         self.exclusion = exclusion
@@ -155,7 +155,7 @@ class _Filter:
 def _complain_of_run(
     outline: Outline, messages: list[str], given: dict[str, Any], settings: dict[str, Located], source: str
 ) -> None:
-    """Notes what is wrong with values that are right one by one, once for all runs that share it."""
+    """Notes a mistake in a combination of values that are valid one by one, once for all runs that share it."""
     if len(outline.problems) >= _MAX_MISTAKES:
         return
     for message in messages:

@@ -1,4 +1,4 @@
-"""YAML in which every value knows its line and column, with no surprises in how scalars are read.
+"""YAML with the line and column of every value, and without surprises in reading scalars.
 
 Scalars follow the core schema of YAML 1.2: ``3e-4`` is a number, ``no`` and ``on`` are text, ``010`` is ten. Duplicate
 keys are an error. (PyYAML's own loaders read YAML 1.1 and keep the last of duplicate keys.)
@@ -39,12 +39,12 @@ _MAX_DIGITS = 400  # more are no setting, and Python refuses to convert very man
 
 @dataclass(frozen=True)
 class Located:
-    """A value and where it stands.
+    """A value and its place.
 
     Attributes:
         value: None, bool, int, float, str, a list of ``Located``, or a dict of ``Located`` by text key.
         place: ``source:line:column``, counted from 1.
-        key_places: for a dict, where its keys stand.
+        key_places: for a dict, the places of its keys.
     """
 
     value: Any
@@ -68,11 +68,11 @@ def parse(
     Args:
         text: the document.
         source: what to call it in places.
-        columns: whether places say line and column, or, since that helps nobody in an argument, the source alone.
-        needs: what to say of a document in which nothing stands.
+        columns: whether places give line and column, or, for arguments, where these do not help, only the source.
+        needs: the message for an empty document.
 
     Raises:
-        SweepFileError: it is no YAML, has duplicate or non-text keys, tags, or is absurdly large.
+        SweepFileError: it is not YAML, has duplicate or non-text keys, tags, or is absurdly large.
     """
 
     def place(mark: Mark) -> str:

@@ -25,7 +25,7 @@ class Choice(NamedTuple):
 
 @dataclass
 class Axis:
-    """Alternatives, one of which every run takes; a sweep is the product of its axes."""
+    """Alternatives; every run takes one of them. A sweep is the product of its axes."""
 
     section: str
     place: str
@@ -53,14 +53,14 @@ class Outline:
         description: for people.
         reproduces: names of figures and tables.
         base: values of all runs, unless an axis says otherwise.
-        axes: by key those of the grid, and by section the others; the last varies fastest.
-        random: ``draws`` and ``seed``, and the distributions of ``values`` by key, from which its axis is drawn.
+        axes: the grid's by key, and the others by section; the last varies fastest.
+        random: ``draws`` and ``seed``, and the distributions of ``values`` by key, for drawing its axis.
         exclusions: runs to leave out.
         problems: every mistake so far.
-        subject: what the runs are of.
-        metric: what counts of what they return, where they are of a program.
-        search: what is good enough, where not all formats are run.
-        log_to: a tracker that is told of the runs.
+        subject: of the runs: agents, or a program.
+        metric: the returned value that counts, for runs of a program.
+        search: the criterion of good enough, if not all formats are run.
+        log_to: a tracker that records the runs.
     """
 
     name: str | None = None

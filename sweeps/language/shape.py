@@ -1,4 +1,4 @@
-"""Checks the shape of documents, and says what is wrong at its place."""
+"""Checks the shape of documents, and reports mistakes with their places."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _INSIDE = {"a sweep": "base or grid", "random": "values"}  # where keys of runs 
 
 
 def sections(document: Located, outline: Outline) -> dict[str, Located]:
-    """The sections of a sweep file, without those that are empty, and without what is wrong, which is noted."""
+    """The sections of a sweep file, without empty sections and invalid parts, which are noted."""
     shape = shape_of(outline.subject.keys)
     found = _checked(document, shape.sweep, shape, "a sweep", outline)
     return {name: item for name, item in found.items() if item.value is not None}
 
 
 def settings(document: Located, outline: Outline) -> dict[str, Located]:
-    """The settings in the file of a single run, without what is wrong, which is noted."""
+    """The settings in the file of a single run, without invalid ones, which are noted."""
     shape = shape_of(outline.subject.keys)
     return _checked(document, shape.run, shape, "a run", outline)
 
@@ -69,7 +69,7 @@ def _checked(
 
 
 def _not_imported(item: Located, key: object = None) -> Iterator[tuple[str, str]]:
-    """Yields where a document names algorithms of a user's own that no module has, and why each is not known."""
+    """Yields where a document names a user's algorithms that no module has, and why each is not known."""
     if isinstance(item.value, dict | list):
         parts = item.value.items() if isinstance(item.value, dict) else ((key, part) for part in item.value)
         for name, part in parts:
@@ -101,7 +101,7 @@ def _at(document: Located, location: Location) -> Located:
 
 
 def _without(wrong: set[Location], item: Located, here: Location = ()) -> Located:
-    """A copy without what is wrong."""
+    """A copy without the invalid parts."""
     if isinstance(item.value, dict):
         value: Any = {
             key: _without(wrong, part, (*here, key)) for key, part in item.value.items() if (*here, key) not in wrong

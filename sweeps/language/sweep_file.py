@@ -1,7 +1,7 @@
 """The shape of a sweep file, as a type: documents are checked by it, and the schema for editors is made from it.
 
-It says which sections there are, and where a key has a value or a list. Which values a key takes is asked once all
-documents are merged, since nobody asks what was replaced (``expansion.py``).
+It defines the sections, and where a key has a value or a list. The values of a key are checked once all
+documents are merged, since replaced values do not matter (``expansion.py``).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _must_be(rule: str, holds: Callable[[Any], bool] = lambda _: True, *, whole:
 
 
 def _mapping(name: str, keys: dict[str, Any], rule: str = "a mapping from keys to values") -> Any:
-    """A mapping in which each of the keys may stand."""
+    """A mapping that may have each of the keys."""
     mapping = TypedDict(name, keys, total=False)  # type: ignore[misc]
     return Annotated[with_config(ConfigDict(extra="forbid", strict=True))(mapping), _must_be(rule)]
 

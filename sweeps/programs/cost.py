@@ -20,14 +20,14 @@ _STEPS = 2
 
 
 def count_steps(config: ProgramConfig, models: Sequence[CostModel] = tuple(MODELS.values())) -> CountedSteps:
-    """Counts what a step of a program costs, in the arithmetic of its run.
+    """Counts the cost of a step of a program, in the arithmetic of its run.
 
     The program is called here as a run calls it, and ended after a few steps of the optimizer that makes the first one:
-    that first one is not counted, in which initial weights become numbers of their formats. A program that makes no
-    second step is counted as a whole.
+    the first step rounds the initial weights to their formats, and is not counted. A program without a second step is
+    counted as a whole.
 
     Args:
-        config: the program, and what it is given.
+        config: the program, and its arguments.
         models: which say what products cost, by their own numbers.
 
     Returns:
@@ -60,7 +60,7 @@ def count_steps(config: ProgramConfig, models: Sequence[CostModel] = tuple(MODEL
 
 
 class _EnoughError(BaseException):
-    """A program has made as many steps as are counted; it is no error that the program would handle."""
+    """A program has made the steps to be counted; not an error that the program would handle."""
 
 
 @final
@@ -94,7 +94,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
 
 
 class _Nobody:
-    """Listens to what a program says of its run, and does nothing."""
+    """Receives a program's reports on its run, and does nothing."""
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Nothing is kept."""
@@ -103,4 +103,4 @@ class _Nobody:
         """Nothing is kept."""
 
     def restore(self) -> None:
-        """The program begins anew."""
+        """The program starts from the beginning."""

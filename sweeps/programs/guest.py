@@ -1,4 +1,4 @@
-"""A run of a program in a process of its own, from the fork to the exit, whatever the program does to it."""
+"""A run of a program in a separate process, from the fork to the exit, whatever the program does to it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HIGH = 200  # descriptors from here on are out of the way of what programs clos
 
 
 def be_run(program: Program, order: dict[str, Any], said: int, stop: int, parent: int) -> NoReturn:
-    """Carries out a run in a process and session of its own.
+    """Carries out a run in a separate process and session.
 
     Args:
         program: of the run.
@@ -34,8 +34,8 @@ def be_run(program: Program, order: dict[str, Any], said: int, stop: int, parent
         said: a pipe to write to, JSON object by line: ``{"progress": {...}}``, and at the end ``{"event": ...}`` with
             ``ended``, ``failed`` with a ``reason`` and whether it ``ends_sweep``, or ``stopped`` and whether it was
             ``saved``.
-        stop: a pipe; what comes asks the run to save and stop.
-        parent: the process that forked this one, and with which it ends.
+        stop: a pipe; any message asks the run to save and stop.
+        parent: the process that forked this one; this one ends with it.
     """
     begin_session()
     end_with(parent)
@@ -75,7 +75,7 @@ def _outcome(program: Program, order: dict[str, Any], mouth: _Mouth, stop: StopR
 
 
 def _leave() -> NoReturn:
-    """Ends the process as the interpreter does: what the program has left to do at the exit is done."""
+    """Ends the process as the interpreter does, running the program's exit handlers."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  waits for threads
         atexit._run_exitfuncs()  # noqa: SLF001  the interpreter's next step
@@ -97,7 +97,7 @@ def _kept_high(descriptor: int) -> int:
 
 @final
 class _Mouth:
-    """Says what there is to say, as long as the descriptor is what it was: a program may close it, and open others."""
+    """Writes messages as long as the descriptor is unchanged: a program may close it, and open others."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = _kept_high(descriptor)

@@ -1,4 +1,4 @@
-"""Programs as what a sweep is about: a run's keys are the parameters of the function, and those of its arithmetic."""
+"""Programs as the subject of a sweep: a run's keys are the function's parameters and the arithmetic's."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def format_named(name: str) -> Format:
     """A format by its name, or as ``module:attribute``, which is imported.
 
     Raises:
-        FormatError: there is no such format.
+        FormatError: the format does not exist.
     """
     from ...formats import Format, FormatError  # noqa: PLC0415  imports torch, which costs seconds
 
@@ -156,8 +156,8 @@ class ProgramConfig:
     def as_json(self) -> dict[str, Any]:
         """Returns the run as JSON values: the program, format and seed, given values, and keys not at their defaults.
 
-        A parameter that nobody gives is no part of it: one that is added to the function, with a default, leaves
-        finished runs what they are.
+        Parameters without a given value are left out: a new parameter of the function, with a default, leaves
+        finished runs unchanged.
         """
         own = self.own.model_dump(mode="json")
         changed = {name: own[name] for name in self.own.model_fields_set if own[name] != _default(name)}
@@ -165,7 +165,7 @@ class ProgramConfig:
         return dict(sorted(values.items()))
 
     def unsaid(self) -> dict[str, Any]:
-        """Returns no keys: parameters that nobody gives are no part of the config."""
+        """Returns no keys: the config leaves out parameters without a given value."""
         return {}
 
 
@@ -175,7 +175,7 @@ def _default(name: str) -> Any:
 
 @final
 class ProgramKeys(Subject):
-    """A program as what a sweep is about.
+    """A program as the subject of a sweep.
 
     Args:
         program: which; it is imported.

@@ -1,4 +1,4 @@
-"""The section ``log_to`` of a sweep file: to which tracker the sweep logs itself."""
+"""The section ``log_to`` of a sweep file: the tracker of the sweep."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 @final
 class LogTo(BaseModel):
-    """The tracker to which a sweep logs itself. No run depends on it.
+    """The tracker of a sweep. No run depends on it.
 
     Attributes:
         name: of the tracker.
-        project: of Weights & Biases, or the experiment of MLflow; empty: what the sweep is called.
+        project: of Weights & Biases, or the experiment of MLflow; empty: the sweep's name.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")

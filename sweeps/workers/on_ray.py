@@ -1,7 +1,7 @@
 """Workers on the nodes of a Ray cluster, which share the sweep's folder.
 
-On its node each worker is an actor of Ray that keeps a worker process like those on one machine, and passes on what the
-two sides say. Ray finds the place and says when it is lost; everything else is as it is locally: results are written
+On its node each worker is an actor of Ray that keeps a worker process as on one machine, and relays the messages of
+both sides. Ray finds the place and reports its loss; everything else works as it does locally: results are written
 into the run's folder by the process that trains, and its lease keeps others away.
 """
 
@@ -28,16 +28,16 @@ class RayExecutor:
     """An ``Executor`` on a Ray cluster; connects to it at once.
 
     Args:
-        limit: workers at a time; None for as many as the cluster has room for.
-        address: of the cluster, as ``ray.init`` takes it; None for the one that RAY_ADDRESS names, or else a cluster
-            of this machine alone, which ends with the sweep.
+        limit: workers at a time; None for the number that the cluster has room for.
+        address: of the cluster, as ``ray.init`` takes it; None for the cluster named by RAY_ADDRESS, or else a cluster
+            of only this machine, which ends with the sweep.
         cpus: of a node for each run; may be a fraction.
         gpus: of a node for each run; may be a fraction.
 
     Raises:
         MissingExtraError: Ray is not installed.
-        ClusterError: there is no cluster.
-        SweepError: it has no room for a run.
+        ClusterError: no cluster was found.
+        SweepError: the cluster lacks room for a run.
     """
 
     is_local = False
@@ -147,7 +147,7 @@ class RayWorker:
 
 
 class _Relay:
-    """Lives on a node, beside the process that trains."""
+    """Lives on a node, next to the process that trains."""
 
     def __init__(self, log: str, probe: str) -> None:
         import ray  # noqa: PLC0415  we are inside of it

@@ -54,8 +54,8 @@ def round_to_powers(source: torch.Tensor, target: torch.Tensor, over: int, infin
     Args:
         source: float32 or float64 on the CPU, its elements filling one gapless piece of memory.
         target: same dtype, shape and strides; may be ``source``, may not otherwise overlap it.
-        over: the float64 pattern of what stands for a number beyond 2^127.
-        infinite: that of what stands for infinity.
+        over: the float64 pattern that represents a number beyond 2^127.
+        infinite: the pattern that represents infinity.
         how: the mode, and the random bits of stochastic rounding; ``source`` is contiguous then.
     """
     run_in_mode(_powers, how, (source, target), (over, infinite), source.numel())
