@@ -41,11 +41,11 @@ class Blame:
 
     Attributes:
         format: everything else runs in it.
-        over: what the units are: operations, modules, roles or parts of the program.
-        units: all that could have been blamed.
+        over: kind of the units: operations, modules, roles or parts of the program.
+        units: all units that could have been blamed.
         culprits: if these stay in the carrier the program passes, and without any one of them it fails.
         needs: for each culprit the smallest format with which the program passes while the other culprits stay in the
-            carrier: first more significand bits, then 8 exponent bits too; None if no float format up to them does.
+            carrier: first more significand bits, then also 8 exponent bits; None if no float format up to them does.
         trials: how often the program ran.
     """
 
@@ -95,7 +95,7 @@ def units_of(simulation: Simulation, over: str) -> set[str]:
 
 
 def with_formats(policy: Policy, over: str, formats: Mapping[str, str]) -> Policy:
-    """Returns a policy that gives units formats of their own; the later ones win."""
+    """Returns a policy that gives each unit its own format; later units win."""
 
     def rule(unit: str, format: str) -> Rule:
         names: dict[str, Any] = {"within" if over == "part" else over: unit}
@@ -120,13 +120,13 @@ def blame(
     others are there. There can be other such sets.
 
     Args:
-        program: takes nothing, begins anew at every call (build the model and seed the generators inside), and returns
+        program: takes nothing, starts over at every call (build the model and seed the generators inside), and returns
             what ``passes`` judges. Errors of arithmetic that it raises count as failing: ``ArithmeticError``,
             ``ValueError``, ``torch.linalg.LinAlgError``, and any other ``RuntimeError`` of a run that had computed an
             infinity or NaN before. Other errors are errors of the program, and are raised.
         format: a format, or the policy under which it fails.
         passes: whether a result is good.
-        over: ``operation``: ATen operations by name; ``module``: paths of modules, with what lies in them; ``role``; or
+        over: ``operation``: ATen operations by name; ``module``: paths of modules, with their contents; ``role``; or
             ``part``: blocks ``with roundoff.part(name):`` and the functions that rules of the policy are within.
         seed: of stochastic rounding.
 
@@ -156,12 +156,12 @@ class Trial(NamedTuple):
 
 
 class Trials(ABC):
-    """Runs of something, each with other units in another format; none is repeated, and of each a line is said.
+    """Runs a program with different units in different formats; no run is repeated, and each is reported in a line.
 
     Args:
-        format: what rounds the units that are not blamed.
-        over: what the units are: operations, modules, roles or parts of the program.
-        on_trial: told of every trial, in a line.
+        format: format or policy that rounds the units that are not blamed.
+        over: kind of the units: operations, modules, roles or parts of the program.
+        on_trial: called for every trial, with a line of text.
     """
 
     noun: ClassVar[str]
@@ -179,9 +179,9 @@ class Trials(ABC):
 
     @abstractmethod
     def under(self, formats: Mapping[str, str]) -> Trial:
-        """A run with units in formats of their own.
+        """Runs the program with each unit in its own format.
 
-        Calls that only move values pass on what they get, so that they are not blamed for what others computed.
+        Calls that only move values pass values on unchanged, so that they are not blamed for the results of others.
         """
 
     @property

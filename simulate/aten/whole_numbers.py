@@ -1,6 +1,6 @@
-"""The ATen operations that make whole numbers: of their arguments alone, or of whole numbers.
+"""The ATen operations that produce integers: from their arguments only, or from integers.
 
-Counts, steps, positions and indices are whole numbers that programs keep in floating-point tensors. PyTorch's own
+Counts, steps, positions and indices are integers that programs keep in floating-point tensors. PyTorch's own
 half-precision programs keep them in float32 (``torch.optim``'s ``step``, ``ids.float()``, ``arange``).
 """
 
@@ -74,7 +74,7 @@ STEPS = "state_steps"
 
 
 class MakesWholeNumbers(NamedTuple):
-    """Whether a call of an operation makes whole numbers."""
+    """Whether a call of an operation produces integers."""
 
     are_made: Asked
     """What is asked with the arguments, those by name, and what tells whether a floating-point tensor holds whole
@@ -87,7 +87,7 @@ class MakesWholeNumbers(NamedTuple):
 
 @cache
 def making_of(operation: OpOverload) -> MakesWholeNumbers | None:
-    """Returns how the calls of an operation make whole numbers; None if no call is known to."""
+    """Returns how the calls of an operation produce integers; None if no call is known to."""
     asked = _asked(operation)
     if asked is None:
         return None
@@ -99,9 +99,9 @@ def making_of(operation: OpOverload) -> MakesWholeNumbers | None:
 
 @cache
 def numbers_given(operation: OpOverload) -> tuple[tuple[int, ...], bool] | None:
-    """The arguments by which alone an operation tells whether it makes whole numbers: Python's numbers, by position.
+    """The only arguments that decide whether an operation produces integers: Python's numbers, by position.
 
-    And whether there is one, with which it fills a size or tensor that is the argument before. None: it looks at more.
+    And whether one of them fills a size or tensor that is the argument before. None: other arguments also matter.
     """
     name = plain_name(operation.overloadpacket.__name__)
     if name in _FILLING:
@@ -145,7 +145,7 @@ def _asked(operation: OpOverload) -> Asked | None:
 
 
 def _is_single(size: Any) -> bool:
-    """Whether a size, or what a tensor is made like, has no axes."""
+    """Whether a size, or a template tensor, lacks axes."""
     return not (size.dim() if isinstance(size, torch.Tensor) else size)
 
 
@@ -169,7 +169,7 @@ def _of_power_of_two(args: Sequence[Any], _kwargs: Mapping[str, Any], is_whole: 
 
 
 def holds(value: Any, is_whole: IsWhole) -> bool:
-    """Whether an argument holds whole numbers alone.
+    """Whether an argument holds only integers.
 
     Args:
         value: a tensor, a number, or a list of them.
@@ -196,7 +196,7 @@ _NUMBERS = ("number", "Scalar", "float")
 
 
 def _all_of(operation: OpOverload, *, numbers_alone: bool = False) -> Asked:
-    """Whether all numbers that come into the results are whole: those of tensors, and Python's."""
+    """Whether all values that enter the results are integers: elements of tensors, and Python's numbers."""
     plain = plain_name(operation.overloadpacket.__name__)
     places = _places_of_numbers(operation, numbers_alone=numbers_alone)
     arguments = enumerate(schema_of(operation).arguments)
@@ -214,7 +214,7 @@ def _all_of(operation: OpOverload, *, numbers_alone: bool = False) -> Asked:
 
 
 def _places_of_numbers(operation: OpOverload, *, numbers_alone: bool) -> list[tuple[int, str]]:
-    """The arguments whose numbers come into the results: position and name."""
+    """The arguments with values that enter the results: position and name."""
     overwritten, plain = out_names(operation), plain_name(operation.overloadpacket.__name__)
     return [
         (position, argument.name)

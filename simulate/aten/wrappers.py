@@ -1,4 +1,4 @@
-"""Tensor subclasses that stand for other tensors, such as ``DTensor``: they have no numbers of their own to round."""
+"""Tensor subclasses that wrap other tensors, such as ``DTensor``: they hold no values of their own to round."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PLAIN = frozenset([torch.Tensor, torch.nn.Parameter])
 
 
 def has_memory(x: torch.Tensor) -> bool:
-    """Whether the numbers of ``x`` lie in its own storage; a fake tensor, while tracing, stands for one of which so."""
+    """Whether the values of ``x`` are in its own storage; true for a fake tensor, while tracing, of such a tensor."""
     if type(x) in _PLAIN:  # nearly always
         return True
     if isinstance(x, FakeTensor) or x.numel() == 0:
@@ -23,12 +23,12 @@ def has_memory(x: torch.Tensor) -> bool:
 
 
 def is_shape(x: object) -> bool:
-    """Whether ``x`` is a fake tensor by which somebody finds out a shape, outside of any trace."""
+    """Whether ``x`` is a fake tensor used only to infer a shape, outside of any trace."""
     return isinstance(x, FakeTensor) and _get_dispatch_mode(_TorchDispatchModeKey.PROXY) is None
 
 
 def are_plain(types: Sequence[type]) -> bool:
-    """Whether all classes that an operation is dispatched for are PyTorch's own: autograd names them, too."""
+    """Whether all classes that an operation is dispatched for are PyTorch's own, as named also by autograd."""
     return _PLAIN.issuperset(types)
 
 
@@ -38,9 +38,9 @@ def are_shapes(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bool:
 
 
 def go_first(types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bool:
-    """Whether an operand of one of ``types`` (those that dispatch operations themselves) is a wrapper.
+    """Whether an operand of one of ``types`` (the types that dispatch operations themselves) is a wrapper.
 
-    What a wrapper does with an operation is made of operations on the tensors that it stands for.
+    A wrapper implements an operation by operations on the wrapped tensors.
     """
     return any(
         isinstance(x, torch.Tensor) and type(x) in types and not _keeps_numbers(x) for x in tree_leaves((args, kwargs))
@@ -54,7 +54,7 @@ def _keeps_numbers(x: torch.Tensor) -> bool:
 
 
 def parts(x: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that hold the numbers of ``x``: itself, or those that a wrapper stands for."""
+    """The tensors that hold the values of ``x``: itself, or the tensors inside a wrapper."""
     if has_memory(x):
         return [x]
     names = x.__tensor_flatten__()[0] if hasattr(x, "__tensor_flatten__") else ()

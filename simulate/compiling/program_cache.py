@@ -1,9 +1,9 @@
 """Inductor's programs on disk: in the user's own folder, checked before they are used, made by one process at a time.
 
 Inductor keeps them in a folder of the shared temporary directory, under a name that anybody can make first, and loads
-what it finds there. It also loads what a power failure, a full disk or a copy has left of a library, for ever, with
-whatever comes of that. So the files of a folder are written down with their checksums, and damaged ones are removed
-before the compiler looks at them: it makes what is missing.
+the files in it. It also loads the remains of a library after a power failure, a full disk or a copy, for ever, with
+undefined effects. So the files of a folder are recorded with their checksums, and damaged ones are removed
+before the compiler looks at them: it makes the missing files.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _Files = dict[str, tuple[int, int, int]]
 def compiled_on_disk(compile_program: Callable[[], _T]) -> _T:
     """Returns the result of ``compile_program``, which calls inductor.
 
-    Only one process of a user compiles at a time: those that wait find its results on disk. A process that has waited
+    Only one process of a user compiles at a time: waiting processes find its results on disk. A process that has waited
     for ten minutes, for example since another is stopped, warns, and compiles in a temporary folder.
 
     Args:
@@ -80,10 +80,10 @@ def _locked_folder() -> Iterator[Path]:
 
 
 def folder_of_programs() -> Path:
-    """Returns the folder of programs compiled for this processor; else one that ends with the process.
+    """Returns the folder of programs compiled for this processor; otherwise one that is removed with the process.
 
-    Inductor writes loops for the instructions of the processor that it runs on, and does not look whether those that it
-    finds on disk were written for another one: home folders are shared by machines.
+    Inductor writes loops for the instructions of the processor that it runs on, and does not check whether the loops on
+    disk were written for another one: home folders are shared by machines.
     """
     chosen = os.environ.get(_VARIABLE)
     if chosen == default_cache_dir():  # torch itself sets it, so that its processes agree
@@ -101,7 +101,7 @@ def folder_of_programs() -> Path:
 
 @cache
 def _instructions() -> str:
-    """A name for what the processor can do, as the kernel of the system lists it; empty where it lists nothing."""
+    """A name for the processor's features, as the kernel of the system lists them; empty where it lists nothing."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:  # another system than Linux
@@ -154,7 +154,7 @@ def repair(folder: Path) -> bool:
     """Removes files that are not as they were written down, or were never written down; nobody else uses the folder.
 
     Returns:
-        Whether one that was written down was damaged.
+        Whether a recorded file was damaged.
     """
     boot, known = _known(folder)
     damaged = False
@@ -191,7 +191,7 @@ def _known(folder: Path) -> tuple[str, _Files]:
 
 
 def _write_down(folder: Path, known: _Files) -> None:
-    """Writes down all files there are; those that are ``known`` and unchanged need not be read."""
+    """Records all existing files; files that are ``known`` and unchanged need not be read."""
     files: _Files = {}
     for name, found in _files(folder):
         noted = known.get(name)
@@ -201,7 +201,7 @@ def _write_down(folder: Path, known: _Files) -> None:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, tuple[int, int]]]:
-    """The files in which something is kept, with size and time of the last change; links are removed."""
+    """The files with contents to keep, with size and time of the last change; links are removed."""
     for place, folders, names in os.walk(folder):
         here = Path(place)
         if here == folder:

@@ -48,7 +48,7 @@ _MOST_NEW_STATES = 8
 
 
 class _Call(NamedTuple):
-    """One call of a step: what it is given, and what it finds around it."""
+    """One call of a step: its arguments and its surroundings."""
 
     given: Arguments
     state: SurroundingsState | None
@@ -62,8 +62,8 @@ class CompiledStep(Generic[_P, _R]):
 
     Args:
         step: the function.
-        simulation: in which it runs; None for plain arithmetic.
-        programs: where to keep programs; given by those who know that other steps have the same ones.
+        simulation: simulation around the step; None for plain arithmetic.
+        programs: where to keep programs; given by callers that know that other steps have the same ones.
         on_eager: called with the reason, in words, if the step is not compiled; None warns of it.
         fixed: the step's first arguments, if every call has the same ones: they are not given, and looked at once. What
             is in the tensors may change, but neither their shapes nor types.
@@ -73,7 +73,7 @@ class CompiledStep(Generic[_P, _R]):
 
     Attributes:
         step: the function itself.
-        simulation: in which it runs; None for plain arithmetic.
+        simulation: simulation around the step; None for plain arithmetic.
         reason: why it runs eagerly, in words; None if it is compiled.
     """
 
@@ -135,7 +135,7 @@ class CompiledStep(Generic[_P, _R]):
         return results if state is None else self._leave(program.effects, state, results)
 
     def _mark(self, whole: WholeNumberMarks, tensors: list[torch.Tensor], computed: Any) -> None:
-        """Notes where the program has left whole numbers, as its step would have."""
+        """Notes where the program has left integers, as its step would have."""
         known = None if self.simulation is None else self.simulation.whole
         if known is None or not (known or any(whole.tensors) or any(whole.results)):
             return
@@ -151,7 +151,7 @@ class CompiledStep(Generic[_P, _R]):
         return not new
 
     def _leave(self, effects: StepEffects | None, state: SurroundingsState, results: list[Any]) -> Any:
-        """Leaves what the step has made where it belongs, and returns what it returns."""
+        """Stores the tensors that the step has made where they belong, and returns the step's results."""
         assert effects is not None
         assert self._surroundings is not None
         state.put(effects, results[: effects.made])
@@ -173,7 +173,7 @@ class CompiledStep(Generic[_P, _R]):
             warnings.warn(f"not compiled: {reason}; the step runs eagerly", CompileWarning, stacklevel=stacklevel)
 
     def _program_for(self, call: _Call) -> tuple[CompiledProgram, list[torch.Tensor]] | None:
-        """The program for a call, and its inputs; None if there is none, and the step is to run eagerly."""
+        """The program for a call, and its inputs; None if the step must run eagerly."""
         given, state, tensors = call
         if self._formats is None:
             self._formats = self._formats_for(tensors)
@@ -202,7 +202,7 @@ class CompiledStep(Generic[_P, _R]):
             return first_for(programs, inputs, numbers)
 
     def _warn_of_many(self) -> None:
-        """Says what the step depends on, if that takes ever more programs."""
+        """Reports what the step depends on, if that takes ever more programs."""
         changed = self._surroundings and self._surroundings.changed
         if changed and sum(map(len, self._programs.values())) == _MANY:
             warnings.warn(
@@ -219,7 +219,7 @@ class CompiledStep(Generic[_P, _R]):
         return formats_of(self.simulation, dtypes[0] if dtypes else torch.float32, device_of(tensors))
 
     def _compile(self, call: _Call, formats: FormatsAsData) -> CompiledProgram | None:
-        """The program for calls like this; None if there is none, which nothing has been changed by."""
+        """The program for calls like this; None if the step cannot be compiled, and then nothing has changed."""
         from .graphs.tracing import compile_graph, trace  # noqa: PLC0415  the compiler takes seconds to import
 
         given, state, tensors = call
@@ -296,8 +296,8 @@ def compile(  # noqa: A001  torch's name
     disk, and serve every float format of a kind, since the format is data to them. If it uses an optimizer, the first
     call runs eagerly, and the second is traced.
 
-    The results are those of the eager simulation, bit for bit: operations whose compiled loops would round otherwise
-    than PyTorch's own kernels (reductions, exponentials, logarithms, square roots) are called as those kernels.
+    The results are those of the eager simulation, bit for bit: operations with compiled loops that round differently
+    from PyTorch's own kernels (reductions, exponentials, logarithms, square roots) are called as those kernels.
 
     What a step may do: it uses its arguments (tensors, modules, optimizers, in any nesting of tuples, lists and dicts),
     and what its code finds around it: in variables of the functions around it, globals, attributes of objects. It may
@@ -307,8 +307,8 @@ def compile(  # noqa: A001  torch's name
 
     Args:
         step: a function of tensors.
-        simulation: what it runs in; None for plain arithmetic. Simulations that observe, accumulate in rounded
-            arithmetic, have rules about parameters, inputs or scalars, or primitive granularity, are not traced.
+        simulation: simulation around the step; None for plain arithmetic. Simulations that observe, accumulate in
+            rounded arithmetic, have rules on parameters, inputs or scalars, or primitive granularity, are not traced.
         modules: modules that the step uses, if it cannot be seen where it has them from.
         optimizers: optimizers that the step uses, if it cannot be seen where it has them from.
 

@@ -1,4 +1,4 @@
-"""The watcher that counts what a simulated program costs."""
+"""The watcher that counts the costs of a simulated program."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Moved:
 class CostCounter(Watcher):
     """Counts products, bytes and memory of a simulation; made by ``simulate(..., cost=True)``.
 
-    It looks at shapes and at the formats in which numbers lie, and at no number.
+    It looks at the shapes and formats of tensors, and never at values.
     """
 
     # A compiled program would run without it.
@@ -63,31 +63,31 @@ class CostCounter(Watcher):
         self._lock = new_lock()
 
     def carried(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Takes a copy in another dtype for what it stands for."""
+        """Treats a copy in another dtype as its original."""
         if is_counted(source) and is_counted(target):
             with self._lock:
                 self._memory.settle()
                 self._memory.stand_in(target, source)
 
     def stored(self, x: torch.Tensor, format: Format) -> None:
-        """Notes the format in which a tensor is kept from now on."""
+        """Notes the format of a tensor in memory from now on."""
         if is_counted(x):
             with self._lock:
                 self._memory.settle()
                 self._memory.put(x, None if format.native else format)
 
     def module_begins(self, module: torch.nn.Module) -> None:
-        """Remembers a module, whose parameters and buffers are kept between steps."""
+        """Remembers a module: its parameters and buffers are kept between steps."""
         self._modules.add(module)
 
     def optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """Counts a step, and remembers the optimizer, whose state is kept between steps."""
+        """Counts a step, and remembers the optimizer: its state is kept between steps."""
         with self._lock:
             self._steps += 1
             self._optimizers.add(optimizer)
 
     def after(self, call: Call, token: Any, result: Any) -> None:  # noqa: ARG002  there is none
-        """Counts a call: what it read and wrote, what it multiplied, and the memory of its results."""
+        """Counts a call: bytes read and written, products, and the memory of its results."""
         if call.operation is None:
             return
         with self._lock:
@@ -126,7 +126,7 @@ class CostCounter(Watcher):
             self._macs[call.place, product, formats] += macs
 
     def restart(self) -> None:
-        """Counts anew: of what was seen it remembers what lives, and in which formats it lies."""
+        """Resets the counts: it remembers only live tensors, and their formats in memory."""
         with self._lock:
             self._memory.settle()
             self._memory.peak_bits = self._memory.live_bits
@@ -138,7 +138,7 @@ class CostCounter(Watcher):
         """Returns the cost counted so far.
 
         Args:
-            kept: the tensors kept between steps, by kind; None for those of modules and optimizers.
+            kept: the tensors kept between steps, by kind; None for the tensors of modules and optimizers.
         """
         with self._lock, unsimulated():
             operations = {
@@ -163,7 +163,7 @@ class CostCounter(Watcher):
         return found
 
     def _seen(self, call: Call, name: str, product: str, x: Any) -> tuple[str, int]:
-        """The format, and its bits, in which an operation sees an operand: rounded for it, or as it lies in memory."""
+        """The format, and its bits, of an operand as an operation sees it: rounded for it, or as in memory."""
         rounded = {key[1]: fmt for key, fmt in call.operands.items() if key[0] == name}
         fmt = rounded.get(product) or next(iter(rounded.values()), None)
         if fmt is None and is_counted(x):
@@ -177,9 +177,9 @@ class CostCounter(Watcher):
     def _format_of(
         self, call: Call, operation: OpOverload, x: torch.Tensor, tensors: Iterable[torch.Tensor]
     ) -> Format | None:
-        """The format in which a result lies; None for its dtype's own.
+        """The format of a result in memory; None for its dtype's own.
 
-        It is the one that results are rounded to. What is only moved stays in the format in which it lies, if that has
+        It is the rounding format of results. Values that are only moved keep their format in memory, if it has
         fewer bits.
         """
         if not (x.dtype.is_floating_point or x.dtype.is_complex):
@@ -216,7 +216,7 @@ class CostCounter(Watcher):
         return rows
 
     def _found(self) -> dict[str, list[StoredNumbers]]:
-        """Returns the storages of modules and optimizers, and those of data from outside."""
+        """Returns the storages of modules and optimizers, and the storages of data from outside."""
         modules, optimizers, memory = list(self._modules), list(self._optimizers), self._memory
         groups = [group["params"] for optimizer in optimizers for group in optimizer.param_groups]
         state = tree_leaves([dict(optimizer.state) for optimizer in optimizers])

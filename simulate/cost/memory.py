@@ -13,7 +13,7 @@ from ..aten.wrappers import has_memory
 
 
 def is_counted(x: object) -> bool:
-    """Whether ``x`` is a tensor with dense memory of its own, whose bits can be counted."""
+    """Whether ``x`` is a tensor with dense memory of its own, so that its bits can be counted."""
     return (
         isinstance(x, torch.Tensor)
         and x.layout is torch.strided
@@ -24,14 +24,14 @@ def is_counted(x: object) -> bool:
 
 
 class StoredNumbers:
-    """One storage: how many numbers it has, and in which format they lie there.
+    """One storage: its number of elements, and their format.
 
     Attributes:
         elements: how many elements of its tensor it has.
-        format: in which they lie; None for the dtype's own.
+        format: their format in memory; None for the dtype's own.
         dtype: of the tensor that it was last seen as.
         bits: of the storage as a whole.
-        lives: whether it counts among what lives: a copy that stands for another tensor in a wider dtype does not.
+        lives: whether it counts as live memory: a copy that represents another tensor in a wider dtype does not.
         is_parameter: whether a program said that it is a parameter, or a leaf that requires a gradient.
         from_outside: whether it was there before the simulation computed anything into it.
     """
@@ -71,7 +71,7 @@ class Memory:
         self.live_bits = self.peak_bits = 0
 
     def settle(self) -> None:
-        """Forgets what has been freed."""
+        """Forgets freed storages."""
         while self._freed:
             stored = self._freed.popleft()
             if self._storages.get(stored.key) is stored:
@@ -79,11 +79,11 @@ class Memory:
                 self.live_bits -= stored.bits if stored.lives else 0
 
     def find(self, x: torch.Tensor) -> StoredNumbers | None:
-        """Returns the record of the storage of ``x``; None if there is none."""
+        """Returns the record of the storage of ``x``; None if it is unknown."""
         return self._storages.get(x.untyped_storage()._cdata)  # noqa: SLF001  the identity of a storage
 
     def see(self, x: torch.Tensor) -> StoredNumbers:
-        """The storage of a tensor that an operation is given; what comes from outside lies in its dtype."""
+        """The storage of a tensor that an operation is given; a tensor from outside has the format of its dtype."""
         known = self.find(x)
         if known is None:
             known = self._new(x, lives=True, from_outside=True)
@@ -98,7 +98,7 @@ class Memory:
         return known
 
     def stand_in(self, x: torch.Tensor, other: torch.Tensor) -> None:
-        """Notes that ``x`` holds what ``other`` holds, for one operation, and is no memory of its own.
+        """Notes that ``x`` holds the values of ``other``, for one operation, and does not count as separate memory.
 
         If ``other`` was not known, and ``x`` was, it is the other way round: ``x`` is the result as it is left.
         """

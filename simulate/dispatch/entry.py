@@ -52,13 +52,13 @@ def simulate(
     signed zero, overflow and underflow; real and imaginary parts are rounded each on its own. A :class:`Policy`
     chooses the arithmetic by operation, module and role.
 
-    Whole numbers that are no data stay whole: casts of integers and booleans (but not of bytes, which are data),
-    ``arange``, zeros and ones, counts, the steps of optimizers, and what is added, multiplied and moved of such alone.
+    Integers that are not data stay exact: casts of integers and booleans (but not of bytes, which are data),
+    ``arange``, zeros and ones, counts, the steps of optimizers, and sums, products and moves of only such values.
     With data they give rounded results. Random numbers stay in the range that their operation promises.
 
-    Views are left alone, as is what came from outside (parameters, data) until an operation computes with it; use
+    Views are unchanged, as are values from outside (parameters, data) until an operation computes with them; use
     ``roundoff.round`` to start from values of the format. Backward must be called inside the block to be rounded.
-    A program's own float16 and bfloat16 tensors hold numbers of the format, too: an operation computes with them in
+    A program's own float16 and bfloat16 tensors also hold values of the format: an operation computes with them in
     float32, and its results are rounded there, once.
     Simulations nest: the innermost wins. ``simulate("fp32")`` runs the program as it is, bit for bit, whatever its
     dtypes; for a program in float64 a :class:`SimulationWarning` says so.
@@ -72,10 +72,10 @@ def simulate(
         granularity: ``"primitive"`` takes composite kernels (softplus, layer norm, softmax, addcdiv, fused optimizers)
             apart and rounds each step of them; ``"kernel"`` is the default.
         scalars: Python numbers that meet tensors. ``"exact"``, the default: they are numbers of the carrier, and to the
-            nearest PyTorch's kernels compute with them, which round to the carrier first. ``"once"``: what arithmetic
-            makes of them is rounded once, to the nearest, too. ``"rounded"``: they are rounded to the format.
-        islands: ``"exact"``: what the program itself computes in float32, and not in float16 or bfloat16, is left
-            alone; ``"rounded"`` is the default.
+            nearest PyTorch's kernels compute with them, which round to the carrier first. ``"once"``: results of
+            arithmetic with them are also rounded once, to the nearest. ``"rounded"``: they are rounded to the format.
+        islands: ``"exact"``: results that the program itself computes in float32, and not in float16 or bfloat16,
+            are not rounded; ``"rounded"`` is the default.
         finfo: ``"format"``: ``torch.finfo`` describes the format, in this thread; ``"dtype"`` is the default.
         whole: ``"rounded"``: counts, steps and positions that the program keeps in floating-point tensors are rounded
             like all results; ``"exact"``, the default, leaves them whole.
@@ -84,23 +84,23 @@ def simulate(
             then takes two to eight times as long.
         shadow: ``"fp64"``: carry a float64 twin of every value; see :meth:`Simulation.shadow_report`. Ten to
             fifty times slower than the plain program.
-        cost: count, per operation, module and role, what the program costs in these formats: products, bytes moved,
+        cost: count, per operation, module and role, the costs of the program in these formats: products, bytes moved,
             memory; see :meth:`Simulation.cost`.
         products: ``"fast"``: large float32 matrix products are computed by the faster library of this machine
-            (:mod:`.products`), which sums them in its own order; on an NVIDIA GPU, those of operands that a rule rounds
-            to a format within float16 or bfloat16, by its tensor cores (:mod:`.tensor_cores`), with float32 sums.
+            (:mod:`.products`), which sums them in its own order; on an NVIDIA GPU, operands that a rule rounds
+            to a format within float16 or bfloat16, by tensor cores (:mod:`.tensor_cores`), summed in float32.
             ``"plain"``: by PyTorch's choice.
-        root: the module, or a list of modules, from which rules and reports name modules. Without it names begin at the
-            outermost module that is called, which is not the whole network where a program calls parts of it
+        root: the module, or a list of modules, where module names in rules and reports begin. Without it names begin at
+            the outermost module that is called, which is not the whole network where a program calls parts of it
             (``vae.encode(x)``).
-        watchers: objects of your own that are told of every operation; see :class:`Watcher`.
+        watchers: your own objects to call for every operation; see :class:`Watcher`.
 
     Returns:
-        A context manager, which may be entered again, and is a decorator, too: ``@simulate("e5m10")`` over a function
+        A context manager, which may be entered again, and is also a decorator: ``@simulate("e5m10")`` over a function
         makes a simulation for each call.
 
     Raises:
-        FormatError: there is no such format or setting; inside the block, an operation computed a tensor that cannot
+        FormatError: the format or setting does not exist; inside the block, an operation computed a tensor that cannot
             hold the format (float32 for a wide format, bfloat16 for e5m10), or sparse numbers.
     """
     settings = {

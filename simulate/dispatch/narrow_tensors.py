@@ -87,7 +87,7 @@ class NarrowCall:
         known: the dtypes of results of earlier calls; this one's are kept there.
 
     Attributes:
-        computes: the dtypes of the floating-point tensors that the program gets: results, and what is written to.
+        computes: the dtypes of the floating-point tensors that the program gets: results, and tensors written to.
 
     Raises:
         NotHeldError: one of them cannot hold the format that the policy has for it.
@@ -114,7 +114,7 @@ class NarrowCall:
             check_held(dtype, plan)
 
     def widened(self, carried: Carried | None) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments in float32: exact copies of tensors, of which ``carried`` is told with what each stands for."""
+        """The arguments in float32: exact copies of tensors; ``carried`` is called with each copy and its original."""
         args, kwargs = self._given
         wide = [_mapped(self._wide, x) for x in args]
         if plain_name(self._plan.name) in _OF_THE_DTYPE:
@@ -153,11 +153,11 @@ class NarrowCall:
         return frozenset((wide - self._originals.keys()) | {id(x) for x in self._written if x.dtype not in NARROW})
 
     def narrowed(self, result: Any, carried: Carried | None) -> Any:
-        """The results as the program expects them, and what was written to in its own memory.
+        """The results as the program expects them, with values written to its own memory.
 
         Args:
-            result: of the operation with arguments in float32.
-            carried: is told of tensors whose numbers were copied, and of the copies.
+            result: result of the operation with arguments in float32.
+            carried: called with each tensor that was copied, and its copy.
         """
         for x in self._written:
             if id(x) in self._copies:
@@ -183,7 +183,7 @@ class NarrowCall:
         return _mapped(narrow, result)
 
     def _dtypes(self, results: list[Any]) -> list[torch.dtype | None]:
-        """The dtypes that the program expects of what was returned, one by one."""
+        """The dtypes that the program expects of the results, one by one."""
         if len(self._results) == len(results):
             return self._results
         # Of operations that only write, and of lists as long as the data say.
@@ -191,7 +191,7 @@ class NarrowCall:
 
 
 def _flat(values: Iterable[Any]) -> list[Any]:
-    """Flattens nested lists; PyTorch's trees, in which any class can be a branch, take several times as long."""
+    """Flattens nested lists; PyTorch's trees, where any class can be a branch, take several times as long."""
     flat = []
     for x in values:
         if isinstance(x, (list, tuple)):
@@ -202,7 +202,7 @@ def _flat(values: Iterable[Any]) -> list[Any]:
 
 
 def _mapped(function: Callable[[Any], Any], x: Any) -> Any:
-    """A value with what is in its lists replaced."""
+    """A value with the elements of its lists replaced."""
     if isinstance(x, list):
         return [_mapped(function, item) for item in x]
     return tuple(_mapped(function, item) for item in x) if isinstance(x, tuple) else function(x)
@@ -211,7 +211,7 @@ def _mapped(function: Callable[[Any], Any], x: Any) -> Any:
 def _result_dtypes(
     operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], known: dict[Any, list[torch.dtype | None]]
 ) -> list[torch.dtype | None]:
-    """The dtypes of what an operation returns, one by one; None for what is no tensor of floats.
+    """The dtypes of an operation's results, one by one; None for anything other than a tensor of floats.
 
     They are those of PyTorch's kernel, which is run once for each combination of dtypes: what PyTorch says of results
     without computing them is not the same for all (the means of a layer norm with float32 weights).
@@ -248,7 +248,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _what_decides(x: Any) -> Any:
-    """Returns the properties of an argument on which the dtypes of results can depend."""
+    """Returns the properties of an argument that can affect the dtypes of results."""
     if isinstance(x, torch.Tensor):
         return x.dtype, x.dim() == 0
     return x if x is None or isinstance(x, (bool, torch.dtype)) else type(x)
@@ -264,7 +264,7 @@ def _dtypes_of(
     kwargs: Mapping[str, Any],
     stand_in: Callable[[torch.Tensor], torch.Tensor],
 ) -> list[torch.dtype | None] | Exception:
-    """The dtypes of results of tensors that stand for those given; else the error of the operation."""
+    """The dtypes of the results for substitutes of the given tensors; otherwise the error of the operation."""
 
     def given(x: Any) -> Any:
         return stand_in(x) if isinstance(x, torch.Tensor) else x
@@ -278,7 +278,7 @@ def _dtypes_of(
 
 
 def _promoted(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.dtype | None:
-    """The dtype that an operation asks for; else that in which tensors of these dtypes meet."""
+    """The dtype that an operation asks for; otherwise the promoted dtype of these dtypes."""
     given = _flat([*args, *kwargs.values()])
     asked = [x for x in given if isinstance(x, torch.dtype)]
     if asked:

@@ -40,7 +40,7 @@ class ExactBlock:
             self._simulation.__exit__(kind, error, traceback)
 
     def __call__(self, function: _F) -> _F:
-        """``function``, each call of which is such a block.
+        """Wraps ``function`` so that each call is such a block.
 
         Raises:
             FormatError: it is a class, or an asynchronous generator.
@@ -56,18 +56,18 @@ def exact(function: _F | None = None) -> ExactBlock | _F:
     """Code that is not rounded, whatever is simulated around it: metrics, data loading, evaluation.
 
     ``with roundoff.exact(): accuracy = (net(x).argmax(-1) == labels).float().mean()`` computes as without a simulation,
-    bit for bit, and returns tensors that are no numbers of the format, until an operation outside of the block rounds
-    what it makes of them (copies are rounded, too). ``@roundoff.exact()`` (or ``@roundoff.exact``) makes such a block
+    bit for bit, and returns tensors that need not hold values of the format, until an operation outside of the block
+    rounds its results from them (also copies). ``@roundoff.exact()`` (or ``@roundoff.exact``) makes such a block
     of each call of a function, method, generator or coroutine. Where nothing is simulated it does nothing.
 
     - It is ``with simulate("fp32")``: observers and shadows of simulations around it see nothing of it, rules about
-      optimizers do not round what an optimizer stores in it, and no random bits are drawn. A simulation that is
-      entered inside of the block simulates again.
-    - It holds for the thread that enters it. A generator or coroutine that is suspended in the block leaves
-      the arithmetic of its caller alone.
+      optimizers do not round the values that an optimizer stores in it, and no random bits are drawn. A simulation
+      that is entered inside of the block simulates again.
+    - It holds for the thread that enters it. A generator or coroutine that is suspended in the block does
+      not affect the arithmetic of its caller.
     - The backward pass is rounded where ``backward`` is called, not where the forward operations ran: through results
       of the block it is rounded if called outside, and exact if called inside.
-    - In a step of :func:`roundoff.compile`, what the block computes is not rounded either. A compiled step that is
+    - In a step of :func:`roundoff.compile`, the results of the block are not rounded either. A compiled step that is
       called inside of a block runs in its own simulation.
     - Numbers that rounding has changed before do not come back: a loss that was computed outside of the block stays
       rounded.
@@ -76,9 +76,9 @@ def exact(function: _F | None = None) -> ExactBlock | _F:
         function: to decorate; None for a ``with`` block.
 
     Returns:
-        A context manager, which may be entered again, and is a decorator, too; or the decorated function.
+        A context manager, which may be entered again, and is also a decorator; or the decorated function.
 
     Raises:
-        FormatError: what is to be decorated is no function, or an asynchronous generator.
+        FormatError: the decorated object is not a function, or is an asynchronous generator.
     """
     return ExactBlock() if function is None else ExactBlock()(function)

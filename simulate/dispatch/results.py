@@ -1,4 +1,4 @@
-"""Rounding what operations have computed, where it stands; or, while a program is traced, in its graph."""
+"""Rounding the results of operations in place; or, while a program is traced, in its graph."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Results:
 
     Args:
         draws: counts stochastic roundings.
-        watchers: those that are told of each rounding.
-        changes: where to note what rounding did to single numbers; None: nowhere.
-        integers: where to note which numbers it changed, of which integers may be made; None: nowhere.
+        watchers: objects called for each rounding.
+        changes: where to note the effect of rounding on single values; None: nowhere.
+        integers: where to note which values it changed, if integers may be made from them; None: nowhere.
 
     Attributes:
         writer: while a program is traced, writes roundings into its graph instead; else None.
@@ -67,14 +67,14 @@ class Results:
         call: Call | None,
         spared: Container[int] = (),
     ) -> None:
-        """Rounds what a call of an operation has computed: its results, and the arguments that it writes to.
+        """Rounds the output of an operation's call: its results, and the arguments that it writes to.
 
         Args:
             plan: of the operation.
             args: its arguments.
             kwargs: its arguments by name.
-            result: what it returned.
-            call: for watchers; None if there are none.
+            result: its return value.
+            call: for watchers; None without watchers.
             spared: the ``id`` of tensors that are left as they are.
         """
         changes = None if self.writer else self._changes
@@ -104,7 +104,7 @@ class Results:
             integers.note(source)
 
     def round_all(self, value: Any, plan: OperationPlan, call: Call | None, spared: Container[int] = ()) -> None:
-        """Rounds a tensor, or every tensor of a list, but for those that are spared; other values are left alone."""
+        """Rounds a tensor, or every tensor of a list, except for spared ones; other values are unchanged."""
         if isinstance(value, torch.Tensor):
             if not spared or id(value) not in spared:
                 self._round(value, plan, call)
@@ -113,7 +113,7 @@ class Results:
                 self.round_all(item, plan, call, spared)
 
     def _round_together(self, values: Sequence[Any], plan: OperationPlan, spared: Container[int]) -> bool:
-        """Rounds tensors on one device at once; False if these are not such, or watchers are to be told of each."""
+        """Rounds tensors on one device at once; False if they are not on one device, or watchers must see each."""
         first = values[0] if len(values) > 1 else None
         if not isinstance(first, torch.Tensor) or first.is_cpu or self._watchers or self.writer or not plan.rounds:
             return False
@@ -170,7 +170,7 @@ class Results:
         return bits, self.writer and self.writer.place
 
     def _round(self, x: torch.Tensor, plan: OperationPlan, call: Call | None) -> None:
-        """Rounds ``x`` where it stands."""
+        """Rounds ``x`` in place."""
         dtype = x.dtype
         if not (dtype.is_floating_point or dtype.is_complex) or x.is_meta or x._is_zerotensor():  # noqa: SLF001  the only test there is
             return  # a zero tensor (a gradient known to vanish) is all zeros, and has no memory; a meta tensor neither
@@ -213,7 +213,7 @@ class Results:
 
 
 def _is_like(x: Any, first: torch.Tensor) -> bool:
-    """Whether ``x`` is a plain, dense tensor of a carrier's dtype that lies in memory, as ``first`` does."""
+    """Whether ``x`` is a plain, dense tensor of a carrier's dtype in memory, like ``first``."""
     if type(x) not in (torch.Tensor, torch.nn.Parameter) or x.layout is not torch.strided or x.is_meta:
         return False
     if x.dtype not in _CARRIERS or x.dtype is not first.dtype or x.device != first.device:

@@ -1,4 +1,4 @@
-"""Running one operation of a simulated program: what its plan says, and rounding what comes of it."""
+"""Running one operation of a simulated program as its plan says, and rounding its results."""
 
 from __future__ import annotations
 
@@ -62,21 +62,21 @@ class Runner:
     """Runs the operations of one simulation, each by its plan.
 
     Args:
-        mode: the simulation, to which the operations of a decomposition come back.
+        mode: the simulation; the operations of a decomposition come back to it.
         policy: what is rounded, and how.
         draws: counts stochastic roundings.
-        watchers: those that are told of every operation.
-        readers: gives those that note which numbers are read.
+        watchers: objects called for every operation.
+        readers: returns the watchers that note which values are read.
         fast_products: whether large matrix products take the faster library of this machine.
-        narrow_products: whether those of operands in narrow formats take the tensor cores of a GPU.
-        leave_moves: whether exact moves pass on what they get.
+        narrow_products: whether products of operands in narrow formats take the tensor cores of a GPU.
+        leave_moves: whether exact moves pass values on unchanged.
 
     Attributes:
-        plans: what is done with every operation that ran, by the operation and its place.
-        results: rounds what operations have computed.
-        operands: sees to operands that are rounded before an operation runs.
-        watchers: those given.
-        whole: remembers where whole numbers lie; None if none would be rounded, or the policy rounds them.
+        plans: the treatment of every operation that ran, by the operation and its place.
+        results: rounds the results of operations.
+        operands: handles operands that are rounded before an operation runs.
+        watchers: the given watchers.
+        whole: remembers which memory holds integers; None if none would be rounded, or the policy rounds them.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Runner:
         return self._shortcut.held() if self._shortcut else nullcontext()
 
     def counted(self) -> tuple[OperationPlan, ...]:
-        """All plans, with what came of them so far."""
+        """All plans, with their effects so far."""
         if self._shortcut is not None:
             self._shortcut.count(self._resolve_plain)
         return tuple(self.plans.values())
@@ -179,7 +179,7 @@ class Runner:
     def run(
         self, plan: OperationPlan, args: Sequence[Any], kwargs: Mapping[str, Any], narrow: NarrowCall | None = None
     ) -> Any:
-        """Runs an operation, or what it is to be taken apart into.
+        """Runs an operation, or the operations of its decomposition.
 
         Args:
             plan: of the operation.
@@ -242,7 +242,7 @@ class Runner:
             self.operands.carried(source, target)
 
     def _run_apart(self, plan: OperationPlan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Runs the decomposition, whose operations come back to the mode one by one."""
+        """Runs the decomposition; its operations come back to the mode one by one."""
         assert plan.decomposition is not None
         if not plan.takes_nested and any(isinstance(x, torch.Tensor) and x.is_nested for x in args):
             return NotImplemented

@@ -71,18 +71,18 @@ class Simulation(Witness):
         products: ``"plain"`` leaves all matrix products to PyTorch, in float32; see :func:`simulate`.
         warn_unused: whether leaving the block, for the first time, warns of rules that matched nothing, and of matrix
             products and convolutions that no rule or accumulator reached.
-        root: the module, or the modules, from which rules name modules; see :func:`simulate`.
-        leave_moves: whether exact moves pass on what they get, in whatever precision that was computed.
+        root: the module, or the modules, where module names in rules begin; see :func:`simulate`.
+        leave_moves: whether exact moves pass values on in the precision in which they were computed.
         watchers: further ones than ``observe``, ``shadow`` and ``cost`` ask for.
-        stored: formats that :func:`store` is called with; compiled programs have floats among them as data, too.
+        stored: formats that :func:`store` is called with; compiled programs also have these floats as data.
 
     Attributes:
-        policy: what it was made with.
-        watchers: those that are told of every operation.
+        policy: the current policy.
+        watchers: objects called for every operation.
         places: follows modules and optimizers, where policy or watchers ask for them; else None.
         products: ``"fast"`` where large matrix products take the faster library of this machine, else ``"plain"``.
-        last_read: the numbers that the program has read last, where they were not finite.
-        whole: remembers which memory holds whole numbers that are left whole; None where the policy has none left.
+        last_read: the values that the program has read last, where they were not finite.
+        whole: remembers which memory holds integers that are not rounded; None where the policy rounds them all.
     """
 
     supports_higher_order_operators = True
@@ -126,7 +126,7 @@ class Simulation(Witness):
         self._notice = Float64Notice(self) if warn_unused and policy.rounds_nothing else None
 
     def _follow(self, policy: Policy) -> None:
-        """Makes what a policy needs."""
+        """Creates the objects that a policy needs."""
         assert isinstance(policy.format, Format)
         self.policy, self.format = policy, policy.format
         self._names_steps = names_steps(policy)
@@ -152,11 +152,11 @@ class Simulation(Witness):
     def change(self, policy: Policy | Format | str) -> None:
         """Takes another policy, with the same format of results, for when it is entered next.
 
-        Its step stays, and what it has counted. :meth:`plans`, :meth:`audit` and :meth:`unused_rules` speak of the new
-        policy alone.
+        Its step stays, and what it has counted. :meth:`plans`, :meth:`audit` and :meth:`unused_rules` describe only
+        the new policy.
 
         Raises:
-            FormatError: a thread is inside of its block, or the format of results is another one.
+            FormatError: a thread is inside of its block, or the format of results differs.
         """
         if self.presence.is_inside():
             raise FormatError("a simulation cannot change its policy inside of its block: leave it before")
@@ -173,18 +173,18 @@ class Simulation(Witness):
 
     @property
     def formats(self) -> list[Format]:
-        """The formats of results, wherever they are computed, and of what is stored, each once."""
+        """The formats of results, wherever they are computed, and of stored values, each once."""
         return list(dict.fromkeys(self.named_formats))
 
     @property
     def named_formats(self) -> list[Format]:
-        """The formats of results and of what is stored, as often and in the order that they are named."""
+        """The formats of results and of stored values, in the order of the settings and with duplicates."""
         results = (self.policy.format, *(rule.format for rule in self.policy.rules))
         return [*(fmt for fmt in results if isinstance(fmt, Format)), *self._made_with["stored"]]
 
     @property
     def narrow_products(self) -> tuple[torch.dtype, ...]:
-        """The dtypes in which this machine's GPU multiplies what is rounded to narrow formats; see :func:`simulate`.
+        """The dtypes that this machine's GPU uses to multiply operands rounded to narrow formats; see :func:`simulate`.
 
         Empty without a GPU, where the policy rounds no operands, and with ``products="plain"``.
         """
@@ -250,15 +250,15 @@ class Simulation(Witness):
             self.places.leave()
 
     def __call__(self, function: _F) -> _F:
-        """``function``, each call of which runs in a simulation of its own, made as this one, at step 0.
+        """Wraps ``function``: each call runs in a new simulation with the settings of this one, at step 0.
 
         It is meant for ``@roundoff.simulate("e5m10")``. Stochastic rounding draws the same bits in every call. A
-        generator or coroutine is simulated while it runs, and leaves its caller's arithmetic alone while it is
+        generator or coroutine is simulated while it runs, and does not affect its caller's arithmetic while it is
         suspended.
 
         Raises:
-            FormatError: it is a class, or an asynchronous generator; or this simulation counts or carries twins, of
-                which nothing could be asked for.
+            FormatError: it is a class, or an asynchronous generator; or this simulation counts or carries twins, and
+                their reports would be out of reach.
         """
         if asked := self.asked_for():
             raise FormatError(
@@ -289,7 +289,7 @@ class Simulation(Witness):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Asked by dynamo: it may trace what operators such as ``torch.cond`` are given, whose operations come here."""
+        """Tells dynamo that it may trace functions given to operators such as ``torch.cond``: their calls come here."""
         return is_compiling_operator()
 
     @contextmanager
@@ -329,7 +329,7 @@ class Simulation(Witness):
         """Counts from when it is entered next, as ``cost=True`` does from the beginning.
 
         Returns:
-            What counts, which can be told more, and begin anew.
+            The counter, which can be configured further, and reset.
 
         Raises:
             FormatError: a thread is inside of its block.
@@ -343,7 +343,7 @@ class Simulation(Witness):
         return self.counter
 
     def audit(self) -> Audit:
-        """Every operation that ran, and what became of its results: nothing escapes silently."""
+        """Every operation that ran, and the treatment of its results: nothing escapes silently."""
         from .audit import Audit  # noqa: PLC0415  pandas costs half a second
 
         ran = self._runner.counted()
@@ -364,7 +364,7 @@ class Simulation(Witness):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Runs one ATen operation and rounds what it computed."""
+        """Runs one ATen operation and rounds its results."""
         # The innermost simulation is asked first, and what it calls comes to the outer ones: those pass it on.
         if this_thread.rounding or (Presence.suspendable and self.presence.is_passed_over()):
             return func(*args, **(kwargs or {}))
@@ -392,7 +392,7 @@ class Simulation(Witness):
         return [self.last_read, *(mode.last_read for mode in around if mode is not self)]
 
     def _stepped(self, optimizer: torch.optim.Optimizer, after: bool) -> None:
-        """Called around each step of an optimizer, of which a rule may ask to round what is stored."""
+        """Called around each step of an optimizer; a rule may ask to round the values that the step stores."""
         if at_work() is not self or this_thread.rounding:
             return
         if after:
@@ -431,7 +431,7 @@ def _remade(made_with: dict[str, Any], step: int) -> Simulation:
 
 
 def unrounded() -> Simulation:
-    """Makes a simulation in which others pause, and which warns of nothing: generators are suspended there."""
+    """Makes a simulation that pauses all others and never warns: generators are suspended there."""
     made = Simulation("fp32", warn_unused=False)
     made.presence.told_of_generators = True
     return made

@@ -1,7 +1,7 @@
-"""Compiling the C++ of the shortcut: once, kept in a folder that is this user's alone, with a checksum.
+"""Compiling the C++ of the shortcut: once, kept in a folder that belongs only to this user, with a checksum.
 
-The compiler is the one that PyTorch's inductor calls. A file is named after all that it is made from; one that a power
-failure, a full disk or a copy has torn is compiled anew.
+The compiler is the same as for PyTorch's inductor. A file is named after all of its sources; if a power failure, a
+full disk or a copy has damaged it, it is compiled again.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ _PATIENCE = 300.0  # seconds, while another process builds it
 
 
 class BuildError(Exception):
-    """There is no library, for the reason that the text gives."""
+    """The library is not available, for the reason in the text."""
 
 
 def compiler() -> str | None:
-    """The path of the C++ compiler; None if there is none."""
+    """The path of the C++ compiler; None if it is missing."""
     chosen = os.environ.get("CXX")
     return next(filter(None, map(shutil.which, [chosen] if chosen else ["g++", "clang++"])), None)
 
 
 def folder_of_natives() -> Path | None:
-    """Returns the folder in which the library is kept; None, with a warning, if it cannot be."""
+    """Returns the folder of the library; None, with a warning, if there cannot be one."""
     return cache_folder("native")
 
 
@@ -57,7 +57,7 @@ def built() -> Path:
     """The library, compiled if it is not kept.
 
     Raises:
-        BuildError: there is no compiler, or it fails.
+        BuildError: the compiler is missing, or fails.
     """
     with_compiler = compiler()
     if with_compiler is None:
@@ -128,7 +128,7 @@ def _is_sound(path: Path) -> bool:
 
 @contextmanager
 def opened(path: Path) -> Iterator[str]:
-    """A name by which the loader opens the file that was compared with its checksum, whatever stands at its path then.
+    """A name that makes the loader open the file that matched its checksum, whatever file is at its path then.
 
     Raises:
         BuildError: the library is not as it was written.

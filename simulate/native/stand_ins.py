@@ -1,4 +1,4 @@
-"""Functions that stand in the place of an operation, and what they come to in the calls that C++ takes."""
+"""Functions that replace an operation, and their computation in the calls that C++ takes."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Way(ctypes.Structure):
 
 @final
 class Exact:
-    """Elementwise arithmetic whose exact results are rounded once, by float32 loops.
+    """Elementwise arithmetic with exact results that are rounded once, by float32 loops.
 
     Args:
-        form: the name of the operation, which says what is made of its arguments; one of ``FORMS``.
+        form: the name of the operation, which determines the use of its arguments; one of ``FORMS``.
         of_lists: whether it is for lists.
         in_place: whether it writes to its first argument.
 
     Attributes:
-        ways: a loop for each formula, of tensors alone; behind them, where a number takes part.
+        ways: a loop for each formula, of only tensors; after them, where a number takes part.
     """
 
     def __init__(self, form: str, *, of_lists: bool, in_place: bool) -> None:
@@ -57,7 +57,7 @@ class Exact:
 
 
 class StandsFor(NamedTuple):
-    """The computation that a function stands for."""
+    """The computation that a function represents."""
 
     reads: bool = False
     """The operation reads a number: something is said of one that is not finite or changed, or after one was not."""
@@ -75,18 +75,18 @@ class StandsFor(NamedTuple):
 
     @property
     def runs_itself(self) -> bool:
-        """Whether the calls that C++ takes can be told from these notes."""
+        """Whether these notes determine the calls that C++ takes."""
         return self != StandsFor()
 
 
 def standing_for(function: _F, what: StandsFor) -> _F:
-    """The function, with a note of what it stands for."""
+    """The function, with a note of its computation."""
     function.stands_for = what  # type: ignore[attr-defined]
     return function
 
 
 def meaning_of(kernel: Any) -> StandsFor | None:
-    """Returns the computation that a function stands for; None if it is unknown."""
+    """Returns the computation that a function represents; None if it is unknown."""
     found = getattr(kernel, "stands_for", None)
     return found if isinstance(found, StandsFor) else None
 

@@ -1,8 +1,8 @@
-"""Python numbers that a compiled step computes anew in every call: an optimizer's bias corrections, its learning rate.
+"""Python numbers that a compiled step recomputes in every call: an optimizer's bias corrections, its learning rate.
 
 Eagerly they are computed by Python, in float64, and so they are here: before the program runs, by the same Python
-operators. The program gets the results as a tensor. While a step is traced, a :class:`TracedNumber` stands for each;
-what is done with it is recorded, and where the step decides by one, the decision becomes a condition of the program.
+operators. The program gets the results as a tensor. While a step is traced, a :class:`TracedNumber` replaces each;
+the operations on it are recorded, and where the step decides by one, the decision becomes a condition of the program.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq,
 
 
 class NumberError(FormatError):
-    """Something is done with a number for which a program has no counterpart."""
+    """An operation on a number has no counterpart in a program."""
 
 
 class _Operation(NamedTuple):
@@ -50,7 +50,7 @@ class _Reading(NamedTuple):
 class NumberRecord:
     """The arithmetic on numbers while a step is traced, and then in each call of its program.
 
-    Values have positions: those that are given, constants, and results of operators, each behind its operands.
+    Values have positions: given numbers, constants, and results of operators, each after its operands.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class NumberRecord:
         self._used: dict[int, int] = {}
 
     def give(self, value: float) -> TracedNumber:
-        """A number that every call has its own value of, in the order in which they are given."""
+        """A number with a different value in every call, in the order of the given numbers."""
         self._given.append(len(self.values))
         return self._append(value)
 
@@ -72,7 +72,7 @@ class NumberRecord:
         return self._append(value)
 
     def compute(self, function: Callable[[Any, Any], Any], a: object, b: object) -> TracedNumber:
-        """Returns the result of an operator on two numbers, one of which is recorded."""
+        """Returns the result of an operator on two numbers, at least one of them recorded."""
         operation = _Operation(function, self._position(a), self._position(b))
         known = self._done.get(operation)
         if known is not None:
@@ -84,7 +84,7 @@ class NumberRecord:
         return self._append(result)
 
     def decide(self, function: Callable[[Any, Any], bool], a: object, b: object) -> bool:
-        """Evaluates a comparison, whose outcome must be the same in every call of the program."""
+        """Evaluates a comparison; its outcome must be the same in every call of the program."""
         left, right = self._position(a), self._position(b)
         outcome = bool(function(self.values[left], self.values[right]))
         self._done[_Condition(function, left, right, outcome)] = -1
@@ -109,8 +109,8 @@ class NumberRecord:
         """The numbers of the program in a call; None if a condition does not hold.
 
         Args:
-            given: the given ones.
-            read: gives those that are read from tensors: by number, and by what is at each place until then.
+            given: the given numbers.
+            read: returns a number read from a tensor: by its index, and the values at all positions so far.
 
         Raises:
             ArithmeticError: as Python would in the step itself.
@@ -146,7 +146,7 @@ class NumberRecord:
 
 
 class _Node:
-    """The symbolic node that PyTorch's C++ sees in place of a number, whose value it may not ask for."""
+    """The symbolic node that PyTorch's C++ sees in place of a number; it may not ask for the value."""
 
     def __init__(self, number: TracedNumber) -> None:
         self.number: Final = number
@@ -232,14 +232,14 @@ def _negated(a: float, _: object) -> float:
 
 
 def number_of(x: object) -> TracedNumber | None:
-    """The number that an argument of an operation is; PyTorch's C++ passes on only what it sees of it."""
+    """The traced number of an operation's argument; PyTorch's C++ passes on only its symbolic node."""
     if isinstance(x, torch.SymFloat) and isinstance(x.node, _Node):
         return x.node.number
     return None
 
 
 def recognized(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """The arguments of an operation with numbers again as what they are, for Python code that computes with them."""
+    """The arguments of an operation with their traced numbers restored, for Python code that computes with them."""
 
     def as_it_is(x: object) -> object:
         number = number_of(x)

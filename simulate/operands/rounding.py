@@ -58,14 +58,14 @@ class _Rounding(NamedTuple):
 
 
 class Operands:
-    """Sees to operands, and remembers which memory holds weights and what was computed inside.
+    """Rounds operands, and remembers which memory holds weights and values computed inside.
 
     Args:
         policy: Policy of the simulation.
         marks: Table of marks of the simulation.
 
     Attributes:
-        follows: whether it must be told of operations and modules: where a rule is about operands of some role.
+        follows: whether it must follow operations and modules: where a rule is about operands of some role.
     """
 
     def __init__(self, policy: Policy, marks: Marks) -> None:
@@ -78,14 +78,14 @@ class Operands:
         self.note_module = self._weights.note_module
 
     def note(self, plan: PlannedOperation, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
-        """Remembers what an operation computed, with its arguments as the program gave them."""
+        """Remembers the results of an operation, with its arguments as the program gave them."""
         assert plan.operation is not None
         if not is_backward(plan.role) and plan.role != Role.OPTIMIZER:
             self._weights.note(plan.operation, args, kwargs, result)
         self._note_inside(plan, args, kwargs, result)
 
     def _note_inside(self, plan: PlannedOperation, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
-        """Remembers the memory of what was computed: no inputs lie there. A view of an input is one."""
+        """Remembers the memory of computed values, which holds no inputs. A view of an input is an input."""
         assert plan.operation is not None
         if plan.operation.overloadpacket in BLANK:
             return
@@ -98,7 +98,7 @@ class Operands:
                 self._marks.add(x, Mark.INSIDE)
 
     def carried(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Takes the copy of a weight in another dtype for one, and that of what was computed inside."""
+        """Treats a copy in another dtype as a weight, or as a value computed inside, like its original."""
         if source.layout is not torch.strided or target.layout is not torch.strided:
             return
         self._weights.carried(source, target)
@@ -124,8 +124,8 @@ class Operands:
 
         Returns:
             The arguments with operands rounded as the policy says, but for what it writes to, and None. For an
-            operation whose products see an operand in different ways, the arguments as they are, and a function of what
-            runs the operation: it computes product by product, each of operands rounded for it. For a matrix product
+            operation with products that see an operand in different ways, the arguments unchanged, and a function of
+            the kernel: it computes product by product, each with operands rounded for it. For a matrix product
             that tensor cores compute, the arguments rounded, and a function that has them do it.
         """
         assert plan.operation is not None
@@ -219,7 +219,7 @@ class Operands:
             name: of the argument.
             named: the arguments by name.
             how: it is contracted.
-            told: what is known of the operands, and of the product it is seen by.
+            told: known facts about the operands, and about the product that sees them.
             rounded: as for :meth:`ready`.
             told_of: as for :meth:`ready`.
         """
@@ -242,7 +242,7 @@ class Operands:
         return x
 
     def _misses(self, plan: PlannedOperation, named: Mapping[str, Any], told: KnownOperands) -> bool:
-        """Whether a rule is about the weight of a product that has none, though it multiplies what nobody knows."""
+        """Whether a rule is about the weight of a product without a known weight, but with unknown operands."""
         about = any(Role.WEIGHTS in rule.role for rule in plan.arithmetic.of_operands)
         if not about or told.product or is_backward(plan.role):
             return False
@@ -314,13 +314,13 @@ def rotated(x: torch.Tensor, axis: int, size: int) -> torch.Tensor:
         y = x diag(s) H / sqrt(size)
 
     The product of two matrices that were both rotated along the axis that it sums over is the product of the two, but
-    for rounding: H H^T = size I. The signs s are the same in every call, as those of NVIDIA's recipe are ("Pretraining
+    for rounding: H H^T = size I. The signs s are the same in every call, as in NVIDIA's recipe ("Pretraining
     Large Language Models with NVFP4", 2025, appendix). Sums are taken in the dtype of ``x``. A NaN or an infinity makes
     its neighbours NaN or infinite.
 
     Args:
         x: float32 or float64, any shape of at least one axis.
-        axis: along which it is contracted; what is left of it behind the last ``size`` numbers stays as it is.
+        axis: along which it is contracted; the remainder after the last full group of ``size`` is unchanged.
         size: a power of two.
 
     Returns:

@@ -57,9 +57,9 @@ class Weights:
     """Remembers which memory holds weights.
 
     A weight is a parameter or a matrix among the persistent buffers of a module that was called, frozen or not, or a
-    leaf that requires a gradient; and what the forward pass computes of such alone: casts, views, concatenations,
-    averages, elementwise work (of leaves that are no parameters: moves and casts), and with random numbers. What is
-    computed with data is none, nor is what is written over with data.
+    leaf that requires a gradient; and values that the forward pass computes only from such: casts, views,
+    concatenations, averages, elementwise work (from leaves other than parameters: moves and casts), and with random
+    numbers. Values computed with data, or overwritten with data, do not count.
 
     Args:
         marks: Table of marks of the simulation.
@@ -90,7 +90,7 @@ class Weights:
             self._add(x, Certainty.LEAF)
 
     def note_module(self, module: torch.nn.Module) -> None:
-        """Remembers what a module that is called has registered: parameters, and matrices that its state keeps."""
+        """Remembers the registered tensors of a called module: parameters, and matrices in its state."""
         for parameter in module._parameters.values():  # noqa: SLF001  parameters() asks its children, too
             if parameter is not None and not is_lazy(parameter):  # its first call makes it, behind this
                 self._add(_plain(parameter), Certainty.PARAMETER)
@@ -114,7 +114,7 @@ class Weights:
             self._add(target, sure)
 
     def note(self, operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
-        """Remembers what an operation of the forward pass made of weights alone, and forgets what it wrote data to."""
+        """Remembers the results of a forward operation on only weights, and forgets tensors that it wrote data to."""
         written = [args[i] if i < len(args) else kwargs.get(name) for i, name in writes_of(operation)]
         read = _read(operation, args, kwargs)
         if self._is_noise(operation, read):
@@ -132,7 +132,7 @@ class Weights:
             self._add(x, sure)
 
     def _is_noise(self, operation: OpOverload, read: Iterable[Any]) -> bool:
-        """Whether an operation draws random numbers, or computes with such alone."""
+        """Whether an operation draws random numbers, or computes only with such."""
         floats = [x for x in _floats(read) if not is_lazy(x) and x.dim()]
         if draws(operation):
             return operation.overloadpacket.__name__ != "normal" or not floats  # around data they are actions

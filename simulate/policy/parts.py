@@ -1,4 +1,4 @@
-"""Parts of a program that have names: functions while they run, and blocks in which the program says one."""
+"""Named parts of a program: functions while they run, and blocks named by the program."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INSIDE = "/"
 
 
 def place_in(part: str, module: str) -> str:
-    """The path of a module in a part of the program: ``generate: Llama.layers.0``; without a part the module alone."""
+    """The path of a module in a part of the program: ``generate: Llama.layers.0``; without a part only the module."""
     return f"{part}{_BEFORE_MODULE}{module}" if part else module
 
 
@@ -34,7 +34,7 @@ def inside_of(part: str, name: str) -> str:
 
 
 def fits(part: str, patterns: Sequence[str]) -> bool:
-    """Whether a part, or one around it, fits some pattern, and none behind a ``!``. No part is the empty one."""
+    """Whether a part, or an enclosing part, fits a pattern, and none after a ``!``. Outside of parts it is empty."""
     names = part.split(_INSIDE)
     against = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
     meant = [pattern for pattern in patterns if not pattern.startswith("!")] or ["*"]
@@ -82,7 +82,7 @@ class _Watch:
     """The state of one follower in one thread.
 
     Args:
-        follower: the object that is told of parts.
+        follower: the object to notify of parts.
         patterns: of the functions that are parts; without any, only blocks are.
     """
 
@@ -112,7 +112,7 @@ class _Watch:
             self.part_ends()
 
     def begins(self, frame: FrameType) -> None:
-        """The function of a frame begins or goes on."""
+        """The function of a frame begins or resumes."""
         code = frame.f_code
         known = self._known.get(id(code))
         if known is None:
@@ -154,17 +154,17 @@ _here = _Here()
 def part(name: str) -> Iterator[None]:
     """Operations in the block belong to a part of the program with this name. Also a decorator.
 
-    ``with roundoff.part("rollout"):`` gives a part of one's own code a name, by which rules of policies give it an
-    arithmetic (``Rule(within="rollout", format="e4m3")``), and by which audits and reports tell what runs in it.
+    ``with roundoff.part("rollout"):`` gives a part of your code a name. Rules of policies use it to give the part an
+    arithmetic (``Rule(within="rollout", format="e4m3")``), and audits and reports to list the operations in it.
     Functions need no such block: rules know them by their qualified names. Operations of the backward pass belong to
     the part of their forward operation. Outside of simulations it does nothing. A generator that is suspended inside of
-    the block leaves its caller in the part; one that a rule names as a function does not.
+    the block leaves its caller in the part; a generator that a rule names as a function does not.
 
     Args:
         name: any text without ``/ : * ? [ !``.
 
     Raises:
-        FormatError: it is no such text.
+        FormatError: the name is not such a text.
     """
     if not isinstance(name, str) or not name.strip() or set(name) & set("/:*?[!"):
         raise FormatError(f"name of a part must be a text without / : * ? [ !, got {name!r}")
@@ -182,14 +182,14 @@ def part(name: str) -> Iterator[None]:
 
 
 def follow(follower: PartFollower, patterns: Sequence[str]) -> None:
-    """Has a follower told, from now on and in this thread, of parts, and first of those that it is in.
+    """Notifies a follower of parts, from now on and in this thread, and first of the current parts.
 
     Args:
-        follower: is told; where it is followed already, this is counted.
+        follower: the object to notify; if it already follows, this is counted.
         patterns: of functions, by qualified name, or by ``package.module:`` and that.
 
     Raises:
-        FormatError: a profiler that is not written in Python has the place by which calls of functions are followed.
+        FormatError: a profiler that is not written in Python occupies the hook for following function calls.
     """
     watch = _watch_of(follower)
     if watch:

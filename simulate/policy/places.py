@@ -49,22 +49,22 @@ _said = _Said()
 
 
 class PlaceFollower(Protocol):
-    """Follows what begins and ends in each thread, beside Python."""
+    """Follows the modules, parts and steps that begin and end in each thread, alongside Python."""
 
     def module_begins(self, path: str, around: int) -> None:
-        """A module with this path begins its forward pass, inside of so many."""
+        """A module with this path begins its forward pass, inside of this number of modules."""
 
     def module_ends(self, around: int) -> None:
-        """A module has ended it, inside of so many."""
+        """A module has ended its forward pass, inside of this number of modules."""
 
     def part_begins(self, path: str, around: int) -> None:
-        """A part begins inside of so many modules; the innermost one goes on under this path."""
+        """A part begins inside of this number of modules; the innermost one continues under this path."""
 
     def part(self, path: str, begun: int) -> None:
         """The thread is in this part, as the path of a module; ``begun``: in this backward pass, or in none, -1."""
 
     def optimizers(self, count: int) -> None:
-        """The thread is in so many optimizers' steps."""
+        """The thread is in this number of optimizers' steps."""
 
     def left(self) -> None:
         """Everything told about any thread no longer holds."""
@@ -76,14 +76,14 @@ def in_role(role: Role | str) -> Iterator[None]:
 
     ``with roundoff.in_role("averages"): ema.lerp_(weight, 0.005)`` gives a moving average its role, so that rules of
     policies, observers and blame tell it from the forward pass. Steps of ``torch.optim`` optimizers have the role
-    ``optimizer`` anyway; what an optimizer does between its steps, a change of scale, has it by this. Of blocks inside
-    each other the innermost one counts. Outside of simulations it does nothing.
+    ``optimizer`` anyway; work of an optimizer between its steps, such as a change of scale, gets it by this. Of nested
+    blocks the innermost one counts. Outside of simulations it does nothing.
 
     Args:
         role: ``forward``, ``backward``, ``optimizer``, ``averages`` or ``targets``.
 
     Raises:
-        FormatError: operations have no such role.
+        FormatError: the role does not exist.
     """
     if role not in OPERATION_ROLES:
         raise FormatError(f"role must be {', '.join(OPERATION_ROLES)}, got {role!r}")
@@ -128,18 +128,18 @@ _REPLICATING = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel
 class Places:
     """Follows modules and optimizers through PyTorch's global hooks, between :meth:`enter` and :meth:`leave`.
 
-    A module's path begins at the outermost module that was called around it, or at one of ``roots``. Wrappers such as
-    that of ``torch.compile`` have no part in it.
+    A module's path begins at the outermost module that was called around it, or at one of ``roots``. It skips
+    wrappers such as ``torch.compile``'s.
 
     Args:
         on_step: called with an optimizer before its step, or after the closure that the step calls (False), and after
             the step (True).
-        roots: modules whose parts are named from them, whatever is called first.
+        roots: modules where the names of their parts begin, whatever is called first.
         on_module: called with each module that begins its forward pass.
         within: patterns of functions that are parts of the program; see :func:`.parts.part`.
 
     Attributes:
-        parts: those that the program was in.
+        parts: parts that the program was in.
     """
 
     def __init__(
@@ -233,8 +233,8 @@ class Places:
 
         The path begins with the class of the outermost module; it is empty outside of modules, in optimizers and where
         the program says the role. A closure that a step calls is a forward and a backward pass, as everywhere.
-        An operation of the backward pass belongs to the module whose operation it derives, and to the part of that, if
-        no part has begun in this pass. What a checkpoint computes again in a module is part of the forward pass.
+        An operation of the backward pass belongs to the module of the operation that it derives, and to its part, if
+        no part has begun in this pass. Operations that a checkpoint repeats in a module are part of the forward pass.
         """
         thread = self._thread
         alone = self.alone if thread.parts else ""
@@ -294,7 +294,7 @@ class Places:
             self._follower.module_begins(modules[-1], len(modules) - 1)
 
     def _name(self, module: torch.nn.Module, around: str, *, for_good: bool = False) -> None:
-        """Names a module and what is in it, also what had its name from a part that was called earlier."""
+        """Names a module and its contents, also submodules that were named from a part called earlier."""
         prefix = "module." if isinstance(module, _REPLICATING) else ""
         root = around or type(_plain(module)).__name__
         members = dict(module.named_modules())
@@ -323,7 +323,7 @@ class Places:
                 self._follower.module_ends(len(thread.modules))
 
     def part_begins(self, name: str) -> None:
-        """A part of the program begins, in this thread: a module that it stands in goes on in the part."""
+        """A part of the program begins, in this thread: the module around it continues in the part."""
         thread, around = self._thread, len(self._thread.modules)
         part = inside_of(self.part, name)
         thread.parts.append(_Part(part, around, torch._C._current_graph_task_id()))  # noqa: SLF001  the only access
@@ -351,7 +351,7 @@ class Places:
     def _optimizer_begins(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """A step begins; what it returns are its arguments, if one of them is a closure."""
+        """A step begins; returns its arguments, if one of them is a closure."""
         changed = None
         if _is_closure(kwargs.get("closure")):
             changed = args, {**kwargs, "closure": self._outside_of_steps(optimizer, kwargs["closure"])}
@@ -364,7 +364,7 @@ class Places:
         return changed
 
     def _outside_of_steps(self, optimizer: torch.optim.Optimizer, closure: Callable[..., Any]) -> Callable[..., Any]:
-        """A closure that a step calls, whose operations are no part of the step: a forward pass and a backward pass.
+        """A closure that a step calls; its operations do not belong to the step: a forward pass and a backward pass.
 
         The gradients that it has computed are those before the step. Where it raises an exception, the step is over.
         """
@@ -410,7 +410,7 @@ def _is_closure(argument: Any) -> bool:
 
 
 def _plain(module: torch.nn.Module) -> torch.nn.Module:
-    """The module that wrappers stand around."""
+    """The module inside of its wrappers."""
     names = (*_WRAPPED, "module") if isinstance(module, _REPLICATING) else _WRAPPED
     inner = next((getattr(module, name) for name in names if name in module._modules), None)  # noqa: SLF001  the only access
     return module if inner is None else _plain(inner)

@@ -1,4 +1,4 @@
-"""The arithmetic in which each operation of a program is simulated: a base, and rules that change it for some."""
+"""The arithmetic used to simulate each operation of a program: a base, and rules that change it for some."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Policy:
     other usual ones, and :meth:`with_rules` adds to any.
 
     Args:
-        format: of results. fp32 stands for the carrier itself: nothing is rounded.
+        format: format of the results. fp32 means the carrier itself: nothing is rounded.
         rounding: the mode; ``stochastic`` draws from the seed of the simulation.
         operands: see :class:`Rule`.
         accumulate: the accumulator of contractions and sums; None for the carrier's.
@@ -62,9 +62,9 @@ class Policy:
             ``dtype``: as ever.
         whole: ``exact`` leaves counts, steps and positions whole, which programs keep in floating-point tensors;
             ``rounded`` rounds them like all results.
-        exact_in: functions in which nothing is rounded, as in :func:`exact`: ``package.module:function`` or
+        exact_in: functions that run without rounding, as under :func:`exact`: ``package.module:function`` or
             ``package.module:Class.method``, one or several. Their modules are imported when the simulation is entered.
-        only_in: functions in which alone something is rounded; empty for everywhere.
+        only_in: the only functions with rounding; empty for everywhere.
 
     Raises:
         FormatError: a setting does not exist.
@@ -94,12 +94,12 @@ class Policy:
 
     @classmethod
     def of(cls, what: Policy | Format | str) -> Policy:
-        """A policy: itself, or the one that rounds every operation to a format."""
+        """Returns a policy unchanged; for a format, the policy that rounds every operation to it."""
         return what if isinstance(what, Policy) else cls(Format.parse(what))
 
     @classmethod
     def storage(cls, format: Format | str) -> Policy:
-        """Rounds what is stored: results of layers, their gradients, weights and optimizer buffers after each step.
+        """Rounds only stored values: results of layers, their gradients, weights and optimizer buffers after each step.
 
         Between these everything is computed in the carrier, as the simulation of the paper did ("Low-Precision
         Reinforcement Learning", Section 4, with qtorch's quantizers after every layer). What ends a layer is
@@ -111,7 +111,7 @@ class Policy:
     def mixed_precision(cls, format: Format | str) -> Policy:
         """Matrix products and convolutions take operands and give results in the format; the rest is the carrier's.
 
-        A format whose numbers share scales (MX, NVFP4, integers scaled by the data) is one of operands alone, as in
+        A format whose numbers share scales (MX, NVFP4, integers scaled by the data) applies only to operands, as in
         hardware: results are the carrier's.
 
         Weights, optimizer and losses are float32 (master weights), as in Micikevicius et al., "Mixed Precision
@@ -139,17 +139,17 @@ class Policy:
     ) -> Policy:
         """Linear layers and convolutions multiply in an MX format, or another with scales, as MXFP8 training does.
 
-        Each of the three products sees its operands, gradients too, in blocks along what it sums over, rounded to
+        Each of the three products sees its operands, also gradients, in blocks along what it sums over, rounded to
         nearest-even; it is summed in the carrier. Weights stay in high precision in memory.
 
         Args:
             operands: the format of weights, activations and gradients: ``mxfp8_e4m3`` (scales by OCP's rule),
                 ``mxfp8_e4m3_rceil`` (by cuBLAS's, the usual one in training), ``mxfp4``, ``mxint8``, ``bfp8_16``.
-            format: of results; fp32 stands for the carrier itself.
-            but: modules whose products keep their operands, as patterns of :class:`Rule`.
+            format: format of the results; fp32 means the carrier itself.
+            but: modules with products that keep their operands, as patterns of :class:`Rule`.
 
         Raises:
-            FormatError: there is no such format.
+            FormatError: the format does not exist.
         """
         return cls(format, rules=(*mx(operands), *_leaving(but)))
 
@@ -159,15 +159,15 @@ class Policy:
 
         Weights in squares of 16 by 16, which are the same numbers in both passes; activations and gradients in blocks
         of 16 along what is summed over; gradients stochastically; and in the product that gives the gradient of the
-        weight both operands behind a random Hadamard transform of 16 neighbours. NVIDIA keeps some layers in high
+        weight both operands after a random Hadamard transform of 16 neighbours. NVIDIA keeps some layers in high
         precision, which ``but`` names here.
 
         Args:
-            format: of results; fp32 stands for the carrier itself, ``bf16`` is the recipe's.
-            but: modules whose products keep their operands, as patterns of :class:`Rule` (``["*lm_head", "*.31.*"]``).
+            format: format of the results; fp32 means the carrier itself, ``bf16`` is the recipe's.
+            but: modules with products that keep operands, as patterns of :class:`Rule` (``["*lm_head", "*.31.*"]``).
 
         Raises:
-            FormatError: there is no such format.
+            FormatError: the format does not exist.
         """
         return cls(format, rules=(*RECIPES["nvfp4"], *_leaving(but)))
 
@@ -176,19 +176,19 @@ class Policy:
         """Linear layers and convolutions multiply in FP8, after a recipe of torchao or of DeepSeek-V3.
 
         What is multiplied is rounded, with a scale that follows from the numbers at hand; products are summed in the
-        carrier, and results are rounded to ``format``. Products without a weight, as those of attention, keep their
+        carrier, and results are rounded to ``format``. Products without a weight, such as in attention, keep their
         operands. With ``rowwise-with-gw-hp`` so does the product that gives the gradient of the weight.
 
         Args:
             recipe: ``tensorwise`` (E4M3, gradients E5M2, a scale for each tensor), ``rowwise`` (E4M3, a power of two
-                for each row along what is contracted), ``rowwise-with-gw-hp``, or ``blockwise`` (E4M3; weights in
-                squares of 128 by 128, activations and gradients in blocks of 128 along what is contracted; after
-                DeepSeek-V3), whose scales are powers of two with ``blockwise-pow2``.
-            format: of results; fp32 stands for the carrier itself.
-            but: modules whose products keep their operands, as patterns of :class:`Rule` (``"*lm_head"``).
+                for each row along the contracted axis), ``rowwise-with-gw-hp``, or ``blockwise`` (E4M3; weights in
+                squares of 128 by 128, activations and gradients in blocks of 128 along the contracted axis; after
+                DeepSeek-V3); with ``blockwise-pow2`` the scales are powers of two.
+            format: format of the results; fp32 means the carrier itself.
+            but: modules with products that keep their operands, as patterns of :class:`Rule` (``"*lm_head"``).
 
         Raises:
-            FormatError: there is no such recipe or format.
+            FormatError: the recipe or format does not exist.
         """
         name = "fp8-" + str(recipe).replace("_", "-")
         if name not in RECIPES:
@@ -206,11 +206,11 @@ class Policy:
         NaN or an infinity is NaN.
 
         Args:
-            format: of results; fp32 stands for the carrier itself.
-            but: modules whose products keep their operands, as patterns of :class:`Rule` (``"*lm_head"``).
+            format: format of the results; fp32 means the carrier itself.
+            but: modules with products that keep their operands, as patterns of :class:`Rule` (``"*lm_head"``).
 
         Raises:
-            FormatError: there is no such format.
+            FormatError: the format does not exist.
         """
         return cls(format, rules=(*RECIPES["int8-rowwise"], *_leaving(but)))
 
@@ -219,7 +219,7 @@ class Policy:
         return replace(self, rules=(*self.rules, *rules))
 
     def with_part(self, name: str | Sequence[str], policy: Policy | Format | str) -> Policy:
-        """Returns the policy with another one in its place within a part of the program.
+        """Returns the policy with a different policy within a part of the program.
 
         ``Policy.mixed_precision("bf16").with_part("GRPOTrainer._generate", Policy.fp8("rowwise", "bf16"))`` trains in
         bfloat16 and samples in FP8. All that this policy says does not hold in the part, and its own rules hold nowhere
@@ -231,8 +231,8 @@ class Policy:
             policy: of the part.
 
         Raises:
-            FormatError: the other one says something of a program as a whole (``finfo``, ``whole``, ``exact_in``,
-                ``only_in``) that this one does not; a rule of it is within a part itself; or the name is none.
+            FormatError: the other policy sets something for the whole program (``finfo``, ``whole``, ``exact_in``,
+                ``only_in``) and this policy does not; a rule of it is within a part itself; or the name is none.
         """
         inside = Policy.of(policy)
         defaults = Policy("fp32")
@@ -268,9 +268,9 @@ class Policy:
         Args:
             description: the name of a format or of a recipe of :meth:`fp8`, or a mapping with ``preset``
                 (``every-op``, ``storage``, ``mixed-precision``, ``engine``, ``mx``, ``nvfp4``, ``int8-rowwise``, or
-                ``fp8-`` with a recipe of :meth:`fp8`), ``but`` beside a recipe, any setting of :class:`Policy`,
+                ``fp8-`` with a recipe of :meth:`fp8`), ``but`` along with a recipe, any setting of :class:`Policy`,
                 ``rules``: a list of mappings with what :class:`Rule` takes, and ``parts``: a mapping from names of
-                functions to policies of their own; see :meth:`with_part`.
+                functions to their policies; see :meth:`with_part`.
             format: the format, if the description has none; a recipe needs none.
 
         Raises:
@@ -317,7 +317,7 @@ class Policy:
 
     @classmethod
     def load(cls, path: str | Path, format: Format | str = "fp32") -> Policy:
-        """The policy that a YAML file describes, such as one that ``roundoff allocate`` has written; see :meth:`parse`.
+        """The policy described by a YAML file, such as the output of ``roundoff allocate``; see :meth:`parse`.
 
         Raises:
             FormatError: it cannot be read, or a key or value is wrong.
@@ -373,7 +373,7 @@ class Policy:
 
     @property
     def rounds_results(self) -> bool:
-        """Whether the results of any operation are rounded, and not operands alone."""
+        """Whether the results of any operation are rounded, and not only operands."""
         named = (self.format, *(rule.format for rule in self.rules if not rule.about_operands))
         return any(isinstance(fmt, Format) and not fmt.native for fmt in named)
 
@@ -405,7 +405,7 @@ class Policy:
 
     @property
     def within(self) -> tuple[str, ...]:
-        """The patterns by which rules name functions and other parts of the program, each once."""
+        """The patterns that rules use to name functions and other parts of the program, each once."""
         named = (pattern for rule in self.rules if rule.within != ("*",) for pattern in rule.within)
         return tuple(dict.fromkeys(pattern.removeprefix("!") for pattern in named if pattern not in ("", "*")))
 
@@ -450,7 +450,7 @@ def _both(within: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _leaving(modules: str | Sequence[str]) -> list[Rule]:
-    """The rule by which products in these modules keep their operands, if there are any."""
+    """The rule that makes products in these modules keep their operands, if there are any modules."""
     return [Rule(CONTRACTIONS, modules, MULTIPLIED_ROLES, format="fp32")] if modules else []
 
 

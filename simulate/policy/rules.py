@@ -74,7 +74,7 @@ class Scalars(StrEnum):
 
 
 class Islands(StrEnum):
-    """The treatment of a program's own float32, beside its float16 or bfloat16."""
+    """The treatment of a program's own float32, next to its float16 or bfloat16."""
 
     ROUNDED = "rounded"
     """Float32 is a carrier of the format like any other dtype."""
@@ -99,7 +99,7 @@ class Whole(StrEnum):
 
 
 class Arithmetic(NamedTuple):
-    """The arithmetic with which one operation is simulated."""
+    """The arithmetic used to simulate one operation."""
 
     format: Format
     """The format of the operation's results; fp32 stands for the carrier itself, unrounded."""
@@ -153,7 +153,7 @@ _KINDS = {"granularity": Granularity, "scalars": Scalars, "islands": Islands, "f
 
 
 def parse_settings(owner: Any) -> None:
-    """Turns the settings that were given as text into what they name."""
+    """Converts settings given as text into the named objects."""
     for name in (*SETTINGS, *_CHOICES_OF_POLICIES):
         value = getattr(owner, name, None)
         if value is None:
@@ -205,36 +205,36 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Rule:
-    """Changes the arithmetic of the operations it matches; what is None it leaves as it is.
+    """Changes the arithmetic of the operations it matches; settings that are None change nothing.
 
     Args:
         operation: name of an ATen operation without overload, such as ``mm`` (``add`` is also ``add_`` and
             ``_foreach_add_``), a pattern with ``*`` and ``?``, or several. ``optimizer_step`` is a whole step of an
             optimizer: gradients are rounded before it, parameters and buffers after it.
-        module: path of a ``torch.nn.Module`` as ``named_modules`` gives it, or a pattern, or several; what lies inside
-            a module is matched too. Operations of the backward pass belong to the module of their forward operation.
+        module: path of a ``torch.nn.Module`` as ``named_modules`` gives it, or a pattern, or several; everything inside
+            a module is also matched. Operations of the backward pass belong to the module of their forward operation.
             An empty text is what runs outside of modules, such as losses, rewards and advantages.
         role: ``forward``, ``backward``, ``optimizer``, ``averages`` (moving averages of weights, such as target
             networks) or ``targets`` (what values are moved towards): where the operation runs. Or the rule is about
-            operands of operations outside of optimizers, whose ``format`` it sets, and their ``rounding`` if it says:
-            they are seen rounded, and stay as they are in memory. ``parameters`` are those of modules, and other leaves
-            that require a gradient, ``inputs`` come from outside of the simulation. ``weights``, ``activations`` and
-            ``gradients`` are what matrix products and convolutions multiply: parameters, and what is made of such
-            alone; in the forward pass all else; in the backward pass what was no operand of a product before. A bias,
-            which is added, is none of them.
-        product: of a rule about weights, activations or gradients: for which product they are rounded so,
+            operands of operations outside of optimizers, and sets their ``format``, and their ``rounding`` if given:
+            they are seen rounded, and keep their values in memory. ``parameters`` belong to modules, or are other
+            leaves that require a gradient, ``inputs`` come from outside of the simulation. ``weights``, ``activations``
+            and ``gradients`` are the operands of matrix products and convolutions: parameters, and values made only of
+            parameters; in the forward pass all others; in the backward pass values that no product used as an operand
+            before. A bias, which is added, does not count.
+        product: for a rule about weights, activations or gradients: the product that sees them rounded so,
             ``output``, ``grad-input``, ``grad-weight``, or several; None for any, and for products without a weight.
-        backward: of a rule about weights and activations: what the backward products see of them, ``rounded`` (the
-            numbers of the forward pass) or ``unrounded``; None rounds them for each product, with blocks along what it
-            sums over.
-        hadamard: of a rule about one product: a random Hadamard transform of so many neighbours (a power of two) along
-            what the product sums over comes before rounding, where the rules about both of its operands have it. The
-            product stays what it is, but for rounding. Convolutions and grouped products go without.
+        backward: for a rule about weights and activations: the values that the backward products see, ``rounded`` (the
+            values of the forward pass) or ``unrounded``; None rounds them for each product, with blocks along the axis
+            that it sums over.
+        hadamard: for a rule about one product: the number of neighbours (a power of two) in a random Hadamard transform
+            along the contracted axis before rounding, where the rules about both of its operands set it. Except for
+            rounding, it does not change the product. Convolutions and grouped products go without.
         within: qualified name of a Python function, such as ``GRPOTrainer._generate``, or a pattern, or several; what
-            it calls is matched too. Or the name of a block ``with roundoff.part(name):``. Operations of the backward
-            pass belong to the function of their forward operation. ``package.module:function`` is that of this module
-            alone; with ``!`` before it a pattern says where the rule does not hold. An empty text is what runs in no
-            part that the policy names.
+            it calls is also matched. Or the name of a block ``with roundoff.part(name):``. Operations of the backward
+            pass belong to the function of their forward operation. ``package.module:function`` is the function of only
+            this module; with ``!`` before it a pattern says where the rule does not hold. An empty text is the code
+            outside of the parts that the policy names.
         format: of the results, or of the operands.
         rounding: how they are rounded.
         operands: the operation's tensor operands are rounded to this format first; of contractions, block formats have
@@ -242,11 +242,11 @@ class Rule:
         accumulate: the accumulator of contractions and sums.
         granularity: ``kernel`` or ``primitive``.
         scalars: ``exact`` or ``rounded``: Python numbers, to ``format``.
-        islands: ``exact`` leaves alone what the program itself computes in float32, or float64, and not in float16 or
-            bfloat16; ``rounded``: that is rounded, too.
+        islands: ``exact`` does not round results that the program itself computes in float32, or float64, and not in
+            float16 or bfloat16; ``rounded``: these are also rounded.
 
     Raises:
-        FormatError: a setting does not exist, or has no meaning for the role.
+        FormatError: a setting does not exist, or is meaningless for the role.
     """
 
     operation: str | Sequence[str] = "*"
@@ -331,7 +331,7 @@ class Rule:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The patterns of the parts that the rule is within, but for those that it leaves out."""
+        """The patterns of the parts that the rule is within, except for the excluded parts."""
         return tuple(pattern for pattern in self.within if pattern not in ("", "*") and not pattern.startswith("!"))
 
     def matches(self, operation: str, place: str, role: str) -> bool:

@@ -8,7 +8,7 @@ is rounded to the carrier in a way that the second rounding leaves right:
     toward zero, up, down, to odd, stochastic    in the same mode: the carrier has all numbers of the format
     to the nearest                               to odd, where the carrier has two bits more than the format
 
-Square roots are never PyTorch's: those of its library for CPUs are off by a last place now and then.
+Square roots are never PyTorch's: its library for CPUs is occasionally off by a last place.
 """
 
 from __future__ import annotations
@@ -90,16 +90,16 @@ def carrier_rounding(
     """Returns the rounding of a formula's exact results to the carrier, before they are rounded to the format.
 
     Args:
-        fmt: the format, whose numbers are the operands.
+        fmt: the format of the operands.
         dtype: the carrier.
         rounding: to the format.
         formula: a field of :class:`~roundoff.simulate.rounded_once.formulas.Formulas`; or ``"conversion"``.
-        any_operands: operands are any numbers of the carrier, and kernels of several operations are none to follow.
+        any_operands: operands are any numbers of the carrier, and kernels of several operations are not to be followed.
 
     Returns:
-        None where PyTorch's kernel, which rounds to the nearest, will do: where that is harmless; where it is what a
-        kernel of several operations is meant to do, to nearest-even with up to 10 significand bits, as PyTorch's own
-        for half precision; and where nothing is known to be better, for formats whose numbers depend on the data.
+        None where PyTorch's kernel, which rounds to the nearest, will do: where that is harmless; where a kernel of
+        several operations is meant to do so, to nearest-even with up to 10 significand bits, as PyTorch's own for half
+        precision; and where nothing is known to be better, for formats with data-dependent values.
     """
     # A posit saturates: what is infinite is no number.
     saturating = isinstance(fmt, PositFormat)
@@ -120,9 +120,9 @@ def carrier_rounding(
 
 @lru_cache(maxsize=1024)
 def _rounding_twice(fmt: Format, dtype: torch.dtype) -> tuple[int, frozenset[str]]:
-    """Bits of precision of a format, and the formulas for which rounding twice, to the nearest, is harmless.
+    """Bits of precision of a format, and the formulas that rounding twice, to the nearest, does not harm.
 
-    For other formats than floats, posits and fixed point, which have no precision of their own, more bits than any
+    For other formats than floats, posits and fixed point, which lack a precision of their own, more bits than any
     carrier has.
     """
     stored, largest = STORED_BITS[dtype], LARGEST_EXPONENT[dtype]
@@ -163,7 +163,7 @@ def sum_rounding(fmt: Format, dtype: torch.dtype, rounding: Rounding, *, rounds:
 
 @lru_cache(maxsize=1024)
 def exact_to_nearest(fmt: Format) -> tuple[str, ...]:
-    """Names the formulas that are not PyTorch's to nearest-even, and their roundings: what a program depends on."""
+    """Names the formulas that are not PyTorch's to nearest-even, and their roundings, as dependencies of a program."""
     cases = [(dtype, formula) for dtype in CARRIERS if fmt.fits_in(dtype) for formula in Formulas._fields]
     ways = [
         (*case, carrier_rounding(fmt, case[0], Rounding.NEAREST_EVEN, case[1], any_operands=any_operands))
@@ -187,8 +187,8 @@ def kernel(
             the format.
 
     Returns:
-        A function with the operation's arguments, whose results are rounded to their dtype; it hands on to the
-        operation what it is not made for (integers, complex numbers, tensors of other types). None for operations that
+        A function with the operation's arguments that rounds its results to their dtype; it passes unsupported
+        arguments on to the operation (integers, complex numbers, tensors of other types). None for operations that
         compute something else, and where the operation itself will do.
     """
     name = operation.overloadpacket.__name__

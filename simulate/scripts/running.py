@@ -20,7 +20,7 @@ from roundoff.errors import RoundoffError
 
 
 class ScriptError(RoundoffError):
-    """There is no such script, or what is to be learned from it cannot be."""
+    """The script does not exist, or does not yield the requested information."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Script:
     Args:
         target: path of a file, or of a folder with a ``__main__.py``; or the name of a module.
         arguments: of the script.
-        is_module: whether ``target`` names a module, as behind ``python -m``.
+        is_module: whether ``target`` names a module, as after ``python -m``.
     """
 
     target: str
@@ -42,7 +42,7 @@ class Script:
         """The file to run, of a script.
 
         Raises:
-            ScriptError: there is none.
+            ScriptError: it does not exist.
         """
         path = Path(self.target)
         if path.is_dir():
@@ -55,8 +55,8 @@ class Script:
 def run_as_main(script: Script, simulation: AbstractContextManager[object]) -> BaseException | None:
     """Runs a script as the main program of this process, inside a simulation.
 
-    All is as behind ``python``: ``__name__`` is ``"__main__"``, ``sys.argv`` and ``sys.path`` are its own, and it stays
-    the main module when it has ended, so that processes that it starts find it, and what it has left to do at the exit.
+    Everything is as with ``python``: ``__name__`` is ``"__main__"``, ``sys.argv`` and ``sys.path`` are its own, and it
+    stays the main module when it has ended, so that processes that it starts find it, as do its exit handlers.
 
     Args:
         script: which.
@@ -66,7 +66,7 @@ def run_as_main(script: Script, simulation: AbstractContextManager[object]) -> B
         What it raised, with a traceback that begins with its own code; None if it came to its end.
 
     Raises:
-        ScriptError: there is no such script or module.
+        ScriptError: the script or module does not exist.
     """
     file = None if script.is_module else script.file
     main = ModuleType("__main__")
@@ -86,12 +86,12 @@ def run_as_main(script: Script, simulation: AbstractContextManager[object]) -> B
 
 
 def end_as_python(error: BaseException | None) -> NoReturn:
-    """Ends this process as ``python`` does behind a script: with its exit status, or by the signal of Ctrl-C.
+    """Ends this process as ``python`` does after a script: with its exit status, or by the signal of Ctrl-C.
 
     What the script raised was to be shown before, by :func:`show_as_python`.
 
     Args:
-        error: what the script raised; None if it came to its end.
+        error: the exception of the script; None if it came to its end.
     """
     if isinstance(error, SystemExit):
         raise SystemExit(error.code)
@@ -106,7 +106,7 @@ def end_as_python(error: BaseException | None) -> NoReturn:
 
 
 def show_as_python(error: BaseException | None) -> None:
-    """Prints the traceback of what a script raised; nothing if it came to its end, or exits."""
+    """Prints the traceback of a script's exception; nothing if it came to its end, or exits."""
     if error is not None and not isinstance(error, SystemExit):
         sys.excepthook(type(error), error, error.__traceback__)
 

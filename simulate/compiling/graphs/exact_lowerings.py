@@ -1,9 +1,9 @@
-"""While inductor compiles a graph, it writes what has the bits of PyTorch's kernels, and calls them for the rest.
+"""Lowerings with which inductor writes only loops with the bits of PyTorch's kernels, and calls kernels otherwise.
 
 Inductor's loops differ from the kernels in the last bit: where the kernels multiply and add at once (additions with
 ``alpha``, ``addcmul``), call a library (exponentials, logarithms), or sum in another order. :mod:`.written_operations`
-says what is written and what is called. Of the first kind, those of the CPU are written here as its kernels compute
-them; those of CUDA are called, too.
+lists the written and the called operations. Operations of the first kind are written here on the CPU as its kernels
+compute them, and also called on CUDA.
 
 What is called finds its operands where the eager step has them: with the same strides, and views of something else at
 the same place in it. For a kernel sums in the order of memory, and computes a function several numbers at a time or one
@@ -54,7 +54,7 @@ def structural_decompositions(device: str) -> dict[Any, Callable[..., Any]]:
 def _in_other_words(device: str) -> dict[Any, Callable[..., Any]]:
     """Other words for squares, conjugates, and operations on lists: one for each tensor. Kernels have the same bits.
 
-    On the CPU kernels of lists are loops over the tensors. On CUDA they are kernels of their own, and it is known where
+    On the CPU kernels of lists are loops over the tensors. On CUDA they are separate kernels, and it is known where
     the operation is rounded once.
     """
 
@@ -194,7 +194,7 @@ def _called(target: Any, add_to_fallback_set: bool = False) -> Any:  # noqa: ARG
 
 
 def _written(target: Any) -> Any:
-    """Returns inductor's own lowering of an operation; None if it has none."""
+    """Returns inductor's own lowering of an operation; None if it lacks one."""
     usual: Any = lowering.lowerings.get(target)
     if target is torch.ops.roundoff.sqrt.default:
         return _pointwise(lambda _, x: ops.sqrt(x))  # the instruction, which rounds correctly
@@ -215,7 +215,7 @@ def _device(operands: Iterable[Any]) -> str:
 def _one_rounding_each() -> Iterator[None]:
     """Inductor's Triton programs round every operation once, to nearest, and keep subnormals, as nvcc's do by default.
 
-    By ``emulate_precision_casts`` it would leave ``fma`` out, too, but also take another library of functions.
+    By ``emulate_precision_casts`` it would also leave ``fma`` out, but take another library of functions.
     """
     before: Any = TritonKernel.triton_meta_common
 
@@ -247,7 +247,7 @@ def _fusion_with_missing_reads() -> Iterator[None]:
 
 @contextmanager
 def _reads_behind_writes() -> Iterator[None]:
-    """Loops that inductor splits or merges still wait for what is written to the memory that they read.
+    """Loops that inductor splits or merges still wait for writes to the memory that they read.
 
     Inductor has a name for memory as each operation leaves it. It finds the reads of such loops once more, and then
     takes the name of the memory before the write, so that they may be fused with what runs before it.

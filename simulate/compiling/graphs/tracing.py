@@ -53,7 +53,7 @@ _aten = torch.ops.aten
 
 
 class WholeNumberMarks(NamedTuple):
-    """Whether each tensor holds whole numbers after a step has run."""
+    """Whether each tensor holds integers after a step has run."""
 
     tensors: Sequence[bool]
     """The step's tensors."""
@@ -92,7 +92,7 @@ class TracedStep(NamedTuple):
     """The tensors in which the program leaves whole numbers."""
 
     def further_inputs(self, inputs: Sequence[torch.Tensor], numbers: Sequence[float]) -> list[torch.Tensor] | None:
-        """The inputs behind the step's tensors; None if the graph is made for other numbers.
+        """The inputs after the step's tensors; None if the graph is made for other numbers.
 
         Args:
             inputs: all in front of them.
@@ -114,10 +114,10 @@ class _Run:
 
     Args:
         step: a function of a list of tensors.
-        simulation: in which it runs; None for plain arithmetic.
-        formats: of its policy.
-        readings: what it reads from tensors.
-        whole: which of its tensors hold whole numbers, by position.
+        simulation: simulation around the step; None for plain arithmetic.
+        formats: formats of its policy.
+        readings: values that it reads from tensors.
+        whole: which of its tensors hold integers, by position.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class _Run:
         self.memory_of_arguments: set[Hashable] = set()
 
     def __call__(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Gives what does not lie in the memory of arguments, and what was read."""
+        """Returns the results outside of the arguments' memory, and the values that were read."""
         rest = list(given[self.of_formats.stop :])
         as_given = layouts(rest)
         with _functions_as_eagerly(), _foreach_as_eagerly(), self._readings.recording(), NumbersAsTensors():  # type: ignore[no-untyped-call]
@@ -190,7 +190,7 @@ def _dispatching_as_before() -> Iterator[None]:
 def _functions_as_eagerly() -> Iterator[None]:
     """For the block, no mode of tracing sees functions of PyTorch's: modules would take another way where one does.
 
-    It costs time, too, at each look at a tensor's shape.
+    It also costs time at each look at a tensor's shape.
     """
     modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     with _pop_mode_temporarily() if modes and isinstance(modes[-1], TorchFunctionMetadataMode) else nullcontext():
@@ -224,11 +224,11 @@ def trace(
 
     Args:
         step: a function of a list of tensors.
-        tensors: what it will be called with.
-        simulation: in which it runs; None for plain arithmetic.
-        formats: of its policy.
-        numbers: where the step records what it does with Python numbers that are others in every call.
-        whole: which of them hold whole numbers, by position.
+        tensors: the tensors to call it with.
+        simulation: simulation around the step; None for plain arithmetic.
+        formats: formats of its policy.
+        numbers: where the step records its operations on Python numbers that differ in every call.
+        whole: which of them hold integers, by position.
 
     Raises:
         FormatError: it cannot be traced.
@@ -310,7 +310,7 @@ def compile_graph(traced: TracedStep) -> Callable[[list[torch.Tensor]], Any]:
 
 @final
 class _ThisVersion(CustomGraphPass):
-    """Changes nothing; but programs on disk are kept under its name, which is that of the code that made them."""
+    """Changes nothing; but programs on disk are kept under its name, the name of the code that made them."""
 
     def __call__(self, graph: Graph) -> None:
         """Leaves the graph as it is."""

@@ -1,16 +1,16 @@
 """The operations that the compiler writes into its loops; others call PyTorch's kernels, so that all bits are theirs.
 
-On the CPU the list has operations of which each result can be one number only, wherever their operands lie: moves,
+On the CPU the list has operations with only one possible result, wherever their operands are in memory: moves,
 comparisons, single roundings of IEEE 754, and products that are added at once. Each is compared with its kernel by
-``tests/simulate/compiling``. Not on the list are, beside sums and products of matrices:
+``tests/simulate/compiling``. Not on the list are, apart from sums and products of matrices:
 
 - functions such as ``sigmoid``, ``log1p``, ``hypot`` and ``remainder``: kernels compute them by one library where
-  numbers lie one behind another, and by another elsewhere, and inductor's loops choose by rules of their own;
+  elements are contiguous in memory, and by another elsewhere, and inductor's loops choose by rules of their own;
 - maxima and minima, but for numbers that are never -0, such as absolute values: which of +0 and -0 comes out depends on
   their order in memory, and so does where the largest of equal numbers is found;
 - integers made from floats, which integers may not have.
 
-On CUDA, where inductor writes Triton, the list says what can have one result only; the reasons stand beside the names.
+On CUDA, where inductor writes Triton, the list has operations with only one possible result; reasons follow the names.
 Whatever is on no list calls its kernel. On CUDA that is, among others:
 
 ======================================================  ================================================================
@@ -26,7 +26,7 @@ sums, means, products of matrices, convolutions         the order of the sum
 ``remainder``, ``div`` with ``rounding_mode``           several roundings
 float to integer                                        numbers that the integers do not have
 float16, bfloat16, float8; complex numbers              kernels compute in wider types
-float64 ``sqrt``                                        Triton has no correctly rounded one
+float64 ``sqrt``                                        Triton lacks a correctly rounded one
 random numbers                                          are drawn before the program runs (:mod:`.chance`)
 ======================================================  ================================================================
 """
@@ -100,7 +100,7 @@ _CARRIERS = {torch.float32, torch.float64}
 
 
 def is_written(node: Node) -> bool:
-    """Whether inductor may write an operation of a graph itself, if it can: it has the bits of PyTorch's kernel."""
+    """Whether inductor may write an operation of a graph itself, if it can, with the bits of PyTorch's kernel."""
     results, operands = list(_tensors(node)), [x for source in node.all_input_nodes for x in _tensors(source)]
     devices = {x.device.type for x in (*results, *operands)}
     name = name_of(node)
@@ -132,7 +132,7 @@ def _tensors(node: Node) -> Iterator[torch.Tensor]:
 def _fused_number_by_number(node: Node) -> bool:
     """Says whether a kernel multiplies and adds at once: each operand has a number for every result.
 
-    Where one number stands for many, kernels multiply beforehand what is the same for all.
+    Where one number is broadcast, kernels multiply the common factors beforehand.
     """
     shape = next(_tensors(node)).shape
     operands = [x for source in node.all_input_nodes for x in _tensors(source)]
@@ -158,7 +158,7 @@ def _is_never_minus_zero(node: Node) -> bool:
 
 
 def _without_mode(node: Node) -> bool:
-    """Quotients are not cut off, and what is scattered is not added up."""
+    """Quotients are not truncated, and scattered values are not added up."""
     return not node.kwargs and not any(isinstance(x, str) for x in node.args)
 
 
