@@ -1,6 +1,6 @@
-"""Folders for compiled programs, kept from one process to the next: they are this user's alone.
+"""Folders for compiled programs, kept from one process to the next, and private to this user.
 
-What stands there is loaded and run. So it is never looked for where others can write: not in a folder of the shared
+Their files are loaded and run. So they are never looked for where others can write: not in a folder of the shared
 temporary directory that somebody else can have made first.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class CacheWarning(UserWarning):
-    """Programs are compiled anew by every process, since they cannot be kept."""
+    """Every process compiles programs again, since they cannot be kept."""
 
 
 def cache_folder(name: str, chosen: str | None = None) -> Path | None:
@@ -33,10 +33,10 @@ def cache_folder(name: str, chosen: str | None = None) -> Path | None:
 
     Args:
         name: of the kind.
-        chosen: a folder that the user has chosen for such programs; ``roundoff`` in it is used as it stands.
+        chosen: a folder that the user has chosen for such programs; ``roundoff`` in it is used as it is.
 
     Returns:
-        The folder; None, with a warning (once in a process), if there is none.
+        The folder; None, with a warning (once in a process), if no folder is usable.
     """
     if chosen:
         folder = Path(chosen).absolute() / "roundoff"
@@ -91,7 +91,7 @@ def _parents() -> Iterator[Path]:
 
 
 def _user() -> int:
-    """The number of this user; 0 on a system whose files belong to users without a number."""
+    """The number of this user; 0 on a system without user numbers."""
     return os.geteuid() if hasattr(os, "geteuid") else 0
 
 
@@ -110,7 +110,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _keeps_its_entries(folder: os.stat_result) -> bool:
-    """Whether only this user and the system can put something else in the place of what a folder holds."""
+    """Whether only this user and the system can replace the entries of a folder."""
     if folder.st_uid not in (_user(), Path("/").stat().st_uid):
         return False
     if folder.st_mode & stat.S_ISVTX:

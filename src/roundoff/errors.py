@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 class RoundoffError(Exception):
-    """An error the user can mend: its message names the place, the rule, the value and what is allowed.
+    """An error the user can fix: its message names the place, the rule, the value and the allowed values.
 
-    The command line prints the message alone and exits with status 2.
+    The command line prints only the message and exits with status 2.
     """
 
 
@@ -21,11 +21,11 @@ class FileError(RoundoffError):
 
 
 class RunError(RoundoffError):
-    """A run that cannot start or go on as its config and its directory stand."""
+    """A run that cannot start or continue with its present config and directory."""
 
 
 class FolderInUseError(FileError):
-    """A folder in which another process is working at this moment."""
+    """A folder that another process is using at this moment."""
 
 
 def suggestion(name: object, known: Collection[str]) -> str:
@@ -50,7 +50,7 @@ def check_name(what: str, name: str, known: Collection[str]) -> str:
     """Returns ``name`` if it is one of ``known``.
 
     Raises:
-        ValueError: it is none of them; the nearest one is named.
+        ValueError: it is not one of them; the message names the nearest.
     """
     if name not in known:
         raise ValueError(f'unknown {what} "{name}"{suggestion(name, known)}; allowed are {", ".join(known)}')

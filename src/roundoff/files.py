@@ -1,8 +1,8 @@
 """Files that are either complete or not there, and never somebody else's: written, read and locked in one way by all.
 
-A folder of results may have been made by anybody, and hold links, pipes and devices in place of files. What is written
-never goes through a link that stands where the file is to be, and what is read is a regular file of a size that a file
-of ours may have.
+A folder of results may have been made by anybody, and hold links, pipes and devices in place of files. A write
+never follows a link at the path of the file, and a read takes only a regular file of a size that this package's
+files may have.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def atomic_writer(path: str | Path) -> Iterator[IO[bytes]]:
 
     The bytes go to a new file of a random name beside it, are synced to the disk, and are renamed into place: at any
     moment, after any crash, ``path`` holds the old content or the new, never a part. A link at ``path`` is replaced;
-    what it leads to is left alone.
+    its target is left alone.
 
     Args:
-        path: where the content is to stand; its folder exists.
+        path: of the content; its folder exists.
 
     Raises:
         FileError: it cannot be written.
@@ -61,7 +61,7 @@ def create_file(path: Path, content: bytes) -> bool:
     """Makes the file ``path`` with its content in one step; of several processes that try, one succeeds.
 
     Returns:
-        Whether this one did; False if something stands there.
+        Whether this call created it; False if something exists there.
 
     Raises:
         FileError: it cannot be written.
@@ -79,10 +79,10 @@ def create_file(path: Path, content: bytes) -> bool:
 def copy_directory(source: Path, target: Path) -> None:
     """Copies a folder; at any moment ``target`` is complete, and on the disk, or not there.
 
-    The copy is made beside the folder that ``target`` is to stand in.
+    The copy is made next to the parent folder of ``target``.
 
     Raises:
-        FileError: it cannot be written, or something stands there.
+        FileError: it cannot be written, or something exists there.
     """
     with _temporary(beside=target.parent, target=target) as temporary:
         shutil.copytree(source, temporary)
@@ -94,7 +94,7 @@ def copy_directory(source: Path, target: Path) -> None:
 
 @contextmanager
 def _temporary(*, beside: Path, target: Path) -> Iterator[Path]:
-    """Gives a name for what is to become ``target``; what still has it when the block ends is removed.
+    """Gives a temporary name for a new ``target``; anything that still has the name when the block ends is removed.
 
     Whoever opens the name must make the file (mode x), or it is an error: nobody can have put a link there.
     """
@@ -120,7 +120,7 @@ def is_temporary(name: str) -> bool:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Removes what killed processes have left in a folder in which nobody else writes now."""
+    """Removes the leftovers of killed processes from a folder; nobody else may be writing there."""
     for path in filter(lambda path: is_temporary(path.name), folder.iterdir()):
         _remove(path)
 
@@ -163,7 +163,7 @@ def write_json(path: str | Path, value: Any) -> None:
 def json_text(value: Any, **how: Any) -> str:
     r"""``value`` as JSON, in ASCII, that :func:`parse_json` reads.
 
-    Halves of surrogate pairs, of which text cannot be made, are written as what they are called: ``\\ud800``.
+    Halves of surrogate pairs, which are not valid text, are written as their escapes: ``\\ud800``.
 
     Args:
         value: what JSON has words for; keys are text.
@@ -177,7 +177,7 @@ def json_text(value: Any, **how: Any) -> str:
 
 
 def encodable(text: str) -> str:
-    r"""``text`` as a file can hold it: with halves of surrogate pairs as what they are called, ``\ud800``."""
+    r"""``text`` as a file can hold it: with halves of surrogate pairs as their escapes, ``\ud800``."""
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -206,7 +206,7 @@ def open_to_append(path: str | Path) -> IO[bytes]:
 
 
 def separate(path: str | Path) -> None:
-    """Gives a file that has other names, such as hard links of a backup have, bytes of its own; the others keep theirs.
+    """Gives a file with other names, such as a backup's hard links, its own copy of the bytes; the others keep theirs.
 
     Raises:
         OSError: it cannot be read.
@@ -243,7 +243,7 @@ def read_bytes(path: str | Path, largest: int = LARGEST) -> bytes:
     """The content of a file of at most ``largest`` bytes.
 
     Raises:
-        OSError: it cannot be read, is larger, or is no regular file.
+        OSError: it cannot be read, is larger, or is not a regular file.
     """
     with open_to_read(path) as file:
         if os.fstat(file.fileno()).st_size > largest:
@@ -252,10 +252,10 @@ def read_bytes(path: str | Path, largest: int = LARGEST) -> bytes:
 
 
 def parse_json(content: bytes) -> Any:
-    """The value that JSON text stands for.
+    """The value of JSON text.
 
     Raises:
-        ValueError: it is no JSON, not in UTF-8, or nested deeper than Python can follow.
+        ValueError: it is not JSON, not in UTF-8, or nested deeper than Python can follow.
     """
     try:
         value = json.loads(content.decode("utf-8-sig"))
@@ -269,7 +269,7 @@ def parse_json(content: bytes) -> Any:
 def try_json(path: Path) -> tuple[Any, str]:
     """The JSON in a file, which may be damaged or somebody else's, and why it cannot be read, in words.
 
-    None where there is none; empty where it can, or there is no file.
+    The JSON is None if it cannot be read; the reason is empty if it can, or if the file does not exist.
     """
     try:
         return parse_json(read_bytes(path)), ""
@@ -299,7 +299,7 @@ def make_directory(path: str | Path) -> Path:
     """Makes ``path`` and its parents if they are missing, and checks that it can be written to.
 
     Raises:
-        FileError: it is no folder, or not ours to write to.
+        FileError: it is not a folder, or this process cannot write to it.
     """
     path = Path(path)
     try:
@@ -345,7 +345,7 @@ def directory_lock(path: str | Path, *, wait: bool | float = False) -> Iterator[
     Raises:
         FolderInUseError: another process holds it, or has held it for as long as was waited. One that is stopped, as by
             Ctrl-Z, holds it until it is continued.
-        FileError: the lock file cannot be made, or its file system has no locks.
+        FileError: the lock file cannot be made, or its file system does not support locks.
     """
     lock = Path(path) / ".lock"
     try:
@@ -383,7 +383,7 @@ def _lock(file: IO[Any], wait: bool | float) -> None:
 
 
 def sync(path: Path) -> None:
-    """Makes what was written to a file durable, or what was made or renamed in a folder."""
+    """Makes the contents of a file durable, or the new and renamed entries of a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -29,12 +29,12 @@ _PATIENCE = 5.0  # seconds for processes that start others faster than they are 
 
 @final
 class ChildProcess:
-    """A process in a session of its own: Ctrl-C is for this one, which decides when its children stop.
+    """A process in a separate session: Ctrl-C goes to the parent, which decides when its children stop.
 
     Args:
-        command: what it runs.
+        command: the command to run.
         descriptors: which of this process's it is handed down.
-        environment: what it has beside this process's.
+        environment: variables in addition to this process's.
         stdin: its standard input, as ``subprocess.Popen`` takes it; nothing by default.
         stdout: its standard output; this process's by default.
         stderr: its standard error; this process's by default.
@@ -66,9 +66,9 @@ class ChildProcess:
     def asked_through_socket(
         cls, module: str, *arguments: str, descriptors: Sequence[int] = (), environment: Mapping[str, str] | None = None
     ) -> tuple[Self, Connection]:
-        """Starts a module, whose first argument is a socket; returns this end of that, too, which it ends by.
+        """Starts a module with a socket as its first argument; also returns this end of the socket: closing it ends it.
 
-        The process imports what this one can. What libraries print there is no result, and goes to standard error.
+        The process can import the same modules as this one. Output of libraries there goes to standard error.
         """
         ours, theirs = Pipe()
         path = {"PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
@@ -97,11 +97,11 @@ class ChildProcess:
         self._process.terminate()
 
     def end(self, seconds: float = GRACE, *, session: bool = False) -> int:
-        """Waits for its end, and enforces it after so many seconds; returns its exit status.
+        """Waits for its end, and enforces it after some seconds; returns its exit status.
 
         Args:
             seconds: that it is given.
-            session: whether what it has started is killed with it.
+            session: whether the processes that it has started are killed with it.
         """
         if (status := self.status(max(0.0, seconds))) is not None:
             return status
@@ -123,7 +123,7 @@ def command_of(module: str) -> tuple[str, ...]:
 
 
 def begin_session() -> None:
-    """Puts this process into a session of its own, which gives way to others as far as this process does."""
+    """Puts this process into a new session, which gives way to others as far as this process does."""
     os.setsid()
     _give_way(os.getpid())
 
@@ -132,7 +132,7 @@ def _give_way(pid: int) -> None:
     """Makes the session of a process as nice as the process.
 
     Linux shares processors among sessions first, if it has autogroups (sched(7)), and niceness counts within one: in a
-    session of its own, a process of niceness 19 gets as much as what the user works with.
+    separate session, a process of niceness 19 gets as much as the user's own programs.
     """
     if sys.platform != "linux":
         return
@@ -157,7 +157,7 @@ def end_with(parent: int | None) -> None:
 
 
 def adopt_orphans() -> None:
-    """Makes processes whose parents have ended children of this one, if they descend from it."""
+    """Makes orphaned processes children of this one, if they descend from it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1)
 
@@ -191,7 +191,7 @@ def keep_from_children(descriptor: int) -> None:
 
 
 def children() -> list[int]:
-    """The processes whose parent is this one, also those that have ended and were not waited for."""
+    """The child processes of this one, including ended ones that were not waited for."""
     this, found = os.getpid(), []
     for name in os.listdir("/proc"):  # noqa: PTH208  names are all that is wanted
         if name.isdecimal():
@@ -208,7 +208,7 @@ def terminals() -> list[int]:
 
 
 def let_go(descriptors: list[int]) -> None:
-    """Puts nothing in the place of descriptors, as those of a terminal that was closed, which fail when written to."""
+    """Redirects descriptors to nothing, such as a closed terminal's, which fail when written to."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in descriptors:
         os.dup2(nothing, number)

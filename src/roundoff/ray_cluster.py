@@ -1,4 +1,4 @@
-"""Connecting to Ray, on a cluster or on this machine alone."""
+"""Connecting to Ray, on a cluster or only on this machine."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _OURS: set[str] = set()
 
 
 class ClusterError(RoundoffError):
-    """There is no Ray cluster where one was looked for, or Ray does not start."""
+    """No Ray cluster was found, or Ray does not start."""
 
 
 def connect(address: str | None = None, **local: Any) -> Any:
     """Connects this process to Ray, and returns its module; ``ray.shutdown()`` leaves it.
 
     Args:
-        address: of the cluster, as ``ray.init`` takes it; None for the one that RAY_ADDRESS names, or else Ray is
-            started on this machine, and ends with the connection. It then listens on the loopback interface alone, and
+        address: of the cluster, as ``ray.init`` takes it; None for the cluster named by RAY_ADDRESS, or else Ray is
+            started on this machine, and ends with the connection. It then listens only on the loopback interface, and
             asks for a token that this process and those it starts have.
         local: more arguments of ``ray.init``, for that last case.
 
@@ -61,10 +61,10 @@ def connect(address: str | None = None, **local: Any) -> Any:
 
 
 def _keep_to_itself(*, alone: bool) -> None:
-    """Says to Ray, before it is imported, whether it is alone on this machine; nobody else is then to reach it.
+    """Configures Ray, before its import, to run only on this machine, out of reach of others, or on a cluster.
 
-    Ray on Linux listens on all interfaces, but as on macOS and Windows, where it keeps to one machine, if it is told
-    that there are no clusters. What a user has set stays.
+    Ray on Linux listens on all interfaces unless clusters are disabled; then it keeps to one machine, as on macOS and
+    Windows. A user's own settings stay.
     """
     for name in _OURS:
         os.environ.pop(name, None)
@@ -95,7 +95,7 @@ def _reach(address: str) -> None:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Ray takes SIGTERM for itself; after the block it is whose it was."""
+    """Restores the handler of SIGTERM after the block, as Ray replaces it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,7 +1,7 @@
-"""Searches in rounds: a search asks, somebody runs what it asks about and judges, and it asks on until it has found.
+"""Searches in rounds: a search asks, its driver runs and judges the candidates, and it asks on until it has a result.
 
-A search is a generator: it yields a question, is sent the answer, and returns what it has found. What is run for an
-answer, at once or by a sweep, it does not know; :func:`ask` is the one driver of them all.
+A search is a generator: it yields a question, receives the answer, and returns its result. It does not know how the
+answer is computed, at once or by a sweep; :func:`ask` is the one driver of them all.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def ask(
 
     Args:
         search: the search, new. The same answers give the same questions, so that a search is continued by a new one.
-        answer: runs what is asked about, or looks up what has come of it; None if that has not ended.
+        answer: runs the candidates of a question, or looks up their results; None if they have not ended.
 
     Returns:
-        All that it has asked, in order, and what it has found; None if it waits for the answer to the last question.
+        All its questions, in order, and its result; None if it waits for the answer to the last question.
     """
     questions: list[Question] = []
     answered: Answer | None = None
@@ -50,7 +50,7 @@ def ask(
 
 
 def minimal(units: Sequence[str]) -> Generator[Sequence[str], bool, tuple[str, ...]]:
-    """Finds a part of ``units`` that passes, and without any one of whose members it fails, by delta debugging.
+    """Finds a part of ``units`` that passes, but fails without any one of its members, by delta debugging.
 
     Asks of parts of ``units`` whether they pass. All of them together do. Some n^2 questions for n units at worst,
     about k log n for a part of k.
@@ -81,7 +81,7 @@ def minimal(units: Sequence[str]) -> Generator[Sequence[str], bool, tuple[str, .
 
 
 def bisection(candidates: Sequence[str]) -> Generator[str, bool, str | None]:
-    """Finds the first candidate that passes, where all behind one that passes do, too; None if the last one fails."""
+    """Finds the first candidate that passes, if all after a passing one also pass; None if the last one fails."""
     too_few, enough = -1, len(candidates) - 1
     if not (yield candidates[enough]):
         return None
@@ -97,7 +97,7 @@ def bisection(candidates: Sequence[str]) -> Generator[str, bool, str | None]:
 def halving(
     candidates: Sequence[str], seeds: int, few: int = FEW
 ) -> Generator[tuple[Sequence[str], int], Mapping[str, float], list[str]]:
-    """Finds the best candidates by successive halving, with seeds spent on those that may be.
+    """Finds the best candidates by successive halving, which spends seeds on candidates that may be best.
 
     Asks for the scores, the higher the better, of the candidates that are left, each with so many seeds in all. Round k
     gives 2, 4, 8, ... seeds; then the half with the lower scores is dropped. At most ``few`` that are left all get all
@@ -107,7 +107,7 @@ def halving(
     Args:
         candidates: their names.
         seeds: how many there are.
-        few: so many candidates are never dropped.
+        few: the number of candidates that are never dropped.
 
     Source:
         Jamieson & Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", 2016.
@@ -127,11 +127,11 @@ def halving(
 def allocation(
     units: Sequence[str], choices: Sequence[str], seeds: int
 ) -> Generator[tuple[Sequence[Mapping[str, str]], int], Sequence[float], dict[str, str]]:
-    """Finds for each unit in turn the best choice with which all passes, beside what was found for those before it.
+    """Finds for each unit in turn the best choice that still passes, given the choices found for the units before it.
 
     Asks for the scores of several choices for some units, the others being left as they are, with so many seeds: above
     0 it passes, the higher the more it is wanted; left as they are, all pass. Each unit's choice is found by
-    :func:`halving`. So the units that matter most come first: those behind them get what these have left.
+    :func:`halving`. So the units that matter most come first: later units get the remaining slack.
 
     Args:
         units: their names.

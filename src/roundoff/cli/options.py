@@ -69,7 +69,7 @@ def import_allowed(named: list[str] | None, beside: Path | None = None, where: s
 
     Args:
         named: by the user.
-        beside: a file, beside which they may lie; else in the current folder.
+        beside: a file in the folder to search; else the current folder.
         where: they are named, for messages.
     """
     if not named:
@@ -84,7 +84,7 @@ def import_allowed(named: list[str] | None, beside: Path | None = None, where: s
 def allowed_imports(named: list[str] | None, arguments: list[str] | None, beside: Path | None = None) -> list[str]:
     """The modules that the user has allowed, or has named himself in ``key=value`` arguments.
 
-    They are imported, but for those of tasks, which are when the task is made.
+    They are imported at once, except tasks' modules, which are imported when the task is made.
     """
     from roundoff.agents import modules_of_tasks_in
     from roundoff.agents.config import modules_of_algorithms_in
@@ -117,7 +117,7 @@ def settings_of(reference: list[str] | None) -> dict[str, str]:
 
 
 def say(text: object, *, error: bool = False) -> None:
-    """Prints lines, and nothing that a terminal obeys: much of what is said comes from files of unknown origin."""
+    """Prints lines without control sequences, as much of the text comes from files of unknown origin."""
     stream = sys.stderr if error else sys.stdout
     with closed_pipe(stream):
         print(printable(str(text), lines=True), file=stream, flush=error)
@@ -127,14 +127,14 @@ def say_json(value: Any) -> None:
     """Prints a value for scripts to read, in ASCII, which no terminal obeys.
 
     Raises:
-        ValueError: a number is not finite; JSON has no such numbers.
+        ValueError: a number is not finite; JSON lacks such numbers.
     """
     with closed_pipe(sys.stdout):
         print(json.dumps(value, indent=1, allow_nan=False).replace("\x7f", "\\u007f"))
 
 
 def say_table(table: DataFrame, text: str, *, as_json: bool) -> None:
-    """Prints a table as people read it, or its rows for scripts, with null for what is not there."""
+    """Prints a table for people, or its rows for scripts, with null for missing values."""
     if as_json:
         say_json(table.astype(object).where(table.notna(), None).to_dict("records"))
     else:
@@ -143,7 +143,7 @@ def say_table(table: DataFrame, text: str, *, as_json: bool) -> None:
 
 @contextmanager
 def closed_pipe(stream: TextIO) -> Iterator[None]:
-    """Lets a block print to a stream that nobody reads any more, as behind ``head``; the command goes on without it."""
+    """Lets a block print to a stream that nobody reads any more, as before ``head``, and the command continue."""
     try:
         yield
     except BrokenPipeError:
@@ -151,13 +151,13 @@ def closed_pipe(stream: TextIO) -> Iterator[None]:
 
 
 def print_warnings(warnings: Iterable[str]) -> None:
-    """Says what is not as it should be, and no reason to stop."""
+    """Prints warnings: problems that are no reason to stop."""
     for warning in warnings:
         say(f"roundoff: warning: {warning}", error=True)
 
 
 def say_outcome(summary: Summary, findings: Sequence[object], directory: Path) -> None:
-    """Says what a sweep has found and how it ended; exits with 1 if runs failed."""
+    """Prints the findings of a sweep and how it ended; exits with 1 if runs failed."""
     for finding in findings:
         say(finding)
     ran = summary.done + summary.crashed + summary.failed

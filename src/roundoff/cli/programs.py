@@ -1,4 +1,4 @@
-"""The command that runs programs of the user's own in a format."""
+"""The command that runs a user's programs in a format."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def _check_alone(*, observes: bool, counts: bool) -> None:
 
 
 def _tell_cost(simulation: Simulation, models: Sequence[CostModel], table: Path | None) -> None:
-    """Prints what a simulated script has cost, with what models say of it, and writes the table of its operations."""
+    """Prints the cost of a simulated script, also by models, and writes the table of its operations."""
     from roundoff.files import write_text
 
     sys.stdout.flush()
@@ -216,7 +216,7 @@ def _blame(
 
 
 def _with_exact(policy: Policy, exact: Sequence[str], only: Sequence[str]) -> Policy:
-    """Returns the policy with functions and modules that are left exact, or functions that alone are not."""
+    """Returns the policy with functions and modules left exact, or with all but some functions left exact."""
     from dataclasses import replace
 
     from roundoff.simulate import Rule
@@ -230,7 +230,7 @@ def _with_exact(policy: Policy, exact: Sequence[str], only: Sequence[str]) -> Po
 
 
 def _with_part(policy: Policy, text: str) -> Policy:
-    """Returns the policy with another one within a part of the program."""
+    """Returns the policy with a different policy within a part of the program."""
     from roundoff.formats import FormatError
     from roundoff.simulate import Policy
 
@@ -256,7 +256,7 @@ def _described(text: str, source: str) -> Any:
 
 
 def _policy(format_name: str | None, text: str | None, given: dict[str, Any]) -> Policy:
-    """The policy that options describe; those that are given replace what the policy says."""
+    """The policy that options describe; given options replace the policy's settings."""
     from dataclasses import replace
 
     from roundoff.simulate import Policy

@@ -36,16 +36,16 @@ _TAIL = 4096  # bytes that are looked at for the last records
 class MetricsLog:
     """Appends records to ``metrics.jsonl`` and their numbers to ``tensorboard/``, as a context manager.
 
-    A number that is not finite is written as null, since JSON has no other word for it.
+    A number that is not finite is written as null, since JSON cannot represent it.
 
     Args:
         files: of the run.
-        length: bytes of ``metrics.jsonl`` that are kept; what a killed run wrote after its checkpoint is cut off.
+        length: bytes of ``metrics.jsonl`` that are kept; a killed run's records after its checkpoint are cut off.
         step: environment steps of that moment; later points in earlier event files are hidden.
         checksum: what :attr:`checksum` was then; None: not known.
 
     Attributes:
-        checksum: CRC-32 of what has been written so far.
+        checksum: CRC-32 of the bytes written so far.
 
     Raises:
         FileError: the file is shorter than ``length``, is damaged, or cannot be written.
@@ -142,7 +142,7 @@ class MetricsLog:
 
 
 def _checksum(path: Path, length: int) -> int:
-    """CRC-32 of so many bytes at the beginning of a file."""
+    """CRC-32 of the given number of bytes at the beginning of a file."""
     found = 0
     with open_to_read(path) as file:
         while length > 0 and (part := file.read(min(length, 1 << 20))):
@@ -153,7 +153,7 @@ def _checksum(path: Path, length: int) -> int:
 
 @final
 class NoLog:
-    """The log of a learner that follows another one: none, since its curves are the leader's."""
+    """The empty log of a learner that follows another: its curves are the leader's."""
 
     checksum = 0
 
@@ -172,7 +172,7 @@ class NoLog:
 
 
 def _event_file(directory: Path) -> Any:
-    """A new event file, written at once: TensorBoard's own writer has a thread, whose errors nobody could catch."""
+    """A new event file, written at once: TensorBoard's own writer has a thread with errors that nobody could catch."""
     from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415  slow
     from tensorboard.summary.writer.record_writer import (  # type: ignore[import-untyped]  # noqa: PLC0415
         RecordWriter,
@@ -198,7 +198,7 @@ def last_records(path: Path, named: dict[str, str]) -> dict[str, Any]:
 
     Args:
         path: of ``metrics.jsonl``, which may be written at this moment.
-        named: what each value is called in records, by what it is to be called.
+        named: the name of each value in records, by its new name.
     """
     found: dict[str, Any] = {}
     try:
@@ -229,6 +229,6 @@ def read_log(path: Path, warnings: list[str]) -> bytes:
 
 
 def about_damaged_line(path: Path, number: int, count: int) -> str:
-    """A warning about a line of ``metrics.jsonl`` that is no record; the last of ``count`` was being written."""
+    """A warning about a line of ``metrics.jsonl`` that is not a record; the last of ``count`` was being written."""
     what = "is torn (the run was killed as it wrote)" if number == count else "is damaged"
     return f"{path}:{number}: this line {what}; left out"

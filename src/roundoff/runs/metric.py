@@ -11,18 +11,18 @@ _Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Metric(BaseModel):
-    """The value of a program by which its runs are judged.
+    """The value of a program that its runs are judged by.
 
     Attributes:
-        name: of the value in the mapping that the program returns; what a number that it returns is called.
+        name: of the value in the mapping that the program returns, or of the number that it returns.
         goal: whether more of it is better.
-        crash: what a run counts for that has crashed; None: it has no score, and is worse than every run that has one.
+        crash: the score of a crashed run; None: it lacks a score, and is worse than every run with one.
             0 if the goal is ``maximize``.
-        error: whether a run in which the program raises something has crashed, too, or has failed, and is tried again.
+        error: whether a run with an exception of the program has crashed, or has failed and is tried again.
             After a number that is not finite it has crashed in either case.
-        unit: in which it is told.
+        unit: of the value, for display.
         range: the smallest and the largest value that it can have, for axes.
-        of_agents: whether it is the return of an agent, whose range its task decides.
+        of_agents: whether it is the return of an agent, with a range that depends on the task.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -55,7 +55,7 @@ class Metric(BaseModel):
         return self.model_dump(mode="json", exclude={"error"} if self.error == "fail" else None)
 
     def score(self, value: float | None) -> float | None:
-        """Returns the score of a run: the value, or ``crash`` for one that has crashed (None)."""
+        """Returns the score of a run: the value, or ``crash`` for a crashed run (None)."""
         return self.crash if value is None or not math.isfinite(value) else value
 
     @property
@@ -77,12 +77,12 @@ class Metric(BaseModel):
 
     @property
     def sign(self) -> int:
-        """The sign by which a score is multiplied so that more is better."""
+        """The sign that makes more better when scores are multiplied by it."""
         return 1 if self.goal == "maximize" else -1
 
     @property
     def worst(self) -> float:
-        """The score of a crashed run in comparisons: its score, or an infinity where it has none."""
+        """The score of a crashed run in comparisons: its score, or else an infinity."""
         return -self.sign * math.inf if self.crash is None else self.crash
 
     @property
@@ -92,7 +92,7 @@ class Metric(BaseModel):
 
     @property
     def better(self) -> str:
-        """The side on which better scores lie, in words."""
+        """The side of better scores, in words."""
         return "above" if self.goal == "maximize" else "below"
 
     def shown(self, score: float) -> str:
