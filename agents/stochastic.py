@@ -20,7 +20,7 @@ def exactly(x: torch.Tensor | float, dtype: torch.dtype) -> Any:
     Args:
         x: numbers of ``dtype``; a Python number is made one of float32 first, unless ``dtype`` is float64, since that
             is how kernels and compiled programs have it.
-        dtype: of the tensors that the arithmetic is about.
+        dtype: the dtype of the tensors in the arithmetic.
     """
     if isinstance(x, torch.Tensor):
         return x.double()
@@ -28,27 +28,27 @@ def exactly(x: torch.Tensor | float, dtype: torch.dtype) -> Any:
 
 
 def rounded_stochastically(exact: torch.Tensor, dtype: torch.dtype, operation: str) -> torch.Tensor:
-    """Rounds a result once, stochastically, to the format that the arithmetic has where the caller runs.
+    """Rounds a result once, stochastically, to the format of the arithmetic around the caller.
 
-    The format is that of results of ``operation`` in the simulation around, and the random bits are the next ones of
-    that simulation, so that they follow from its seed, its step, the number of the rounding and the element. Tensors of
-    PyTorch's half precisions are in these formats where nothing is simulated; ``simulate("fp32", seed=0)`` around then
-    gives the random bits, and rounds nothing. The carrier, float32 or float64, is no format to round to: there the
-    result is rounded to the nearest.
+    The format is the one of results of ``operation`` in the surrounding simulation, and the random bits are the next
+    ones of that simulation, so that they follow from its seed, its step, the number of the rounding and the element.
+    Tensors of PyTorch's half precisions are in these formats where nothing is simulated; ``simulate("fp32", seed=0)``
+    around then gives the random bits, and rounds nothing. The carrier, float32 or float64, is not a format to round to:
+    there the result is rounded to the nearest.
 
-    NaN and infinities stay, and a result below the smallest number becomes 0 or that number, on average itself. What is
-    beyond the largest number becomes what the format makes of it: infinity, or the largest number.
+    NaN and infinities stay, and a result below the smallest number becomes 0 or that number, on average itself. Values
+    beyond the largest number become infinity or the largest number, as the format does.
 
     Args:
         exact: float64; its own error is at most a few units of 2^-53, and the random bits are 32.
-        dtype: of the result.
-        operation: by which rules of policies name the operation.
+        dtype: the dtype of the result.
+        operation: the name of the operation in rules of policies.
 
     Returns:
         A new tensor of ``dtype``, without a gradient.
 
     Raises:
-        FormatError: ``dtype`` is a half precision, and there is no simulation for random bits.
+        FormatError: ``dtype`` is a half precision, without a simulation to give random bits.
     """
     fmt = result_format(operation) or _OF_DTYPES.get(dtype)
     return _as(exact if fmt is None else store(exact, fmt, Rounding.STOCHASTIC), dtype)

@@ -1,4 +1,4 @@
-"""A format in which something is kept in memory."""
+"""The format of tensors in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class Kept:
-    """A format in which something is kept in memory, and how it is rounded to it.
+    """A format of tensors in memory, and how they are rounded to it.
 
     Attributes:
         format: any.
@@ -29,7 +29,7 @@ class Kept:
 
     @classmethod
     def of(cls, stored: Stored | str) -> Self:
-        """Makes what a config says, or a format's name, for rounding to the nearest."""
+        """Makes one from a config, or from a format's name, for rounding to the nearest."""
         if isinstance(stored, str):
             return cls(Format.parse(stored))
         return cls(Format.parse(stored.format), Rounding.parse(stored.rounding))

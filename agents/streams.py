@@ -29,7 +29,7 @@ _learner: tuple[int, ...] = ()
 
 
 def become_learner(rank: int) -> None:
-    """Makes the streams of this process those of a learner that follows another one, for good; weights are the same.
+    """Gives this process the streams of a learner that follows a leader, permanently; weights are the same.
 
     Args:
         rank: its number, 1 or more.

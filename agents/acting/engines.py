@@ -38,7 +38,7 @@ class Engine(ABC):
         message: what ``message`` of the same class gave.
 
     Raises:
-        RunError: it is no such message.
+        RunError: it is not such a message.
     """
 
     name: ClassVar[str]
@@ -75,15 +75,15 @@ class Engine(ABC):
 class SimulatedEngine(Engine):
     """Computes in PyTorch, with operands of products in the policy's format, to the bit.
 
-    Weights are what was packed. Activations are rounded before each product to the same format; see ``Rule``. Products
+    Weights are as packed. Activations are rounded before each product to the same format; see ``Rule``. Products
     are float32, as are biases and all else. Formats that are multiplied as integers (int8, int8_ax0, int4, ...; see
     ``is_computed_in_integers``) are computed so, in ONNX Runtime's and the C header's arithmetic: activations are
     unsigned integers of the same width with a zero point. Where numbers share a scale, all of a batch do.
 
     Args:
         message: a packed policy.
-        accumulate: of the products' sums, as in ``Accumulation``; None: as PyTorch adds in float32. Sums of integers
-            are exact.
+        accumulate: the accumulation of the products' sums, as in ``Accumulation``; None: as PyTorch adds in float32.
+            Sums of integers are exact.
     """
 
     name = "simulated"
@@ -162,8 +162,8 @@ class SimulatedEngine(Engine):
 class OnnxRuntime(Engine):
     """Computes with ONNX Runtime in one thread: fp32, or products of int8 with uint8 (``int8``, ``int8_ax0``).
 
-    The bits of int8 are those of :class:`Simulated` but for a tanh between layers, where a last bit may differ, and
-    seldom a code with it. On processors without VNNI instructions, sums of pairs of products may saturate, as ONNX
+    The bits of int8 are the same as in :class:`Simulated` but for a tanh between layers, where a last bit may differ,
+    and seldom a code with it. On processors without VNNI instructions, sums of pairs of products may saturate, as ONNX
     Runtime's documentation says of its 8-bit products.
 
     Args:
@@ -213,7 +213,7 @@ def message_for(engine: str, packed: PackedPolicy) -> bytes:
         packed: the policy.
 
     Raises:
-        RunError: there is no such engine, or it does not compute in the policy's format.
+        RunError: the engine does not exist, or does not compute in the policy's format.
         MissingExtraError: the engine is not installed.
     """
     return _engine(engine).message(packed)
@@ -223,7 +223,7 @@ def open_engine(engine: str, message: bytes) -> Engine:
     """The engine that acts as a message says, which :func:`message_for` made for it.
 
     Raises:
-        RunError: there is no such engine, or it is no message for it.
+        RunError: the engine does not exist, or the message is not for it.
         MissingExtraError: the engine is not installed.
     """
     made: Any = _engine(engine)

@@ -29,16 +29,16 @@ def policy_of(
     """The layers of a ``torch.nn.Sequential``, one inside another allowed, in float32.
 
     Args:
-        module: of ``Linear`` and ``Conv2d`` (square, without dilation and groups), each followed by at most one of
+        module: layers ``Linear`` and ``Conv2d`` (square, without dilation and groups), each followed by at most one of
             ``ReLU``, ``Tanh`` and ``ELU`` (alpha 1); ``Flatten``, ``Dropout`` and ``Identity`` are passed over.
-        decision: what is done with the outputs: ``outputs``, ``clip`` (to [-1, 1]), ``tanh``, or ``largest``.
-        mean: of observations, which is taken from them first, (n,); None for zero.
-        std: by which they are divided then, (n,); None for one. Both become part of the first layer, in float64: a
-            normalizer that clips besides is not what is computed.
+        decision: how to make actions of the outputs: ``outputs``, ``clip`` (to [-1, 1]), ``tanh``, or ``largest``.
+        mean: the mean of observations, which is subtracted from them first, (n,); None for zero.
+        std: the divisor of the result, (n,); None for one. Both become part of the first layer, in float64: a
+            normalizer that also clips is not reproduced.
         observation_shape: (planes, height, width) of what begins with a convolution; of others it follows.
 
     Raises:
-        RunError: the module has something else, or what it is given does not fit.
+        RunError: the module has other layers, or its inputs do not fit.
     """
     layers = _layers(module)
     first, last = layers[0], layers[-1]
@@ -58,7 +58,7 @@ def policy_of(
 
 
 def _check_shapes(layers: Sequence[Layer], shape: tuple[int, ...]) -> None:
-    """Raises RunError where a layer cannot be given what the one before gives."""
+    """Raises RunError where a layer cannot take the output of the previous one."""
     for i, layer in enumerate(layers):
         taken = layer.weight.shape[1]
         if isinstance(layer, ConvolutionLayer):
@@ -123,7 +123,7 @@ def _convolution(layer: nn.Conv2d) -> ConvolutionLayer:
 
 
 def _normalized(first: LinearLayer, mean: torch.Tensor | None, std: torch.Tensor | None) -> LinearLayer:
-    """The layer that gives for x what the first one gives for (x - mean) / std."""
+    """The layer that maps x to the output of the first one for (x - mean) / std."""
     if mean is None and std is None:
         return first
     size = first.weight.shape[1]

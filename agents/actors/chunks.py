@@ -16,12 +16,12 @@ ACTIVITIES = ("environment", "step", "pull", "deserialize", "load")
 
 
 def pulls_before(steps: int, each: int, every: int) -> bool:
-    """Whether an actor pulls when it has taken so many steps, ``each`` at a time: at 0 and whenever ``every`` more."""
+    """Whether an actor pulls after this number of steps, ``each`` at a time: at 0 and whenever ``every`` more."""
     return steps // every != (steps - each) // every
 
 
 class PolicyChoice(NamedTuple):
-    """The states and the policy from which an actor chose the actions of a step."""
+    """The states and the policy that an actor chose the actions of a step from."""
 
     states: NDArray[np.float32]
     """(n, observation)."""
@@ -30,7 +30,7 @@ class PolicyChoice(NamedTuple):
 
 
 class Pull(NamedTuple):
-    """A change of an actor to new weights, and what it then did with them."""
+    """A change of an actor to new weights, and its later actions with them."""
 
     at: int
     """The step of its chunk before which the weights were taken over."""

@@ -1,8 +1,8 @@
-"""A small process that ends what a killed learner leaves of its Ray: ``python guardian.py SOCKET FOLDER``.
+"""A small process that ends the Ray processes of a killed learner: ``python guardian.py SOCKET FOLDER``.
 
-Ray's own processes end with the one that started them, but two that first wait a minute for another one of them, and
-nobody removes their folder. The guardian notes which processes there are; when the learner's end of the pipe closes,
-it kills those that are left, and removes the folder.
+Ray's own processes end with their parent, except two that first wait a minute for another, and nobody removes their
+folder. The guardian notes which processes there are; when the learner's end of the pipe closes, it kills the remaining
+ones, and removes the folder.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def _belonging_to(folder: str) -> dict[int, str]:
-    """The processes that work in a folder, and all that they have started, each with its time of birth."""
+    """The processes that work in a folder, and all that they have started, each with its start time."""
     commands = {}
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
@@ -53,7 +53,7 @@ def _belonging_to(folder: str) -> dict[int, str]:
 
 
 def _birth(pid: int) -> str:
-    """Returns the start time of a process, in clock ticks since boot; empty if there is no such process."""
+    """Returns the start time of a process, in clock ticks since boot; empty if the process does not exist."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:

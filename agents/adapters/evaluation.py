@@ -27,13 +27,13 @@ STEPS_OF_TRAINING = 1 << 31
 
 @final
 class ModelEvaluation:
-    """Evaluates a model as it is, outside of its own random streams.
+    """Evaluates a model as it is, without affecting its random streams.
 
     Args:
-        config: of the run.
-        model: whose policy acts.
+        config: the config of the run.
+        model: the model with the policy that acts.
         environments: one for each episode.
-        device: of the model's tensors.
+        device: the device of the model's tensors.
     """
 
     def __init__(
@@ -137,10 +137,10 @@ def _rounded(tensors: Sequence[torch.Tensor], quantization: Quantization) -> Ite
 
 @final
 class _LastOutput:
-    """The last tensor that any layer of a network has returned: what an action was chosen by.
+    """The last tensor that any layer of a network has returned: the basis of the choice of an action.
 
     Args:
-        network: whose layers are listened to.
+        network: the network with the layers to observe.
     """
 
     def __init__(self, network: torch.nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""Our convolutions for planes and images, lent to Stable-Baselines3, whose own need 36 x 36 or more."""
+"""Our convolutions for planes and images, for Stable-Baselines3, which has its own only for 36 x 36 or more."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class PlanesExtractor(BaseFeaturesExtractor):  # type: ignore[misc]  # of no kno
     """The convolutions that our own agents have for observations of a shape, each with ReLU.
 
     For planes of less than 32 x 32 that is MinAtar's one convolution of 16 filters, for larger images DQN's three;
-    see :func:`~roundoff.agents.models.planes.convolutions_for`. From MinAtar's planes, the network is that of our
-    ``dqn`` with ``net_arch: [128]``, and that of our ``ppo`` and ``a2c`` (one hidden layer of 128) with ``units: 128``
-    and ``net_arch: []``. Weights begin as the library has it.
+    see :func:`~roundoff.agents.models.planes.convolutions_for`. From MinAtar's planes, the network is the same as our
+    ``dqn`` with ``net_arch: [128]``, and as our ``ppo`` and ``a2c`` (one hidden layer of 128) with ``units: 128`` and
+    ``net_arch: []``. Weights begin as the library has it.
 
     Args:
-        observation_space: of planes, (planes, height, width).
-        units: of a layer with ReLU behind the convolutions; 0: there is none.
+        observation_space: a space of planes, (planes, height, width).
+        units: the width of a layer with ReLU after the convolutions; 0: without one.
 
     Raises:
-        ValueError: observations are no planes, or are too small for the convolutions.
+        ValueError: observations are not planes, or are too small for the convolutions.
     """
 
     def __init__(self, observation_space: gymnasium.spaces.Box, units: int = 0) -> None:

@@ -23,7 +23,7 @@ _LARGEST_SEED = 2**32 - 1
 
 
 def check_options(options: Any) -> dict[str, Any]:
-    """Options as plain data; raises ValueError for what is none."""
+    """Options as plain data; raises ValueError for anything else."""
     if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
         raise ValueError(f"options is a mapping of names to values, got {options!r}")
     plain: dict[str, Any] = json.loads(json.dumps(options, sort_keys=True, allow_nan=False))
@@ -79,7 +79,7 @@ class AdapterConfig(TrainConfig):
         return (self.only[self.name],) if self.name in self.only else self.acts
 
     def check_algorithm(self) -> None:
-        """Raises ValueError if the library has no algorithm of that name."""
+        """Raises ValueError if the library does not have an algorithm of that name."""
         library = self.library()
         check_name("algorithm", self.algorithm, [f"{library}:{name}" for name in self.places])
 
@@ -99,7 +99,7 @@ class AdapterConfig(TrainConfig):
         return self.before_learning() or 0
 
     def before_learning(self) -> int | None:
-        """``learning_starts``; None where there is none, or nobody can tell."""
+        """``learning_starts``; None where it is missing or unknown."""
         given = self.options.get("learning_starts", self.own_defaults.get("learning_starts"))
         if given is None and self.name in self.places:
             given = default(self.places[self.name][0], "learning_starts")

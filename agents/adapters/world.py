@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 @final
 class World(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment with action repeat, whose observations are float32 where they are real numbers.
+    """An environment with action repeat, and observations in float32 where they are real numbers.
 
     Args:
         env: the environment.
         repeat: how often each action is repeated (less at the end of an episode); rewards are summed.
         before: called with each action before it is taken.
         after: called with the reward of a step, and whether it has ended the episode.
-        stopwatch: of the run.
+        stopwatch: the stopwatch of the run.
     """
 
     def __init__(
@@ -81,12 +81,12 @@ class World(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 @final
 class _Ours(gymnasium.Env[Any, Any]):
-    """A task that is none of Gymnasium's as it has environments; planes of 0 and 1 are float32.
+    """A task from outside of Gymnasium as a Gymnasium environment; planes of 0 and 1 are float32.
 
     Args:
-        task: of the suite, or a game.
-        repeat: of actions.
-        seed: of the first episodes, until a reset has a seed of its own.
+        task: a task of the suite, or a game.
+        repeat: the number of steps that an action is repeated for.
+        seed: the seed of the first episodes, until a reset gives another seed.
     """
 
     def __init__(self, task: str, repeat: int, seed: np.random.SeedSequence) -> None:
@@ -130,8 +130,8 @@ def open_world(
     """One of the environments that a run trains in.
 
     Args:
-        config: of the run; its task has been looked at.
-        number: of the environment.
+        config: the config of the run; its task has been checked.
+        number: the index of the environment.
         before: see :class:`World`.
         after: see :class:`World`.
         stopwatch: see :class:`World`.

@@ -1,4 +1,4 @@
-"""Values as probabilities of fixed numbers, the atoms: what a categorical head computes; Bellemare et al., 2017.
+"""Values as probabilities of fixed numbers, the atoms: the computations of a categorical head; Bellemare et al., 2017.
 
 All of it is computed operation by operation in the format under simulation.
 """
@@ -20,12 +20,12 @@ def projected(
 ) -> torch.Tensor:
     """The distribution of reward + discount * (what follows), on the atoms: each number's part goes to its neighbours.
 
-    T_j = r + g d z_j lies b_j = (T_j - v_min) / step of the way along the atoms, clipped to the ends. With l the atom
-    below, l gets p_j (1 - (b_j - l)), and the next one p_j (b_j - l). Both parts of a number add up to p_j but for
+    T_j = r + g d z_j is at the position b_j = (T_j - v_min) / step along the atoms, clipped to the ends. With l the
+    atom below, l gets p_j (1 - (b_j - l)), and the next one p_j (b_j - l). Both parts of a number add up to p_j but for
     rounding, also where b_j is whole.
 
     Args:
-        probabilities: of what follows, (n, atoms).
+        probabilities: the distribution of the next value, (n, atoms).
         rewards: r, (n, 1).
         discounts: d, (n, 1), not negative.
         atoms: z, (atoms,), evenly spaced.
@@ -36,8 +36,8 @@ def projected(
         (n, atoms). NaN in r, d or p gives NaN in its row; an infinite T_j counts as an end.
 
     Source:
-        Bellemare, Dabney & Munos, "A Distributional Perspective on Reinforcement Learning", Algorithm 1, where a
-        number that lies on an atom loses its part.
+        Bellemare, Dabney & Munos, "A Distributional Perspective on Reinforcement Learning", Algorithm 1, where a value
+        exactly on an atom loses its part.
     """
     count = atoms.shape[0]
     least, largest = limits
@@ -61,8 +61,8 @@ def expected(probabilities: torch.Tensor, atoms: torch.Tensor) -> torch.Tensor:
 def slope_of_expected(logits: torch.Tensor, atoms: torch.Tensor) -> torch.Tensor:
     """The derivative of expected(softmax(logits)) by the logits, p (z - mean): (n, atoms) for (n, atoms), no graph.
 
-    It has no loss scale in it, by which the atoms would go beyond the largest number of small formats, and loses
-    nothing by its products with them.
+    It excludes the loss scale, which would take the atoms beyond the largest number of small formats, and loses nothing
+    in its products with them.
     """
     with torch.enable_grad():
         leaf = logits.detach().requires_grad_()

@@ -21,15 +21,15 @@ class DeterministicActor(Learner, ABC):
     """An actor mu, critics of its actions, which are numbers in [-1, 1], and slow copies of both; from states.
 
     A subclass sets ``parts`` in its constructor. ``target`` holds the layers of the slow copies, by the names of their
-    networks, and ``first_critic`` those of the critic that the actor follows.
+    networks, and ``first_critic`` the layers of the critic that the actor follows.
 
     Args:
         observation_size: numbers in an observation.
         action_size: numbers in an action.
         config: the hyper-parameters, the format, and the fixes or the baseline.
-        device: where all tensors live.
-        actor_widths: of the hidden layers of the actor; those of the critics are ``config.hidden_widths``.
-        critics: how many there are.
+        device: the device of all tensors.
+        actor_widths: the widths of the hidden layers of the actor; the critics have ``config.hidden_widths``.
+        critics: the number of critics.
         outputs: numbers that each of them gives.
 
     Source:
@@ -67,7 +67,7 @@ class DeterministicActor(Learner, ABC):
             }
 
     def bind(self) -> None:
-        """The layers of the target networks, and those of the first critic."""
+        """Sets the layers of the target networks and of the first critic."""
         self.target = {
             name: self.networks[name].views(self.averages[f"target_{name}"].average) for name in ("actor", "critic")
         }
@@ -93,10 +93,10 @@ class DeterministicActor(Learner, ABC):
 
     @abstractmethod
     def actor_objective(self, outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the tensor through which the actor is trained.
+        """Returns the tensor that the actor is trained through.
 
         Args:
-            outputs: of the first critic for the actor's actions, (n, outputs), with their graph.
+            outputs: the outputs of the first critic for the actor's actions, (n, outputs), with their graph.
 
         Returns:
             A tensor, with its graph, and the derivative by it of the negative mean value, times the loss scale.

@@ -19,13 +19,13 @@ class Part:
     """A part of an update: computed eagerly, as a compiled program, or of a population at once.
 
     Attributes:
-        name: what it moves; ``Learner.acting_network``, where that is the network that acts. Its random bits are those
-            of the name in ``Learner.draws``.
+        name: the network that it updates; ``Learner.acting_network``, if that is the network that acts. Its random bits
+            belong to the name in ``Learner.draws``.
         compute: a function of the learner and the inputs below, which changes the learner's tensors in place and
-            returns tensors whose means are worth logging. It has no branches that depend on numbers in tensors.
-        every: how many updates there are from one of its turns to the next.
+            returns tensors with means worth logging. It does not branch on values in tensors.
+        every: the number of updates from one of its turns to the next.
         batch: whether it takes the batch.
-        noise: which of the update's noises it takes; None: none.
+        noise: the index of the update's noise that it takes; None: none.
     """
 
     name: str
@@ -40,14 +40,14 @@ class Part:
 
 
 class Elsewhere(Protocol):
-    """The programs that have taken over the updates of a learner: its own, or those of a population."""
+    """The programs that have taken over the updates of a learner: its own, or a population's."""
 
     @property
     def reason(self) -> str | None:
-        """Why the way is no better than the learner's own, in words; None if it is."""
+        """The reason why this is not better than the learner's own way, in words; None if it is better."""
 
     def compute(self, part: Part, inputs: tuple[Any, ...]) -> Metrics:
         """Runs a part."""
 
     def write_back(self) -> None:
-        """Tells the learner what it has become; waits for the device."""
+        """Writes the results back to the learner; waits for the device."""

@@ -1,4 +1,4 @@
-"""Actors that act with a quantized copy of the policy, away from the learner: how many, in which format, how often."""
+"""Actors that act with a quantized copy of the policy, away from the learner: number, format, pull interval."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class WithActors(OffPolicyKeys):
 
     @classmethod
     def completed(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Returns ``given``, with as many environments as actors, and the training intensity that follows from them."""
+        """Returns ``given``, with an environment for each actor, and the training intensity that follows from them."""
         given = super().completed(given)
         try:
             actors = parse_actors(given.get("actors"))

@@ -1,4 +1,4 @@
-"""Keys of learning from what the policy has just done, and from rollouts in an arithmetic of their own."""
+"""Keys of on-policy learning, and of rollouts in a different arithmetic."""
 
 from __future__ import annotations
 
@@ -145,9 +145,9 @@ class OnPolicyKeys(OptimizerKeys):
         return self.updates_in(self.transitions) if self.lr_schedule == "linear" else None
 
     def updates_in(self, transitions: int) -> int:
-        """Updates that so many transitions take."""
+        """The number of updates for this number of transitions."""
         return transitions // self.rollout * self.passes * (self.rollout // self.batch_size)
 
     def soon_learning(self) -> dict[str, Any]:
-        """The shortest rollout, of which a transition takes as many updates."""
+        """The shortest rollout with the same number of updates for each transition."""
         return {"horizon": self.batch_size // math.gcd(self.batch_size, self.environments)}

@@ -1,4 +1,4 @@
-"""The key for quantization-aware training: from when on which products are quantized, and what gradients see of it."""
+"""The key for quantization-aware training: when products begin to be quantized, and how gradients pass through."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class QuantizationAware(BaseModel):
 
 
 def read_qat(value: Any) -> Any:
-    """A value of the key; raises ValueError in words for what is none."""
+    """A value of the key; raises a descriptive ValueError for anything else."""
     if value is None or isinstance(value, QuantizationAware):
         return value
     if not isinstance(value, dict) or "format" not in value:

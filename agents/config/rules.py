@@ -1,6 +1,6 @@
 """A table of the combinations of config keys that are not allowed, and its only check.
 
-An algorithm's own rows stand beside its own keys (``rules`` of its class) and are checked after these.
+An algorithm's own rows are next to its own keys (``rules`` of its class) and are checked after these.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class KeyRule(NamedTuple):
     """A row of the table.
 
     Attributes:
-        condition: what a config must not be: a function of it. What it returns, if that counts as true, is ``found``.
-        key: the key that the rule is about. A config without such a key keeps the rule.
-        message: what is said of a config that breaks it, with ``{c.lr}`` for the value of a key, and ``{found}``.
+        condition: a function of the config that is true if the config breaks the rule; its result is ``found``.
+        key: the key that the rule is about. The rule holds for a config without such a key.
+        message: the error for a config that breaks it, with ``{c.lr}`` for the value of a key, and ``{found}``.
     """
 
     condition: Callable[[Any], Any]
@@ -47,7 +47,7 @@ def check(config: BaseModel, *more: KeyRule) -> None:
 
     Args:
         config: with all its keys.
-        more: rows to check after those of the table.
+        more: rows to check after the table.
     """
     keys = type(config).model_fields
     for condition, key, message in (*RULES, *more):

@@ -38,10 +38,10 @@ class AtariEnvironment(SeededEpisodes):
     """One game: four grey images, bytes, 104 x 80; an action holds for four frames.
 
     An image is the larger of the last two frames, pixel by pixel (sprites flicker), without the outermost rows, and
-    every other pixel of what is left. An observation has the last four images, old to new; at the beginning the first
-    stands for those before it. Every episode begins with 1 to 30 actions that do nothing, by its seed; the rest of the
-    game is deterministic (no sticky actions). The loss of a life ends the return (discount 0), but not the episode;
-    being out of time ends the episode, but not the return. Rewards are the game's score.
+    every other pixel of the rest. An observation has the last four images, old to new; at the beginning the first
+    replaces earlier ones. Every episode begins with 1 to 30 actions that do nothing, by its seed; the rest of the game
+    is deterministic (no sticky actions). The loss of a life ends the return (discount 0), but not the episode; being
+    out of time ends the episode, but not the return. Rewards are the game's score.
 
     Args:
         task: ``atari:<Game>``.
@@ -56,7 +56,7 @@ class AtariEnvironment(SeededEpisodes):
         discrete: True.
 
     Raises:
-        RunError: there is no such game.
+        RunError: the game does not exist.
 
     Source:
         Stooke, Abbeel, "Accelerated Methods for Deep Reinforcement Learning", Section 5 and Appendix A.1; all else

@@ -34,7 +34,7 @@ _SCALES: dict[str, Callable[[float], np.float64]] = {
 class Environment:
     """One task of the suite, with flat observations and actions in [-1, 1].
 
-    At the beginning of an episode everything in it depends on the state of its random generator alone, which
+    At the beginning of an episode everything in it depends only on the state of its random generator, which
     :meth:`random_state` returns: restoring it there continues identically.
 
     Args:
@@ -42,15 +42,15 @@ class Environment:
         action_repeat: how often each action is repeated (less at the end of an episode).
 
     Attributes:
-        observation_size: numbers in an observation.
-        observation_dtype: of an observation.
-        observation_shape: the same, as a shape.
+        observation_size: the number of elements in an observation.
+        observation_dtype: the dtype of an observation.
+        observation_shape: the shape of an observation.
         frames: 1.
         action_size: numbers in an action.
         discrete: False.
 
     Raises:
-        RunError: there is no such task.
+        RunError: the task does not exist.
     """
 
     def __init__(self, task: str, action_repeat: int) -> None:
@@ -140,7 +140,7 @@ def load_task(domain: str, task: str) -> Any:
 
 @cache
 def _domain(name: str) -> Any:
-    """A domain's module, changed as described: ours alone, others import the suite as it is."""
+    """A domain's module, changed as described: only ours, others import the suite as it is."""
     _import_suite()
     spec = find_spec(f"dm_control.suite.{name}")
     assert spec is not None
@@ -170,7 +170,7 @@ def _from_compiled(physics: Any) -> Any:
 def _import_suite() -> None:
     """Imports it without looking for a renderer, which costs time or fails on machines without a display.
 
-    Pixels are rendered by ``roundoff.agents.environments.renderer`` instead, which minds what the user sets.
+    Pixels are rendered by ``roundoff.agents.environments.renderer`` instead, which respects the user's settings.
     """
     chosen = os.environ.get("MUJOCO_GL")
     os.environ["MUJOCO_GL"] = "disabled"
@@ -203,7 +203,7 @@ def tolerance(
         value_at_margin: see above.
 
     Returns:
-        float for a number, else an array like ``x``. For NaN what the suite gives: NaN or 0, as the formula is.
+        float for a number, else an array like ``x``. For NaN the same as the suite: NaN or 0, as the formula is.
     """
     lower, upper = bounds
     is_number = isinstance(x, float)

@@ -34,8 +34,8 @@ def check_gymnasium_task(task: str, allow_imports: Collection[str] = ()) -> str:
         allow_imports: modules that may be imported for that, or packages that hold them.
 
     Raises:
-        ValueError: Gymnasium has no such environment, cannot make it, or its spaces or its length are unsuitable; or
-            the module must not be imported.
+        ValueError: Gymnasium does not know the environment, cannot make it, or its spaces or its length are unsuitable;
+            or the module must not be imported.
     """
     module = module_of(task)
     if module and not may_import(module, allow_imports):
@@ -76,7 +76,7 @@ def has_discrete_actions(task: str) -> bool:
 class GymnasiumEnvironment(SeededEpisodes):
     """One environment of Gymnasium, with flat observations, and actions in [-1, 1] or one of several.
 
-    Every episode is reset with a seed of its own. Being terminated ends the return (discount 0), being truncated
+    Every episode is reset with a different seed. Being terminated ends the return (discount 0), being truncated
     (out of time) does not (discount 1).
 
     Args:
@@ -85,9 +85,9 @@ class GymnasiumEnvironment(SeededEpisodes):
         allow_imports: see :func:`check_gymnasium_task`.
 
     Attributes:
-        observation_size: numbers in an observation.
-        observation_dtype: of an observation.
-        observation_shape: the same, as a shape.
+        observation_size: the number of elements in an observation.
+        observation_dtype: the dtype of an observation.
+        observation_shape: the shape of an observation.
         frames: 1.
         action_size: numbers in an action; of discrete actions, how many there are.
         discrete: whether an action is one of several: the place of the largest number counts.
@@ -124,7 +124,7 @@ class GymnasiumEnvironment(SeededEpisodes):
 
         Args:
             action: (action_size,), finite; numbers in [-1, 1], mapped linearly to the environment's range, or numbers
-                of which the largest is in the place of the action.
+                with the largest in the place of the action.
 
         Raises:
             RunError: the environment raised an error, or returned a number that is not finite.
@@ -201,7 +201,7 @@ def _whole(space: Any) -> Callable[[NDArray[Any]], Any]:
 
 
 def _scaled(space: Any) -> Callable[[NDArray[Any]], Any]:
-    """Returns a function of numbers in [-1, 1]: those of a box."""
+    """Returns a function that maps numbers in [-1, 1] to a box."""
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     center, half_width = (high + low) / 2, (high - low) / 2
     return lambda action: (center + half_width * action.astype(np.float64).reshape(space.shape)).astype(space.dtype)

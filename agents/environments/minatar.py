@@ -1,4 +1,4 @@
-"""MinAtar: five small games, whose observations are planes of 0 and 1. The package is the user's to install."""
+"""MinAtar: five small games with planes of 0 and 1 as observations. The package is the user's to install."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ MOST_STEPS = 5000
 class MinAtarEnvironment(SeededEpisodes):
     """One game, as the package has it by default: sticky actions (0.1), difficulty that rises.
 
-    Actions are those that do something in the game (its minimal set): others would be repetitions of doing nothing.
-    What the package calls terminal ends the return (discount 0); being out of time does not (discount 1).
+    Actions are only the ones with an effect in the game (its minimal set): others would be repetitions of doing
+    nothing. What the package calls terminal ends the return (discount 0); being out of time does not (discount 1).
 
     Args:
         task: ``minatar:<game>``.
@@ -43,7 +43,7 @@ class MinAtarEnvironment(SeededEpisodes):
         discrete: True.
 
     Raises:
-        RunError: there is no such game.
+        RunError: the game does not exist.
 
     Source:
         Young and Tian, "MinAtar: An Atari-Inspired Testbed for Thorough and Reproducible Reinforcement Learning

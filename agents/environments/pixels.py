@@ -21,8 +21,8 @@ _CAMERAS = {"quadruped": 2}
 class PixelEnvironment:
     """One task of the suite, seen through a camera; actions and everything else as in ``Environment``.
 
-    An observation is the newest image and those of the agent steps before it, old to new:
-    (3 frames, size, size), uint8. At the beginning of an episode the first image stands for those before it.
+    An observation is the newest image and the images of the agent steps before it, old to new:
+    (3 frames, size, size), uint8. At the beginning of an episode the first image replaces earlier ones.
 
     Args:
         task: ``<domain>_<task>``.
@@ -40,7 +40,7 @@ class PixelEnvironment:
         observation_dtype: of an observation.
 
     Raises:
-        RunError: there is no such task, or no renderer.
+        RunError: the task does not exist, or the renderer is missing.
     """
 
     def __init__(self, task: str, action_repeat: int, *, size: int, frames: int, fast: bool) -> None:

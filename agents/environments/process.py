@@ -1,9 +1,9 @@
-"""A process that steps environments for another one: ``python -m roundoff.agents.environments.process SOCKET MEMORY``.
+"""A process that steps environments for its parent: ``python -m roundoff.agents.environments.process SOCKET MEMORY``.
 
 Messages come through a socket, observations and actions through shared memory; both are descriptors that the parent
-hands down. A message of one byte is the number of a group, all whose slots are to take a step; it is sent back when
+hands down. A message of one byte is the index of a group with slots that are to take a step; it is sent back when
 they have. Any other is a JSON object, ``{"call": <name>, ...}``, and answered by one. The process ends when the
-socket closes, however its parent has ended. Asked to stop by a signal, it passes that on, and goes on serving: the
+socket closes, however its parent has ended. Asked to stop by a signal, it passes that on, and continues serving: the
 parent decides.
 """
 
@@ -73,7 +73,7 @@ def _serve(connection: Connection, memory: int, signals: list[int]) -> None:
 
 
 def answer(slots: EnvironmentSlots, call: dict[str, Any]) -> dict[str, Any]:
-    """Does what a message asks for: ``seed``, ``reset``, ``random_states`` or ``set_random_states``."""
+    """Carries out a message: ``seed``, ``reset``, ``random_states`` or ``set_random_states``."""
     if call["call"] == "seed":
         slots.seed({int(slot): numbers for slot, numbers in call["entropy"].items()})
     elif call["call"] == "reset":

@@ -22,7 +22,7 @@ class Exchange:
         slots: number of rows.
         observation_size: numbers in an observation.
         action_size: numbers in an action.
-        observation_dtype: of observations.
+        observation_dtype: the dtype of observations.
 
     Attributes:
         active: (slots,), 1 where the next step is to be taken, else 0.
@@ -63,7 +63,7 @@ class EnvironmentSlots:
 
     Args:
         environments: by slot.
-        exchange: of all slots.
+        exchange: the exchange of all slots.
     """
 
     def __init__(self, environments: Mapping[int, TaskEnvironment], exchange: Exchange) -> None:
@@ -105,11 +105,11 @@ class EnvironmentSlots:
                 self.reset((slot,))
 
     def random_states(self, slots: Iterable[int], *, stepped: bool) -> dict[int, dict[str, Any]]:
-        """The random states from which episodes began.
+        """The random states at the beginning of episodes.
 
         Args:
-            slots: whose.
-            stepped: of the episode that the last step belonged to, not of the one that runs after it.
+            slots: the slots of the environments.
+            stepped: return states for the episode of the last step, not for the episode running after it.
         """
         states = self._stepped if stepped else self._begun
         return {slot: states[slot] for slot in slots}

@@ -65,7 +65,7 @@ class Intake(ABC):
         """Notes the first observation of an episode of an environment of training, by its number."""
 
     def forget(self, group: int) -> None:  # noqa: B027  most have nothing to forget
-        """Drops what is under way in a group: its episodes have broken off."""
+        """Drops the transitions under way in a group: its episodes were interrupted."""
 
     @abstractmethod
     def rows(self, observations: torch.Tensor, sample: Sample) -> Sequence[Any] | torch.Tensor:
@@ -73,7 +73,7 @@ class Intake(ABC):
 
     @abstractmethod
     def remember(self, row: Any, sample: Sample, i: int) -> None:
-        """Adds a transition of a sample, that of environment ``i`` of its group, to the replay buffer."""
+        """Adds the transition of environment ``i`` in a sample's group to the replay buffer."""
 
     @property
     def ready(self) -> bool:
@@ -81,7 +81,7 @@ class Intake(ABC):
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state, beside the replay buffer, that is needed to continue identically: none."""
+        """Returns the state, besides the replay buffer, that is needed to continue identically: none."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027  most have nothing to take over
@@ -137,7 +137,7 @@ class PixelIntake(Intake):
     """Stacks of images: bytes, divided by 255 and rounded for the agent; each image is kept once.
 
     Args:
-        replay: of images.
+        replay: a replay buffer of images.
         image_shape: (channels, height, width).
         fmt: of the run.
         dtype: of the agent.
@@ -195,8 +195,8 @@ def make_intake(
     A transition of images has at most ``n_steps``.
 
     Raises:
-        RunError: the memory cannot be had, ``replay_capacity`` is too small for images of so many environments, or
-            images are to have importance weights.
+        RunError: the memory cannot be had, ``replay_capacity`` is too small for images of this number of environments,
+            or images are to have importance weights.
     """
     fmt = Format.parse(config.format)
     if sizes.observation_dtype is not np.uint8:

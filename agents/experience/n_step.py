@@ -18,7 +18,7 @@ from .sampling import Sample
 
 
 class _Begun(NamedTuple):
-    """A transition that is under way: the numbers it begins with, that of its image, and what came since."""
+    """A transition that is under way: its initial numbers, the index of its image, and the later steps."""
 
     head: torch.Tensor
     image: int
@@ -48,7 +48,7 @@ class _UnderWay:
     follows counts g^m. Everywhere else it is 1.
 
     The weight of a transition is the product of the ratios of its actions (``Sample.ratios``) but the first, which the
-    critic is asked about: truncated importance weights, each at most 1.
+    critic evaluates: truncated importance weights, each at most 1.
 
     Args:
         n: steps of a transition.
@@ -83,7 +83,7 @@ class _UnderWay:
         return whole, counts
 
     def forget(self, group: int) -> None:
-        """Drops those of a group."""
+        """Drops the transitions of a group."""
         for key in [key for key in self._begun if key[0] == group]:
             del self._begun[key]
 
@@ -184,7 +184,7 @@ class NStepIntake(_ManySteps):
         return list(torch.split(rows, counts))
 
     def remember(self, row: torch.Tensor, sample: Sample, i: int) -> None:  # noqa: ARG002
-        """Adds those of one environment."""
+        """Adds the transitions of one environment."""
         for one in row:
             self.rows_kept.add(one)
 

@@ -30,9 +30,9 @@ class OffPolicyRecorder:
     """The recorder of off-policy runs: keeps all experience, and learns from a random batch after each transition.
 
     Args:
-        config: of the run.
+        config: the config of the run.
         intake: with its replay buffer.
-        sizes: of actions.
+        sizes: the sizes of actions.
 
     Attributes:
         intake: the same.
@@ -59,7 +59,7 @@ class OffPolicyRecorder:
 
         Args:
             count: how many.
-            under_way: actions that were taken, of which the transitions are still to come.
+            under_way: the number of actions taken with transitions still to come.
         """
         if self.transitions + under_way >= self._config.seed_steps:
             return None
@@ -82,10 +82,10 @@ class OffPolicyRecorder:
         return False
 
     def due(self) -> Generator[Batch | FrameBatch, dict[str, torch.Tensor] | None, None]:
-        """The batches to learn from now, after a transition: none at first, then one, or as many as are due.
+        """The batches to learn from now, after a transition: none at first, then all that are due.
 
         Of n transitions since ``seed_steps``, floor(n updates_per_transition) updates are made. A replay buffer with
-        priorities is told those that each update returns.
+        priorities receives the new ones that each update returns.
         """
         replay = self.intake.replay
         learned_from = self.transitions - self._config.seed_steps
@@ -119,7 +119,7 @@ class OffPolicyRecorder:
 
 
 def record_states(config: OffPolicyKeys, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> OffPolicyRecorder:
-    """A recorder of what the environments show; see ``make_intake``."""
+    """A recorder of the observations of the environments; see ``make_intake``."""
     return OffPolicyRecorder(config, make_intake(config, sizes, dtype, device), sizes)
 
 
@@ -127,7 +127,7 @@ def record_steps(config: ValueKeys, sizes: Sizes, dtype: torch.dtype, device: to
     """A recorder of transitions of ``config.n_steps`` steps, drawn by priority if the config says so.
 
     Raises:
-        RunError: the memory cannot be had, or ``replay_capacity`` is too small for images of so many environments.
+        RunError: the memory cannot be had, or ``replay_capacity`` is too small for images of all environments.
     """
     fmt = Format.parse(config.format)
     intake: Intake = make_intake(config, sizes, dtype, device, n_steps=config.n_steps)

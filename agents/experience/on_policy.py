@@ -1,4 +1,4 @@
-"""Learning from what the policy has just done: rollouts, each learned from several times and then forgotten."""
+"""On-policy learning: rollouts, each learned from several times and then discarded."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Minibatch:
         rows: everything, side by side.
         observations: (batch, observation).
         actions: (batch, action), as they were drawn.
-        log_probs: (batch, 1), those of the actions when they were chosen.
-        values: (batch, 1), those of the observations then.
+        log_probs: (batch, 1), log-probabilities of the actions when they were chosen.
+        values: (batch, 1), values of the observations then.
         advantages: (batch, 1).
         returns: (batch, 1), what values are moved towards.
-        weights: (batch, 1), those of the surrogate's terms; None where all are 1.
+        weights: (batch, 1), weights of the surrogate's terms; None where all are 1.
     """
 
     rows: torch.Tensor
@@ -57,7 +57,7 @@ class Judge(Protocol):
         """Log-probabilities, values, advantages and returns: (n, 4); before them the weights, if there are any: (n, 5).
 
         Args:
-            rollout: all transitions: step by step, and of each step those of all environments.
+            rollout: all transitions: step by step, with all environments of a step together.
             last: (n, 1): whether an episode ended with the transition.
         """
 
@@ -82,11 +82,11 @@ class RolloutRecorder:
     """Keeps a rollout: ``horizon`` steps of every environment; then it is learned from, and the next one begins.
 
     No action is chosen before all of the rollout are back and have been learned from, so that each was chosen by the
-    policy that its rollout is learned from with. With several environments, of which two groups alternate, one group
-    therefore waits for the other one at the end of each rollout.
+    policy that its rollout is learned from with. With several environments, in two alternating groups, one group
+    therefore waits for the other at the end of each rollout.
 
     Args:
-        config: of the run.
+        config: the config of the run.
         intake: with a replay buffer that holds a rollout.
         judge: asked once for each rollout, when it is complete.
         enough: asked before each minibatch whether the rest of a rollout is not to be learned from; None: never.

@@ -1,4 +1,4 @@
-"""A replay buffer from which transitions are drawn by priority."""
+"""A replay buffer that samples transitions by priority."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class SumTree:
             self._nodes[nodes] = self._nodes[2 * nodes] + self._nodes[2 * nodes + 1]
 
     def find(self, parts: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The places of which the cumulative sums, in order, first exceed numbers in [0, total); never one of weight 0.
+        """The places where the cumulative sums, in order, first exceed values in [0, total); never one of weight 0.
 
         The total must not be 0.
         """
@@ -68,8 +68,8 @@ class PrioritizedReplay:
     """Draws transition i with probability P(i) = p_i / sum of p, and weighs it by (n P(i))^-b in the loss.
 
     A new transition has the largest priority that there ever was, so that it is drawn soon; then the learner says its
-    priority after each update. The sum is divided into as many equal parts as a batch has transitions, and one is drawn
-    in each. Weights are divided by the largest one of the batch. b rises linearly to 1 in the course of the run.
+    priority after each update. The sum is divided into equal parts, one for each transition of a batch, and one is
+    drawn in each. Weights are divided by the largest one of the batch. b rises linearly to 1 in the course of the run.
 
     Transitions that have weights already (``Replay``) get the products of both.
 
@@ -81,7 +81,7 @@ class PrioritizedReplay:
         replay: keeps the transitions, none yet.
         importance_exponent: b at the beginning.
         additions: transitions of the whole run.
-        fmt: of the run.
+        fmt: the format of the run.
 
     Source:
         Schaul et al., "Prioritized Experience Replay", Algorithm 1 and Section 3.3.
@@ -123,8 +123,8 @@ class PrioritizedReplay:
         """Changes the priorities of the transitions that were drawn last; waits for the device.
 
         Args:
-            priorities: as many numbers. NaN counts as the largest priority so far, infinity as the largest number of
-                the format, and 0 as its smallest positive one: what has priority 0 would never be drawn again.
+            priorities: one value for each. NaN counts as the largest priority so far, infinity as the largest number of
+                the format, and 0 as its smallest positive one: a transition with priority 0 would never be drawn again.
         """
         given = priorities.detach().flatten().to(device="cpu", dtype=torch.float64).numpy()
         given = np.where(np.isnan(given), self._highest, given).clip(*self._bounds)
@@ -149,5 +149,5 @@ class PrioritizedReplay:
         return len(self) if isinstance(self.replay, Replay) else len(self.replay.rows)
 
     def _note(self, place: int, there: bool) -> None:
-        """Gives a new transition the largest priority so far, and one that is forgotten none."""
+        """Gives a new transition the largest priority so far, and removes the priority of a forgotten one."""
         self._tree.set(np.array([place]), np.array([self._highest if there else 0.0]))

@@ -95,11 +95,11 @@ class AsynchronousGroup:
             self.pull()
 
     def mean_count(self, count: int) -> int:
-        """Returns ``count``, by which the weight of a number of a mean is divided: learners have means of their own."""
+        """Returns ``count``, the divisor of the weights of a mean: each learner has a separate mean."""
         return count
 
     def step(self, optimizer: NetworkOptimizer, largest_norm: float | None) -> None:
-        """Moves the central parameters by this learner's gradients, clipped; those of ``optimizer`` become them."""
+        """Moves the central parameters by this learner's gradients, clipped, and copies them to ``optimizer``."""
         if largest_norm is not None:
             optimizer.clip_gradients(largest_norm)
         with self.store.turn(self.rank, self.count) if self._lockstep else nullcontext():
@@ -173,7 +173,7 @@ class _InChunks:
                 part.step_alone()
 
     def pulled(self) -> None:
-        """The optimizer's own parameters are what was read."""
+        """Sets the optimizer's parameters to the values read."""
 
 
 class _InSeveralSteps:
@@ -200,7 +200,7 @@ class _InSeveralSteps:
 
 @final
 class MultiStepAdam:
-    """Adam's steps on local parameters, and what they come to for central ones.
+    """Adam's steps on local parameters, and their total effect on central ones.
 
     Each local step is Adam's (or hAdam's), theta <- theta - s, and accumulates
 
@@ -218,7 +218,7 @@ class MultiStepAdam:
     go through to the central parameters.
 
     Args:
-        optimizer: of the local parameters; without loss scaling, compensation, or master weights.
+        optimizer: the optimizer of the local parameters; without loss scaling, compensation, or master weights.
 
     Attributes:
         tensors: the central ones as last seen: parameters, m, and v (or its root, of hAdam).

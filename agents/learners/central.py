@@ -26,15 +26,15 @@ _PAUSE = 0.0005  # seconds
 class CentralStore:
     """Chunks of tensors that several processes read and write, and a counter of steps.
 
-    A chunk is there twice: what is written goes into the copy that does not count, which then becomes the one that
-    does. So a process that is killed, at any moment, leaves every chunk as it was before or as it is after its change.
-    The locks are the system's locks on the memory's file, which end with the process that holds them.
+    Each chunk has two copies: data is written to the inactive copy, which then becomes the active one. So a process
+    that is killed, at any moment, leaves every chunk as it was before or as it is after its change. The locks are the
+    system's locks on the memory's file, which end with the process that holds them.
 
     Args:
         memory: a file of the system's memory (``os.memfd_create``), empty as long as the leader has not come.
         chunks: local tensors, on the CPU; of the same shapes and dtypes in all processes. The leader's are the first
-            contents, and must come before those of the others are asked for.
-        leads: whether this is the process that makes the store.
+            contents, and must exist before the other learners' are requested.
+        leads: whether this process creates the store.
         steps: where the counter begins, if this process makes the store.
 
     Source:
@@ -76,14 +76,14 @@ class CentralStore:
 
     @contextmanager
     def held(self, i: int) -> Iterator[None]:
-        """For the block, chunk ``i`` is this process's: the local tensors are what is central, and become it."""
+        """For the block, locks chunk ``i`` for this process: reads it into the local tensors, and writes these back."""
         with self._lock(i + 1):
             self._read(i)
             yield
             self._write(i)
 
     def pull(self) -> None:
-        """Makes all local tensors what is central."""
+        """Copies the central values to all local tensors."""
         for i in range(len(self)):
             with self._lock(i + 1):
                 self._read(i)

@@ -19,8 +19,8 @@ class Parcel:
     Attributes:
         content: uint8, 1-D: as long for every tensor of one shape, dtype and format.
         like: the tensor it was made of, for its shape and dtype.
-        format: in which it travels; None: as it is.
-        codes: of that tensor in the format, for their shapes and types.
+        format: the format for sending; None: as it is.
+        codes: the codes of that tensor in the format, for their shapes and types.
     """
 
     content: Tensor
@@ -32,7 +32,7 @@ class Parcel:
     def of(cls, x: Tensor, format: Format | None = None) -> Self:
         """Packs a tensor.
 
-        Numbers are rounded to the format, to nearest even. A tensor in which one number is NaN or infinite arrives as
+        Numbers are rounded to the format, to nearest even. A tensor with a NaN or infinite element arrives as
         NaN everywhere, whatever the format has: the first byte says so.
 
         Args:
@@ -40,7 +40,7 @@ class Parcel:
             format: any that has codes.
 
         Raises:
-            FormatError: the format has no codes.
+            FormatError: the format does not have codes.
         """
         if format is None:
             return cls(x.view(-1).view(torch.uint8), x, None, None)
@@ -70,7 +70,7 @@ def _parts(codes: Any) -> list[Tensor]:
 
 
 def _bits(codes: Any, format: Format) -> list[int]:
-    """Returns the bits of a number of each part on its way: codes in those of the format."""
+    """Returns the bits of a number of each part on its way: codes in the format's bits."""
     first, *others = _parts(codes)
     return [min(format.bits, 8 * first.itemsize), *(8 * part.itemsize for part in others)]
 

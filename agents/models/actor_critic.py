@@ -19,17 +19,17 @@ POLICY_GAIN = 0.01
 
 @final
 class ActorCritic(FlatNetwork):
-    """Two perceptrons with tanh between their layers, whose hidden layers are computed together.
+    """Two perceptrons with tanh between their layers; their hidden layers are computed together.
 
-    ``layers`` are those of the hidden layers, weights (2, in, out) and biases (2, 1, out), the policy's first; the
-    weights (in, out) and bias (out) of the policy's output and of the value; and log sigma, (actions), if the policy
-    has one. Weights begin orthogonal, with gain sqrt(2), of the policy's output 0.01 and of the value 1; all else as 0.
-    For the other arguments see :class:`~roundoff.agents.models.networks.FlatNetwork`.
+    ``layers`` are the parameters of the hidden layers, weights (2, in, out) and biases (2, 1, out), the policy's first;
+    the weights (in, out) and bias (out) of the policy's output and of the value; and log sigma, (actions), if the
+    policy has one. Weights begin orthogonal, with gain sqrt(2), of the policy's output 0.01 and of the value 1; all
+    else as 0. For the other arguments see :class:`~roundoff.agents.models.networks.FlatNetwork`.
 
     Args:
         observation_size: numbers in an observation.
         hidden: widths of the hidden layers, one or more.
-        outputs: of the policy.
+        outputs: the number of outputs of the policy.
         log_sigma: whether there is a log sigma for each output, which does not depend on observations.
 
     Source:
@@ -68,11 +68,11 @@ class ActorCritic(FlatNetwork):
         Args:
             layers: ``self.layers`` or ``self.trainable``.
             x: the observations.
-            scale: by which values, but not their gradients, are multiplied.
+            scale: the factor of values, but not of their gradients.
             exact: Leaves values unrounded, in float64.
 
         Returns:
-            The policy's output (n, outputs), with log sigma behind it if there is one; and values (n, 1).
+            The policy's output (n, outputs), with log sigma after it if there is one; and values (n, 1).
         """
         policy, value = hidden_of(layers[: self._hidden], x.expand(2, *x.shape), torch.tanh_).unbind()
         return self._policy(layers, policy), self._value(layers, value, scale, exact=exact)
@@ -82,7 +82,7 @@ class ActorCritic(FlatNetwork):
         return self._policy(self.layers, self._hidden_of(0, x))
 
     def value(self, x: torch.Tensor, scale: float = 1.0, *, exact: bool = False) -> torch.Tensor:
-        """The values alone."""
+        """Only the values."""
         return self._value(self.layers, self._hidden_of(1, x), scale, exact=exact)
 
     def as_layers(self) -> tuple[LinearLayer, ...]:

@@ -68,7 +68,7 @@ def convolved_shape(convolutions: Sequence[Convolution], shape: Sequence[int]) -
 
 
 def convolution_shapes(convolutions: Sequence[Convolution], planes: int) -> list[tuple[int, ...]]:
-    """Shapes of the weights (filters, planes, size, size) and biases (filters,) of convolutions, by planes."""
+    """Shapes of the weights (filters, planes, size, size) and biases (filters,) of convolutions, from ``planes``."""
     channels = [planes, *(c.filters for c in convolutions)]
     sizes = [c.size for c in convolutions]
     return [

@@ -1,4 +1,4 @@
-"""Policies whose log-probabilities are learned by: of one of several actions, and of unbounded numbers."""
+"""Policies that learn by log-probabilities: of one of several actions, and of unbounded numbers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Categorical(PolicyHead):
     """One of several actions, each a row of zeros with a one in its place, with probability softmax(logits).
 
     Probabilities are not formed where logarithms are wanted: log softmax subtracts the largest logit and never takes
-    the logarithm of what has underflowed.
+    the logarithm of an underflowed value.
 
     Source:
         Gumbel's trick: Maddison et al., "A* Sampling", Section 2.
@@ -93,7 +93,7 @@ class DiagonalNormal(PolicyHead):
         return torch.addcmul(mean, log_sigma.exp(), noise)
 
     def log_prob(self, outputs: Outputs, actions: Tensor) -> Tensor:
-        """The sum of those of the numbers."""
+        """The sum of the numbers' log-probabilities."""
         mean, log_sigma = outputs
         return self._log_prob(actions, mean, log_sigma.exp(), log_sigma).sum(1, keepdim=True)
 

@@ -25,7 +25,7 @@ class Activation(StrEnum):
 
 
 class Decision(StrEnum):
-    """The rule by which outputs become actions."""
+    """The rule that turns outputs into actions."""
 
     LARGEST = "largest"
     """Outputs are a number for each action; a one in the place of the largest, the first of several, and else zeros."""
@@ -88,7 +88,7 @@ class PolicyLayers:
     Args:
         observation_shape: (n,), or (planes, height, width).
         shared: the layers that all heads follow.
-        heads: the layers of the only head; or of two, those of values and of advantages (dueling), whose outputs are
+        heads: the layers of the only head; or of two, for values and advantages (dueling), with combined outputs
             value + (advantage - mean advantage over the actions).
         decision: how the outputs become actions.
         action_size: numbers in an action.
@@ -104,7 +104,7 @@ class PolicyLayers:
     atoms: torch.Tensor | None = None
 
     def __iter__(self) -> Iterator[Layer]:
-        """All layers in order: the shared ones, then those of each head."""
+        """All layers in order: the shared ones, then each head's."""
         yield from self.shared
         for head in self.heads:
             yield from head
@@ -116,7 +116,7 @@ def perceptron(layers: Sequence[torch.Tensor], hidden: Activation, last: Activat
     Args:
         layers: weights (ensemble, in, out) and biases (ensemble, 1, out), as :class:`~.networks.MLP` has them.
         hidden: the activation of all but the last.
-        last: that of the last one.
+        last: the activation of the last one.
     """
     pairs = list(zip(layers[0::2], layers[1::2], strict=True))
     return tuple(
@@ -135,7 +135,7 @@ def combined(outputs: Sequence[torch.Tensor], action_size: int) -> torch.Tensor:
     The mean is a sum from the first action to the last, in the tensors' own dtype, divided by their number.
 
     Args:
-        outputs: of each head, (n, outputs).
+        outputs: the outputs of each head, (n, outputs).
         action_size: the number of actions.
     """
     if len(outputs) == 1:

@@ -18,7 +18,7 @@ from .softplus_fix import softplus, softplus_naive
 class SquashedNormal:
     """The distribution of actions tanh(u), u normal, that is given by a policy network's outputs.
 
-    log sigma is kept between two bounds by a tanh of its own: log sigma = center + half_width tanh(output).
+    log sigma is kept between two bounds by a separate tanh: log sigma = center + half_width tanh(output).
 
     Args:
         log_sigma_min: smallest logarithm of the standard deviation.
@@ -27,7 +27,7 @@ class SquashedNormal:
         softplus_fix: whether softplus is linear above the threshold.
         softplus_threshold: K.
         from_noise: whether the normal log-probability is computed from the noise, whatever ``normal_fix`` says.
-        sigma_eps: added to sigma, which otherwise underflows where log_sigma_min is low; log sigma is then that of
+        sigma_eps: added to sigma, which otherwise underflows where log_sigma_min is low; log sigma is then the log of
             the sum (Low-precision SAC, Appendix G: 1e-4, for learning from pixels).
 
     Source:
@@ -46,7 +46,7 @@ class SquashedNormal:
         """The deterministic action, tanh(mu).
 
         Args:
-            outputs: of the network, (..., 2 actions): mu, and what becomes log sigma.
+            outputs: the outputs of the network, (..., 2 actions): mu, and the input of log sigma.
 
         Returns:
             (..., actions), in [-1, 1]; NaN where an output is NaN.

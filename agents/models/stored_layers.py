@@ -1,4 +1,4 @@
-"""Layers that store their operands and gradients in formats of their own."""
+"""Layers that store their operands and gradients in separate formats."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Passing(torch.autograd.Function):
 class StoredLayers:
     """The storage between the layers of a network: operands of its products, forward and backward, as memory has them.
 
-    Gradients pass straight through the rounding of what they are derivatives by. Biases are added, and results rounded
+    Gradients pass straight through the rounding of the values they belong to. Biases are added, and results rounded
     by the activation function, before anything is stored.
 
     Attributes:
@@ -45,7 +45,7 @@ class StoredLayers:
 
     @classmethod
     def of(cls, storage: Storage | None) -> Self | None:
-        """Returns what a config asks for; None where it asks for nothing."""
+        """Returns the storage that a config asks for; None where it asks for nothing."""
         if storage is None or not (storage.activations or storage.gradients):
             return None
         return cls(*(one and Kept.of(one) for one in (storage.activations, storage.gradients)))

@@ -1,8 +1,8 @@
 """Numbers that decide (steps, scales, whether a step is taken), kept in tensors: for eager updates and programs alike.
 
-Decisions are made by ``torch.where``, which needs no number from a device, and so can be traced. Where a number lies in
-the processor's own memory, reading it costs nothing: there the kernels get it as a number, and what a decision makes
-superfluous is left out. The bits are the same.
+Decisions are made by ``torch.where``, which needs no number from a device, and so can be traced. Where a number is in
+the processor's own memory, reading it costs nothing: there the kernels get it as a number, and computations that a
+decision makes superfluous are skipped. The bits are the same.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def is_at_hand(x: Tensor) -> bool:
 def at_hand(x: Tensor, dtype: torch.dtype) -> Any:
     """A kept number for arithmetic with tensors of ``dtype``: a Python number if it is at hand, else a tensor.
 
-    A tensor has ``dtype``, or float32 if that is a half precision, in which kernels have Python numbers too.
+    A tensor has ``dtype``, or float32 if that is a half precision, like Python numbers in kernels.
     """
     if is_at_hand(x):
         return x.item()
@@ -86,7 +86,7 @@ def copy_(tensor: Tensor, other: Tensor) -> Tensor:
 
 @apart
 def choose_(condition: Tensor, tensors: Sequence[Tensor], others: Sequence[Tensor]) -> None:
-    """Every tensor becomes what is in the other one, if the condition is true."""
+    """Copies to every tensor from its counterpart, if the condition is true."""
     for x, other in zip(tensors, others, strict=True):
         x.copy_(torch.where(condition, other, x))
 

@@ -21,7 +21,7 @@ SMALLEST_SCALE = 2.0**-64
 
 
 class DynamicLossScale(ABC):
-    """Steps an optimizer whose gradients come multiplied by a scale; what that means to it, the subclass says.
+    """Steps an optimizer with gradients multiplied by a scale; the subclass defines how the optimizer takes it.
 
     Args:
         optimizer: an ``Adam`` or ``HAdam`` that has not stepped yet.
@@ -30,12 +30,12 @@ class DynamicLossScale(ABC):
         largest: the largest finite number of the format; a gradient that large counts as not finite.
 
     Attributes:
-        scale: by what the gradients must be multiplied.
-        finite_steps: how many there were since the scale changed.
+        scale: the factor to multiply gradients by.
+        finite_steps: the number of finite steps since the scale changed.
         tensors: both, as they are kept.
 
     Raises:
-        RunError: the optimizer is another one, or a number is out of range.
+        RunError: the optimizer is of another kind, or a number is out of range.
 
     Source:
         Low-precision SAC, Appendix B, after PyTorch's amp; the checks are the published program's.

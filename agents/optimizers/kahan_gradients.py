@@ -20,15 +20,15 @@ def kahan_add_(
 
     y = values - c;  t = total + y;  c = (t - total) - y;  total = t. Many additions, each far below half an ulp of
     the total and lost if added plainly, then have their whole effect: with m significand bits those down to about
-    2^-(2 m + 2) of the total, below which the compensation absorbs them (``stochastic_kahan_add_`` keeps these, too).
+    2^-(2 m + 2) of the total, below which the compensation absorbs them (``stochastic_kahan_add_`` also keeps these).
     As the parameter update of an optimizer (``HAdam(..., kahan=True)``) this is the paper's Kahan-gradients.
 
     Args:
         total: the sum so far; any floating-point type, any shape; changed in place.
         compensation: like ``total``; zero before the first call; changed in place.
-        values: what to add; like ``total``; left alone.
-        keep: makes of a sum what is kept of it in memory, in fewer bits than it is computed in; None: all of it. What
-            that loses is compensated, too.
+        values: the values to add; like ``total``; left alone.
+        keep: rounds a sum for memory, to fewer bits than it is computed in; None: keeps all bits. The rounding error is
+            also compensated.
 
     Returns:
         ``total``. Once the total overflows to infinity, the compensation becomes NaN, and the total at the next call.

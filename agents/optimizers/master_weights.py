@@ -1,4 +1,4 @@
-"""Master weights: parameters kept in full precision, of which the network computes with a rounded copy."""
+"""Master weights: parameters kept in full precision; the network computes with a rounded copy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .kahan_momentum import MovingAverage, PlainEMA
 
 @final
 class MasterWeights:
-    """Parameters in full precision beside the low-precision tensor that forward and backward pass use.
+    """Parameters in full precision for the low-precision tensor that forward and backward pass use.
 
     ``weights`` is updated, by changes that the low-precision tensor would not notice, and ``low`` becomes its
     rounded copy (to nearest). Full precision is float32, or the format's carrier where that is wider.
@@ -26,8 +26,8 @@ class MasterWeights:
 
     Attributes:
         low: the copy; overwritten in place.
-        weights: the master weights, like ``low`` but in full precision; ``weights.grad`` is what an optimizer of
-            theirs takes.
+        weights: the master weights, like ``low`` but in full precision; ``weights.grad`` is the input of their
+            optimizer.
 
     Source:
         Micikevicius et al., "Mixed Precision Training", Section 3.1; Low-precision SAC, Section 4.3.
@@ -40,7 +40,7 @@ class MasterWeights:
         self._unrounded = Simulation("fp32", warn_unused=False)
 
     def watch(self, watcher: Watcher) -> None:
-        """Has a watcher told of what is computed in full precision, which simulations around do not see."""
+        """Notifies a watcher of computations in full precision, which surrounding simulations do not see."""
         self._unrounded = Simulation("fp32", warn_unused=False, watchers=[watcher])
 
     @contextmanager
@@ -72,7 +72,7 @@ class MasterEMA(MovingAverage):
     Args:
         average: the low-precision tensor kept up to date; changed in place; its value is where it starts.
         tau: the step, in (0, 1].
-        format: of ``average``.
+        format: the format of ``average``.
     """
 
     def __init__(self, average: torch.Tensor, tau: float, format: Format) -> None:
@@ -81,7 +81,7 @@ class MasterEMA(MovingAverage):
         self._plain = PlainEMA(self._master.weights, tau)
 
     def watch(self, watcher: Watcher) -> None:
-        """Has a watcher told of what the average computes in full precision, which simulations around do not see."""
+        """Notifies a watcher of the average's computations in full precision, which simulations do not see."""
         self._master.watch(watcher)
 
     def update_(self, source: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Compensated sums whose compensation loses nothing on average (stochastic compensation)."""
+"""Compensated sums with a compensation that loses nothing on average (stochastic compensation)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def stochastic_kahan_add_(
     grows by exactly factor * values, as t - c is total + y, and y is right on average. The noise of one step is at most
     an ulp of y, some 2^-(m + 1) ulp of the total.
 
-    Random bits are those of the simulation around; see :func:`~roundoff.agents.stochastic.rounded_stochastically`.
+    Random bits are from the surrounding simulation; see :func:`~roundoff.agents.stochastic.rounded_stochastically`.
 
     Args:
         total: the sum so far; any floating-point type, any shape; changed in place.

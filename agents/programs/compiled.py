@@ -58,7 +58,7 @@ def compile_updates(
 
 
 def compile_acting(learner: Learner, on_notice: Callable[[str], None] | None = None) -> None:
-    """Compiles the choice of actions in training, half of whose time goes by between operations."""
+    """Compiles the choice of actions in training, which spends half of its time between operations."""
     settings = set() if learner.simulation is None else set(learner.simulation.policy.settings("rounding"))
     activations = learner.config.storage and learner.config.storage.activations
     if Rounding.STOCHASTIC in settings or (activations and activations.rounding == Rounding.STOCHASTIC):
@@ -137,7 +137,7 @@ def programs_of(learner: Learner, members: int = 1) -> _Programs:
 
 
 def kind(config: TrainConfig, simulation: Simulation | None) -> str:
-    """Returns a key of all that a learner's programs depend on beside its tensors' shapes; formats are data to them."""
+    """Returns a key of all that a learner's programs depend on except tensor shapes; formats are data to them."""
     other = keys_with(KeyRole.OUTSIDE_UPDATES | KeyRole.DATA)
     relevant: dict[str, Any] = {"algorithm": config.algorithm}
     relevant |= {key: value for key, value in config.as_json().items() if key not in other}
@@ -162,7 +162,7 @@ def kind(config: TrainConfig, simulation: Simulation | None) -> str:
 
 
 def _without_formats(config: OptimizerKeys) -> tuple[dict[str, Any], dict[str, str]]:
-    """A policy, and what is stored, without the formats that ``named`` tells apart.
+    """A policy, and storage, without the formats that ``named`` tells apart.
 
     What is rounded stochastically has its format in the program.
     """

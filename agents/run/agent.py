@@ -1,4 +1,4 @@
-"""An agent in a run: a learner, what it has experienced, and what it sees now."""
+"""An agent in a run: a learner, its experience, and its current observations."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Agent:
 
     Args:
         learner: as it is.
-        recorder: what keeps its experience.
-        device: of tensors.
+        recorder: keeps its experience.
+        device: the device of tensors.
 
     Attributes:
         learner: the same.
         recorder: the same.
-        observations: of each group, in the learner's format.
+        observations: the observations of each group, in the learner's format.
     """
 
     def __init__(self, learner: Learner, recorder: Recorder, device: torch.device) -> None:
@@ -59,13 +59,13 @@ class Agent:
         return self.recorder.intake.from_format(self.learner.act(observations, deterministic=False, first=first))
 
     def see(self, sample: Sample) -> Sequence[torch.Tensor] | torch.Tensor:
-        """The transitions of a sample, as the recorder adds them; what follows them is what the agent sees now."""
+        """The transitions of a sample, as the recorder adds them; they lead to the agent's current observations."""
         rows = self.recorder.rows(self.observations[sample.group], sample)
         self.observations[sample.group] = self.recorder.intake.perceive(sample.steps.observations)
         return rows
 
     def due(self) -> Generator[Any, Metrics | None, None]:
-        """The batches to learn from now; is sent what the update with each has returned."""
+        """Yields the batches to learn from now; is sent the result of the update with each."""
         return self.recorder.due()
 
     def state_dict(self) -> dict[str, Any]:

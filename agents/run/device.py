@@ -1,4 +1,4 @@
-"""The device that a run computes on: whether this machine has it, and whether it can do what the run asks."""
+"""The device that a run computes on: whether this machine has it, and whether it supports the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def open_device(name: str, native: str | None = None) -> torch.device:
 
     Args:
         name: ``cpu``, ``cuda`` or ``cuda:<n>``.
-        native: the format in which tensors themselves are, if they are in a half precision of PyTorch.
+        native: the format of tensors themselves, if it is a half precision of PyTorch.
 
     Raises:
         RunError: PyTorch finds no such device, or it does not compute in ``native``; the message says what to do.

@@ -58,10 +58,10 @@ class EvaluationPolicy:
     """The policy of a learner, as environments see it, for one evaluation: deterministic, or as its key says.
 
     Args:
-        learner: that acts.
+        learner: the learner that acts.
         intake: takes observations for it.
         quantization: how the learner was quantized; None if it was not.
-        step: when in the run, in environment steps: what a policy that samples draws follows from it and the seed.
+        step: the time in the run, in environment steps: with the seed, it determines the samples of a policy.
     """
 
     def __init__(
@@ -96,9 +96,9 @@ def evaluate(
     Args:
         environments: one per episode.
         policy: actions (n, action) for observations (n, ...) of the episodes that still run.
-        seed: of the run.
+        seed: the seed of the run.
         step: when in the run, in environment steps.
-        go_on: called after each step, with which of the rows that the policy was given go on; for one with a memory.
+        go_on: called after each step, with the rows of its input that continue; for policies with a memory.
     """
     environments.seed([sequence(seed, Stream.EVALUATION, step, i) for i in range(len(environments))])
     observations = environments.reset()

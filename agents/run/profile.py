@@ -32,13 +32,13 @@ _IN_WORDS = {
 @final
 @dataclass(frozen=True)
 class Profile:
-    """The seconds that a run has spent on what since it was last begun, or those of several runs.
+    """The seconds that a run has spent, by activity, since it was last begun, or the sums over several runs.
 
     Attributes:
         seconds: by activity.
         agent_steps: actions that environments of training have taken meanwhile; None if that is not known.
-        waited: whether the run waited for its GPU at the end of each activity; None if it has no GPU.
-        runs: of how many runs.
+        waited: whether the run waited for its GPU at the end of each activity; None without a GPU.
+        runs: the number of runs.
     """
 
     seconds: Mapping[str, float]
@@ -99,7 +99,7 @@ def read_profile(path: Path) -> Profile:
     """Reads the profile of the last uninterrupted stretch of a run from ``timing.json``.
 
     Raises:
-        FileError: it is missing or damaged, or has no profile.
+        FileError: it is missing or damaged, or lacks a profile.
     """
     timing = read_json(path)
     try:

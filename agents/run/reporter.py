@@ -35,7 +35,7 @@ class Progress:
         steps: environment steps of the whole run; None of a program, which does not say it.
         last_return: mean return of the last evaluation of this process; of a program, the last value of its metric;
             None before the first.
-        loss_scale: of the learner's leading optimizer; None where a library or a program learns, which has none.
+        loss_scale: the loss scale of the learner's leading optimizer; None for libraries and programs.
     """
 
     step: int
@@ -46,11 +46,11 @@ class Progress:
 
 @final
 class Reporter:
-    """Writes what a run tells: an agent's, a library's algorithm's, or a program's.
+    """Writes the output of a run of an agent, a library's algorithm, or a program.
 
     Args:
-        files: of the run, which is claimed and locked.
-        stopwatch: of the run.
+        files: the folder of the run, which is claimed and locked.
+        stopwatch: the stopwatch of the run.
         numerics: what rounding did; None if the run does not observe.
         on_progress: told how far the run is.
         steps: see :class:`Progress`.
@@ -111,12 +111,12 @@ class Reporter:
         *,
         now: int | None = None,
     ) -> Crash | None:
-        """Evaluates the policy as it is, and quantized in each of some ways, and logs what comes of it.
+        """Evaluates the policy as it is, and quantized in each of some ways, and logs the results.
 
         Args:
-            step: of the evaluation.
+            step: the step of the evaluation.
             quantizations: as the config has them.
-            episodes: runs those of the evaluation, quantized so or, given None, not.
+            episodes: runs the episodes of the evaluation, with this quantization or, given None, without.
             now: environment steps taken, where these are others.
 
         Returns:
@@ -173,7 +173,7 @@ class Reporter:
         more: Mapping[str, Any] | None = None,
         sizes: Sizes | None = None,
     ) -> Result:
-        """Writes what a finished run of an agent leaves, and removes its checkpoints.
+        """Writes the final files of a finished run of an agent, and removes its checkpoints.
 
         The result comes last, since it says that all else is there.
 
@@ -182,7 +182,7 @@ class Reporter:
             weights: the final ones, by name.
             profile: asked for at the end.
             more: for ``timing.json``.
-            sizes: of the environments, for who takes up the learner without them.
+            sizes: the sizes of the environments, for using the learner without them.
 
         Returns:
             The result.

@@ -21,7 +21,7 @@ def read_finished(files: RunDirectory) -> tuple[TrainConfig, int, dict[str, Any]
     """The config of a run that is done, the environment steps it took, and its final weights by name.
 
     Raises:
-        RunError: there is no such run, it has not ended or crashed, or is of a program.
+        RunError: the run does not exist, it has not ended or crashed, or is of a program.
         FileError: a file is damaged.
     """
     if not files.config.exists():
@@ -57,10 +57,10 @@ def sizes_known(files: RunDirectory) -> KnownSizes | None:
 
 
 def take_over(found: Mapping[str, Any], own: Mapping[str, torch.Tensor], place: str) -> None:
-    """Copies weights that a run has left, by name, into those of a model.
+    """Copies the final weights of a run, by name, into a model.
 
     Raises:
-        RunError: they are those of another one; ``place`` says where they came from.
+        RunError: they belong to another model; ``place`` says where they came from.
     """
     shapes = {name: _in_words(tensor) for name, tensor in own.items()}
     there = {str(name): _in_words(tensor) for name, tensor in found.items()}
@@ -76,7 +76,7 @@ def take_over(found: Mapping[str, Any], own: Mapping[str, torch.Tensor], place: 
 
 
 def _in_words(x: Any) -> str:
-    """A kind of tensor; one of numbers in memory has a dtype and a shape alone."""
+    """A kind of tensor; one of numbers in memory has only a dtype and a shape."""
     if not isinstance(x, torch.Tensor):
         return f"a {type(x).__name__}"
     kinds = {"meta": x.is_meta, "sparse": x.layout is not torch.strided, "quantized": x.is_quantized}

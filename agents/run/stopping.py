@@ -14,11 +14,11 @@ PATIENCE = 20.0
 
 
 class Stopped(Exception):  # noqa: N818  no error: it was asked to
-    """A run has ended before its time, because it was asked to, and has saved a checkpoint if it has any.
+    """A run has ended early, on request, and has saved a checkpoint if it supports checkpoints.
 
     Attributes:
         step: environment steps that it had taken.
-        saved: whether it goes on from there; else it begins anew.
+        saved: whether it continues from there; else it starts over.
     """
 
     def __init__(self, step: int, *, saved: bool = True) -> None:
@@ -28,7 +28,7 @@ class Stopped(Exception):  # noqa: N818  no error: it was asked to
 
 @final
 class StopRequest:
-    """Whether a run has been asked to stop; anyone may ask, at any time, from any thread."""
+    """A request for a run to stop, which anyone may make, at any time, from any thread."""
 
     def __init__(self) -> None:
         self.made = False
@@ -44,7 +44,7 @@ def stopping_on_sigterm(stop: StopRequest, patience: float = PATIENCE) -> Iterat
 
     SIGHUP comes when a terminal is closed; nothing is written there any more. If the block has not ended ``patience``
     seconds later (a long evaluation, an environment that hangs), or at a second signal, it is interrupted by the
-    handler that stood before, or as by Ctrl-C, and what was done since the last checkpoint is lost.
+    previous handler, or as by Ctrl-C, and the work since the last checkpoint is lost.
 
     Args:
         stop: the request.

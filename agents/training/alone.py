@@ -52,12 +52,12 @@ def train(
         on_progress: called at least once per episode, and about once per second.
         stop: once it is made, the run saves a checkpoint between two agent steps, and stops.
         compiled: whether updates are compiled, where they can be; None: where that saves time. No result depends on it.
-        on_notice: called with what was decided about that, in words, and if it has to be decided otherwise.
+        on_notice: called with a message about that decision, and again if it has to change.
         allow_imports: modules that may be imported to make the task ``gym:<module>:<id>``, or packages that hold them;
-            what the program itself has imported already needs no permission. A config from a file may name any module.
+            modules imported already by the program are allowed. A config from a file may name any module.
         on_profile: called at the end, also after an interruption, with where the time has gone; a run that had ended
-            before says what it has written of that. On a GPU the run then waits for it at the end of each activity,
-            which takes longer, and no result depends on it.
+            before reports the times that it has written. On a GPU the run then waits for it at the end of each
+            activity, which takes longer, and no result depends on it.
 
     Returns:
         How the run ended. A non-finite action ends it as crashed, which is a result, not an error.

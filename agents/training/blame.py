@@ -37,13 +37,13 @@ def blame_run(
 ) -> Blame:
     """Finds a minimal set of operations or roles that must stay in float32 for a training run to succeed.
 
-    The search is that of :func:`roundoff.blame`, with training runs for trials. Each has its own folder below
+    The search is the same as in :func:`roundoff.blame`, with training runs for trials. Each has its own folder below
     ``directory``, and none is repeated: the same call continues after an interruption.
 
     Args:
         config: a run that fails, as short as it can be.
         directory: where the trials go.
-        at_least: the return at which a run has succeeded; None: it need only not crash.
+        at_least: the return of a successful run, at least; None: it need only not crash.
         over: ``operation`` or ``role``.
         on_trial: told of every trial, in a line.
         allow_imports: as for :func:`roundoff.agents.train`.
@@ -63,7 +63,7 @@ def check_over(over: str) -> None:
 
 
 def with_rules(config: TrainConfig, rules: Sequence[dict[str, Any]], **changes: Any) -> TrainConfig:
-    """Returns a run with more rules, which win over those of its policy, and with other changes.
+    """Returns a run with more rules, which override its policy's, and with other changes.
 
     Raises:
         BlameError: a run like this takes no rules.

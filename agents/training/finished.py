@@ -27,7 +27,7 @@ _ALONE = {"learners": 1, "asynchronous": False, "actors": None, "sampler_learner
 
 
 class FinishedAgent(NamedTuple):
-    """The parts with which the policy of a finished run is evaluated."""
+    """The parts that evaluate the policy of a finished run."""
 
     learner: Learner
     """The learner with the final weights and the final arithmetic, on the CPU."""
@@ -38,7 +38,7 @@ class FinishedAgent(NamedTuple):
 
 
 def looked_at(config: TrainConfig, episodes: int) -> TrainConfig:
-    """The config of a run for one that only looks at its policy: alone, on the CPU, with a small replay buffer."""
+    """The config of a run for evaluating its policy only: one learner, on the CPU, with a small replay buffer."""
     plain: dict[str, Any] = {"native": False, "observe": False, "evaluate_in": (), "keep_networks": False}
     plain |= {"device": "cpu", "environments": 1, "environment_workers": 0, "eval_episodes": episodes}
     plain |= {name: value for name, value in _ALONE.items() if name in type(config).model_fields}
@@ -54,8 +54,8 @@ def finished_agent(
     Args:
         config: from :func:`looked_at`.
         step: environment steps that the run took, after which ``qat`` may have been at work.
-        weights: those that the run left, by name.
-        place: where they lie.
+        weights: the final weights of the run, by name.
+        place: where they are stored.
         allow_imports: as for :func:`roundoff.agents.train`.
 
     Raises:

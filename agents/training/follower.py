@@ -1,7 +1,7 @@
-"""A process that is a learner of a run which another one leads: ``python -m roundoff.agents.training.follower SOCKET``.
+"""A process that is a learner of a run with another leader: ``python -m roundoff.agents.training.follower SOCKET``.
 
-It is told through the socket what to do, and says there, as a JSON object, how it has failed or crashed. It learns as
-the leader does; it ends with the run, and when the leader is gone, which closes the socket.
+It receives its orders through the socket, and reports there, as a JSON object, how it has failed or crashed. It learns
+as the leader does; it ends with the run, and when the leader is gone, which closes the socket.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _end_with(leader: Connection) -> None:
-    """Ends this process when the leader, which says nothing more, is gone: also one that waits for something of it."""
+    """Ends this process when the leader, which says nothing more, is gone: also while waiting for the leader."""
     leader.poll(None)
     os._exit(1)
 

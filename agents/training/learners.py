@@ -1,4 +1,4 @@
-"""The learners of a run beside the one that leads it: processes on this machine, from their start to their end."""
+"""The learners of a run except the leader: processes on this machine, from their start to their end."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def others_learning(
     allow_imports: Collection[str],
     on_notice: Callable[[str], None] | None = None,
 ) -> Iterator[Learners]:
-    """Starts the other learners of a run, for the block: what this process, which leads them, is among them.
+    """Starts the other learners of a run, for the block, and gives the group of this process, which leads them.
 
     Raises:
-        RunError: a learner has failed or died; the others are ended then, and the last checkpoint stands.
+        RunError: a learner has failed or died; the others are ended then, and the last checkpoint remains.
     """
     if not isinstance(config, OptimizerKeys) or config.learners == 1:
         yield SingleLearner()
@@ -85,7 +85,7 @@ def own_device(config: OptimizerKeys, rank: int) -> str:
 def meet(
     config: OptimizerKeys, meeting: str, rank: int, device: torch.device, memory: int | None
 ) -> LearnerGroup | AsynchronousGroup:
-    """Joins this process to the learners; those that sum gradients have all come then."""
+    """Joins this process to the learners; returns once all learners that sum gradients have joined."""
     if memory is not None:
         return AsynchronousGroup(memory, rank, config.learners, every=config.communicate_every)
     if device.type == "cpu":
@@ -122,7 +122,7 @@ def _why_lost(followers: list[Follower]) -> Crash | None:
 
 
 def _notice(followers: list[Follower], on_notice: Callable[[str], None] | None) -> None:
-    """Looks whether others have ended: those that died are missed by nobody.
+    """Checks whether others have ended; the run continues without killed learners.
 
     Raises:
         LearnerLost: the agent of one has crashed; ``why_lost`` says how.

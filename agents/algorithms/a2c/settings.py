@@ -1,4 +1,4 @@
-"""The keys of A2C, and what it logs."""
+"""The keys and logged values of A2C."""
 
 from __future__ import annotations
 

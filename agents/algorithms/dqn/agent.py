@@ -30,12 +30,12 @@ class DQN(ValueLearner):
 
     The network is moved towards r + g max Q'(s', a), where Q' is the target network, by a Huber or squared error; a
     categorical head towards the projected distribution of the same, by cross entropy. Options: the network itself
-    chooses the action that Q' values (double); values and advantages have layers of their own (dueling); rewards of
+    chooses the action that Q' values (double); values and advantages have separate layers (dueling); rewards of
     several steps; transitions weighed by their priority.
 
     Args:
-        shape: of an observation: (n,), or (planes, height, width).
-        action_size: how many actions there are.
+        shape: the shape of an observation: (n,), or (planes, height, width).
+        action_size: the number of actions.
         config: the hyper-parameters, the format, and the fixes or the baseline.
         device: where all tensors live.
 
@@ -163,7 +163,7 @@ class DQN(ValueLearner):
         return {"td_error": error, "q": target, **self.priorities(self.without_scale(error.abs()))}
 
     def _best(self, observations: torch.Tensor) -> torch.Tensor:
-        """The target network's value of the best actions, or of those that the network takes for the best, (n, 1)."""
+        """The target network's value of its best actions, or of the network's best actions, (n, 1)."""
         choice = self._choice(observations) if self.config.double else None
         next_q = self._outputs(self.target, observations, exact=self.values_are_exact)
         if self.values_are_exact:
@@ -232,10 +232,10 @@ _unrounded_dueling = apart(_dueling)
 
 
 def make(config: DQNConfig, sizes: Sizes, device: torch.device) -> tuple[DQN, OffPolicyRecorder]:
-    """The learner with its initial weights, and what keeps its experience.
+    """The learner with its initial weights, and the recorder of its experience.
 
     Raises:
-        RunError: the memory cannot be had, or ``replay_capacity`` is too small for images of so many environments.
+        RunError: the memory cannot be had, or ``replay_capacity`` is too small for images of all environments.
     """
     learner = DQN(sizes.observation_shape, sizes.action_size, config, device)
     return learner, record_steps(config, sizes, learner.dtype, device)

@@ -18,7 +18,7 @@ _RESOLUTION = 1 << 53
 
 
 def share_of_random_actions(acted: int, start: float, end: float, steps: int) -> float:
-    """Falls linearly from ``start`` to ``end`` in so many steps, and stays there."""
+    """Falls linearly from ``start`` to ``end`` in this number of steps, and stays there."""
     return end if acted >= steps else start + (end - start) * (acted / steps)
 
 
@@ -28,14 +28,14 @@ def random_actions(
     """Rows with a one in the place of a random action, or zeros where none is to be taken; (count, action).
 
     They are drawn as integers, which no simulation rounds: exploration is the same in every format, and no action is
-    drawn more often than another one because of rounding.
+    drawn more often than another because of rounding.
 
     Args:
         count: rows.
         action_size: actions to choose from.
-        share: of rows with a random action, in [0, 1].
-        generator: also says on which device.
-        dtype: of the rows.
+        share: the share of rows with a random action, in [0, 1].
+        generator: also determines the device.
+        dtype: the dtype of the rows.
     """
     options: dict[str, Any] = {"generator": generator, "device": generator.device}
     explores = torch.randint(_RESOLUTION, (count, 1), **options) < int(share * _RESOLUTION)
@@ -52,9 +52,9 @@ class EpsilonGreedy:
     """Random actions for some of the best ones, by the run's schedule: as the learner explores where it acts itself.
 
     Args:
-        config: of the run.
-        count: of actors; the schedule counts the actions of each for all.
-        steps: that it has taken before, the random ones at the beginning among them.
+        config: the config of the run.
+        count: the number of actors; the schedule counts the actions of each for all.
+        steps: the number of steps taken before, including the random ones at the beginning.
         whose: what sets its random actions apart; see ``torch_generator``.
     """
 
@@ -80,7 +80,7 @@ class EpsilonGreedy:
         return expected(torch.softmax(logits, dim=2), torch.linspace(*config.support, config.atoms))
 
     def divergence(self, learners: torch.Tensor, own: torch.Tensor) -> float:
-        """Returns the divergence of Boltzmann policies softmax(Q); that of greedy ones would be 0 or infinite."""
+        """Returns the divergence of Boltzmann policies softmax(Q); for greedy policies it would be 0 or infinite."""
         log_p, log_q = (torch.log_softmax(q.double(), dim=1) for q in (learners, own))
         return float((log_p.exp() * (log_p - log_q)).sum(1).mean().clamp(min=0))
 
@@ -102,7 +102,7 @@ class EpsilonGreedy:
         self._acted = state["acted"]
 
     def _acted_in(self, steps: int) -> int:
-        """Actions that it has chosen in so many steps: at first they were random."""
+        """The number of actions chosen in this number of steps: at first they were random."""
         return max(0, steps - -(-self._config.seed_steps // self._count))
 
     def _share(self, acted: int) -> float:

@@ -1,4 +1,4 @@
-"""The keys of DQN, and what it logs."""
+"""The keys and logged values of DQN."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class DQNConfig(ValueKeys):
     )
 
     def share(self) -> Self:
-        """Returns the keys with a share of the steps in which exploration falls, too."""
+        """Returns the keys, also with a share of the steps of decreasing exploration."""
         return super().share().with_shares_of("exploration_steps")
 
     @classmethod

@@ -28,8 +28,8 @@ class PPO(PolicyGradient):
     def value_slope(self, values: torch.Tensor, error: torch.Tensor, batch: Minibatch) -> torch.Tensor:
         """The error; 0 where the value has moved by more than ``value_clip`` and would be farther off had it not.
 
-        The loss of a value is the larger one of its squared error and that of the value clipped to what it was when
-        the rollout was judged, +-``value_clip``; that one does not depend on the network where it is clipped.
+        The loss of a value is the larger one of its squared error and the error of the value clipped to its value when
+        the rollout was judged, +-``value_clip``; the latter does not depend on the network where it is clipped.
 
         Source:
             OpenAI's Baselines; Engstrom et al., "Implementation Matters in Deep Policy Gradients", Section 2.
@@ -43,12 +43,12 @@ class PPO(PolicyGradient):
 
     @torch.no_grad()
     def has_moved_enough(self, batch: Minibatch) -> bool:
-        """Whether the policy is farther from that of the rollout than 1.5 ``target_kl``, over a minibatch.
+        """Whether the policy is farther from the rollout's policy than 1.5 ``target_kl``, over a minibatch.
 
         The divergence is estimated by the mean of rho - 1 - log rho, rho = pi / pi_old, in float64.
 
         Source:
-            Schulman, "Approximating KL Divergence" (2020), k3; the factor is that of OpenAI's Spinning Up.
+            Schulman, "Approximating KL Divergence" (2020), k3; the factor is from OpenAI's Spinning Up.
         """
         assert self.config.target_kl is not None
         with self.before_update():

@@ -1,4 +1,4 @@
-"""The keys of PPO, and what it logs."""
+"""The keys and logged values of PPO."""
 
 from __future__ import annotations
 
