@@ -1,4 +1,4 @@
-"""Numeric coercion: what is not finite is replaced by something that is."""
+"""Numeric coercion: replaces values that are not finite by finite ones."""
 
 from __future__ import annotations
 

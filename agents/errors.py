@@ -1,4 +1,4 @@
-"""Errors of training runs that a user can mend."""
+"""Errors of training runs that a user can fix."""
 
 from roundoff.errors import FileError, RunError
 

@@ -34,10 +34,10 @@ def c_header(packed: PackedPolicy, about: str = "") -> str:
     Args:
         packed: the policy, in fp32, in a format that is multiplied as integers (int8, int8_ax0, int4, ...), or in a
             float format of at most 8 bits with a sign (e4m3, e2m1, ...).
-        about: a line on what the policy is.
+        about: a line that describes the policy.
 
     Raises:
-        RunError: the format is another one, or a layer has too many inputs.
+        RunError: the format is not supported, or a layer has too many inputs.
     """
     return _Header(packed, about).text()
 

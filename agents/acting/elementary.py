@@ -1,4 +1,4 @@
-"""Exponential, tanh and ELU of basic operations alone, so that Python and C compute the same bits."""
+"""Exponential, tanh and ELU of only basic operations, so that Python and C compute the same bits."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def quantized(x: torch.Tensor, width: int) -> Activations:
     if that is 0; zero point = clamp(0 - low / scale) rounded to nearest-even; code = clamp(round(x / scale) + zero
     point). Of a batch, all numbers share one scale.
 
-    That is not quite the format ``uint8``, whose scale is computed in float64, and which multiplies by 1 / scale.
+    That is not quite the format ``uint8``, which computes the scale in float64 and multiplies by 1 / scale.
 
     Args:
         x: float32, finite, not empty.

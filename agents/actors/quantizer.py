@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Quantizer:
-    """An actor of Ray's with two threads: one packs, while the other says what was packed last.
+    """A Ray actor with two threads: one packs, while the other returns the latest packed policy.
 
     Args:
-        keys: of the actors, as JSON values.
+        keys: the keys of the actors, as JSON values.
     """
 
     def __init__(self, keys: dict[str, Any]) -> None:
@@ -32,7 +32,7 @@ class Quantizer:
         self._latest = (version, [self._ray.put(policy.packed(self._keys))])
 
     def latest(self) -> tuple[int, list[Any]] | None:
-        """The version, and a reference to its message, in a list, since Ray would send what it refers to."""
+        """The version, and a reference to its message, in a list, since Ray would send the referenced object."""
         return self._latest
 
     def process_id(self) -> int:

@@ -46,9 +46,9 @@ class FullPolicy(NamedTuple):
 
 
 def opened(message: bytes, keys: ActorKeys) -> Engine | None:
-    """Returns the engine for a message of :meth:`FullPolicy.packed`, in the format in which actors compute.
+    """Returns the engine for a message of :meth:`FullPolicy.packed`, in the actors' format.
 
-    None if nobody can act so: the message is empty, or the format in which weights travel has made infinities of some.
+    None if acting is impossible: the message is empty, or the format for sending weights has made some infinite.
     """
     if not message:
         return None

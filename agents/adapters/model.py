@@ -32,10 +32,10 @@ class Model(Protocol):
         """The number of updates made; None if the library does not report it."""
 
     def learn(self, steps: int) -> None:
-        """Learns for so many agent steps, or a little longer, where the library takes whole rollouts."""
+        """Learns for this number of agent steps, or a little longer, where the library takes whole rollouts."""
 
     def begin(self, count: int) -> None:
-        """Forgets what it remembers of episodes: ``count`` new ones begin, outside of training."""
+        """Clears its memory of episodes: ``count`` new ones begin, outside of training."""
 
     def act(self, observations: NDArray[Any]) -> NDArray[Any]:
         """The deterministic actions for observations, (n, ...), as the environment takes them."""
@@ -54,7 +54,7 @@ def make_model(config: AdapterConfig, world: Callable[[int], World]) -> Model:
     """The model that a config asks for, with its initial weights.
 
     Args:
-        config: of the run.
+        config: the config of the run.
         world: opens the environment of a number, from 0 to ``config.environments - 1``.
     """
     with from_extras():

@@ -1,4 +1,4 @@
-"""Classes that options may name, of a fixed list: nothing else that stands in a file is imported."""
+"""Classes that options may name, from a fixed list: nothing else named in a file is imported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PREFIXES = tuple(sorted({name.partition(":")[0] + ":" for name in _PLACES}))
 
 
 def check_parts(options: Any) -> None:
-    """Raises ValueError where a text in ``options`` begins like the name of a part, and is none."""
+    """Raises ValueError where a text in ``options`` begins like the name of a part, but does not name one."""
     for text in _texts(options):
         if text.startswith(_PREFIXES):
             check_name("part", text, sorted(_PLACES))

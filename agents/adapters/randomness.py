@@ -1,4 +1,4 @@
-"""The global generators, from which libraries draw."""
+"""The global generators, which libraries draw from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 @contextmanager
 def seeded(device: torch.device, seed: int) -> Iterator[None]:
-    """The global generators of Python, NumPy and PyTorch, seeded for the block, and as they were behind it."""
+    """The global generators of Python, NumPy and PyTorch, seeded for the block, and restored after it."""
     kept, kept_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002  libraries draw from it
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         try:

@@ -250,7 +250,7 @@ class AdaptedRun:
         self._reporter.report(self._step)
 
     def _evaluate(self) -> None:
-        """Evaluates the model as it is, outside of its own random streams; training is not affected.
+        """Evaluates the model as it is, with separate random streams; training is not affected.
 
         Raises:
             _Leave: weights or actions are not finite.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @final
 class _Latest(KVWriter):  # type: ignore[misc]  # of no known type
-    """Keeps what the library logs of its updates."""
+    """Keeps the values that the library logs of its updates."""
 
     def __init__(self) -> None:
         self.values: dict[str, float] = {}
@@ -45,7 +45,7 @@ class SB3:
     """An algorithm of the library.
 
     Args:
-        config: of the run.
+        config: the config of the run.
         worlds: open the environments to learn in.
     """
 

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def parameters(place: str) -> tuple[str, ...] | None:
-    """The names of what a class is made with.
+    """The names of the constructor parameters of a class.
 
     Args:
         place: ``<package>.<module>:<class>``.

@@ -31,7 +31,7 @@ _TRAINER = ("batch_size", "update_step_num_gradient_steps_per_sample", "collecti
 
 
 class _Latest(BaseLogger):  # type: ignore[misc]  # of no known type
-    """Keeps what the library logs of its updates."""
+    """Keeps the values that the library logs of its updates."""
 
     def __init__(self) -> None:
         super().__init__(update_interval=1)
@@ -67,7 +67,7 @@ class Tianshou:
     """A Q-learning algorithm of the library.
 
     Args:
-        config: of the run.
+        config: the config of the run.
         worlds: open the environments to learn in.
     """
 
@@ -134,7 +134,7 @@ class Tianshou:
         return dict(self._log.values)
 
     def _network(self, config: AdapterConfig, policy: dict[str, Any]) -> Any:
-        """Makes the network for the algorithm; its outputs are as many as the policy says, or the algorithm."""
+        """Makes the network for the algorithm; the policy or the algorithm determines its number of outputs."""
         shape, actions = self.observation_space.shape, int(self.action_space.n)
         given = {"state_shape": shape, "hidden_sizes": self._options.get("hidden_sizes", [128, 128])}
         if config.name == "IQN":

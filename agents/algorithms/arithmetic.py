@@ -1,4 +1,4 @@
-"""The arithmetic in which an agent computes, before quantization-aware training begins and after."""
+"""The arithmetic of an agent, before quantization-aware training begins and after."""
 
 from __future__ import annotations
 

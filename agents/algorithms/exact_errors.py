@@ -21,7 +21,7 @@ def exact_target(
 ) -> torch.Tensor:
     """Computes the target of :func:`stochastic_target` without rounding it; float64.
 
-    It is the first half of the operation that :func:`exact_error` completes. The arguments are those of
+    It is the first half of the operation that :func:`exact_error` completes. The arguments are the same as in
     :func:`stochastic_target`.
     """
     exact = unrounded_target(rewards, discounts, following, discount, temperature, log_prob, reward_scale)

@@ -24,11 +24,11 @@ def differentiate(
     """Computes the gradients of critics' mean squared errors.
 
     Args:
-        learner: whose network and optimizer ``critic`` it is about.
+        learner: the learner with the network and optimizer ``critic``.
         q: Outputs of k critics, (k, n, 1), with their graph; unrounded if errors are one operation.
         target: Target values, (n, 1); unrounded if errors are one operation.
-        count: by which the sum of squares is divided.
-        weights: of each transition in that sum, (n, 1); None: all count alike.
+        count: the divisor of the sum of squares.
+        weights: the weight of each transition in that sum, (n, 1); None: all count alike.
 
     Returns:
         ``td_error``, (k, n, 1), and ``q``: the target.

@@ -49,7 +49,7 @@ class TargetCopy(TraceableAverage):
 
 
 class ValueLearner(Learner, ABC):
-    """A learner whose critic is moved towards r_1 + ... + g^(n-1) r_n + g^n (what its target network says).
+    """A learner with a critic that moves towards r_1 + ... + g^(n-1) r_n + g^n (its target network's value).
 
     ``numbers["discount"]`` is g^n; with ``atoms`` above 1, ``numbers["atoms"]`` are the values of a categorical head,
     rounded to the format. For the arguments see :class:`Learner`.
@@ -77,7 +77,7 @@ class ValueLearner(Learner, ABC):
 
     @property
     def scale_of_outputs(self) -> float:
-        """The factor of the critic's outputs, but not of their gradients; logits are no values."""
+        """The factor of the critic's outputs, but not of their gradients; logits are not values."""
         return self.reward_scale if self.config.atoms == 1 else 1.0
 
     @property

@@ -1,6 +1,6 @@
 """The config of a run: its keys, their defaults, and the rules about combinations of them.
 
-The names below are for the other folders, which import nothing of the keys from behind this face; each is imported when
+The names below are for the other folders, which import the keys only through this package; each is imported when
 it is first used.
 """
 

@@ -1,4 +1,4 @@
-"""The paper's baselines by name: what else is done to make training in low precision work, instead of the six fixes."""
+"""The paper's baselines by name: other methods that make training in low precision work, instead of the six fixes."""
 
 from __future__ import annotations
 
@@ -50,6 +50,6 @@ def check_baseline(name: str) -> str:
     """Returns ``name`` if there is such a baseline.
 
     Raises:
-        ValueError: there is none; the nearest one is named.
+        ValueError: it does not exist; the message names the nearest one.
     """
     return check_name("baseline", name, BASELINES)

@@ -63,15 +63,15 @@ def parse_fixes(value: object) -> tuple[str, ...]:
 
     Args:
         value: ``"all"``, ``"none"``, or a list (any iterable) of names from :data:`FIXES`, :data:`OPTIONAL_FIXES` and
-            :data:`PARTS_OF_FIXES`, in any order; ``"all"`` in a list stands for the six.
+            :data:`PARTS_OF_FIXES`, in any order; ``"all"`` in a list means the six.
 
     Returns:
         The chosen names, each once, in the order of Table 1, optional ones last, and a whole where all its parts are
         named; that makes equal selections equal.
 
     Raises:
-        ValueError: a name does not exist (the nearest one is named) or comes twice, by itself or as part of another
-            one; what a fix changes is not there; or ``value`` is something else.
+        ValueError: a name does not exist (the nearest one is named) or comes twice, by itself or as part of another;
+            the target of a fix is missing; or ``value`` is something else.
     """
     allowed = f'allowed are "all" (without {", ".join(OPTIONAL_FIXES)}), "none", or a list of {", ".join(_KNOWN)}'
     if isinstance(value, str):

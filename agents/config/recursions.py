@@ -91,7 +91,7 @@ class Recursions:
 
 
 def recursions(config: TrainConfig) -> Recursions:
-    """The recursions of a run in float formats; those of other runs stop elsewhere, and are left out.
+    """The recursions of a run in float formats; recursions of other runs stop elsewhere, and are left out.
 
     Args:
         config: the config of one of roundoff's own algorithms; nothing is known about others.
@@ -124,7 +124,7 @@ def _steps_in_vain(config: OptimizerKeys) -> Iterator[str]:
 
 
 def _clipped(config: OptimizerKeys) -> Iterator[str]:
-    """A sentence about a categorical head whose atoms end before the values of its task do, as its keys say."""
+    """A sentence about a categorical head with atoms that do not cover the values of its task, as its keys say."""
     if isinstance(config, ValueKeys) and (most := beyond_support(config)):
         yield (
             f"values on {config.task} reach {most:.4g}, and the atoms end at v_max {config.support[1]:g}, where larger"
@@ -272,7 +272,7 @@ def _moments(config: OptimizerKeys, places: _Places) -> Iterator[Recursion]:
 
 
 def _weights(config: OptimizerKeys, places: _Places) -> Iterator[Recursion]:
-    """Steps of the learning rate, which is about the size of Adam's steps, relative to weights of a usual size."""
+    """Steps of the learning rate, about as large as Adam's steps, relative to weights of a usual size."""
     from ...formats import least_change  # noqa: PLC0415  imports torch, which costs seconds
 
     place = _kept(config, "weights", places.at("add", "optimizer"))

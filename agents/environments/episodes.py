@@ -23,7 +23,7 @@ class Transition(NamedTuple):
 
 
 class SeededEpisodes:
-    """An environment whose every episode begins with a seed of its own.
+    """An environment that begins every episode with a different seed.
 
     The seed is derived from the sequence given to :meth:`seed` and the number of the episode: those two are the random
     state.

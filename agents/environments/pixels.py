@@ -37,7 +37,7 @@ class PixelEnvironment:
         observation_size: numbers in an observation, 9 size^2 for three frames.
         observation_shape: (3 frames, size, size).
         frames: images of an observation.
-        observation_dtype: of an observation.
+        observation_dtype: the dtype of an observation.
 
     Raises:
         RunError: the task does not exist, or the renderer is missing.

@@ -27,7 +27,7 @@ _PACKAGES = (
 
 @final
 class Renderer:
-    """Renders what a fixed camera of a model sees.
+    """Renders the view of a fixed camera of a model.
 
     Args:
         model: a ``mujoco.MjModel``; its settings for image quality are changed.
@@ -37,7 +37,7 @@ class Renderer:
         fast: without shadows, reflections and smoothed edges.
 
     Raises:
-        RunError: there is no way to render on this machine.
+        RunError: this machine cannot render.
     """
 
     def __init__(self, model: Any, data: Any, *, size: int, camera: int, fast: bool) -> None:

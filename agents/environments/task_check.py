@@ -1,4 +1,4 @@
-"""Whether there is a task of a name, and what kind of actions it has."""
+"""Checks that a task exists, and returns its kind of actions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check_task(name: str) -> str:
             ``gym:<module>:<id>`` and games of Atari are is looked at when they are opened (``open_environment``).
 
     Raises:
-        ValueError: there is no such task; the message names the nearest ones.
+        ValueError: the task does not exist; the message names the nearest ones.
     """
     kind = kind_of(name)
     if kind is Kind.SUITE:

@@ -85,7 +85,7 @@ def check_suite_task(name: str) -> str:
     """Returns ``name`` if it is a task of the DeepMind control suite.
 
     Raises:
-        ValueError: it is none; the message names the nearest ones.
+        ValueError: it is not; the message names the nearest ones.
     """
     if name in DOMAIN_AND_TASK:
         return name
@@ -94,10 +94,10 @@ def check_suite_task(name: str) -> str:
 
 
 def check_game(name: str) -> str:
-    """Returns ``name`` if it can be one of a game of MinAtar or Atari; which games there are of Atari, ale-py knows.
+    """Returns ``name`` if it can be one of a game of MinAtar or Atari; ale-py has the list of Atari games.
 
     Raises:
-        ValueError: it cannot; the message says what is allowed.
+        ValueError: it cannot; the message lists the allowed names.
     """
     if kind_of(name) is Kind.MINATAR:
         if name.removeprefix(Kind.MINATAR) not in MINATAR_GAMES:

@@ -8,15 +8,15 @@ from ...formats import Format, round
 
 
 def random_shift(images: torch.Tensor, most: int, generator: torch.Generator) -> torch.Tensor:
-    """Shifts each image by up to ``most`` pixels in both directions; what comes in from outside repeats the border.
+    """Shifts each image by up to ``most`` pixels in both directions; pixels from outside repeat the border.
 
     It equals padding by ``most``, repeating the border, and cropping a random part of the old size. The images of one
-    stack (the channels) are shifted alike, those of the batch independently.
+    stack (the channels) are shifted alike, the stacks of the batch independently.
 
     Args:
         images: (n, channels, height, width), any type.
         most: >= 0.
-        generator: of the images' device.
+        generator: a generator of the images' device.
 
     Returns:
         As ``images``.
@@ -39,6 +39,6 @@ def images_to_format(images: torch.Tensor, format: Format, dtype: torch.dtype) -
     Args:
         images: uint8, any shape.
         format: the format.
-        dtype: of the result: the format's carrier, or PyTorch's own type for the format.
+        dtype: the dtype of the result: the format's carrier, or PyTorch's own type for the format.
     """
     return round(images.to(format.carrier).div_(255), format).to(dtype)

@@ -28,9 +28,9 @@ class Intake(ABC):
     """Numbers from outside become numbers of the format, and back.
 
     Args:
-        fmt: of the run.
-        dtype: of the agent.
-        device: of the agent.
+        fmt: the format of the run.
+        dtype: the dtype of the agent.
+        device: the device of the agent.
 
     Attributes:
         replay: where transitions are kept.
@@ -139,9 +139,9 @@ class PixelIntake(Intake):
     Args:
         replay: a replay buffer of images.
         image_shape: (channels, height, width).
-        fmt: of the run.
-        dtype: of the agent.
-        device: of the agent.
+        fmt: the format of the run.
+        dtype: the dtype of the agent.
+        device: the device of the agent.
     """
 
     def __init__(

@@ -147,10 +147,10 @@ class NStepIntake(_ManySteps):
     Args:
         replay: takes the transitions.
         n: steps of a transition.
-        discount: per step.
-        fmt: of the run.
-        dtype: of the agent.
-        device: of the agent.
+        discount: the discount per step.
+        fmt: the format of the run.
+        dtype: the dtype of the agent.
+        device: the device of the agent.
     """
 
     def __init__(
@@ -196,11 +196,11 @@ class NStepPixelIntake(_ManySteps, PixelIntake):
     Args:
         replay: takes the images and the transitions.
         n: steps of a transition.
-        discount: per step.
+        discount: the discount per step.
         image_shape: (channels, height, width).
-        fmt: of the run.
-        dtype: of the agent.
-        device: of the agent.
+        fmt: the format of the run.
+        dtype: the dtype of the agent.
+        device: the device of the agent.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Running means and deviations of observations, and of discounted returns, by which inputs of a learner are scaled."""
+"""Running means and deviations of observations, and of discounted returns, to scale the inputs of a learner."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ObservationNormalizer:
         size: numbers in an observation.
 
     Attributes:
-        moments: of all observations that were counted.
+        moments: the moments of all observations that were counted.
     """
 
     def __init__(self, size: int) -> None:
@@ -88,8 +88,8 @@ class RewardNormalizer:
     """Rewards over the running deviation of discounted returns, clipped to +-``NORMALIZED_LIMIT``; their mean stays.
 
     Args:
-        discount: of a step.
-        groups: environments in each group.
+        discount: the discount of a step.
+        groups: the number of environments in each group.
     """
 
     def __init__(self, discount: float, groups: list[int]) -> None:

@@ -85,7 +85,7 @@ class OffPolicyRecorder:
         """The batches to learn from now, after a transition: none at first, then all that are due.
 
         Of n transitions since ``seed_steps``, floor(n updates_per_transition) updates are made. A replay buffer with
-        priorities receives the new ones that each update returns.
+        priorities receives the new priorities from each update.
         """
         replay = self.intake.replay
         learned_from = self.transitions - self._config.seed_steps

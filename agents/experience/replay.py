@@ -55,8 +55,8 @@ class Replay:
         dtype: any floating-point type.
         device: where the rows live. Memory is claimed as it fills (on CPU).
         weighed: a row ends with the weight of the transition in the loss.
-        planes: observations are 0 and 1 alone, and kept as bytes, ``planes``; ``rows`` has the rest. What goes in and
-            comes out is the same.
+        planes: observations are only 0 and 1, and kept as bytes, ``planes``; ``rows`` has the rest. Inputs and outputs
+            are the same.
 
     Attributes:
         outcome_size: numbers at the end of a row: reward, discount, and the weight if there is one.
@@ -154,7 +154,7 @@ def filled_part(tensor: torch.Tensor, length: int) -> torch.Tensor:
     """The first ``length`` rows, on the CPU, to be saved: PyTorch saves a view with all that it is a view of.
 
     Args:
-        tensor: contiguous, any type; shared, not copied, if it lies on the CPU.
+        tensor: contiguous, any type; shared, not copied, if it is on the CPU.
         length: at most its own.
     """
     part = tensor[:length].cpu()

@@ -1,4 +1,4 @@
-"""Whether anything is left of rewards in the format of a run, by what they are multiplied with."""
+"""Checks that scaled rewards do not vanish in the format of a run."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class RewardRange:
     """The largest of all scaled rewards so far.
 
     Args:
-        format: of the run.
-        scale: by which they are multiplied.
+        format: the format of the run.
+        scale: the factor of rewards.
     """
 
     def __init__(self, format: Format, scale: float) -> None:

@@ -96,8 +96,8 @@ class LocalSampler:
         groups: seeded.
         clip_rewards: clip the rewards of samples to [-1, 1]; returns are sums of the original rewards.
         reward_scale: the factor applied to the rewards of samples afterwards.
-        normalize: makes of those of a step of a group, given its number and which episodes ended, what samples have
-            (see :class:`~.normalization.RewardNormalizer`); before ``reward_scale``. None: unchanged.
+        normalize: maps the rewards of a step of a group, given its index and which episodes ended, to a sample's
+            rewards (see :class:`~.normalization.RewardNormalizer`); before ``reward_scale``. None: unchanged.
         starts: for each environment, in the order of the groups, actions that the first episode begins with, (number,
             action). They are not experience, but part of the episode, its return, and its repetition.
 

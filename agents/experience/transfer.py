@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def to_device(x: torch.Tensor, device: torch.device) -> torch.Tensor:
     """A tensor of the processor's memory on a device: the same numbers, of the same dtype.
 
-    A GPU copies it behind the work that it was given before, and this does not wait for either; ``x`` may be changed at
+    A GPU copies it after its earlier work, and this does not wait for either; ``x`` may be changed at
     once. On the CPU it is ``x`` itself.
     """
     return x if device.type == "cpu" else staged(x, device).to(device, non_blocking=True)

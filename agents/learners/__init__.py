@@ -1,1 +1,1 @@
-"""Several learners of one run, each a process with samples of its own."""
+"""Several learners of one run, each a process with separate samples."""

@@ -18,9 +18,9 @@ def normal_log_prob_naive(
     -infinity. Well before that sigma^2 and (x - mean)^2 are subnormal and lose digits.
 
     Args:
-        x: where; any floating-point type, broadcast against the others.
-        mean: of the distribution.
-        sigma: standard deviation, > 0.
+        x: the points; any floating-point type, broadcast against the others.
+        mean: the mean of the distribution.
+        sigma: the standard deviation, > 0.
         log_sigma: its logarithm (given, since a policy network computes it first).
 
     Returns:
@@ -39,9 +39,9 @@ def normal_log_prob(x: torch.Tensor, mean: torch.Tensor, sigma: torch.Tensor, lo
     and squared then, so that nothing underflows.
 
     Args:
-        x: where; any floating-point type, broadcast against the others.
-        mean: of the distribution.
-        sigma: standard deviation, > 0.
+        x: the points; any floating-point type, broadcast against the others.
+        mean: the mean of the distribution.
+        sigma: the standard deviation, > 0.
         log_sigma: its logarithm.
 
     Returns:

@@ -53,10 +53,10 @@ def _as_type_of(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 def head(
     bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: float = 1.0, *, exact: bool = False
 ) -> torch.Tensor:
-    """Computes scale (x W + b), a layer without an activation function whose gradients ignore the scale.
+    """Computes scale (x W + b), a layer without an activation function, with gradients that ignore the scale.
 
     The layer is one operation and rounds scale (x W + b) once. Its operands are as large as without a scale, and its
-    results are no larger than they have to be. Autograd expects the derivative by x W + b for the result, so all
+    results are not larger than necessary. Autograd expects the derivative by x W + b for the result, so all
     gradients have the magnitude that they have without a scale.
 
     Args:

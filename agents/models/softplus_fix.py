@@ -29,10 +29,10 @@ def softplus_naive(x: torch.Tensor) -> torch.Tensor:
 
 
 def softplus(x: torch.Tensor, threshold: float = 10.0) -> torch.Tensor:
-    """Softplus whose value and gradient are finite for every finite x (softplus-fix).
+    """Softplus with value and gradient that are finite for every finite x (softplus-fix).
 
     x where x > K, log(1 + exp(x)) elsewhere. The exponential is taken of min(x, K), so that the branch not taken
-    stays finite too: in autograd a ``where`` alone would multiply its infinity by 0. The gradient is
+    also stays finite: in autograd a mere ``where`` would multiply its infinity by 0. The gradient is
     1 above K and exp(x) / (1 + exp(x)) below.
 
     Args:

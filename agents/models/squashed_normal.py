@@ -57,7 +57,7 @@ class SquashedNormal:
         """The action tanh(mu + sigma noise), without its log-probability.
 
         Args:
-            outputs: of the network, (..., 2 actions).
+            outputs: the outputs of the network, (..., 2 actions).
             noise: standard normal, (..., actions).
 
         Returns:
@@ -72,7 +72,7 @@ class SquashedNormal:
         log pi = sum over the action's elements of log P(u) - 2 [log 2 - u - softplus(-2 u)].
 
         Args:
-            outputs: of the network, (..., 2 actions).
+            outputs: the outputs of the network, (..., 2 actions).
             noise: standard normal, (..., actions).
 
         Returns:

@@ -15,12 +15,12 @@ HEADROOM = 1.1
 
 @final
 class CompoundLossScaler(DynamicLossScale):
-    """Steps an optimizer whose gradients come multiplied by a scale that adapts itself.
+    """Steps an optimizer with gradients multiplied by an adaptive scale.
 
-    The gradients are those of scale * loss; buffers and eps of the optimizer are as much larger, so that its quotient
-    is the same and no gradient is ever divided by the scale again, which is where small ones would underflow.
-    A step with a gradient that is not finite is skipped, and halves the scale. After ``growth_interval``
-    consecutive finite steps the scale doubles, if the buffers, doubled, stay finite with some headroom.
+    The gradients are of scale * loss; buffers and eps of the optimizer are larger by the same factor, so that its
+    quotient is the same and no gradient is ever divided by the scale again, which is where small ones would underflow.
+    A step with a gradient that is not finite is skipped, and halves the scale. After ``growth_interval`` consecutive
+    finite steps the scale doubles, if the buffers, doubled, stay finite with some headroom.
 
     Use: ``gradients = torch.autograd.grad(loss, params, grad_outputs=torch.tensor(scaler.scale))``, or
     ``loss.backward(gradient=...)``; the loss itself is never multiplied, so it cannot overflow. Then

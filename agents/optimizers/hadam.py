@@ -43,7 +43,7 @@ class HAdam(KeepingRoots):
 
     In exact arithmetic it is the same algorithm. w has the magnitude of g, not of g^2, so the range of the exponent is
     used twice as well; hypot squares nothing that could overflow or underflow. It follows the paper's Algorithm 1 and
-    not the published program, which feeds hypot with (1 - b1) g and thereby changes the effective eps.
+    not the published program, which feeds hypot with (1 - b1) g and so changes the effective eps.
 
     See :class:`~roundoff.agents.optimizers.adam.AdamBase` for the arguments.
 

@@ -26,8 +26,8 @@ class _WithoutFirstMoment(AdamBase):
 class RMSProp(_WithoutFirstMoment, KeepingSquares):
     """RMSProp: theta <- theta - lr * g / (sqrt(v) + eps), v <- alpha v + (1 - alpha) g^2.
 
-    There is no momentum, and v begins as 0, without a correction of its bias. eps is added outside of the root, as in
-    ``torch.optim.RMSprop``; TensorFlow's, with which A2C was published, adds it inside. In low precision v underflows
+    It does not use momentum, and v begins as 0, without bias correction. eps is added outside of the root, as in
+    ``torch.optim.RMSprop``; TensorFlow's, which the A2C paper used, adds it inside. In low precision v underflows
     as Adam's does: in e5m10 it is 0 wherever |g| < 1.7e-3, and the step is then g / eps.
 
     Args:

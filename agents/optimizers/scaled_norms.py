@@ -64,7 +64,7 @@ def standardized_naive(x: Tensor, unit: float = 1.0) -> Tensor:
 
     Args:
         x: two numbers or more, of any floating-point type.
-        unit: by which ``x`` has been multiplied.
+        unit: the factor that ``x`` contains.
 
     Returns:
         Like ``x``. NaN if there is one in ``x``, or an infinity.
@@ -84,7 +84,7 @@ def standardized(x: Tensor, unit: float = 1.0) -> Tensor:
 
     Args:
         x: two numbers or more, of any floating-point type.
-        unit: by which ``x`` has been multiplied.
+        unit: the factor that ``x`` contains.
 
     Returns:
         Like ``x``; 0 where all numbers are the same. NaN if there is one in ``x``, or an infinity.

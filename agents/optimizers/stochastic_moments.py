@@ -18,7 +18,7 @@ def stochastic_mean_(moment: torch.Tensor, values: torch.Tensor, beta: float) ->
     b = 0.999 and seven bits or fewer it never falls. Rounded stochastically it is right on average. In exact arithmetic
     it is the usual mean.
 
-    The format and the random bits are those of the simulation around; see
+    The surrounding simulation gives the format and the random bits; see
     :func:`~roundoff.agents.stochastic.rounded_stochastically`.
 
     Args:

@@ -1,4 +1,4 @@
-"""The updates of a learner from states as functions of tensors: what is traced and compiled of it."""
+"""The updates of a learner from states as functions of tensors, to trace and compile."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def load_about(path: Path) -> Any:
-    """Returns the ``about`` of a checkpoint, as given to :func:`save`; None if it has none."""
+    """Returns the ``about`` of a checkpoint, as given to :func:`save`; None if it is missing."""
     return _read(path).get("about")
 
 

@@ -19,8 +19,8 @@ class Numerics:
     """Turns the cumulative counts of an observing simulation into one record per interval.
 
     Args:
-        simulation: of the agent; it observes.
-        watched: what looks at the gradients of each network, by name; None: nothing does.
+        simulation: the simulation of the agent; it observes.
+        watched: the observers of the gradients of each network, by name; None: not observed.
     """
 
     def __init__(self, simulation: Simulation, watched: Mapping[str, StepNorms] | None = None) -> None:

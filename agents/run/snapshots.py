@@ -19,7 +19,7 @@ def write_networks(folder: Path, step: int, networks: Mapping[str, Sequence[torc
     """Writes ``<step>.npz`` into ``folder``, which is made if it is missing.
 
     Args:
-        folder: of the snapshots.
+        folder: the folder of the snapshots.
         step: environment steps taken.
         networks: layers by the name of the network; layer i is stored as ``<name>_<i>``, float32 or float64 (half
             precision is widened, exactly).

@@ -31,16 +31,16 @@ class RunState:
     """The agent, the environments it learns in, and how far the run is.
 
     Args:
-        config: of the run.
+        config: the config of the run.
         environments: not seeded yet; the last group is for evaluation.
-        device: of tensors.
+        device: the device of tensors.
         stage: where actors act for it, if any do.
 
     Attributes:
         agent: the learner with its experience.
         sampler: the environments of training, here or of actors.
-        metrics: of the last updates.
-        numerics: what rounding did; None if the run does not observe.
+        metrics: the metrics of the last updates.
+        numerics: the effects of rounding; None if the run does not observe.
         step: environment steps taken.
     """
 
@@ -131,8 +131,8 @@ def move_by_ulps(weights: torch.Tensor, ulps: int, generator: torch.Generator) -
 
     Args:
         weights: float32, contiguous, any shape.
-        ulps: how many units, at most 2^20.
-        generator: of the coins, on the CPU; it draws one for each weight.
+        ulps: the number of units, at most 2^20.
+        generator: draws the coins, one for each weight, on the CPU.
     """
     away = torch.randint(2, weights.shape, generator=generator, dtype=torch.int32).to(weights.device)
     bits = weights.view(torch.int32)

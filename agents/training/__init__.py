@@ -1,1 +1,1 @@
-"""Runs trained to their end: alone, together, or to find what breaks them."""
+"""Runs trained to their end: separately, together, or to find the operations that break them."""

@@ -58,7 +58,7 @@ def export_policy(run: str | Path, fmt: str, target: str | Path, *, allow_import
     Raises:
         RunError: the folder is not a finished run's, its weights are another agent's, its policy cannot act outside of
             it, or the kind of file is unknown, or cannot hold the format.
-        FormatError: there is no such format.
+        FormatError: the format does not exist.
         FileError: a file cannot be read or written.
         MissingExtraError: onnx is not installed.
     """
@@ -95,7 +95,7 @@ def export(
     Raises:
         RunError: the module cannot be exported, its weights are not finite, or the kind of file is unknown, or cannot
             hold the format.
-        FormatError: there is no such format.
+        FormatError: the format does not exist.
         FileError: the file cannot be written.
         MissingExtraError: onnx is not installed.
     """
@@ -131,7 +131,7 @@ def packed_policy(
 
     Raises:
         RunError: the folder is not a finished run's, its weights are another agent's, or its policy cannot be packed.
-        FormatError: there is no such format.
+        FormatError: the format does not exist.
         FileError: a file cannot be read.
     """
     files = RunDirectory(run)

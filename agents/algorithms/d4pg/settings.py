@@ -1,4 +1,4 @@
-"""The keys of D4PG and DDPG, and what they log."""
+"""The keys and logged values of D4PG and DDPG."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class DrQ(SoftActorCritic):
         self.generators["augmentation"] = torch_generator(config.seed, Stream.AUGMENTATION, device)
 
     def bind(self) -> None:
-        """The layers of both networks by what they do."""
+        """Sets the layers of both networks by purpose."""
         super().bind()
         self._actor = Parts.of(self.actor.layers, convolutional=False)
         self._critic = Parts.of(self.critic.layers, convolutional=True)

@@ -1,4 +1,4 @@
-"""The keys of DrQ: those of soft actor-critic, of which it is the version for pixels."""
+"""The keys of DrQ: the same as soft actor-critic's, as it is the version for pixels."""
 
 from __future__ import annotations
 

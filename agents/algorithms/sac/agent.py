@@ -217,7 +217,7 @@ class SAC(SoftActorCritic):
         return forward(self.actor.layers, observations, self.layers_stored)[0]
 
     def policy_layers(self) -> PolicyLayers:
-        """The actor, of whose outputs the means alone."""
+        """The actor, with only the means of its outputs."""
         *hidden, weight, bias = self.layers()["actor"]
         means = [*hidden, weight[..., : self.action_size], bias[..., : self.action_size]]
         actor = perceptron(means, Activation.RELU, Activation.NONE)

@@ -1,4 +1,4 @@
-"""The keys of soft actor-critic, from states or from pixels, and what it logs."""
+"""The keys of soft actor-critic, from states or from pixels, and logged values."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class SACConfig(OffPolicyKeys):
 
     @property
     def stores_layers(self) -> bool:
-        """Whether layers can be stored: those of agents that learn from states."""
+        """Whether layers can be stored: only agents that learn from states can."""
         return self.observations == "states"
 
 

@@ -1,4 +1,4 @@
-"""The keys of TD3, and what it logs."""
+"""The keys and logged values of TD3."""
 
 from __future__ import annotations
 
