@@ -1,4 +1,4 @@
-"""Several sweeps in one figure: what is left of fp32's score in fewer significand bits, a line for each."""
+"""Several sweeps in one figure: the score relative to fp32 in fewer significand bits, a line for each."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def compare(
     """Writes the figure ``relative`` over all sweeps, with its tables, into ``out``.
 
     ``relative.png`` and ``relative.svg`` have a line for each sweep, and for each task and condition of a sweep that
-    has several; lines are named by the sweep, without ``-quick``. ``relative.csv`` is what the figure is drawn from:
-    the columns of :func:`~.figures.relative.relative_table`, beside ``sweep`` and ``condition``; ``series`` is the name
+    has several; lines are named by the sweep, without ``-quick``. ``relative.csv`` has the figure's data:
+    the columns of :func:`~.figures.relative.relative_table`, with ``sweep`` and ``condition``; ``series`` is the name
     of the line. ``relative.md`` is the same for people. The same runs give the same bytes.
 
     Args:
@@ -49,12 +49,12 @@ def compare(
         types: of files with the figure: ``png``, ``svg``, ``pdf``.
 
     Returns:
-        The files written, and warnings about what was left out: folders and conditions without runs in fp32 and in
-        another float format, or of which fp32's mean is not above 0; metrics of which less is better; damage.
+        The files written, and warnings about omissions: folders and conditions without runs in fp32 and in
+        another float format, or with an fp32 mean of 0 or less; metrics to be minimized; damage.
 
     Raises:
-        AnalysisError: no folder has anything to compare, the files cannot be written, there is no such width or type,
-            or there are not as many names as folders.
+        AnalysisError: no folder has anything to compare, the files cannot be written, the width or type is invalid,
+            or the numbers of names and folders differ.
     """
     check_known("width", [width], SIZES)
     check_known("type", types, TYPES)
@@ -112,14 +112,14 @@ def _read(path: Path, warnings: list[str]) -> _Sweep | None:
 
 
 def _told_apart(names: Sequence[str]) -> list[str]:
-    """The names of sweeps without their size; with it where another one is called so, and numbered if that is alike."""
+    """The names of sweeps without their size; with the size if names are equal, and numbered if they still are."""
     short = [name.removesuffix(next(filter(name.endswith, _SIZES), "")) or name for name in names]
     told = [one if short.count(one) == 1 else name for one, name in zip(short, names, strict=True)]
     return [one if told.count(one) == 1 else f"{one} ({told[: i + 1].count(one)})" for i, one in enumerate(told)]
 
 
 def _named(table: pd.DataFrame, sweep: str) -> pd.DataFrame:
-    """A sweep's rows, of which ``series`` becomes the name of a line, and the series before is the ``condition``."""
+    """A sweep's rows, with the name of a line as ``series``, and the earlier series as the ``condition``."""
     varying = [column for column in ("task", "series") if len(set(table[column])) > 1]
     names = [", ".join([sweep, *(row[column] for column in varying)]) for row in records(table)]
     whole = table.assign(sweep=sweep, condition=table["series"], series=names)

@@ -1,4 +1,4 @@
-"""Every figure that ``roundoff plot`` can draw, by the name of its file: what it is drawn from, as a table, and how."""
+"""Every figure that ``roundoff plot`` can draw, by the name of its file: its data, as a table, and its drawing."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _degradation(experiment: Experiment, summary: pd.DataFrame, _warnings: list[
 
 
 def _widths(experiment: Experiment, summary: pd.DataFrame, warnings: list[str], across: str) -> pd.DataFrame | None:
-    """The degradation plot across another width; None if no series has two of them, or all is said already.
+    """The degradation plot across another width; None if no series has two widths, or it would show nothing new.
 
     Adds a warning if there are more series than can be told apart, and so no figure.
     """
@@ -77,7 +77,7 @@ def _widths(experiment: Experiment, summary: pd.DataFrame, warnings: list[str], 
 
 
 def settings_table(experiment: Experiment, summary: pd.DataFrame, warnings: list[str]) -> pd.DataFrame | None:
-    """The score against the setting with the most values, of those that are numbers; None if none has three.
+    """The score against the numeric setting with the most values; None if no such setting has three.
 
     Adds a warning if there are more series than can be told apart, and so no figure.
     """
@@ -96,7 +96,7 @@ def _is_number(column: pd.Series[Any]) -> bool:
 
 
 def _relative(experiment: Experiment, _summary: pd.DataFrame, _warnings: list[str]) -> pd.DataFrame | None:
-    """Compares conditions, whose scores are not of one size, with one another; None if there is nothing to compare."""
+    """Compares conditions with scores of different size with one another; None if there is nothing to compare."""
     if not experiment.conditions.keys or experiment.metric.sign < 0:
         return None
     table = relative_table(experiment)
@@ -116,7 +116,7 @@ def _plane(experiment: Experiment, summary: pd.DataFrame, _warnings: list[str]) 
 
 
 def _any_metric(draw: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a drawing function that takes a metric of one that shows no scores."""
+    """Makes a drawing function without scores accept a metric."""
 
     def plain(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Any:  # noqa: ARG001
         return draw(name, table, size)

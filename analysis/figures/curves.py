@@ -43,10 +43,10 @@ def curves_table(experiment: Experiment, across: str = "format") -> pd.DataFrame
 
     Args:
         experiment: the runs.
-        across: what has a line for each of its values: the format, or a setting that is a number. A panel is then of a
-            task, a format, and what the setting does not settle.
+        across: the key with a line for each of its values: the format, or a numeric setting. A panel is then of a
+            task, a format, and the settings that it does not settle.
 
-    Columns: ``task``, ``panel`` (the task and condition, in words; the task alone where formats settle conditions, or
+    Columns: ``task``, ``panel`` (the task and condition, in words; only the task where formats settle conditions, or
     there are few enough of both to share it), ``seeds`` (of the panel: of runs that were evaluated or crashed),
     ``steps`` (how many the panel's longest run was to have), ``format`` (or the setting), ``line`` (its name: the
     format, or the setting, and the condition where the format has several in the panel), ``kind`` (mean or crash),
@@ -54,7 +54,7 @@ def curves_table(experiment: Experiment, across: str = "format") -> pd.DataFrame
     ``return`` (mean score over them), ``ci_low``, ``ci_high`` (95 %, bootstrap over runs). A crash has its ``step``
     and, as ``return``, its score.
 
-    Of programs that log more often than 200 times, a row stands for several records that follow each other: the mean
+    Of programs that log more often than 200 times, a row summarizes several consecutive records: the mean
     of each run over them, and the last of their steps.
     """
     metric = experiment.metric
@@ -91,7 +91,7 @@ def curves_table(experiment: Experiment, across: str = "format") -> pd.DataFrame
 def draw_curves(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
     """Draws the mean score over seeds with its 95 % bootstrap interval, a panel per task and condition.
 
-    A crashed run has a cross where it crashed: at its score, or at the edge of the panel where it has none.
+    A crashed run has a cross where it crashed: at its score, or at the edge of the panel if it lacks one.
 
     Args:
         name: of the experiment.
@@ -119,7 +119,7 @@ def draw_curves(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Met
 
 
 def _lines(experiment: Experiment) -> tuple[pd.DataFrame, list[str]]:
-    """The runs with the name of their line, and what sets panels apart beside the task: conditions, or nothing."""
+    """The runs with the name of their line, and the keys that distinguish panels besides the task."""
     conditions, runs = experiment.conditions, experiment.runs.copy()
     settings: list[dict[str, Any]] = runs[["format", *conditions.keys]].to_dict("records")  # type: ignore[assignment]
     runs["condition"] = [conditions.label(row) for row in settings]
@@ -140,14 +140,14 @@ def _lines_across(experiment: Experiment, across: str) -> tuple[pd.DataFrame, li
 
 
 def _keys_beside(across: str, experiment: Experiment) -> list[str]:
-    """Keys that, together with ``across``, settle all others; those that say less only if need be."""
+    """Keys that, together with ``across``, settle all others; keys that say less are used only if necessary."""
     runs, keys = experiment.runs, [key for key in experiment.conditions.keys if key != across]
     saying_less = [key for key in keys if says_less(runs[key])]
     return without_settled(runs, keys, [*saying_less, *(key for key in keys if key not in saying_less)], [across])
 
 
 def _panel(axis: Axes, table: pd.DataFrame, metric: Metric, size: Size) -> bool:
-    """Draws a panel; returns whether the names of its lines stand beside them."""
+    """Draws a panel; returns whether the names of its lines are written next to them."""
     labels = list(dict.fromkeys(table["line"]))  # fp32, then from wide to narrow; or numbers, the smallest first
     ends: list[tuple[float, float, str, Look]] = []
     looks = iter(ordered_looks(len(labels) - (FP32 in labels)))
@@ -213,14 +213,14 @@ def thinned(table: pd.DataFrame, most: int = _MOST) -> pd.DataFrame:
 
 
 def label_ends(axis: Axes, ends: Sequence[End]) -> bool:
-    """Writes names beside the ends of lines, moved no further than needed not to overlap.
+    """Writes names next to the ends of lines, moved no further than needed not to overlap.
 
     Args:
-        axis: whose limits and scale are settled.
+        axis: to write on; its limits and scale are final.
         ends: of the lines.
 
     Returns:
-        Whether there is room for the names: nothing is written if there is none.
+        Whether there is room for the names: nothing is written otherwise.
     """
     if not ends or len(ends) > _FIT:
         return not ends

@@ -32,19 +32,19 @@ _HIGHEST = 2.0  # ends of intervals for which there is room; longer ones leave t
 
 
 def relative_table(experiment: Experiment, left_out: list[str] | None = None) -> pd.DataFrame:
-    """The mean score of each float format as a share of that of fp32 on the same task, under the same condition.
+    """The mean score of each float format as a share of fp32's on the same task, under the same condition.
 
-    Where fp32 is run under one condition alone on a task, it is the reference of all there, as in
+    If fp32 is run under only one condition on a task, it is the reference of all there, as in
     :func:`~..tables.against_fp32.against_reference`. A share says something where scores are counted from 0 and more is
-    better; rows of which fp32's mean is not above 0 are left out. Runs that have crashed count what the metric says.
+    better; rows with an fp32 mean of 0 or less are left out. Crashed runs count with the metric's score for a crash.
 
     Columns: ``task``, ``series`` (exponent bits and condition), ``format``, ``significand_bits``, ``runs``, ``share``,
-    ``share_low`` and ``share_high`` (95 % bootstrap interval, the runs of the format and those of fp32 drawn anew, each
-    among their own), ``reference`` (fp32's mean).
+    ``share_low`` and ``share_high`` (95 % bootstrap interval, the runs of the format and of fp32 resampled
+    separately), ``reference`` (fp32's mean).
 
     Args:
         experiment: the runs.
-        left_out: a list that is told, in words, of what there are no rows.
+        left_out: a list that receives descriptions of the missing rows.
     """
     said = [] if left_out is None else left_out
     runs, keys = ended(experiment.runs), experiment.conditions.keys
@@ -99,13 +99,13 @@ def _interval(scores: np.ndarray, plain: np.ndarray, generator: np.random.Genera
 
 
 def draw_relative(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
-    """Draws the share of fp32's score against significand bits, with its 95 % interval as a bar.
+    """Draws the score relative to fp32 against significand bits, with its 95 % interval as a bar.
 
-    Marks of several lines are moved a little across, so that their bars stand beside each other.
+    Marks of several lines are moved a little across, so that their bars do not overlap.
 
     Args:
         name: of the experiment.
-        table: from :func:`relative_table`, or several of them together, in which each series is another one.
+        table: from :func:`relative_table`, or several such tables together, with distinct series.
         size: of the figure.
         metric: of the scores.
     """

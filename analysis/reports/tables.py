@@ -59,7 +59,7 @@ def _answer(row: dict[str, Any], experiment: Experiment) -> Sequence[object]:
 
 
 def crash_answers(failures: pd.DataFrame, experiment: Experiment) -> Safe | None:
-    """Says which formats crashed, how many of their runs, and in which operation first; None if none did."""
+    """Names the formats that crashed, with the number of runs and the first operation to fail; None if none did."""
     if failures.empty:
         return None
     items = []
@@ -72,7 +72,7 @@ def crash_answers(failures: pd.DataFrame, experiment: Experiment) -> Safe | None
 
 
 def same_answers(against: pd.DataFrame, experiment: Experiment) -> Safe:
-    """Says which formats are equivalent to fp32, which differ, and of which neither is shown: a sentence per task."""
+    """Names the formats that are equivalent to fp32, that differ, or that show neither: a sentence per task."""
     said: dict[str, dict[str, list[str]]] = {}
     for row in _in_order(against):
         where = f"{_task(row)}{_condition(row, experiment)}"
@@ -126,7 +126,7 @@ def against_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
 
 
 def equivalence_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
-    """Every format against fp32: what is the same within the margin."""
+    """Every format against fp32: the formats that are the same within the margin."""
     cells: _Cells = [
         (Column("difference"), lambda row: _signed(row["share"])),
         (Column("90\u2009% interval"), lambda row: _between(*_ends(row, "share"))),
@@ -157,7 +157,7 @@ def learning_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None
 
 
 def area_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
-    """Differences of the mean return over the learning curve, and normalized scores; None where runs have no curve."""
+    """Differences of the mean return over the learning curve, and normalized scores; None if runs lack a curve."""
     cells: _Cells = [
         (Column("difference"), lambda row: number(row["area_difference"])),
         (Column("95\u2009% interval"), lambda row: interval(*_ends(row, "area_difference"))),
@@ -221,7 +221,7 @@ def _of_formats(caption: str, cells: _Cells, against: pd.DataFrame, experiment: 
 
 
 def crash_table(experiment: Experiment) -> Safe | None:
-    """Runs that crashed or failed, with the reason; None if there are none."""
+    """Runs that crashed or failed, with the reason; None if all runs are done."""
     runs = experiment.runs[experiment.runs["status"].isin(["crashed", "failed"])]
     if runs.empty:
         return None
@@ -296,14 +296,14 @@ def _signed(share: float) -> str:
 
 
 def _between(low: float, high: float) -> str | None:
-    """An interval of shares; what has no end is said."""
+    """An interval of shares, in words at an open end."""
     if math.isnan(low) and math.isnan(high):
         return None
     return f"{'below' if math.isnan(low) else _signed(low)} to {'above' if math.isnan(high) else _signed(high)}"
 
 
 def _sure(confidence: float) -> str:
-    """Replicates without exception are no certainty."""
+    """A confidence in percent, below 100 %: replicates without exception do not give certainty."""
     return percent(min(confidence, 0.9999))
 
 
@@ -330,7 +330,7 @@ def _task(row: dict[str, Any]) -> str:
 
 
 def _bits(row: dict[str, Any], column: str) -> object:
-    """The bits needed; of one format alone, whether it is good."""
+    """The bits needed; for a single format, whether it is good."""
     if _missing(row[column]):
         return None
     return row[column] if row["largest"] else "yes"

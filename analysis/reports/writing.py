@@ -45,18 +45,18 @@ def report(
     """Writes ``report.html`` into the folder: the question, the answer, figures, tables, and how to repeat it.
 
     The page loads nothing from anywhere, and is readable without its script, on a phone and on paper. The same runs
-    give the same bytes. What is missing or damaged is said on it.
+    give the same bytes. It names missing and damaged files.
 
     Args:
         directory: the folder of a sweep, or of runs.
-        margin: what difference from fp32 is too small to matter, as a fraction of fp32's mean return.
+        margin: the largest difference from fp32 that is too small to matter, as a fraction of the fp32 mean return.
         out: another file to write; its folder is made if missing.
 
     Returns:
-        The file, and warnings about what was left out.
+        The file, and warnings about omissions.
 
     Raises:
-        AnalysisError: there is no run in the folder, or it cannot be written to.
+        AnalysisError: the folder has no runs, or it cannot be written to.
     """
     path = Path(directory)
     experiment = read_experiment(path)
@@ -127,7 +127,7 @@ def _answer(experiment: Experiment, needed: pd.DataFrame, against: pd.DataFrame)
 
 
 def _said(experiment: Experiment) -> list[str]:
-    """The remarks on the runs' configs, once each, and beside what is predicted of values what was learned."""
+    """The remarks on the runs' configs, once each, with the learned values next to the predicted ones."""
     runs_of: dict[str, list[str]] = {}
     for run, config in experiment.configs.items():
         for remark in said_of(config):
@@ -331,12 +331,12 @@ def _spaced(parts: list[Safe]) -> list[Safe]:
 
 
 def learned_horizons(experiment: Experiment) -> pd.Series:
-    """The horizon of each agent's values, in agent steps, by run; NaN where it cannot be told.
+    """The horizon of each agent's values, in agent steps, by run; NaN if it cannot be computed.
 
     A critic that is right about a reward r at every step of a task without end gives r / (1 - discount), which is a
     horizon of 1 / (1 - discount) steps. The measured one is the mean of the logged targets, ``q``, over the mean reward
     of an agent step, both in the last tenth of training. Values that still rise, and episodes that end early, make it
-    smaller. It cannot be told of runs that log no ``q`` or no episodes in that tenth, nor where the two have unlike
+    smaller. It is not known for runs that log no ``q`` or no episodes in that tenth, nor where the two have unlike
     signs.
     """
     training = experiment.training

@@ -1,4 +1,4 @@
-"""Conditions: what sets runs apart beside task, format and seed, and what each is called."""
+"""Conditions: the settings that distinguish runs besides task, format and seed, and their names."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Conditions:
     Args:
         runs: a row per run, with a column for each setting.
         settings: the columns that are keys of the config.
-        programs: whether they are of users' programs, whose keys mean what the programs say.
+        programs: whether they are of users' programs, which define the meaning of their keys.
         cases: the name that the sweep's file gives to the case of each run, by id; a mapping that all runs of one case
             have, and no others, is called by that name.
 
     Attributes:
         keys: settings that take more than one value, in alphabetical order; none of them are task, format, seed,
-            settings that only say how a run is carried out, and those that follow from the task or the algorithm.
-        told: those of them whose value no other one settles, and of those that say less (:func:`says_less`) not all
-            others together.
+            settings of how a run is carried out, and settings that follow from the task or the algorithm.
+        told: the keys with a value that no other key settles; for keys that say less (:func:`says_less`), that the
+            other keys together do not settle.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class Conditions:
         self._labels: dict[tuple[object, ...], str] = {}  # which thousands of runs may share
 
     def label(self, values: Mapping[str, object], but: str = "") -> str:
-        """A condition in words: ``values`` by key, without the key ``but``, and those whose value another key settles.
+        """A condition in words: ``values`` by key, without the key ``but``, and without keys that another key settles.
 
-        (A baseline settles the fixes, which it has none of.) A policy or storage that a run does not have has no words,
+        (A baseline settles the fixes, as it is without them.) A run without a policy or storage gets no words for it,
         unless its case has a name.
         """
         where = (but, *(values[key] for key in self.told))
@@ -81,7 +81,7 @@ class Conditions:
         return self._labels[where]
 
     def name_of(self, key: str, value: object) -> str | None:
-        """Returns the name of a policy or storage, whose text is long: its case in the sweep's file; else None."""
+        """Returns the short name of a policy or storage: its case in the sweep's file; else None."""
         return self._names.get((key, value))
 
     def _words(self, key: str, value: object) -> str:
@@ -103,7 +103,7 @@ class Conditions:
         return not mutual or self._rank(one) < self._rank(other)
 
     def _rank(self, key: str) -> tuple[bool, int]:
-        """The place of a key among those that say each other; the first is told, one whose values have names."""
+        """The rank of a key among keys that settle each other: the first is shown, and named values go first."""
         return all(key != named for named, _ in self._names), self.keys.index(key)
 
     def _named(self, runs: pd.DataFrame, cases: Mapping[str, str]) -> dict[tuple[str, Any], str]:
@@ -127,8 +127,8 @@ class References:
     """The conditions that a reference is run under, and which of them another condition is compared with.
 
     Args:
-        conditions: values by key, of runs of the reference, those that have not ended among them: their condition is
-            another one, too.
+        conditions: values by key, of runs of the reference, including runs that have not ended: these also have a
+            condition.
         keys: that set conditions apart.
     """
 
@@ -143,7 +143,7 @@ class References:
     def of(self, condition: Mapping[str, object]) -> tuple[str, ...] | None:
         """The reference's condition, as text: the same; without a policy, as fp32 has none; or the only one there is.
 
-        None where there is no such condition.
+        None if that condition does not exist.
         """
         own = self.told(condition)
         plain = tuple(NO_POLICY if key == "policy" else text for key, text in zip(self._keys, own, strict=True))
@@ -152,7 +152,7 @@ class References:
 
 
 def as_text(value: Any) -> str:
-    """A value of a setting as text: ``none`` where there is none, truth values as YAML has them, numbers short."""
+    """A value of a setting as text: ``none`` for a missing value, truth values as YAML has them, numbers short."""
     if pd.isna(value):
         return "none"
     if isinstance(value, bool | np.bool_):
@@ -165,7 +165,7 @@ def as_text(value: Any) -> str:
 def without_settled(
     runs: pd.DataFrame, keys: Sequence[str], candidates: Iterable[str], given: Sequence[str] = ()
 ) -> list[str]:
-    """Keys without the candidates whose values the other keys that are left settle, together with those given."""
+    """Keys without the candidates with values that the remaining keys settle, together with the ``given`` ones."""
     left = list(keys)
     for key in candidates:
         others = [*given, *(one for one in left if one != key)]

@@ -21,7 +21,7 @@ _TAKEN = {
 
 
 def is_program(config: dict[str, Any]) -> bool:
-    """Whether a run is that of a user's program, and not of an agent."""
+    """Whether a run is of a user program, and not of an agent."""
     return isinstance(config.get("program"), str)
 
 
@@ -40,7 +40,7 @@ def tasks_of(configs: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def column_of(key: str) -> str:
-    """The column of a key of a user's function: its name, with ``_`` where a table has such a column already."""
+    """The column of a key of a user function: its name, with ``_`` if a table has a column with that name already."""
     return f"{key}_" if key in _TAKEN else key
 
 
@@ -60,7 +60,7 @@ def as_columns(configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def flat(config: dict[str, Any]) -> dict[str, Any]:
-    """A config whose values are numbers, truth values or text; what stands under ``actors`` is a key each."""
+    """A config with numbers, truth values or text as its values; every entry under ``actors`` becomes a key."""
     fixes, actors = (None, None) if is_program(config) else (config.get("fixes"), config.get("actors"))
     if isinstance(actors, dict):
         rest = {key: value for key, value in config.items() if key != "actors"}
@@ -95,7 +95,7 @@ def make_alike(rows: list[dict[str, Any]], keys: set[str]) -> None:
 
 
 def _fixes(names: list[Any]) -> str:
-    """A short text for a selection of fixes: ``all`` stands for the six, as in a sweep's file."""
+    """A short text for a selection of fixes: ``all`` means the six, as in a sweep's file."""
     names = [str(name) for name in names]
     missing = set(FIXES) - set(names)
     if not missing:

@@ -33,14 +33,14 @@ _SEEDS = (*range(3, 17), 18, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 1
 
 
 class Power(NamedTuple):
-    """The rates at which the test calls made-up formats equivalent, whose runs are spread like the real ones.
+    """The rates of equivalence that the test finds for made-up formats with runs spread like the real ones.
 
     Attributes:
         lower: formats that return less by just the margin; 5 % or less is right.
         failing: formats that are as good as the reference, but for one more run in ten that learns nothing; NaN where
             the return of such a run is not known.
         equal: formats that are as good as the reference: the power.
-        seeds: on each task, with which ``equal`` reaches 80 %; NaN if 256 do not.
+        seeds: the number on each task that takes ``equal`` to 80 %; NaN if 256 do not.
         correlation: of the scores of equal seeds, on the task that has the most; NaN if unpaired.
         correlation_p: one-sided, of "pairing by seed does not help": the correlation is 0 or less.
     """
@@ -60,12 +60,12 @@ UNKNOWN = Power(*[math.nan] * 6)
 def power_of(
     x: Tasks, y: Tasks, generator: np.random.Generator, *, margin: float = MARGIN, untrained: Sequence[float] = ()
 ) -> Power:
-    """Makes experiments up by drawing from the runs there are, and counts what the test says of them.
+    """Makes experiments up by drawing from the existing runs, and counts the test's results for them.
 
-    An experiment draws as many runs of either side as there are, pairs together, with replacement, by the smoothed
+    An experiment draws the same number of runs of either side, pairs together, with replacement, by the smoothed
     bootstrap: normal noise with the covariance of the runs, times n^(-1/6), is added, and the sum is shrunk to the
     variance of the runs; without the noise, draws from few runs are too often all the same. Runs of the format are then
-    moved so that their mean is what the made-up format shall have. With few runs this is rough all the same. There are
+    shifted to the intended mean of the made-up format. With few runs this is rough all the same. There are
     2000 experiments, and fewer where a side has more than a thousand runs.
 
     Args:
@@ -73,13 +73,13 @@ def power_of(
         y: the same of the reference, tasks in the same order.
         generator: source of the draws.
         margin: of the test, as a fraction of the reference's mean.
-        untrained: what a run that learns nothing scores, on each task; empty if that is not known.
+        untrained: the score of a run that learns nothing, on each task; empty if it is not known.
 
     Returns:
         :data:`UNKNOWN` if a task has fewer than three runs, or one without a score.
 
     Source:
-        The test is that of :func:`~.equivalence.equivalence`. Power by simulation: Colas, Sigaud and Oudeyer, "How
+        The test is :func:`~.equivalence.equivalence`. Power by simulation: Colas, Sigaud and Oudeyer, "How
         many random seeds? Statistical power analysis in deep reinforcement learning experiments", 2018. Smoothing:
         Silverman and Young, "The bootstrap: to smooth or not to smooth?", 1987.
     """
@@ -124,7 +124,7 @@ def _draw(
 
 
 def _smoothed(runs: NDArray[np.float64], generator: np.random.Generator, seeds: int | None) -> NDArray[np.float64]:
-    """Draws from runs of shape (sides, n), whose columns stay together: (sides, experiments, seeds)."""
+    """Draws from runs of shape (sides, n), keeping columns together: (sides, experiments, seeds)."""
     sides, count = runs.shape
     width = count ** (-1 / 6)
     apart = (runs - runs.mean(axis=1, keepdims=True)) * math.sqrt(count / (count - 1))
@@ -138,7 +138,7 @@ def _smoothed(runs: NDArray[np.float64], generator: np.random.Generator, seeds: 
 
 
 def _called_equivalent(x: Samples, y: Samples, margin: float, *, paired: bool) -> float:
-    """The share of experiments in which both one-sided tests reject."""
+    """The share of experiments where both one-sided tests reject."""
     both: NDArray[np.bool_] | bool = True
     for side in (1, -1):
         factor = 1 - side * margin

@@ -1,4 +1,4 @@
-"""Every format against fp32, as a table: differences, equivalence, learning, and what the tests can tell."""
+"""Every format against fp32, as a table: differences, equivalence, learning, and the power of the tests."""
 
 from __future__ import annotations
 
@@ -72,40 +72,40 @@ def against_reference(
     reference: Mapping[str, str] | None = None,
     left_out: list[dict[str, Any]] | None = None,
 ) -> pd.DataFrame:
-    """Compares each format and condition with fp32: of the same condition, or of the only one that fp32 was run in.
+    """Compares each format and condition with fp32 under the same condition, or under fp32's only condition.
 
-    Another ``reference`` says which runs take the place of fp32's: settings, and what they are, as text. Others are
-    compared with those that are alike in all other settings, or with the only ones that there are. The list
-    ``left_out`` gets the format and condition of those for which there are none.
+    A ``reference`` selects other runs in place of fp32: settings with their values, as text. Other runs are compared
+    with the reference runs that are alike in all other settings, or with the only ones. The list
+    ``left_out`` receives the formats and conditions without reference runs.
 
     Columns, those with an interval followed by its ends ``_low`` and ``_high``:
 
     - ``task`` (``all``: the mean over tasks), ``format``, the conditions, ``reference`` (the condition of fp32, in
       words), ``runs`` that have ended and how many of them ``crashed``, how many more ``failed``;
     - ``improvement``, the probability that a run is better than one of fp32 (95 %); ``difference``, mean score minus
-      that of fp32 (95 %; of runs that have a score), ``pairs`` (runs that share a seed; 0: compared unpaired), ``p``
+      fp32's (95 %; of runs that have a score), ``pairs`` (runs that share a seed; 0: compared unpaired), ``p``
       (of no difference) and ``p_holm``;
-    - ``share``, the difference as a share of fp32's mean (90 %), ``p_equivalent`` (of
+    - ``share``, the difference as a share of the fp32 mean (90 %), ``p_equivalent`` (of
       :func:`~..statistics.equivalence.equivalence` within ``margin``) and ``p_equivalent_holm``; ``margin``;
       ``ceiling`` (:func:`~.ceiling.ceiling`); ``answer``, in words;
-    - of single tasks of agents :func:`~.learning.learning`: ``learnable`` (runs whose seed learned in fp32),
-      ``unlearned`` (how many of them did not learn; 90 % of the share), ``learned_difference`` (of the scores of those
-      that learned, 95 %) and ``learned_pairs``;
+    - of single tasks of agents :func:`~.learning.learning`: ``learnable`` (runs with a seed that learned in fp32),
+      ``unlearned`` (how many of them did not learn; 90 % of the share), ``learned_difference`` (of the scores of the
+      runs that learned, 95 %) and ``learned_pairs``;
     - of agents ``area_difference``, of :func:`~..runs.areas.area` (95 %; of runs that did not crash), ``area_p`` and
       ``area_p_holm``;
-    - ``normalized``, whether scores of this row were (:func:`~.sides.selections`), as those of ``all`` are where it is
-      known what is learned; ``normalized_iqm`` (:func:`~.normalized.interquartile_mean_of`, 95 %);
+    - ``normalized``, whether this row's scores were normalized (:func:`~.sides.selections`), as for ``all`` if the
+      untrained scores are known; ``normalized_iqm`` (:func:`~.normalized.interquartile_mean_of`, 95 %);
     - of :func:`~..statistics.power.power_of`: how often the test would call formats equivalent,
       ``equivalent_if_lower``, ``equivalent_if_failing`` and ``equivalent_if_equal``; ``seeds_needed``; ``correlation``
       and ``correlation_p``.
 
-    A format with crashes is answered by them, and one whose runs all failed, of which there are no numbers, by that.
-    Where the reference crashed, or made no update, or is not shown to have learned, nothing can be said of others. The
-    return of an agent's crash is no score here.
+    For a format with crashes, the answer states them; for a format without numbers, as all its runs failed, it states
+    that. If the reference crashed, made no update, or is not shown to have learned, other formats get no answer. The
+    return of an agent's crash does not count as a score here.
 
     Each p is adjusted for all rows of single tasks, or all rows of ``all``. The answer goes by ``p_holm``, since
     differences are looked for in all rows, and by ``p_equivalent``, since equivalence is claimed of a row: where its
-    interval lies within the margin.
+    interval is within the margin.
     """
     runs = ended(experiment.runs)
     if experiment.metric.of_agents:
@@ -179,7 +179,7 @@ def _failed(experiment: Experiment, where: Mapping[str, Any], tasks: Sequence[st
 
 
 def _all_failed(experiment: Experiment, margin: float) -> Iterator[dict[str, Any]]:
-    """Rows of formats and conditions on tasks on which all runs have failed."""
+    """Rows of formats and conditions with a task where all runs have failed."""
     keys = ["task", "format", *experiment.conditions.keys]
     for where, runs in experiment.runs.groupby(keys, dropna=False):
         if (runs["status"] == "failed").all():
@@ -212,7 +212,7 @@ def _of_areas(side: Side, plain: Side, selection: Selection, metric: Metric) -> 
 
 
 def _normalized(side: Side, plain: Side, tasks: Sequence[str]) -> Estimate:
-    """The interquartile mean of scores of which fp32's mean is 1; NaN where it is not known what is learned."""
+    """The interquartile mean of scores normalized to a mean of 1 in fp32; NaN if fp32 is not known to learn."""
     known = scales(plain, tasks)
     if not known:
         return Estimate(np.nan, NO_INTERVAL)
@@ -235,7 +235,7 @@ def _named(name: str, found: Estimate) -> dict[str, float]:
 
 
 def _difference(x: Sequence[Scores], y: Sequence[Scores], metric: Metric) -> Difference:
-    """Returns the difference of the scores of runs that have one; NaN if a task has none."""
+    """Returns the difference of the scores of runs with a score; NaN if a task is without scores."""
     x, y = ([{seed: score for seed, score in task.items() if np.isfinite(score)} for task in side] for side in (x, y))
     if not all((*x, *y)):
         return Difference(float("nan"), NO_INTERVAL, float("nan"), 0)

@@ -34,27 +34,27 @@ def table(directory: str | Path) -> pd.DataFrame:
     These columns are always there, and first:
 
     - ``run``: name of the run's folder; ``task``: of an agent its task, of a program its function.
-    - ``format``; ``significand_bits`` and ``exponent_bits`` (missing for formats that are no floats); ``bits`` per
+    - ``format``; ``significand_bits`` and ``exponent_bits`` (missing for formats that are not floats); ``bits`` per
       number, with their share of a block's scale (missing for formats that this version does not know).
-    - ``seed`` (missing if the run has none).
+    - ``seed`` (missing if the run lacks one).
     - ``status``: ``done``, ``crashed``, ``failed`` or ``waiting``.
-    - ``metric``: name of the score; ``score``: missing before the end, and for crashes that have none.
-    - ``step`` (the last one), ``crash_step`` and ``reason`` of a crash or failure (empty if there is none).
-    - ``first_non_finite``: the first operation of an observed run that crashed whose result was not finite.
+    - ``metric``: name of the score; ``score``: missing before the end, and for crashes without a score.
+    - ``step`` (the last one), ``crash_step`` and ``reason`` of a crash or failure (empty for other runs).
+    - ``first_non_finite``: the first operation with a result that was not finite, of an observed run that crashed.
     - ``seconds``: that the run took; missing before the end.
 
     Then come the keys of the runs, alphabetically, and then the numbers that programs returned, as ``value_loss``. A
-    key of a program that is called like a column of a table has ``_`` behind it (``step_``). A key that only some runs
+    key of a program with the name of a table's column gets a trailing ``_`` (``step_``). A key that only some runs
     of programs were given is ``default`` in the others, and null is ``none``.
 
     Args:
         directory: the folder of a sweep, or of runs.
 
     Returns:
-        The table. What was damaged and left out is said by Python warnings.
+        The table. Python warnings name damaged files that were left out.
 
     Raises:
-        AnalysisError: there is no run in the folder.
+        AnalysisError: the folder has no runs.
     """
     experiment = read_experiment(directory)
     for warning in experiment.warnings:

@@ -1,4 +1,4 @@
-"""Formats and conditions beside what they are compared with: scores, crashes, and whether anything was learned."""
+"""Formats and conditions with their references: scores, crashes, and whether anything was learned."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Side:
 
     Attributes:
         where: the format, and the condition.
-        scores: by task and seed; more is better. A crash without a score has -infinity, and so has that of an agent:
+        scores: by task and seed; more is better. A crash without a score has -infinity, and so has an agent's crash:
             its return of 0 is more than many tasks give.
         judged: the same, where each crash has -infinity, whatever it is scored.
         untrained: the returns of policies before they learned, of runs that know them.
-        areas: mean scores over the learning curve, of runs that have not crashed; NaN where there is no curve.
+        areas: mean scores over the learning curve, of runs that have not crashed; NaN for a run without a curve.
         idle: by task, the runs that are known to have made no update.
     """
 
@@ -64,11 +64,11 @@ class Side:
     def has_learned(self, task: str, margin: float) -> bool | None:
         """Whether its runs are shown to be better than they were before they learned, by more than a margin.
 
-        A policy that has learned nothing would be equivalent to one that is not. The test is that of
-        :func:`~..statistics.equivalence.equivalence`, turned round.
+        A policy that has learned nothing would be equivalent to one that is not. The test is the reverse of
+        :func:`~..statistics.equivalence.equivalence`.
 
         Returns:
-            None where it is not known what they were.
+            None if their earlier scores are not known.
         """
         before, after = self.untrained.get(task, {}), self.scores[task]
         if len(after) < 2 or not after.keys() <= before.keys() or self.crashed([task])[0]:
@@ -78,7 +78,7 @@ class Side:
 
 
 def why_unsaid(side: Side, reference: Side, tasks: Sequence[str], margin: float) -> str:
-    """Why nothing can be said of a side beside its reference, in words; empty if something can."""
+    """The reason why a side cannot be compared with its reference, in words; empty if it can."""
     name = str(reference.where["format"])
     if crashed := reference.crashed_in_words(tasks):
         return f"{name} itself {crashed}"
@@ -98,16 +98,16 @@ def sides(
     reference: Mapping[str, str] | None = None,
     left_out: list[dict[str, Any]] | None = None,
 ) -> Iterator[tuple[Side, Side]]:
-    """Every format and condition but the reference's, and what it is compared with.
+    """Every format and condition but the reference's, with its reference.
 
     Args:
-        runs: that have ended; with their areas as ``area``, if these are asked for.
+        runs: that have ended; with their areas as ``area``, if these are wanted.
         keys: of the conditions.
-        metric: what they are scored by.
-        planned: all runs, also those that have not ended: a reference that has is not the only one if others are to
+        metric: of the scores.
+        planned: all runs, including unfinished ones: a finished reference is not the only one if others are to
             come.
         reference: settings of the runs that others are compared with; None: fp32.
-        left_out: a list that gets the format and condition of what there is no run of the reference for.
+        left_out: a list that receives the formats and conditions without a run of the reference.
     """
     everything = [
         _side(dict(zip(["format", *keys], where, strict=True)), group, metric)
@@ -135,7 +135,7 @@ def sides(
 def selections(reference: Side, all_tasks: set[str], metric: Metric) -> list[Selection]:
     """The reference's tasks one by one, and all of them together if it has all of several.
 
-    All are taken together by normalized scores if these are known; else by scores as they are, if those of all tasks
+    All are taken together by normalized scores if these are known; else by scores as they are, if all tasks' scores
     have one unit.
     """
     found = [Selection(task, [task], {}) for task in reference.scores]
@@ -173,7 +173,7 @@ def _side(values: dict[str, Any], runs: pd.DataFrame, metric: Metric) -> Side:
 
 
 def _by_task(runs: pd.DataFrame, scores: pd.Series[float]) -> ByTask:
-    """Scores by task and seed, in the order of seeds; runs without one are told apart by their name."""
+    """Scores by task and seed, in the order of seeds; runs without a seed are distinguished by their names."""
     seeds = (runs["seed"] if "seed" in runs else runs["id"]).map(str)  # also of a run that has none
     numbers = runs.groupby([runs["task"], seeds]).cumcount()
     result: ByTask = {}

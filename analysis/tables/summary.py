@@ -1,4 +1,4 @@
-"""The table behind the degradation plot: a row per task, format and whatever else varies."""
+"""The data of the degradation plot: a row per task, format and other varying settings."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ REFERENCE = "fp32"
 
 
 def significand_bits(name: str) -> float:
-    """Stored significand bits m of a format; NaN if it has none."""
+    """Stored significand bits m of a format; NaN if it is not a float."""
     fmt = parsed(name)
     return fmt.significand_bits if isinstance(fmt, FloatFormat) else float("nan")
 
 
 def exponent_bits(name: str) -> float:
-    """Exponent bits of a format; NaN if it has none."""
+    """Exponent bits of a format; NaN if it is not a float."""
     fmt = parsed(name)
     return fmt.exponent_bits if isinstance(fmt, FloatFormat) else float("nan")
 
@@ -43,7 +43,7 @@ def parsed(name: str) -> Format | None:
 
 
 def have_one_unit(tasks: Iterable[str], *, of_agents: bool) -> bool:
-    """Whether scores of these tasks can be added: returns of the suite are 0 to 1000, those of others anything."""
+    """Whether scores of these tasks can be added: the suite's returns are 0 to 1000, others can be anything."""
     return not of_agents or not any(":" in task for task in tasks)
 
 
@@ -53,12 +53,12 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def ended(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs that are results: done, or crashed. A crashed run's ``return`` is NaN where crashes have no score."""
+    """The runs that are results: done, or crashed. A crashed run's ``return`` is NaN if crashes lack a score."""
     return runs[runs["status"].isin(["done", "crashed"])]
 
 
 def failed(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs that could not be brought to an end; they have no score."""
+    """The runs that could not be brought to an end; they lack a score."""
     return runs[runs["status"] == "failed"]
 
 
@@ -79,15 +79,15 @@ def in_order(table: pd.DataFrame, keys: list[str], formats: Sequence[str]) -> pd
 
 
 def summarize(experiment: Experiment) -> pd.DataFrame:
-    """Scores by task, format and condition; of several tasks whose scores have one unit also their mean, ``all``.
+    """Scores by task, format and condition; for several tasks with scores of one unit also their mean, ``all``.
 
     Columns: ``task``, ``format``, the conditions, ``significand_bits``, ``exponent_bits``, ``n`` (ended runs),
     ``crashed``, ``failed`` (runs that failed, and have no score), ``mean``, ``std`` (over runs, n - 1; for task ``all``
     the mean of the tasks', as the paper aggregates), ``iqm``, ``ci_low`` and ``ci_high`` (95 %, stratified bootstrap),
-    ``min``, ``max``, ``drop`` (how much worse this mean is than that of fp32 under the same condition, or the only one
+    ``min``, ``max``, ``drop`` (how much worse this mean is than fp32's under the same condition, or the only one
     that fp32 is run under: fp32 minus this, or this minus fp32 if less is better). Ordered by :func:`in_order`.
 
-    Crashed runs that have no score (see :class:`~roundoff.runs.metric.Metric`) count in ``n`` and ``crashed`` alone; a
+    Crashed runs without a score (see :class:`~roundoff.runs.metric.Metric`) count only in ``n`` and ``crashed``; a
     mean over nothing is NaN.
     """
     runs = experiment.runs[experiment.runs["status"].isin(["done", "crashed", "failed"])]
@@ -123,7 +123,7 @@ def summarize(experiment: Experiment) -> pd.DataFrame:
 
 
 def _drops(table: pd.DataFrame, experiment: Experiment) -> list[float]:
-    """Returns how much worse each mean is than the mean of fp32 that it is compared with; NaN where there is none."""
+    """Returns how much worse each mean is than its reference mean of fp32; NaN without a reference."""
     keys = experiment.conditions.keys
     planned = experiment.runs.loc[experiment.runs["format"] == REFERENCE, ["task", *keys]].drop_duplicates()
     references = {

@@ -32,9 +32,9 @@ def marks(
 
     Args:
         summary: the means.
-        runs: those that have ended.
+        runs: the ended runs.
         series: names the series that a row of either belongs to.
-        further: columns of both that are taken over, too.
+        further: columns of both that are also copied.
     """
     ordered = runs.sort_values([key for key in ("task", "format", "seed", "id") if key in runs])
     columns = [*_MARKS, *further]
@@ -52,19 +52,19 @@ def only_failed(means: pd.DataFrame) -> pd.DataFrame:
 
 
 def side_by_side(count: int, around: float = 0.0, width: float = 0.16) -> np.ndarray:
-    """Returns the places of the marks of so many runs beside each other."""
+    """Returns the places of the marks of a number of runs side by side."""
     return around + (np.linspace(-width, width, count) if count > 1 else np.zeros(count))
 
 
 def draw_crashes(
     axis: Axes, places: np.ndarray, scores: np.ndarray, metric: Metric, *, up: bool = True, size: float = 7
 ) -> None:
-    """Draws crashed runs as crosses: at their score, or at the worse edge of the axis where they have none.
+    """Draws crashed runs as crosses: at their score, or at the worse edge of the axis if they lack one.
 
     Args:
         axis: to draw on.
         places: of the runs, on the axis across that of the scores.
-        scores: NaN where there is none.
+        scores: NaN for a missing score.
         metric: of the scores.
         up: whether scores go up; else to the right.
         size: of the crosses.
