@@ -36,11 +36,11 @@ def against(
         directory: the folder of a sweep, or of runs.
         margin: what difference is too small to matter, as a fraction of the reference's mean score.
         reference: settings of the runs that others are compared with, in place of ``format`` fp32: what each is, as
-            text, ``none`` where there is none; of a policy or storage also the name of its case.
+            text, ``none`` for a missing one; for a policy or storage also the name of its case.
 
     Returns:
         The numbers (:func:`~.tables.against_fp32.against_reference`), the same for people as tables in Markdown,
-        and warnings about what was left out.
+        and warnings about omissions.
 
     Raises:
         AnalysisError: there is no run in the folder that has ended, or none of the reference and another one, or a
@@ -63,7 +63,7 @@ def against(
 
 
 def _text(table: pd.DataFrame, experiment: Experiment) -> str:
-    """The tables for people: differences and answers; learning; what the tests can tell. The latter where known."""
+    """The tables for people: differences and answers; learning; the power of the tests. The latter where known."""
     rows = records(table)
     learning = [row for row in rows if row["learnable"] or not math.isnan(row["area_difference"])]
     told = [row for row in rows if not math.isnan(row["equivalent_if_equal"])]

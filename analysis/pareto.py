@@ -1,4 +1,4 @@
-"""``roundoff pareto``: what each format scores for what it costs, and the front."""
+"""``roundoff pareto``: the score of each format against its cost, and the front."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def pareto(
     """Compares every format and condition in a folder by score and cost.
 
     Args:
-        directory: the folder of a sweep, in which ``roundoff cost`` has counted; ``bits`` needs no costs.
+        directory: the folder of a sweep with costs counted by ``roundoff cost``; ``bits`` needs no costs.
         cost: ``bits``, ``bytes``, ``bops``, ``memory``, ``sent`` or ``energy``.
-        margin: what difference is too small to matter, as a fraction of fp32's mean score.
-        model: whose figures ``energy`` takes.
+        margin: the largest difference that is too small to matter, as a fraction of the fp32 mean score.
+        model: of the figures for ``energy``.
         reference: settings of the runs that others are compared with, as for ``against``; None: ``format`` fp32.
 
     Returns:
         The numbers (:func:`~.tables.pareto.pareto_table`), the same for people as a table in Markdown, and warnings
-        about what was left out.
+        about omissions.
 
     Raises:
-        AnalysisError: there is no run in the folder that has ended, no such cost, or it was not counted; or a
+        AnalysisError: no run in the folder has ended, the cost does not exist, or was not counted; or a
             setting of the reference does not vary.
     """
     check_known("cost", [cost], KINDS)

@@ -23,18 +23,18 @@ _MOST = 12  # panels
 
 
 def heatmap_table(experiment: Experiment, summary: pd.DataFrame, warnings: list[str]) -> pd.DataFrame | None:
-    """The mean of every cell; None unless two settings vary that are no task and no seed.
+    """The mean of every cell; None unless two settings other than task and seed vary.
 
-    Across stands the format if it varies, else the first key that does. Up stands ``accumulate`` if it varies, else the
-    key with the most values. What varies beside them has a panel for each combination.
+    The horizontal axis shows the format if it varies, else the first key that does; the vertical axis ``accumulate`` if
+    it varies, else the key with the most values. Other varying keys have a panel for each combination.
 
     Args:
         experiment: the runs.
         summary: of the same experiment.
         warnings: gets a line if there are more panels than are drawn.
 
-    Columns: ``task``, ``condition`` (what else varies, in words), ``x`` and ``y`` (the two keys), ``across`` and ``up``
-    (their values), ``column`` and ``row`` (where these stand, from 0), ``n``, ``crashed``, ``failed``, ``return`` (the
+    Columns: ``task``, ``condition`` (the other varying keys, in words), ``x`` and ``y`` (the two keys), ``across`` and
+    ``up`` (their values), ``column`` and ``row`` (their places from 0), ``n``, ``crashed``, ``failed``, ``return`` (the
     mean score).
     """
     conditions = experiment.conditions

@@ -44,7 +44,7 @@ def draw_pareto(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Met
     """Draws a point for each format and condition over its cost, with the 95 % interval of its mean; a panel per task.
 
     A line of steps is the front: no point costs less and scores more than those on it. Points that were shown to be
-    equivalent to fp32 are filled; a band is what lies within the margin of fp32's mean. Conditions differ in marks.
+    equivalent to fp32 are filled; a band shows the equivalence margin around the fp32 mean. Conditions differ in marks.
 
     Args:
         name: of the experiment.
@@ -96,7 +96,7 @@ def _panel(axis: Axes, here: pd.DataFrame, marks: dict[str, str], metric: Metric
 
 
 def _write_names(axis: Axes, rows: list[dict[str, Any]]) -> None:
-    """Writes the names of points slanted above them, or below a point whose name would run into another one."""
+    """Writes the names of points slanted above them, or below a point if its name would run into another."""
     written: list[tuple[int, float, float, float]] = []
     for row in sorted(rows, key=lambda row: row["cost"]):
         x, y = axis.transData.transform((row["cost"], row["mean"])) * 72 / axis.figure.dpi
@@ -111,7 +111,7 @@ def _write_names(axis: Axes, rows: list[dict[str, Any]]) -> None:
 
 
 def _meet(side: int, x: float, y: float, other: int, left: float, low: float, length: float) -> bool:
-    """Whether a name on a side of a point, in points, would run into one that is written: two parallel lines."""
+    """Whether a name on a side of a point, in points, would run into a written one: two parallel lines."""
     apart = abs((x - left) - side * (y - low)) / 2**0.5
     return side == other and apart < 1.2 * points(_SMALL) and abs(x - left) < length
 

@@ -9,14 +9,14 @@ from .published import paper_of, published
 
 
 class PrintedTable(NamedTuple):
-    """The form in which a table of a paper is shown.
+    """The form of a table of a paper.
 
     Attributes:
         columns: the setting that has a column for each of its values.
         on: the machine; empty where it does not matter.
         here: text on how a checkout measures the same, and its limits.
-        quotient: two columns, of which there is one more with the first over the second.
-        gain: whether there are columns more, with the numbers over those of the first row.
+        quotient: two columns; a further column shows the first over the second.
+        gain: whether further columns show the numbers over the first row's.
     """
 
     columns: str

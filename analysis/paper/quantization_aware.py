@@ -21,9 +21,9 @@ _TRAINING, _AFTER, _NEVER = "while training", "after training", "never"
 def by_moment(experiment: Experiment) -> Experiment:
     """The experiment with a row for each run and quantization: its format in place of the run's, and when it was done.
 
-    ``quantized`` is ``while training`` (``qat``; with ``forward`` behind it where gradients see unrounded operands),
+    ``quantized`` is ``while training`` (``qat``; followed by ``forward`` where gradients see unrounded operands),
     ``after training`` (``evaluate_in``: the returns of the final evaluation, 0 of a run that crashed before), or
-    ``never``. Algorithms, if there are several, are told apart by the task.
+    ``never``. Algorithms, if there are several, are distinguished by the task.
     """
     runs = experiment.runs.copy()
     given = [experiment.configs[identity].get("qat") for identity in runs["id"]]
@@ -65,7 +65,7 @@ def _when(qat: dict[str, Any] | None) -> str:
 
 
 def beside_each_other(experiment: Experiment, summary: pd.DataFrame) -> list[Measured]:
-    """Mean returns with their 95 % intervals by format: a column for each time at which policies were quantized."""
+    """Mean returns with their 95 % intervals by format: a column for each moment of quantization."""
     others = [key for key in experiment.conditions.keys if key != _WHEN]
     columns = sorted(set(experiment.runs[_WHEN]))
     several = ALL_TASKS in set(summary["task"])

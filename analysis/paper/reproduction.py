@@ -1,4 +1,4 @@
-"""A figure of a paper from a folder of runs: the figure, the numbers measured, and those that the paper prints."""
+"""A figure of a paper from a folder of runs: the figure, the measured numbers, and the paper's printed ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .shown import NOT_OF_THE_PAPER, REPRODUCIBLE, Shown
 def reproduce(
     directory: str | Path, name: str, types: Sequence[str] = ("png", "svg")
 ) -> tuple[list[Path], tuple[str, ...]]:
-    """Writes ``NAME.png``, ``NAME.svg``, ``NAME.csv`` (what they are drawn from) and ``NAME.md`` (the numbers).
+    """Writes ``NAME.png``, ``NAME.svg``, ``NAME.csv`` (their data) and ``NAME.md`` (the numbers).
 
     Args:
         directory: the folder of the sweep.
@@ -30,7 +30,7 @@ def reproduce(
         types: of files with the figure.
 
     Returns:
-        The files written, and warnings about what was left out.
+        The files written, and warnings about omissions.
 
     Raises:
         AnalysisError: its runs do not show it, or the folder cannot be written to.
@@ -69,7 +69,7 @@ def _about(name: str, shown: Shown, experiment: Experiment, images: Sequence[Pat
 
 
 def _numbers(name: str, rows: Sequence[Measured], quantity: str) -> Iterable[str]:
-    """The table, with what the paper prints of it for the same settings; then what else it prints."""
+    """The table, with the paper's printed numbers for the same settings; then its other printed numbers."""
     printed = published(name)
     comparable = [number for number in printed if number.quantity == quantity]
     beside = {i: [number for number in comparable if _is_of(number, row)] for i, row in enumerate(rows)}
@@ -97,7 +97,7 @@ def _numbers(name: str, rows: Sequence[Measured], quantity: str) -> Iterable[str
 
 
 def _as_cells(number: Printed, *, of_several: bool) -> dict[str, str]:
-    """A row of what the paper prints; ``of_several``: quantities, which it then names."""
+    """A row of the paper's printed numbers; ``of_several``: quantities, which it then names."""
     settings = " ".join(f"{key}={value}" for key, value in number.where.items())
     what = f"{number.quantity} ({number.unit})" if number.unit else number.quantity
     return {**({"what": what} if of_several else {}), "settings": settings, "paper": str(number), "place": number.place}

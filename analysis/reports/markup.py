@@ -1,4 +1,4 @@
-"""HTML and SVG as text in which nothing that came from a file can be anything but text."""
+"""HTML and SVG as text, with everything that came from a file escaped as text."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _escape(value: object) -> str:
 
 
 class Column(NamedTuple):
-    """A column of a table: its heading, and whether it holds numbers, which stand to the right."""
+    """A column of a table: its heading, and whether it holds numbers, which are aligned to the right."""
 
     heading: str
     numeric: bool = True
@@ -57,7 +57,7 @@ def table(caption: str, columns: Sequence[Column], rows: Iterable[Sequence[objec
     """A table with headers of columns and rows; on a narrow screen each row becomes a card (see ``style.css``).
 
     Args:
-        caption: what it shows.
+        caption: of the table.
         columns: the first one is the heading of its row.
         rows: cells; None is shown as a dash.
     """
@@ -91,5 +91,5 @@ def _cell(name: str, column: Column, cell: object, **attributes: object) -> Safe
 
 
 def definitions(pairs: Mapping[str, object]) -> Safe:
-    """Names and what they are, below each other."""
+    """Names with their definitions, below each other."""
     return element("dl", *(element("div", element("dt", name), element("dd", text)) for name, text in pairs.items()))

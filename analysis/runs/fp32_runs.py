@@ -1,4 +1,4 @@
-"""Runs in fp32 under several policies that round nothing there are one run, which has none of them."""
+"""Runs in fp32 under several policies that round nothing there are one run, without a policy."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _BETTER = {"done": 0, "crashed": 0, "failed": 1}
 
 
 def fp32_twice(configs: Mapping[str, dict[str, Any]], outcomes: Mapping[str, dict[str, Any]]) -> list[str]:
-    """The runs, by id, of which there is another one that differs in a policy that rounds nothing in fp32 alone.
+    """The duplicate runs, by id: they differ from another run only in a policy that rounds nothing in fp32.
 
-    Of those that are alike one is kept: the first that has ended, else the first that failed, else the first.
+    One run of each set of duplicates is kept: the first that has ended, else the first that failed, else the first.
 
     Args:
         configs: of the runs, by id.

@@ -20,12 +20,12 @@ _MOST_LOGGED = 200  # names: each is a column, which every record fills
 
 @final
 class Logged:
-    """The records of runs; a run costs a file, which commands that compare final scores alone need not read.
+    """The records of runs; each run costs a file, which commands that compare only final scores need not read.
 
     Args:
         folders: of the runs, by id, in the order of the tables.
-        metric: the name of what the learning curves of programs are made of.
-        warnings: gets lines about what is damaged and left out, when the records are read.
+        metric: the name of the value that the learning curves of programs show.
+        warnings: receives lines about damaged files that are left out, when the records are read.
         about: the folder of all, for warnings.
     """
 
@@ -77,7 +77,7 @@ class Logged:
         return self._table("train", names[:_MOST_LOGGED])
 
     def _table(self, kind: str, names: list[str]) -> pd.DataFrame:
-        """A row per point, run by run, in the order in which they were logged; NaN where a run has no such value."""
+        """A row per point, run by run, in the order of logging; NaN if a run lacks the value."""
         blocks = self._found[kind]
         if not blocks:
             return pd.DataFrame(columns=["id", "step", *names])

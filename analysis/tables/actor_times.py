@@ -20,7 +20,7 @@ ACTIVITIES = ("step", "environment", "pull", "deserialize", "load")
 def actor_times(experiment: Experiment) -> pd.DataFrame:
     """Seconds of 1000 steps of an actor by activity, the mean of a run's actors: ``id`` and a column for each activity.
 
-    Runs without actors, or that have not ended, or whose file is damaged, have no row.
+    Runs without actors, unfinished runs, and runs with a damaged file are left out.
     """
     rows = []
     for identity in experiment.runs["id"]:

@@ -59,7 +59,7 @@ def draw_heat_maps(
     height: float,
     size: Size,
 ) -> Figure:
-    """Draws panels beside one bar of shades; cells without a row stay white, those whose runs all failed are hatched.
+    """Draws panels next to one bar of shades; cells without a row stay white, cells with only failed runs are hatched.
 
     Args:
         panels: at least one.
