@@ -30,7 +30,7 @@ class Mismatch(NamedTuple):
         ess_token: effective sample size over the number of tokens: (sum r)^2 / (n sum r^2), in (0, 1].
         ess_seq: the same of sequences, by R.
         training_ppl: the perplexity of a sequence to the trainer, exp(-mean log p); the mean over sequences.
-        rollout_ppl: the same to what sampled it.
+        rollout_ppl: the same for the policy that sampled it.
         log_ppl_diff: the logarithm of a sequence's perplexity to the trainer, less that to the rollout; the mean.
         log_ppl_abs_diff: the mean of its magnitude.
         ppl_ratio: the ratio of the two perplexities of a sequence, trainer's over rollout's; the mean.

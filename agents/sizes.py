@@ -53,7 +53,7 @@ class KnownSizes:
 
     @classmethod
     def from_plain(cls, value: Any) -> Self:
-        """Reads what :meth:`as_plain` returned; raises KeyError, TypeError or ValueError for anything else."""
+        """Reads the result of :meth:`as_plain`; raises KeyError, TypeError or ValueError for anything else."""
         shape = tuple(value["observation_shape"])
         numbers = {name: value[name] for name in ("observation_size", "frames", "action_size")}
         if any(type(number) is not int or number < 1 for number in (*shape, *numbers.values())):

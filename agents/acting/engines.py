@@ -35,7 +35,7 @@ class Engine(ABC):
     Made of a message, which :func:`message_for` makes, perhaps in another process.
 
     Args:
-        message: what ``message`` of the same class gave.
+        message: the result of ``message`` of the same class.
 
     Raises:
         RunError: it is not such a message.
@@ -164,7 +164,7 @@ class OnnxRuntime(Engine):
 
     The bits of int8 are the same as in :class:`Simulated` but for a tanh between layers, where a last bit may differ,
     and seldom a code with it. On processors without VNNI instructions, sums of pairs of products may saturate, as ONNX
-    Runtime's documentation says of its 8-bit products.
+    Runtime's documentation notes on its 8-bit products.
 
     Args:
         message: an ONNX graph.
@@ -220,7 +220,7 @@ def message_for(engine: str, packed: PackedPolicy) -> bytes:
 
 
 def open_engine(engine: str, message: bytes) -> Engine:
-    """The engine that acts as a message says, which :func:`message_for` made for it.
+    """Opens the engine for a message that :func:`message_for` made for it.
 
     Raises:
         RunError: the engine does not exist, or the message is not for it.

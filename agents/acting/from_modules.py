@@ -35,7 +35,7 @@ def policy_of(
         mean: the mean of observations, which is subtracted from them first, (n,); None for zero.
         std: the divisor of the result, (n,); None for one. Both become part of the first layer, in float64: a
             normalizer that also clips is not reproduced.
-        observation_shape: (planes, height, width) of what begins with a convolution; of others it follows.
+        observation_shape: (planes, height, width) if the first layer is a convolution; otherwise it is inferred.
 
     Raises:
         RunError: the module has other layers, or its inputs do not fit.

@@ -128,7 +128,7 @@ class _Graph:
         self.node("Flatten", [total], "outputs")
 
     def decide(self) -> None:
-        """Adds what makes actions of the outputs."""
+        """Adds the nodes that turn outputs into actions."""
         policy, values = self._policy, "outputs"
         if policy.decision is Decision.TANH:
             self.node("Tanh", [values], "actions")

@@ -45,7 +45,7 @@ def quantized(x: torch.Tensor, width: int) -> Activations:
 
     Args:
         x: float32, finite, not empty.
-        width: bits of a code; 8 is what ONNX has.
+        width: the bits of a code; ONNX has 8.
 
     Source:
         ONNX, operator DynamicQuantizeLinear.

@@ -55,7 +55,7 @@ class PackedPolicy:
         Args:
             policy: float32.
             fmt: a format that float32 holds. An axis, as in ``int8_ax0``, refers to a weight (out, in), so that 0 is a
-                scale for each output; blocks lie along the inputs, if the format does not say otherwise.
+                scale for each output; blocks are along the inputs, unless the format says otherwise.
 
         Raises:
             FormatError: the format does not exist, or it lacks codes for the weights.
@@ -181,7 +181,7 @@ class _Reader:
     def numbers(
         self, shape: list[int], dtype: torch.dtype, bits: int | None = None, *, absent: bool = False
     ) -> torch.Tensor:
-        """Numbers as they lie in memory, or codes of this number of bits, packed; zeros if they are absent."""
+        """Numbers in their memory layout, or codes of this number of bits, packed; zeros if they are absent."""
         if absent:
             return torch.zeros(shape, dtype=dtype)
         count = torch.Size(shape).numel()

@@ -142,7 +142,7 @@ class Actor:
         return os.getpid()
 
     def _choose(self) -> tuple[NDArray[np.floating[Any]], NDArray[np.float32] | None]:
-        """Actions, (n, action), and what divergences are computed from; at first random ones, and nothing."""
+        """Actions, (n, action), and the data to compute divergences from; at first random actions, and nothing."""
         count, action_size = len(self._observations), self._sizes.action_size
         if self._steps < self._random_steps:
             drawn = random_actions(self._random, count, action_size, discrete=self._sizes.discrete)
@@ -188,7 +188,7 @@ class Actor:
             time.sleep(_PAUSE)
 
     def _take(self, weights: _Weights) -> None:
-        """Makes an engine of a message; an empty one says that nobody can act with these weights."""
+        """Makes an engine from a message; an empty one means that these weights cannot act."""
         with self._measure("deserialize"):
             message = weights.blob.tobytes()
         with self._measure("load"):

@@ -88,7 +88,7 @@ class RemoteSampler:
         """Returns the next sample, or None if it is not ready yet, so that the run can check whether to stop.
 
         Raises:
-            RunError: an actor or the quantizer has failed, or nobody answers.
+            RunError: an actor or the quantizer has failed, or does not answer.
         """
         if self._chunk is None:
             self._chunk = self._in_lockstep() if self._keys.lockstep else self._next_chunk()

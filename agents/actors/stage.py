@@ -1,4 +1,4 @@
-"""Ray, and what runs on it for one run: its quantizer and its actors, from their start to their end."""
+"""Ray, and the processes on it for one run: its quantizer and its actors, from their start to their end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def connected(processes: int) -> Iterator[Any]:
     """Ray, for the block: as this process has it already, at RAY_ADDRESS, or on this machine for the block only.
 
     Args:
-        processes: how many will run on it, with a CPU each.
+        processes: the number of processes that will run on it, with a CPU each.
 
     Raises:
         MissingExtraError: Ray is not installed.
@@ -81,7 +81,7 @@ def guarded_folder() -> Iterator[str]:
 
 @contextmanager
 def open_stage(config: TrainConfig, opening: dict[str, Any]) -> Iterator[Stage | None]:
-    """For the block, what runs on Ray for a run; None if its config does not have actors; see :func:`connected`."""
+    """The Ray processes of a run, for the block; None if its config does not have actors; see :func:`connected`."""
     actors = config.actors if isinstance(config, WithActors) else None
     if actors is None:
         yield None

@@ -200,7 +200,7 @@ class AdaptedRun:
         return True
 
     def _make(self) -> Model:
-        """Makes the model, and what evaluates it."""
+        """Makes the model, and its evaluation."""
         try:
             self.model = make_model(self.config, self._open)
         except (TypeError, ValueError, AssertionError, AttributeError, KeyError, NotImplementedError) as error:

@@ -48,7 +48,7 @@ class Acting(LearnerState, ABC):
 
     @abstractmethod
     def sample_actions(self, observations: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-        """The actions of training, (n, action); ``noise`` is what :meth:`action_noise` has drawn for them."""
+        """The actions of training, (n, action); :meth:`action_noise` has drawn ``noise`` for them."""
 
     def action_noise(self, count: int, first: int = 0) -> torch.Tensor:  # noqa: ARG002
         """The noise of ``count`` actions in training, drawn from ``generators["act_noise"]``: standard normal.
@@ -107,7 +107,7 @@ class Acting(LearnerState, ABC):
         return {}
 
     def acting_by(self, parameters: torch.Tensor, numbers: dict[str, torch.Tensor]) -> Self:
-        """This learner with the parameters of what acts elsewhere, for a program that chooses actions."""
+        """Returns this learner with its acting parameters elsewhere, for a program that chooses actions."""
         other = copy(self)
         other.numbers = {**self.numbers, **numbers}
         other.networks = {**self.networks, self.acting_network: self.networks[self.acting_network].bound_to(parameters)}
@@ -118,7 +118,7 @@ class Acting(LearnerState, ABC):
 
         Args:
             quantization: how.
-            watch: whether ``products`` of the copy notes what ranges activations have.
+            watch: whether ``products`` of the copy records the ranges of activations.
         """
         other = copy(self)
         if quantization.policy is None:

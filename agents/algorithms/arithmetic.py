@@ -15,7 +15,7 @@ _BACKWARD = {"both": "rounded", "forward": "unrounded"}
 
 
 def simulation_of(config: TrainConfig) -> Simulation | None:
-    """Returns the simulation of an agent at the beginning of a run; None if it computes plainly all the time."""
+    """Returns the simulation of an agent at the beginning of a run; None if it is never simulated."""
     fmt = Format.parse(config.format)
     storage, fixes = (config.storage, config.fixes) if isinstance(config, OptimizerKeys) else (None, ())
     if config.native:

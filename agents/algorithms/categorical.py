@@ -18,7 +18,7 @@ def projected(
     discount: float | torch.Tensor,
     limits: tuple[float, float],
 ) -> torch.Tensor:
-    """The distribution of reward + discount * (what follows), on the atoms: each number's part goes to its neighbours.
+    """The distribution of reward + discount * (next value), on the atoms: each value's part goes to its neighbours.
 
     T_j = r + g d z_j is at the position b_j = (T_j - v_min) / step along the atoms, clipped to the ends. With l the
     atom below, l gets p_j (1 - (b_j - l)), and the next one p_j (b_j - l). Both parts of a number add up to p_j but for

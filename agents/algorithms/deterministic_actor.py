@@ -1,4 +1,4 @@
-"""An actor that gives one action for each state and follows the gradient of a critic: what TD3 and D4PG share."""
+"""An actor that gives one action for each state and follows the gradient of a critic, for TD3 and D4PG."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class DeterministicActor(Learner, ABC):
     networks, and ``first_critic`` the layers of the critic that the actor follows.
 
     Args:
-        observation_size: numbers in an observation.
-        action_size: numbers in an action.
+        observation_size: the number of elements in an observation.
+        action_size: the number of elements in an action.
         config: the hyper-parameters, the format, and the fixes or the baseline.
         device: the device of all tensors.
         actor_widths: the widths of the hidden layers of the actor; the critics have ``config.hidden_widths``.

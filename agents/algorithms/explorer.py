@@ -56,7 +56,7 @@ class GaussianExplorer:
     Args:
         deviations: the deviations of the environments of this actor, (n, 1), float32.
         seed: the seed of the run.
-        whose: what sets the noise of this actor apart; see ``torch_generator``.
+        whose: the key that makes the noise of this actor differ; see ``torch_generator``.
 
     Source:
         Lam et al., "ActorQ", Section 3: between 0 and 0.2 by actor.

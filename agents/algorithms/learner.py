@@ -23,7 +23,7 @@ from .stochastic_targets import stochastic_target
 class Learner(Acting, ABC):
     """An agent: its state (``LearnerState``), its actions (``Acting``), and its updates.
 
-    What it computes after its construction, it computes in ``config.format`` as ``config.policy`` says: ``act`` and
+    After its construction, it computes in ``config.format`` as ``config.policy`` says: ``act`` and
     ``update`` run inside ``simulation`` (None: fp32 and fp64 run plainly). The parts of an update do not enter the
     simulation themselves. NaN never raises here: it shows in the actions. A native agent (``config.native``) runs the
     same operations, outside of any simulation, on tensors of ``dtype``.
@@ -35,7 +35,7 @@ class Learner(Acting, ABC):
 
     Attributes:
         draws: the purposes of an update's random bits, in order, at most six: its parts by name, and sections within a
-            part (:meth:`draw`). Bits follow from the name's place here, not from how many were drawn before.
+            part (:meth:`draw`). Bits depend on the name's place here, not on the number drawn before.
         parts: the parts of an update, in order.
     """
 
@@ -144,7 +144,7 @@ class Learner(Acting, ABC):
         return 1 + self.draws.index(name)
 
     def watch_norms(self) -> dict[str, StepNorms]:
-        """Updates return norms too, ``critic_weights_norm`` and so on; see ``StepNorms``. Not of compiled ones.
+        """Updates also return norms, ``critic_weights_norm`` and so on; see ``StepNorms``. Compiled updates do not.
 
         Returns:
             What looks at each network's steps, by name.
@@ -156,7 +156,7 @@ class Learner(Acting, ABC):
 
     @property
     def row_size(self) -> int:
-        """Numbers in a row of a batch."""
+        """The size of a row of a batch."""
         return 2 * self.observation_size + self.action_size + 2
 
     def unpacked(self, rows: torch.Tensor) -> Any:
@@ -167,7 +167,7 @@ class Learner(Acting, ABC):
         """The numbers worth logging after an update, computed in full precision; this waits for the device.
 
         Args:
-            metrics: what :meth:`update` returned.
+            metrics: the result of :meth:`update`.
 
         Returns:
             The mean of each metric, of ``td_error`` the mean square as ``critic_loss``, and the loss scales. Values and
@@ -191,7 +191,7 @@ class Learner(Acting, ABC):
 
     @property
     def values_are_exact(self) -> bool:
-        """Whether what targets are made of is left unrounded, until the target is."""
+        """Whether the terms of targets are left unrounded, until the target is rounded."""
         return self.stochastic_targets or self.exact_errors
 
     def errors_of(self, values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

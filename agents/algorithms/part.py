@@ -1,4 +1,4 @@
-"""The parts of an update, and what may compute them in a learner's place."""
+"""The parts of an update, and the programs that may compute them instead of a learner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policy gradients with a learned value as their baseline: what PPO and A2C share."""
+"""Policy gradients with a learned value as their baseline: the common part of PPO and A2C."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ class PolicyGradient(Learner):
 
     @property
     def row_size(self) -> int:
-        """Numbers in a row of a minibatch."""
+        """The size of a row of a minibatch."""
         return self.observation_size + self.action_size + JUDGEMENTS + self.config.weighed
 
     def unpacked(self, rows: torch.Tensor) -> Minibatch:
@@ -215,7 +215,7 @@ class PolicyGradient(Learner):
         return super().state_dict() | ({"rollouts": self.rollouts.distances} if self.rollouts else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what :meth:`state_dict` returned."""
+        """Restores the state that :meth:`state_dict` returned."""
         super().load_state_dict(state)
         if self.rollouts:
             self.rollouts.distances = state["rollouts"]

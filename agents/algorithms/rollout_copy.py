@@ -79,7 +79,7 @@ class RolloutCopy:
     ) -> torch.Tensor:
         """The weights of a rollout's steps, (n, 1), numbers of the learner's format; sets ``distances``.
 
-        The copy's log-probabilities are computed in float64 from what its network gives. A weight beyond the largest
+        The copy's log-probabilities are computed in float64 from its network's outputs. A weight beyond the largest
         number of the format overflows as the format does. Where the copy's network is NaN, so is the weight; a
         mask leaves it out.
 

@@ -49,8 +49,8 @@ class LearnerState(ABC, metaclass=_Bound):
     tensors: after the constructor, and by :meth:`bound_to`.
 
     Args:
-        observation_size: numbers in an observation; 0: it learns from images.
-        action_size: numbers in an action.
+        observation_size: the number of elements in an observation; 0: it learns from images.
+        action_size: the number of elements in an action.
         config: the hyper-parameters, the format, and the fixes or the baseline.
         device: where all tensors live.
 
@@ -64,7 +64,7 @@ class LearnerState(ABC, metaclass=_Bound):
         numbers: hyper-parameters that are data to compiled programs, where they are tensors.
         updates: the number of updates so far.
         compiled: the program that has taken over the updates; None: the updates are eager.
-        reward_scale: by what rewards, values and targets are multiplied; derivatives by values are not.
+        reward_scale: the factor of rewards, values and targets, but not of derivatives by values.
     """
 
     def __init__(self, observation_size: int, action_size: int, config: OptimizerKeys, device: torch.device) -> None:
@@ -167,7 +167,7 @@ class LearnerState(ABC, metaclass=_Bound):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what :meth:`state_dict` returned."""
+        """Restores the state that :meth:`state_dict` returned."""
         assert self.compiled is None, "updates are compiled for an agent that is complete"
         for name, tensor in self.weights().items():
             tensor.copy_(state[name])

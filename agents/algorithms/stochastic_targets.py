@@ -40,7 +40,7 @@ def stochastic_target(
         temperature: alpha, one value; None: the value does not include entropy.
         log_prob: the log-probability of the next action, like ``rewards``; with ``temperature``.
         reward_scale: the factor of r and V, to apply also to the weight of the entropy.
-        copies: how many copies of all transitions lie one after the other along the first axis; the target is the mean
+        copies: the number of copies of all transitions, concatenated along the first axis; the target is the mean
             over them, for each.
 
     Returns:
@@ -114,7 +114,7 @@ def stochastic_projection(
     discount: float | torch.Tensor,
     limits: tuple[float, float],
 ) -> torch.Tensor:
-    """The distribution of reward + discount * (what follows) on the atoms, each probability rounded stochastically.
+    """The distribution of reward + discount * (next value) on the atoms, each probability rounded stochastically.
 
     The arguments are the same as in :func:`~.categorical.projected`; this is computed exactly. Rounded to the nearest,
     a value that moves along the atoms by less than half an ulp of its place stays where it is, and a part that is below
@@ -133,7 +133,7 @@ def _sums(
     discount: float,
     gae_lambda: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """R without what A_(t+1) gives, and by what that is multiplied; float64."""
+    """R without the contribution of A_(t+1), and the factor of the latter; float64."""
     passed_on = discounts.double() * exactly(discount, rewards.dtype)
     return rewards.double() + passed_on * following.double(), passed_on.masked_fill(last, 0.0) * gae_lambda
 

@@ -1,4 +1,4 @@
-"""Critics that are moved towards one target: what soft actor-critic, DrQ, TD3 and DDPG share."""
+"""Critics that are moved towards one target: the common part of soft actor-critic, DrQ, TD3 and DDPG."""
 
 from __future__ import annotations
 

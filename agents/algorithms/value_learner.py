@@ -1,4 +1,4 @@
-"""Learning values of n steps, as numbers or as distributions, with priorities: what DQN and D4PG share."""
+"""Learning values of n steps, as numbers or as distributions, with priorities: the common part of DQN and D4PG."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ValueLearner(Learner, ABC):
 
     @property
     def row_size(self) -> int:
-        """Numbers in a row of a batch, with a weight if transitions have one."""
+        """The size of a row of a batch, with a weight if transitions have one."""
         return super().row_size + self.config.weighs
 
     @property
@@ -105,7 +105,7 @@ class ValueLearner(Learner, ABC):
         return weights
 
     def weighed(self, derivative: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """A derivative by what each transition gave, times the weight of the transition if it has one."""
+        """A derivative by the output for each transition, times the weight of the transition if it has one."""
         return derivative * batch.weights if self.config.weighs else derivative
 
     def priorities(self, errors: torch.Tensor) -> Metrics:

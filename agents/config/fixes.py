@@ -1,4 +1,4 @@
-"""The six numerical fixes by name, in the order of Table 1 of the paper, and what may be added to them."""
+"""The six numerical fixes by name, in the order of Table 1 of the paper, and the optional ones."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def for_others(algorithm: str) -> dict[str, Any]:
 
 
 def import_as_told(order: Mapping[str, Any]) -> None:
-    """Imports what :func:`for_others` says.
+    """Imports the modules that :func:`for_others` returned.
 
     Raises:
         ImportError: a module is not found.

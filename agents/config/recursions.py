@@ -164,7 +164,7 @@ class _Places:
 
 
 def _kept(config: OptimizerKeys, name: str, place: tuple[FloatFormat, bool] | None) -> tuple[FloatFormat, bool] | None:
-    """The format and rounding of what ``storage`` keeps in fewer bits than it is computed in; stochastic if True."""
+    """The format and rounding of values that ``storage`` keeps in fewer bits than computed; stochastic if True."""
     from ...formats import FloatFormat, Format  # noqa: PLC0415  imports torch, which costs seconds
 
     stored = config.storage and config.storage.formats.get(name)
@@ -327,7 +327,7 @@ def _percent(share: float) -> str:
 def said_of(config: Mapping[str, Any]) -> list[str]:
     """The remarks on a run by the keys of a config from a file, which is not validated; its files are not opened.
 
-    Nothing for what cannot be understood, and for users' programs, where keys have other meanings.
+    Empty if the config cannot be understood, and for users' programs, where keys have other meanings.
     """
     if "program" in config:
         return []

@@ -320,10 +320,10 @@ class TrainConfig(BaseModel):
             raise ValueError(f"{type(self).__name__} is for algorithm: {own}, got {self.algorithm}; use TrainConfig")
 
     def check_actions(self, discrete: bool | None) -> None:
-        """Raises ValueError if the algorithm cannot choose the actions of its task, and says which one can.
+        """Raises ValueError if the algorithm cannot choose the actions of its task, naming one that can.
 
         Args:
-            discrete: whether an action is one of several; None where nobody knows.
+            discrete: whether an action is one of several; None if unknown.
         """
         kind, kinds = "discrete" if discrete else "continuous", self.kinds_of_actions
         if discrete is not None and kind not in kinds:

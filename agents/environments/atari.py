@@ -48,11 +48,11 @@ class AtariEnvironment(SeededEpisodes):
         action_repeat: how often the four frames of each action are repeated (less at the end of an episode).
 
     Attributes:
-        observation_size: numbers in an observation.
+        observation_size: the number of elements in an observation.
         observation_shape: (4, 104, 80).
         observation_dtype: uint8.
         frames: 4.
-        action_size: how many actions do something in the game (its minimal set).
+        action_size: the number of actions with an effect in the game (its minimal set).
         discrete: True.
 
     Raises:
@@ -120,7 +120,7 @@ class AtariEnvironment(SeededEpisodes):
 
 
 def _games() -> dict[str, str]:
-    """The games for one player: what ale-py calls each, by our name, as in ``SpaceInvaders``: ``space_invaders``."""
+    """The games for one player: the name in ale-py, by our name, as in ``SpaceInvaders``: ``space_invaders``."""
     return {
         rom.title().replace("_", ""): rom
         for rom in sorted(roms.get_all_rom_ids())

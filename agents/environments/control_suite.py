@@ -46,7 +46,7 @@ class Environment:
         observation_dtype: the dtype of an observation.
         observation_shape: the shape of an observation.
         frames: 1.
-        action_size: numbers in an action.
+        action_size: the number of elements in an action.
         discrete: False.
 
     Raises:
@@ -124,7 +124,7 @@ class Environment:
         return {"keys": keys.tolist(), "position": position, "has_gauss": has_gauss, "cached": cached}
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what :meth:`random_state` returned."""
+        """Restores the state that :meth:`random_state` returned."""
         keys = np.asarray(state["keys"], dtype=np.uint32)
         self._env.task.random.set_state(("MT19937", keys, state["position"], state["has_gauss"], state["cached"]))
 

@@ -43,7 +43,7 @@ class SeededEpisodes:
         return {"entropy": list(self._entropy), "episode": self._episode}
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what :meth:`random_state` returned."""
+        """Restores the state that :meth:`random_state` returned."""
         self._entropy, self._episode = list(state["entropy"]), state["episode"]
 
     def _next_seed(self) -> int:

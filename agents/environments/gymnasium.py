@@ -89,7 +89,7 @@ class GymnasiumEnvironment(SeededEpisodes):
         observation_dtype: the dtype of an observation.
         observation_shape: the shape of an observation.
         frames: 1.
-        action_size: numbers in an action; of discrete actions, how many there are.
+        action_size: the number of elements in an action; for discrete actions, the number of actions.
         discrete: whether an action is one of several: the place of the largest number counts.
 
     Raises:

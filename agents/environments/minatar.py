@@ -35,11 +35,11 @@ class MinAtarEnvironment(SeededEpisodes):
         action_repeat: how often each action is repeated (less at the end of an episode).
 
     Attributes:
-        observation_size: numbers in an observation.
+        observation_size: the number of elements in an observation.
         observation_shape: (planes, 10, 10).
         observation_dtype: bool.
         frames: 1.
-        action_size: how many actions there are.
+        action_size: the number of actions.
         discrete: True.
 
     Raises:

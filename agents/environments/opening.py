@@ -23,12 +23,12 @@ class TaskEnvironment(Protocol):
     At the beginning of an episode everything in it depends on :meth:`random_state` and on the actions that follow.
 
     Attributes:
-        observation_size: numbers in an observation.
+        observation_size: the number of elements in an observation.
         observation_shape: the shape of observations: (n,), or (planes, height, width) of images.
         observation_dtype: the dtype of observations: ``float64``; ``uint8`` of images, where the brightest is 255;
             ``bool`` of planes of 0 and 1.
-        frames: how many images an observation consists of, old to new; 1 without images.
-        action_size: numbers in an action; of discrete actions, how many there are.
+        frames: the number of images in an observation, old to new; 1 without images.
+        action_size: the number of elements in an action; for discrete actions, the number of actions.
         discrete: whether an action is one of several, given as a row of zeros with a one in its place; else it is
             numbers in [-1, 1].
     """
@@ -53,7 +53,7 @@ class TaskEnvironment(Protocol):
         """The state of the random generator as plain values; meaningful between episodes."""
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what :meth:`random_state` returned."""
+        """Restores the state that :meth:`random_state` returned."""
 
 
 def check_task_imports(task: str, allow_imports: Collection[str]) -> bool | None:

@@ -52,11 +52,11 @@ class VectorEnvironment:
         on_stop: called when a worker receives a stop signal, which it leaves to this process.
 
     Attributes:
-        observation_size: numbers in an observation.
+        observation_size: the number of elements in an observation.
         observation_shape: how they are arranged.
         observation_dtype: their type.
-        frames: how many images an observation consists of.
-        action_size: numbers in an action; of discrete actions, how many there are.
+        frames: the number of images in an observation.
+        action_size: the number of elements in an action; for discrete actions, the number of actions.
         discrete: whether an action is one of several; see ``TaskEnvironment``.
         groups: the groups.
 

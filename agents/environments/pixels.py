@@ -32,9 +32,9 @@ class PixelEnvironment:
         fast: see :class:`~roundoff.agents.environments.renderer.Renderer`.
 
     Attributes:
-        action_size: numbers in an action.
+        action_size: the number of elements in an action.
         discrete: False.
-        observation_size: numbers in an observation, 9 size^2 for three frames.
+        observation_size: the number of elements in an observation, 9 size^2 for three frames.
         observation_shape: (3 frames, size, size).
         frames: images of an observation.
         observation_dtype: the dtype of an observation.
@@ -78,7 +78,7 @@ class PixelEnvironment:
         return self._environment.random_state()
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what :meth:`random_state` returned."""
+        """Restores the state that :meth:`random_state` returned."""
         self._environment.set_random_state(state)
 
     def _look(self) -> NDArray[np.uint8]:

@@ -20,8 +20,8 @@ class Exchange:
     Args:
         buffer: memory of :meth:`bytes_needed`, which other processes may share.
         slots: number of rows.
-        observation_size: numbers in an observation.
-        action_size: numbers in an action.
+        observation_size: the number of elements in an observation.
+        action_size: the number of elements in an action.
         observation_dtype: the dtype of observations.
 
     Attributes:

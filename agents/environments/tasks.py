@@ -57,7 +57,7 @@ PACKAGES = {Kind.SUITE: "dm_control", Kind.GYMNASIUM: "gymnasium", Kind.MINATAR:
 
 
 def kind_of(task: str) -> Kind:
-    """The kind that the name of a task says."""
+    """The kind of a task, by its name."""
     return next((kind for kind in Kind if kind and task.startswith(kind)), Kind.SUITE)
 
 

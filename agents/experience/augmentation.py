@@ -1,4 +1,4 @@
-"""Images in training: random shifts, and how bytes become numbers of a format."""
+"""Images in training: random shifts, and the conversion of bytes to a format."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class FrameReplay:
         row_size: the size of an action, plus two.
         dtype: the dtype of rows.
         device: where images and rows live. Memory is claimed as it fills (on CPU).
-        simulators: how many there are.
+        simulators: the number of simulators.
         n_steps: the most steps of a transition.
 
     Attributes:
@@ -180,7 +180,7 @@ class FrameReplay:
         return states[0] if len(states) == 1 else {"simulators": states}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what :meth:`state_dict` returned."""
+        """Restores the state that :meth:`state_dict` returned."""
         for ring, own in zip(self._rings, state.get("simulators", [state]), strict=True):
             ring.load_state_dict(own)
 

@@ -34,7 +34,7 @@ class Intake(ABC):
 
     Attributes:
         replay: where transitions are kept.
-        normalizer: what observations go through first; None: nothing.
+        normalizer: normalizes observations first; None: they are not normalized.
     """
 
     replay: Replay | PrioritizedReplay | FrameReplay
@@ -69,7 +69,7 @@ class Intake(ABC):
 
     @abstractmethod
     def rows(self, observations: torch.Tensor, sample: Sample) -> Sequence[Any] | torch.Tensor:
-        """The transitions of a sample, which began with ``observations``: of each environment what to remember."""
+        """The transitions of a sample, which began with ``observations``: for each environment the values to keep."""
 
     @abstractmethod
     def remember(self, row: Any, sample: Sample, i: int) -> None:
@@ -85,7 +85,7 @@ class Intake(ABC):
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027  most have nothing to take over
-        """Takes over what :meth:`state_dict` returned."""
+        """Restores the state that :meth:`state_dict` returned."""
 
 
 @final
@@ -195,8 +195,8 @@ def make_intake(
     A transition of images has at most ``n_steps``.
 
     Raises:
-        RunError: the memory cannot be had, ``replay_capacity`` is too small for images of this number of environments,
-            or images are to have importance weights.
+        RunError: memory cannot be allocated, ``replay_capacity`` is too small for images of this number of
+            environments, or images are to have importance weights.
     """
     fmt = Format.parse(config.format)
     if sizes.observation_dtype is not np.uint8:

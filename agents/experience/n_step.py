@@ -42,7 +42,7 @@ class _Whole(NamedTuple):
 class _UnderWay:
     """The transitions that have begun and not ended, of every environment.
 
-    The rewards are r_1 + g r_2 + ... + g^(n-1) r_n, summed in float64. The learner multiplies what follows by g^n.
+    The rewards are r_1 + g r_2 + ... + g^(n-1) r_n, summed in float64. The learner multiplies the next value by g^n.
     Where an episode ends after m < n of the steps, its last observation takes the place of the later one; the discount
     is then 0 at a terminal state (or the loss of a life of Atari), and g^(m - n) where time was up, so that what
     follows counts g^m. Everywhere else it is 1.
@@ -65,7 +65,7 @@ class _UnderWay:
         self._begun: defaultdict[tuple[int, int], deque[_Begun]] = defaultdict(deque)
 
     def step(self, sample: Sample, heads: torch.Tensor, images: list[int]) -> tuple[list[_Whole], list[int]]:
-        """The transitions that a sample has ended, and how many of each environment; ``heads`` begin with it."""
+        """The transitions that a sample has ended, and their number for each environment; ``heads`` begin with it."""
         steps = sample.steps
         whole: list[_Whole] = []
         counts = []
@@ -99,7 +99,7 @@ class _UnderWay:
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
-        """Takes over what :meth:`state_dict` returned."""
+        """Restores the state that :meth:`state_dict` returned."""
         self._begun.clear()
         for group, i, heads, rewards, images, ratios in state["begun"]:
             parts = zip(heads.to(device), images, rewards, ratios, strict=True)
@@ -133,7 +133,7 @@ class _ManySteps(Intake):
         return self._under_way.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what :meth:`state_dict` returned."""
+        """Restores the state that :meth:`state_dict` returned."""
         self._under_way.load_state_dict(state, self.device)
 
 

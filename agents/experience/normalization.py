@@ -19,7 +19,7 @@ class RunningMoments:
     """Mean and variance of each number of all rows so far, in float64; NaN and infinities make them NaN for ever.
 
     Args:
-        size: numbers in a row.
+        size: the number of elements in a row.
 
     Attributes:
         state: mean, variance and count, (3, size), float64 on the CPU; all there is to save.
@@ -68,7 +68,7 @@ class ObservationNormalizer:
     It computes in float64, before observations are rounded to the format of a run.
 
     Args:
-        size: numbers in an observation.
+        size: the number of elements in an observation.
 
     Attributes:
         moments: the moments of all observations that were counted.
@@ -118,7 +118,7 @@ class RewardNormalizer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what :meth:`state_dict` returned."""
+        """Restores the state that :meth:`state_dict` returned."""
         self._moments.state.copy_(state["moments"])
         for own, found in zip(self._returns, state["returns"], strict=True):
             own[:] = found.numpy()

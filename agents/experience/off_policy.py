@@ -58,7 +58,7 @@ class OffPolicyRecorder:
         """Uniform random actions, (count, action), for as long as nothing is learned; then None.
 
         Args:
-            count: how many.
+            count: the number of actions.
             under_way: the number of actions taken with transitions still to come.
         """
         if self.transitions + under_way >= self._config.seed_steps:
@@ -110,7 +110,7 @@ class OffPolicyRecorder:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what :meth:`state_dict` returned."""
+        """Restores the state that :meth:`state_dict` returned."""
         self.intake.replay.load_state_dict(state["replay"])
         self.intake.load_state_dict(state)
         self._generator.set_state(state["replay_generator"])
@@ -127,7 +127,7 @@ def record_steps(config: ValueKeys, sizes: Sizes, dtype: torch.dtype, device: to
     """A recorder of transitions of ``config.n_steps`` steps, drawn by priority if the config says so.
 
     Raises:
-        RunError: the memory cannot be had, or ``replay_capacity`` is too small for images of all environments.
+        RunError: memory cannot be allocated, or ``replay_capacity`` is too small for images of all environments.
     """
     fmt = Format.parse(config.format)
     intake: Intake = make_intake(config, sizes, dtype, device, n_steps=config.n_steps)

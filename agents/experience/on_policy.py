@@ -36,7 +36,7 @@ class Minibatch:
         log_probs: (batch, 1), log-probabilities of the actions when they were chosen.
         values: (batch, 1), values of the observations then.
         advantages: (batch, 1).
-        returns: (batch, 1), what values are moved towards.
+        returns: (batch, 1), the targets of values.
         weights: (batch, 1), weights of the surrogate's terms; None where all are 1.
     """
 
@@ -169,7 +169,7 @@ class RolloutRecorder:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what :meth:`state_dict` returned."""
+        """Restores the state that :meth:`state_dict` returned."""
         self._replay.load_state_dict(state["rollout"])
         self._last.copy_(state["rollout_last"])
         self._generator.set_state(state["rollout_generator"])

@@ -21,7 +21,7 @@ class SumTree:
     changes, so that the tree follows from the weights, bit for bit.
 
     Args:
-        capacity: how many weights; they begin as 0.
+        capacity: the number of weights; they begin as 0.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -67,15 +67,15 @@ class SumTree:
 class PrioritizedReplay:
     """Draws transition i with probability P(i) = p_i / sum of p, and weighs it by (n P(i))^-b in the loss.
 
-    A new transition has the largest priority that there ever was, so that it is drawn soon; then the learner says its
-    priority after each update. The sum is divided into equal parts, one for each transition of a batch, and one is
-    drawn in each. Weights are divided by the largest one of the batch. b rises linearly to 1 in the course of the run.
+    A new transition has the largest priority so far, so that it is drawn soon; then the learner sets its priority after
+    each update. The sum is divided into equal parts, one for each transition of a batch, and one is drawn in each.
+    Weights are divided by the largest one of the batch. b rises linearly to 1 in the course of the run.
 
     Transitions that have weights already (``Replay``) get the products of both.
 
     Priorities are numbers of the format, which the learner computes with the exponent in them. Their sums,
     probabilities and weights are computed in float64, outside of the format, and the weights rounded to it once: sums
-    over a buffer are beyond the largest number of small formats, and 1 / P(i) too.
+    over a buffer are beyond the largest number of small formats, and so is 1 / P(i).
 
     Args:
         replay: keeps the transitions, none yet.
@@ -137,7 +137,7 @@ class PrioritizedReplay:
         return {**self.replay.state_dict(), "priorities": priorities, "highest": self._highest}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what :meth:`state_dict` returned."""
+        """Restores the state that :meth:`state_dict` returned."""
         self.replay.load_state_dict(state)
         if self._filled:
             self._tree.set(np.arange(self._filled), state["priorities"].numpy())
@@ -145,7 +145,7 @@ class PrioritizedReplay:
 
     @property
     def _filled(self) -> int:
-        """Among how many places, from 0, all transitions are."""
+        """The number of places, from 0, that contain all transitions."""
         return len(self) if isinstance(self.replay, Replay) else len(self.replay.rows)
 
     def _note(self, place: int, there: bool) -> None:

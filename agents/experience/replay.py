@@ -17,7 +17,7 @@ class Batch:
     Attributes:
         rows: everything, side by side.
         observations: (batch, observation).
-        observations_and_actions: (batch, observation + action), what critics see.
+        observations_and_actions: (batch, observation + action), the input of critics.
         actions: (batch, action).
         next_observations: (batch, observation).
         rewards: (batch, 1).
@@ -50,8 +50,8 @@ class Replay:
 
     Args:
         capacity: rows kept; the oldest is overwritten.
-        observation_size: numbers in an observation.
-        action_size: numbers in an action.
+        observation_size: the number of elements in an observation.
+        action_size: the number of elements in an action.
         dtype: any floating-point type.
         device: where the rows live. Memory is claimed as it fills (on CPU).
         weighed: a row ends with the weight of the transition in the loss.
@@ -118,7 +118,7 @@ class Replay:
         return batch_of(rows, self.observation_size, self.action_size)
 
     def state_dict(self) -> dict[str, Any]:
-        """The rows filled so far, and how many were ever added."""
+        """The rows filled so far, and the number ever added."""
         planes = {} if self.planes is None else {"planes": filled_part(self.planes, len(self))}
         return {"rows": filled_part(self.rows, len(self)), **planes, "added": self.added}
 

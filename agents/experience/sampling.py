@@ -86,7 +86,7 @@ class LocalSampler:
     """Gives actions to one group after the other, and returns the outcome of the next group's actions.
 
     While the caller learns from the sample of one group, the others step (in worker processes, if there are any). With
-    one group, it gives back what its action has led to at once.
+    one group, it returns the outcome of its action at once.
 
     Its state is, for each environment, the random state at the beginning of the episode and the actions since: they
     are taken again when it is restored. So it can be saved at any moment, however long episodes are, and whatever
@@ -156,7 +156,7 @@ class LocalSampler:
         return []
 
     def pulls(self) -> list[dict[str, Any]]:
-        """Returns no pulls: nobody needs weights."""
+        """Returns no pulls: weights are not needed."""
         return []
 
     def timing(self) -> dict[str, Any]:

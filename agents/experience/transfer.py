@@ -25,6 +25,6 @@ def copy_to_device_(target: torch.Tensor, x: torch.Tensor) -> None:
 def staged(x: torch.Tensor, device: torch.device) -> torch.Tensor:
     """``x`` where the device copies from by itself: in pinned memory for a GPU, else where it is.
 
-    PyTorch gives pinned memory to nobody else before the copies from it have been made.
+    PyTorch does not reuse pinned memory before the copies from it have been made.
     """
     return x.pin_memory() if device.type == "cuda" else x

@@ -22,23 +22,23 @@ class AsynchronousGroup:
     """This process among the learners of a run that share central parameters, on one machine; number 0 leads.
 
     A learner computes a gradient with its own parameters. Then, chunk by chunk, it takes the central parameters and
-    moments, applies its step to them, and puts them back, while nobody else has the chunk (``every`` = 1; with any
+    moments, applies its step to them, and puts them back, while no other learner has the chunk (``every`` = 1; with any
     fix); or it takes several steps by itself, and then applies their sum (``every`` > 1; :class:`MultiStepAdam`). With
     loss scaling, all is one chunk, since a step is skipped whole; a gradient that came with another scale than the
     central one is multiplied by their quotient.
 
-    What comes of it depends on who came first: runs do not repeat. With ``lockstep``, learners come in order.
+    The result depends on the order of learners: runs do not repeat. With ``lockstep``, learners come in order.
 
     Args:
         memory: see :class:`CentralStore`.
         rank: the number of this learner, from 0.
-        count: how many there are.
+        count: the number of learners.
         every: steps between exchanges.
-        chunks: into how many parts the parameters of a network are divided.
+        chunks: the number of parts that a network's parameters are divided into.
         lockstep: whether learners wait for their turn; for tests.
 
     Attributes:
-        why_lost: nobody is missed.
+        why_lost: always returns None.
         notice: tells of learners that have died; raises :class:`LearnerLost` if one has crashed.
 
     Source:
@@ -73,14 +73,14 @@ class AsynchronousGroup:
         return step if self.leads else -1
 
     def meet(self) -> None:
-        """Does nothing: nobody waits."""
+        """Does nothing: learners do not wait."""
 
     def look_after(self) -> None:
         """Calls ``notice``: the process that has started the others looks after them."""
         self.notice()
 
     def join(self, optimizers: Mapping[str, NetworkOptimizer], step: int) -> None:
-        """Shares what these optimizers move; the leader's is where all begin, and ``step`` where they count from."""
+        """Shares the parameters of these optimizers; all begin with the leader's, and count from ``step``."""
         chunks: list[list[Tensor]] = []
         for optimizer in optimizers.values():
             optimizer.group = self
@@ -110,7 +110,7 @@ class AsynchronousGroup:
         return self.store.count(taken)
 
     def is_to_stop(self, wanted: bool) -> bool:
-        """Whether to stop now; the leader says so."""
+        """Whether to stop now; the leader decides."""
         if self.leads and wanted:
             self.store.ask_to_stop()
         return self.store.stop

@@ -36,8 +36,8 @@ class LearnerGroup:
     Args:
         meeting: a file that no other group has used, in a folder that all learners see, where they find each other.
         rank: the number of this learner, from 0.
-        count: how many there are.
-        device: where gradients lie: gloo takes them through the processor's memory, nccl from GPU to GPU.
+        count: the number of learners.
+        device: the device of gradients: gloo takes them through the processor's memory, nccl from GPU to GPU.
         communicate: the format that gradients are packed in for sending; None: as they are.
 
     Attributes:

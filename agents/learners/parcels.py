@@ -65,7 +65,7 @@ class Parcel:
 
 
 def _parts(codes: Any) -> list[Tensor]:
-    """The codes themselves first, then what scales them."""
+    """The codes themselves first, then their scales."""
     return [codes] if isinstance(codes, torch.Tensor) else list(codes)
 
 

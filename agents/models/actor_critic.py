@@ -1,4 +1,4 @@
-"""A policy's network and a value network as one: what policy gradients learn from vectors with."""
+"""A policy network and a value network as one, for policy gradients on vectors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ActorCritic(FlatNetwork):
     else as 0. For the other arguments see :class:`~roundoff.agents.models.networks.FlatNetwork`.
 
     Args:
-        observation_size: numbers in an observation.
+        observation_size: the number of elements in an observation.
         hidden: widths of the hidden layers, one or more.
         outputs: the number of outputs of the policy.
         log_sigma: whether there is a log sigma for each output, which does not depend on observations.

@@ -94,7 +94,7 @@ class MLP(FlatNetwork):
 
     Args:
         sizes: widths of the layers: inputs, hidden ..., outputs.
-        ensemble: how many perceptrons there are (2 for twin critics).
+        ensemble: the number of perceptrons (2 for twin critics).
         uniform: whether weights and biases begin uniformly.
     """
 

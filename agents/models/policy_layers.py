@@ -56,7 +56,7 @@ class LinearLayer:
     activation: Activation
 
     def of_normalized(self, mean: NDArray[np.float64], deviation: NDArray[np.float64]) -> LinearLayer:
-        """The layer that gives for x, (in,), what this one gives for (x - mean) / deviation, computed in float64."""
+        """The layer that maps x, (in,), to this one's output for (x - mean) / deviation, computed in float64."""
         weight = self.weight.double() / torch.from_numpy(deviation)
         bias = self.bias.double() - weight @ torch.from_numpy(mean)
         return LinearLayer(weight.float(), bias.float(), self.activation)
@@ -83,7 +83,7 @@ Layer: TypeAlias = LinearLayer | ConvolutionLayer
 @final
 @dataclass(frozen=True, eq=False)
 class PolicyLayers:
-    """A policy that acts deterministically; :func:`combined` and the decision say what its heads' outputs mean.
+    """A policy that acts deterministically; :func:`combined` and the decision define the meaning of its heads' outputs.
 
     Args:
         observation_shape: (n,), or (planes, height, width).
@@ -91,9 +91,9 @@ class PolicyLayers:
         heads: the layers of the only head; or of two, for values and advantages (dueling), with combined outputs
             value + (advantage - mean advantage over the actions).
         decision: how the outputs become actions.
-        action_size: numbers in an action.
-        atoms: what distributions are of, (atoms,); only with ``Decision.LARGEST_MEAN``. The outputs are then (action,
-            atoms), flattened.
+        action_size: the number of elements in an action.
+        atoms: the support of distributions, (atoms,); only with ``Decision.LARGEST_MEAN``. The outputs are then
+            (action, atoms), flattened.
     """
 
     observation_shape: tuple[int, ...]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class _Passing(torch.autograd.Function):
-    """Keeps what passes forward in one format, and what passes back in another."""
+    """Keeps forward values in one format, and backward values in another."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, forward: Kept | None, backward: Kept | None) -> Any:

@@ -91,7 +91,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
             itself; None: it is constant. Steps that are skipped are not counted.
         keep: with ``kahan``, rounds new parameters for memory, to fewer bits than they are computed in; the rounding
             error is compensated. None: keeps all bits.
-        stochastic: with ``kahan``, whether each step, with what rounding has lost before, is computed as one operation
+        stochastic: with ``kahan``, whether each step, with the earlier rounding error, is computed as one operation
             and rounded once, stochastically: see ``stochastic_kahan_add_``, also for the random bits.
         stochastic_moments: whether each moment is computed as one operation and rounded once, stochastically: see
             ``stochastic_mean_``.
@@ -197,14 +197,14 @@ class AdamBase(torch.optim.Optimizer, ABC):
 
     @apart
     def _rescale_numbers(self, factor: Any) -> Any:
-        """Changes the loss scales; returns by what second moments are multiplied."""
+        """Changes the loss scales; returns the factor of second moments."""
         scales = {id(group["loss_scale"]): group["loss_scale"] for group in (*self.param_groups, self.defaults)}
         for scale in scales.values():
             scale.mul_(factor)
         return self.second_factor(factor)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what every ``torch.optim`` optimizer does; counts and scales are Python numbers."""
+        """Returns the same as every ``torch.optim`` optimizer; counts and scales are Python numbers."""
         saved: dict[str, Any] = _method("state_dict")(self)
         saved["state"] = {
             p: {**state, "step": int(state["step"])} if state else state for p, state in saved["state"].items()
@@ -214,7 +214,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         return saved
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes over what ``state_dict`` returned; groups added later have the loss scale of the first one there."""
+        """Restores the result of ``state_dict``; groups added later have the loss scale of the first one there."""
         _method("load_state_dict")(self, state_dict)
         self.defaults["loss_scale"] = self.param_groups[0]["loss_scale"]
         self._keep_scales()
@@ -375,14 +375,14 @@ class AdamBase(torch.optim.Optimizer, ABC):
     def add_steps(
         self, moments: list[Tensor], seconds: list[Tensor], sums: list[Tensor], roots: list[Tensor], steps: int
     ) -> None:
-        """Adds to moments, which are another's, what some steps would have: see ``MultiStepAdam``.
+        """Adds the effect of some steps to another's moments: see ``MultiStepAdam``.
 
         Args:
             moments: first moments, changed in place.
             seconds: second moments (of hAdam their roots), changed in place.
             sums: a_g of those steps, for each.
             roots: a_h.
-            steps: how many there were; after none, nothing changes.
+            steps: the number of steps; 0 changes nothing.
         """
         if not steps:
             return
@@ -406,7 +406,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         return other
 
     def state_of(self, p: Tensor, *, kahan: bool) -> dict[str, Any]:
-        """The buffers of a parameter, and how many steps it has made; zeros before the first."""
+        """The buffers of a parameter, and the number of its steps; zeros before the first."""
         state: dict[str, Any] = self.state[p]
         if not state:
             state["step"] = kept(0, p.device)
@@ -464,7 +464,7 @@ class KeepingSquares(AdamBase):
 class Adam(KeepingSquares):
     """Adam by the book: v <- b2 v + (1 - b2) g^2, and d = sqrt(v / (1 - b2^t)).
 
-    In low precision v underflows: in e5m10 v is 0 wherever |g| < 5e-3, and eps = 1e-8 is 0 too, so that the step
+    In low precision v underflows: in e5m10 v is 0 wherever |g| < 5e-3, and eps = 1e-8 is also 0, so that the step
     is infinite, or NaN where g is 0. See :class:`AdamBase` for the arguments, and ``HAdam`` for the remedy.
 
     Source:

@@ -112,7 +112,7 @@ class DynamicLossScale(ABC):
         return {"scale": self.scale, "finite_steps": self.finite_steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes them over; the optimizer's state must be loaded too."""
+        """Takes them over; the optimizer's state must also be loaded."""
         for name, tensor in self.tensors.items():
             tensor.fill_(state[name])
 

@@ -1,4 +1,4 @@
-"""hAdam: Adam that keeps the root of the second moment, by hypot; and what RMSProp with it has of it."""
+"""hAdam: Adam that keeps the root of the second moment, by hypot; and its part shared with RMSProp."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def kahan_add_(
     values: torch.Tensor,
     keep: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """Adds ``values`` to ``total`` in place, and keeps what rounding loses for the next time.
+    """Adds ``values`` to ``total`` in place, and keeps the rounding error for the next time.
 
     y = values - c;  t = total + y;  c = (t - total) - y;  total = t. Many additions, each far below half an ulp of
     the total and lost if added plainly, then have their whole effect: with m significand bits those down to about
@@ -46,7 +46,7 @@ def add_compensated_(
     y: torch.Tensor,
     keep: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """The part of :func:`kahan_add_` after y: adds it to ``total``, and keeps in ``compensation`` what that loses.
+    """The part of :func:`kahan_add_` after y: adds it to ``total``, and keeps the rounding error in ``compensation``.
 
     t - c is total + y exactly, as long as |y| is at most |total| and nothing overflows.
     """

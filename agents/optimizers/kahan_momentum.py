@@ -36,7 +36,7 @@ class MovingAverage(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what :meth:`state_dict` returned."""
+        """Restores the state that :meth:`state_dict` returned."""
 
 
 class TraceableAverage(MovingAverage):
@@ -99,7 +99,7 @@ class StoredEMA(TraceableAverage):
     """The plain average, kept in a separate format: average <- average + tau (source - average), rounded once.
 
     In eight bits rounding to the nearest would stop it. Stochastically rounded, it follows on average; compensated, it
-    follows by what rounding has lost so far.
+    follows by the rounding error so far.
 
     Args:
         average: the tensor kept up to date; float32 or float64; changed in place, at once, to the format it is kept in.
@@ -166,7 +166,7 @@ class KahanEMA(TraceableAverage):
         tau: the step, in (0, 1].
         scale: C >= 1, finite.
         largest: the largest finite number of the format.
-        stochastic: whether the step, with what rounding has lost before, is computed as one operation and rounded once,
+        stochastic: whether the step, with the earlier rounding error, is computed as one operation and rounded once,
             stochastically. Kahan's sum has some 2 m + 2 bits: in three significand bits an average with tau = 0.01 lags
             for ever otherwise, by a fifth of itself. See ``stochastic_kahan_add_``, also for the random bits.
 
@@ -234,7 +234,7 @@ class KahanEMA(TraceableAverage):
         self.compensation.copy_(state["compensation"])
 
     def _make_room(self, source: torch.Tensor) -> tuple[Any, Any]:
-        """Halves C until C |source| has a factor of 2 to spare; returns by what C changed, and C.
+        """Halves C until C |source| has a factor of 2 to spare; returns the factor of the change, and C.
 
         The buffer moves between itself and C * source at every step, so it cannot overflow if that cannot. The factor
         of 2 is for the compensation and the rounding of sums.

@@ -85,7 +85,7 @@ class MasterEMA(MovingAverage):
         self._master.watch(watcher)
 
     def update_(self, source: torch.Tensor) -> None:
-        """Moves the average towards ``source``, which is in full precision too; NaN and infinity spread into it."""
+        """Moves the average towards ``source``, which is also in full precision; NaN and infinity spread into it."""
         with self._master.updating():
             self._plain.update_(source)
 

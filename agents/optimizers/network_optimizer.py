@@ -80,7 +80,7 @@ class NetworkOptimizer:
         scaler: its loss scaler, if there is one.
         parameters: the updated tensor: ``flat``, or its master weights in full precision.
         group: the learners that move these parameters together; None: there is one.
-        norms: look at every step; None: nobody does.
+        norms: measures every step; None: steps are not measured.
     """
 
     group: Together | None = None
@@ -243,7 +243,7 @@ class NetworkOptimizer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what :meth:`state_dict` returned."""
+        """Restores the state that :meth:`state_dict` returned."""
         self.optimizer.load_state_dict(state["optimizer"])
         if self.scaler:
             self.scaler.load_state_dict(state["scaler"])

@@ -38,7 +38,7 @@ def norm_over_naive(x: Tensor, unit: float | Tensor) -> Tensor:
 def norm_over(x: Tensor, unit: float | Tensor) -> Tensor:
     """The Euclidean norm over ``unit``: (m / unit) * sqrt(mean of (x / m)^2) * sqrt(count), m the largest magnitude.
 
-    No square is above 1, and the largest is 1, so that nothing overflows and what underflows is negligible; the norm
+    No square is above 1, and the largest is 1, so that nothing overflows and underflow is negligible; the norm
     itself, which may be above the largest number of a format, is not formed.
 
     Args:

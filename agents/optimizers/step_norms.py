@@ -18,13 +18,13 @@ _LEAST, _MOST = -1074, 1023
 
 @final
 class StepNorms:
-    """The norms of a step, of weights, gradients, the step itself and moments; and where gradients lie.
+    """The norms of a step, of weights, gradients, the step itself and moments; and the magnitudes of gradients.
 
     Computed in float64 outside of the simulation, which neither rounds nor counts them. NaN if one of the numbers is
     NaN, infinite if one is infinite; no number of another format overflows.
 
     Args:
-        first: how many weights there are in the network's first layer, which comes first in its parameters.
+        first: the number of weights in the network's first layer, which comes first in its parameters.
 
     Attributes:
         latest: tensors by name: ``weights_norm`` after the step; ``gradients_norm`` before it, without the loss scale,
@@ -85,7 +85,7 @@ class StepNorms:
         return {"exponents": self._exponents}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what :meth:`state_dict` returned."""
+        """Restores the state that :meth:`state_dict` returned."""
         self._exponents = state["exponents"]
 
     def _count(self, gradients: torch.Tensor) -> None:
@@ -113,7 +113,7 @@ def half_batch_cosine(
     Args:
         outputs: the inputs of the loss, (n, ...) each, with their graph.
         weights: the derivatives of the loss by them.
-        parameters: by what gradients are taken.
+        parameters: the tensors to differentiate by.
 
     Returns:
         float64, a tensor of no dimensions.

@@ -34,7 +34,7 @@ def stochastic_kahan_add_(
     Args:
         total: the sum so far; any floating-point type, any shape; changed in place.
         compensation: like ``total``; zero before the first call; changed in place.
-        values: what to add; like ``total``; left alone.
+        values: the values to add; like ``total``; left alone.
         factor: times this; a number, or a tensor without dimensions.
         keep: as for ``kahan_add_``.
 
@@ -60,7 +60,7 @@ def step_towards(
         average: any floating-point type.
         compensation: like it.
         source: like it.
-        scale: by how much ``average`` is larger than what follows ``source``.
+        scale: the ratio of ``average`` to the average of ``source``.
         minus_tau: minus the step of the average.
     """
     return rounded_stochastically(_step(average, compensation, source, scale, minus_tau), average.dtype, "sub")

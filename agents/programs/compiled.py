@@ -37,12 +37,12 @@ def compile_updates(
 
     Args:
         learner: new or resumed; its ``compiled`` is set, and its ``acting``.
-        updates: how many there are to come.
+        updates: the number of updates to come.
         wanted: True compiles where it is possible at all, False nowhere, None where it saves time.
         on_notice: called, in words, if the compiler fails when the updates begin; they run eagerly then.
 
     Returns:
-        What was decided, and why, in words.
+        The decision and its reason, in words.
     """
     reason = reason_against(learner.config)
     if reason is None and wanted is None:
@@ -185,7 +185,7 @@ class CompiledUpdates:
         on_notice: called, in words, if the compiler fails later, when a program is first needed.
 
     Attributes:
-        reason: why updates run eagerly, in words; None if they are compiled.
+        reason: the reason for eager updates, in words; None if they are compiled.
     """
 
     def __init__(self, learner: Learner, on_notice: Callable[[str], None] | None = None) -> None:

@@ -34,7 +34,7 @@ class TracedLearner:
         self.tensors["numbers"] = {name: torch.as_tensor(value, **options) for name, value in learner.numbers.items()}
 
     def program(self, part: Part) -> Callable[..., Metrics]:
-        """A part as a function of ``tensors`` and of what :func:`as_tensors` gives."""
+        """A part as a function of ``tensors`` and of the result of :func:`as_tensors`."""
 
         def compute(tensors: dict[str, Any], *inputs: torch.Tensor) -> Metrics:
             learner = self.learner.bound_to(tensors)

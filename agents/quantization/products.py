@@ -30,7 +30,7 @@ class QuantizedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
     are a snapshot: ``parameters`` are rounded once.
 
     Args:
-        quantization: to what.
+        quantization: the quantization of operands.
         parameters: the tensors that weights are parts of, which do not change meanwhile.
         watch: whether the smallest and largest number that each product is given are noted, in ``ranges``.
 

@@ -89,7 +89,7 @@ class Quantization:
         return self.name
 
     def as_json(self) -> str | dict[str, Any]:
-        """Returns what ``config.json`` has: text, or a mapping."""
+        """Returns the value in ``config.json``: text, or a mapping."""
         plain: dict[str, Any] | str = json.loads(self.name) if self.name.startswith("{") else self.name
         return plain
 

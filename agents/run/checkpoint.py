@@ -22,7 +22,7 @@ def save(path: Path, state: dict[str, Any], about: dict[str, Any] | None = None)
 
     Args:
         path: the file.
-        state: what :func:`load` gives back.
+        state: the state for :func:`load` to return.
         about: more of the kind, for :func:`load_about`.
 
     Raises:
@@ -43,7 +43,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Reads what :func:`save` wrote.
+    """Reads a checkpoint that :func:`save` wrote.
 
     Args:
         path: the file.

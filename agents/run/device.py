@@ -19,7 +19,7 @@ def open_device(name: str, native: str | None = None) -> torch.device:
         native: the format of tensors themselves, if it is a half precision of PyTorch.
 
     Raises:
-        RunError: PyTorch finds no such device, or it does not compute in ``native``; the message says what to do.
+        RunError: PyTorch does not find the device, or it does not compute in ``native``; the message says what to do.
     """
     device = torch.device(name)
     if device.type != "cuda":

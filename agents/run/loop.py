@@ -117,7 +117,7 @@ class Run:
         """The run, from where it is to the end; a generator.
 
         Yields:
-            A batch for an update of the agent, and is sent what that returned, and how many seconds of it to count.
+            A batch for an update of the agent, and is sent its result, and the number of seconds to count.
         """
         self.stopwatch.go_on()
         self._report()

@@ -31,8 +31,8 @@ class Numerics:
         """Returns the counts since the last record, by role, with results by binary exponent.
 
         ``{"forward": {"results": 512, "overflow": 0, ..., "exponents": {"-3": 100, ...}}, ...}``: ``exponents`` has
-        under k how many results had a magnitude in [2^k, 2^(k+1)); zeros and non-finite ones are in none. Exponents of
-        the gradients of each network, without the loss scale, are under ``gradients of critic`` and so on.
+        under k the number of results with a magnitude in [2^k, 2^(k+1)); zeros and non-finite ones are in none.
+        Exponents of the gradients of each network, without the loss scale, are under ``gradients of critic`` and so on.
         """
         now = self._sums()
         record: dict[str, Any] = {}
@@ -63,7 +63,7 @@ class Numerics:
         return {"before": self._before, "observer": self._simulation.observer_state(), "watched": watched}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what :meth:`state_dict` returned."""
+        """Restores the state that :meth:`state_dict` returned."""
         self._before = state["before"]
         self._simulation.load_observer_state(state["observer"])
         for name, norms in self._watched.items():

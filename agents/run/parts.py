@@ -102,6 +102,6 @@ def opening_of(config: TrainConfig, allow_imports: Collection[str]) -> dict[str,
 
 
 def make_learner(config: TrainConfig, sizes: Sizes, device: torch.device) -> tuple[Learner, Recorder]:
-    """The learner with its initial weights, and what keeps its experience, by the algorithm's ``make``."""
+    """The learner with its initial weights, and the recorder of its experience, by the algorithm's ``make``."""
     made: tuple[Learner, Recorder] = agent_module(config.algorithm).make(config, sizes, device)
     return made

@@ -66,7 +66,7 @@ class Profile:
         return {"spent": spent, "agent_steps": self.agent_steps, **waited}
 
     def __str__(self) -> str:
-        """The table, the largest first; what limits the run; and what to know about the seconds of a GPU."""
+        """The table, the largest first; what limits the run; and notes on the seconds of a GPU."""
         total = sum(self.seconds.values())
         if not total > 0:
             return "No time was measured."

@@ -32,7 +32,7 @@ class Progress:
 
     Attributes:
         step: environment steps taken; of a program, the step that it has logged last.
-        steps: environment steps of the whole run; None of a program, which does not say it.
+        steps: environment steps of the whole run; None for a program, where it is unknown.
         last_return: mean return of the last evaluation of this process; of a program, the last value of its metric;
             None before the first.
         loss_scale: the loss scale of the learner's leading optimizer; None for libraries and programs.
@@ -51,7 +51,7 @@ class Reporter:
     Args:
         files: the folder of the run, which is claimed and locked.
         stopwatch: the stopwatch of the run.
-        numerics: what rounding did; None if the run does not observe.
+        numerics: the effects of rounding; None if the run does not observe.
         on_progress: told how far the run is.
         steps: see :class:`Progress`.
 
@@ -89,7 +89,7 @@ class Reporter:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to say again how far the run is."""
+        """Whether it is time to report progress again."""
         return time.perf_counter() - self._reported > _SECONDS_BETWEEN_REPORTS
 
     def report(self, step: int, loss_scale: Callable[[], float] | None = None) -> None:
@@ -99,7 +99,7 @@ class Reporter:
             self._on_progress(Progress(step, self._steps, self.last_return, loss_scale() if loss_scale else None))
 
     def write_numerics(self, step: int) -> None:
-        """Logs what rounding did since the last time, if the run observes."""
+        """Logs the effects of rounding since the last time, if the run observes."""
         if self.numerics:
             self.log.write("numerics", step, self.numerics.record())
 
@@ -151,7 +151,7 @@ class Reporter:
         return f"{reason}; {self.numerics.first_nonfinite()}" if self.numerics else reason
 
     def crashed(self, crash: Crash | None, step: int) -> Crash | None:
-        """A crash with all that is known of it; logs what rounding did until then."""
+        """A crash with all that is known of it; logs the effects of rounding until then."""
         if crash is None:
             return None
         crash = Crash(crash.step, self.reason(crash.reason))
@@ -175,7 +175,7 @@ class Reporter:
     ) -> Result:
         """Writes the final files of a finished run of an agent, and removes its checkpoints.
 
-        The result comes last, since it says that all else is there.
+        The result comes last, since it marks the rest as complete.
 
         Args:
             result: how it ended.
@@ -197,6 +197,6 @@ class Reporter:
         return result
 
     def write_table(self) -> None:
-        """Writes what rounding did to the whole run, if it observes."""
+        """Writes the effects of rounding on the whole run, if it observes."""
         if self.numerics:
             self.numerics.write_table(self.files.numerics)

@@ -74,7 +74,7 @@ class SamplerLearner:
         return self._sampler.begun()
 
     def pulls(self) -> list[dict[str, Any]]:
-        """Returns no pulls: nobody needs weights."""
+        """Returns no pulls: weights are not needed."""
         return self._sampler.pulls()
 
     def timing(self) -> dict[str, Any]:

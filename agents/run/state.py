@@ -90,7 +90,7 @@ class RunState:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what :meth:`state_dict` returned."""
+        """Restores the state that :meth:`state_dict` returned."""
         self.agent.load_state_dict(state, self.sampler.load_state_dict(state["environment"]))
         self.metrics = {name: value.to(self._device) for name, value in state["metrics"].items()}
         if self.numerics:

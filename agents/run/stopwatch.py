@@ -1,4 +1,4 @@
-"""The time that a run spends on what: seconds of wall clock by activity."""
+"""The time of a run by activity: seconds of wall clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import final
 
 
 def _do_not_wait() -> None:
-    """Does nothing: the work is done when the call has returned, as on the CPU, or nobody needs to know."""
+    """Does nothing: the work is done when the call has returned, as on the CPU, or its end does not matter."""
 
 
 @final

@@ -47,7 +47,7 @@ def train(
     process loses at most the work since the last checkpoint.
 
     Args:
-        config: what to train.
+        config: the config of the run.
         directory: the run's folder; made if it is missing. Nothing else may be in it.
         on_progress: called at least once per episode, and about once per second.
         stop: once it is made, the run saves a checkpoint between two agent steps, and stops.

@@ -49,7 +49,7 @@ def blame_run(
         allow_imports: as for :func:`roundoff.agents.train`.
 
     Raises:
-        BlameError: the run succeeds, or fails in high precision too.
+        BlameError: the run succeeds, or also fails in high precision.
         RunError: as for training.
     """
     check_over(over)

@@ -90,7 +90,7 @@ def export(
         decision: how to make actions of the outputs: ``outputs``, ``clip`` (to [-1, 1]), ``tanh``, or ``largest``.
         mean: the mean of observations, for a normalizer, (n,).
         std: the standard deviation of observations, (n,).
-        observation_shape: (planes, height, width) of what begins with a convolution.
+        observation_shape: (planes, height, width) if the first layer is a convolution.
 
     Raises:
         RunError: the module cannot be exported, its weights are not finite, or the kind of file is unknown, or cannot

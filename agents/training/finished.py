@@ -70,7 +70,7 @@ def finished_agent(
 def learner_with(
     weights: dict[str, Any], config: TrainConfig, step: int, sizes: Sizes, place: Path
 ) -> tuple[Learner, Intake]:
-    """The learner of a run that is done, as :func:`finished_agent` has it, and what takes observations for it.
+    """The learner of a run that is done, as :func:`finished_agent` has it, and its intake of observations.
 
     Raises:
         RunError: the weights are another agent's.

@@ -60,7 +60,7 @@ def _end_with(leader: Connection) -> None:
 
 
 def _learn(order: dict[str, Any], leader: Connection) -> dict[str, Any]:
-    """The run, as this learner goes through it; returns what there is to say at its end."""
+    """The run, as this learner goes through it; returns its final report."""
     import_as_told(order)
     config, rank = TrainConfig(**order["config"]), order["rank"]
     assert isinstance(config, OptimizerKeys)

@@ -160,10 +160,10 @@ class Follower:
             self.connection.send_bytes(json.dumps({**order, "rank": rank, "memory": memory}).encode())
 
     def last_words(self) -> Crash | None:
-        """The crash that it has told; None if it has said nothing.
+        """The crash that it has reported; None if it has not reported anything.
 
         Raises:
-            RunError: it has told an error, or died.
+            RunError: it has reported an error, or died.
         """
         if self.crash:
             return self.crash
@@ -185,7 +185,7 @@ class Follower:
 
 
 def end_all(followers: list[Follower]) -> None:
-    """Closes the sockets, and ends who does not end by that."""
+    """Closes the sockets, and kills processes that remain."""
     for follower in followers:
         follower.connection.close()
         follower.process.ask_to_end()

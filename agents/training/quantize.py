@@ -1,4 +1,4 @@
-"""Policies after training: what quantizing one costs, in the same episodes as the original."""
+"""Policies after training: the cost of quantizing one, in the same episodes as the original."""
 
 from __future__ import annotations
 

@@ -34,6 +34,6 @@ class A2C(PolicyGradient):
 
 
 def make(config: A2CConfig, sizes: Sizes, device: torch.device) -> tuple[A2C, RolloutRecorder]:
-    """The learner with its initial weights, and what keeps its experience."""
+    """The learner with its initial weights, and the recorder of its experience."""
     learner = A2C(sizes, config, device)
     return learner, record_rollouts(config, sizes, learner.dtype, device, learner.judge, normalizer=learner.normalizer)

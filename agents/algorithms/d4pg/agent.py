@@ -35,8 +35,8 @@ class D4PG(DeterministicActor, ValueLearner):
     et al. divide by R p_i.
 
     Args:
-        observation_size: numbers in an observation.
-        action_size: numbers in an action.
+        observation_size: the number of elements in an observation.
+        action_size: the number of elements in an action.
         config: the hyper-parameters, the format, and the fixes or the baseline.
         device: where all tensors live.
 
@@ -119,7 +119,7 @@ class D4PG(DeterministicActor, ValueLearner):
 
 
 def make(config: D4PGConfig, sizes: Sizes, device: torch.device) -> tuple[D4PG, OffPolicyRecorder]:
-    """The learner with its initial weights, and what keeps its experience."""
+    """The learner with its initial weights, and the recorder of its experience."""
     learner = D4PG(sizes.observation_size, sizes.action_size, config, device)
     return learner, record_steps(config, sizes, learner.dtype, device)
 

@@ -1,1 +1,1 @@
-"""DQN: Q-learning with a scalar or categorical head, and what Rainbow adds to it."""
+"""DQN: Q-learning with a scalar or categorical head, and the additions of Rainbow."""

@@ -1,4 +1,4 @@
-"""DQN: a network that values actions, and a slow copy of it; with what Rainbow adds, as options."""
+"""DQN: a network that values actions, and a slow copy of it; with the additions of Rainbow, as options."""
 
 from __future__ import annotations
 
@@ -215,11 +215,11 @@ class DQN(ValueLearner):
         return actions.unsqueeze(2).expand(-1, -1, self.config.atoms)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue identically, also how many actions it has chosen."""
+        """Everything needed to continue identically, including the number of actions it has chosen."""
         return {**super().state_dict(), "acted": self.acted}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what :meth:`state_dict` returned."""
+        """Restores the state that :meth:`state_dict` returned."""
         super().load_state_dict(state)
         self.acted = state["acted"]
 
@@ -235,7 +235,7 @@ def make(config: DQNConfig, sizes: Sizes, device: torch.device) -> tuple[DQN, Of
     """The learner with its initial weights, and the recorder of its experience.
 
     Raises:
-        RunError: the memory cannot be had, or ``replay_capacity`` is too small for images of all environments.
+        RunError: memory cannot be allocated, or ``replay_capacity`` is too small for images of all environments.
     """
     learner = DQN(sizes.observation_shape, sizes.action_size, config, device)
     return learner, record_steps(config, sizes, learner.dtype, device)

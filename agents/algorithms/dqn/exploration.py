@@ -1,4 +1,4 @@
-"""Random actions: how many, and which."""
+"""Random actions: their share, and their choice."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class EpsilonGreedy:
         config: the config of the run.
         count: the number of actors; the schedule counts the actions of each for all.
         steps: the number of steps taken before, including the random ones at the beginning.
-        whose: what sets its random actions apart; see ``torch_generator``.
+        whose: the key that makes its random actions differ; see ``torch_generator``.
     """
 
     def __init__(self, config: DQNConfig, count: int, steps: int, whose: tuple[int, ...]) -> None:

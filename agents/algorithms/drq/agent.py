@@ -55,7 +55,7 @@ class DrQ(SoftActorCritic):
     images, and both copies of the images are moved towards them. Actor and temperature see the first copies.
 
     Args:
-        action_size: numbers in an action.
+        action_size: the number of elements in an action.
         config: the hyper-parameters, the format and the fixes; observations are pixels.
         device: where all tensors live.
 
@@ -149,6 +149,6 @@ class DrQ(SoftActorCritic):
 
 
 def make(config: DrQConfig, sizes: Sizes, device: torch.device) -> tuple[DrQ, OffPolicyRecorder]:
-    """The learner with its initial weights, and what keeps its images."""
+    """The learner with its initial weights, and the recorder of its images."""
     learner = DrQ(sizes.action_size, config, device)
     return learner, record_states(config, sizes, learner.dtype, device)

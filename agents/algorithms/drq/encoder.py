@@ -51,7 +51,7 @@ class PixelNetwork(FlatNetwork):
         config: sizes of images and layers.
         extra: the number of inputs of the perceptrons besides the features.
         outputs: the number of their outputs.
-        ensemble: how many perceptrons there are.
+        ensemble: the number of perceptrons.
         convolutional: whether the network has its own convolutions.
         dtype: see ``FlatNetwork``, also for the other arguments.
     """
@@ -112,7 +112,7 @@ def features(
 
     Args:
         head: as :class:`Parts` has it.
-        convolved: what :func:`convolve` gave.
+        convolved: the result of :func:`convolve`.
         standardization: the standardization of the linear layer's weights: ``units``, ``matrix`` or ``none``.
         limit: the limit that the linear layer's outputs are scaled down to; None: they are not.
 

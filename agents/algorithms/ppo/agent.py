@@ -70,7 +70,7 @@ class PPO(PolicyGradient):
 
 
 def make(config: PPOConfig, sizes: Sizes, device: torch.device) -> tuple[PPO, RolloutRecorder]:
-    """The learner with its initial weights, and what keeps its experience."""
+    """The learner with its initial weights, and the recorder of its experience."""
     learner = PPO(sizes, config, device)
     enough = learner.has_moved_enough if config.target_kl is not None else None
     options: dict[str, Any] = {"normalizer": learner.normalizer, "enough": enough}

@@ -1,4 +1,4 @@
-"""Soft actor-critic: what learning from states and from images share, and the agent that learns from states."""
+"""Soft actor-critic: the common part of learning from states and images, and the agent that learns from states."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class SoftActorCritic(Learner):
 
     Args:
         networks: makes the actor's and the critics' network, given ``generator``, ``dtype`` and ``device``.
-        observation_size: numbers in an observation; 0: it learns from images.
-        action_size: numbers in an action.
+        observation_size: the number of elements in an observation; 0: it learns from images.
+        action_size: the number of elements in an action.
         config: the hyper-parameters, the format, and the fixes or the baseline.
         device: where all tensors live.
 
@@ -149,7 +149,7 @@ class SoftActorCritic(Learner):
     ) -> torch.Tensor:
         """Returns the targets of the critics; all tensors are (n, 1).
 
-        ``copies``: how many copies of each transition there are, one after the other, over which the target is the
+        ``copies``: the number of copies of each transition, one after the other; the target is the
         mean, for each of them.
         """
         if self.exact_errors or self.stochastic_targets:
@@ -197,8 +197,8 @@ class SAC(SoftActorCritic):
     """The agent that learns from states; see :class:`SoftActorCritic`.
 
     Args:
-        observation_size: numbers in an observation.
-        action_size: numbers in an action.
+        observation_size: the number of elements in an observation.
+        action_size: the number of elements in an action.
         config: the hyper-parameters, the format and the fixes.
         device: where all tensors live.
     """
@@ -257,6 +257,6 @@ class SAC(SoftActorCritic):
 
 
 def make(config: SACConfig, sizes: Sizes, device: torch.device) -> tuple[SAC, OffPolicyRecorder]:
-    """The learner with its initial weights, and what keeps its experience."""
+    """The learner with its initial weights, and the recorder of its experience."""
     learner = SAC(sizes.observation_size, sizes.action_size, config, device)
     return learner, record_states(config, sizes, learner.dtype, device)

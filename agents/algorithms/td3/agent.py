@@ -24,8 +24,8 @@ class TD3(DeterministicActor):
     """Twin critics that learn from clipped noise around a slow copy of the actor, which is moved less often.
 
     Args:
-        observation_size: numbers in an observation.
-        action_size: numbers in an action.
+        observation_size: the number of elements in an observation.
+        action_size: the number of elements in an action.
         config: the hyper-parameters, the format, and the fixes or the baseline.
         device: where all tensors live.
 
@@ -78,7 +78,7 @@ class TD3(DeterministicActor):
 
 
 def make(config: TD3Config, sizes: Sizes, device: torch.device) -> tuple[TD3, OffPolicyRecorder]:
-    """The learner with its initial weights, and what keeps its experience."""
+    """The learner with its initial weights, and the recorder of its experience."""
     learner = TD3(sizes.observation_size, sizes.action_size, config, device)
     return learner, record_states(config, sizes, learner.dtype, device)
 
