@@ -66,8 +66,8 @@ def plot(
     varies; ``comparison`` and ``heatmap``, if something
     besides task, format and seed varies; ``hyperparameters``, if several numbers do; ``exponents``, ``gradients`` and
     ``norms``, if runs were observed; ``differences``, if runs kept their networks; ``pareto-bits``, ``pareto-bytes``,
-    ``pareto-bops``, ``pareto-memory``, ``pareto-sent`` and ``pareto-energy``, if ``roundoff cost`` has counted what a
-    step costs. The same runs give the same bytes. Each file is replaced as a whole.
+    ``pareto-bops``, ``pareto-memory``, ``pareto-sent`` and ``pareto-energy``, if ``roundoff cost`` has counted the
+    cost of a step. The same runs give the same bytes. Each file is replaced as a whole.
 
     Args:
         directory: the folder of a sweep, or of runs.
@@ -75,16 +75,16 @@ def plot(
             ``degradation-single.pdf`` and so on.
         types: of files with figures: ``png``, ``svg``, ``pdf``.
         figures: names of those to draw; all there are if empty.
-        tables: ``md``, ``tex``: the summary for people, too, as ``summary.md`` (Markdown) and ``summary.tex`` (LaTeX,
+        tables: ``md``, ``tex``: also the summary for people, as ``summary.md`` (Markdown) and ``summary.tex`` (LaTeX,
             with the package booktabs).
         out: another folder to write into; made if missing.
 
     Returns:
-        The files written, and warnings about what was left out: damaged files, unfinished runs.
+        The files written, and warnings about omissions: damaged files, unfinished runs.
 
     Raises:
-        AnalysisError: nothing to plot, the folder cannot be written to, or there is no such width, type, figure or
-            kind of table.
+        AnalysisError: nothing to plot, the folder cannot be written to, or the width, type, figure or kind of table
+            does not exist.
     """
     path = Path(directory)
     folder = path if out is None else Path(out)
@@ -141,7 +141,7 @@ class Named(NamedTuple):
 def write_figure(
     named: Named, table: pd.DataFrame, title: str, width: str = "screen", metric: Metric = RETURN
 ) -> list[Path]:
-    """Writes a table, and the figure that is drawn from what was written; returns the paths of both.
+    """Writes a table, and the figure that is drawn from the written table; returns the paths of both.
 
     Raises:
         AnalysisError: a file cannot be written.
@@ -154,12 +154,12 @@ def write_figure(
 
 
 def inline_svg(name: str, table: pd.DataFrame, title: str, metric: Metric) -> str:
-    """An SVG of a figure for a page: its element alone, with words as words, ids of its own and no background.
+    """An SVG of a figure for a page: only its element, with words as words, unique ids and no background.
 
     Args:
         name: one of ``FIGURES``.
         table: that it is drawn from.
-        title: says what is seen, to those who do not see it.
+        title: an alternative text for readers who do not see the figure.
         metric: of the scores.
     """
     drawn = draw(name, _csv(table), table, "", INLINE, metric)
@@ -215,7 +215,7 @@ def about_open_runs(path: Path, experiment: Experiment, where: str = "the degrad
 
 
 def read_table(content: bytes, numbers: Collection[Any] = ()) -> pd.DataFrame:
-    """A table as :func:`plot` wrote it; figures are drawn from this, so their numbers are those of the file.
+    """A table as :func:`plot` wrote it; figures are drawn from it, so their numbers are the file's.
 
     Args:
         content: of the file.
@@ -227,7 +227,7 @@ def read_table(content: bytes, numbers: Collection[Any] = ()) -> pd.DataFrame:
 
 
 def _csv(table: pd.DataFrame) -> bytes:
-    """Floats with ten digits; as texts of Python's, of which pandas makes rows several times faster than of its own."""
+    """Floats with ten digits; as Python strings, which pandas writes several times faster than its own floats."""
     written = table.astype(object)
     for name in filter(lambda name: pd.api.types.is_float_dtype(table[name]), table):
         written[name] = _written(table[name])

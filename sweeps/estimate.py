@@ -36,7 +36,7 @@ class TimeEstimate:
     """An estimate of how long runs will take.
 
     Attributes:
-        seconds: of each run, by id; runs of which nothing is known are missing.
+        seconds: of each run, by id; runs without an estimate are missing.
         notes: the grounds of the estimate, a sentence each.
     """
 
@@ -55,8 +55,8 @@ def estimate(runs: Sequence[Run], folders: Iterable[Path], allow_imports: Collec
     """Estimates the seconds of runs.
 
     Args:
-        runs: what is to do.
-        folders: of sweeps in which finished runs are looked for.
+        runs: to estimate.
+        folders: of sweeps to search for finished runs.
         allow_imports: modules that a calibration may import; see :func:`roundoff.agents.train`.
 
     Returns:
@@ -139,7 +139,7 @@ class _Speed:
     crashed: bool
 
     def of(self, config: TrainConfig) -> float:
-        """Seconds of a whole run; steps before the first update, and its beginning and end, cost little beside it."""
+        """Seconds of a whole run; steps before the first update, and its beginning and end, are comparatively cheap."""
         steps = math.ceil(config.steps / config.action_repeat)
         evaluations = math.ceil(config.steps / config.eval_every)
         return max(0, steps - config.steps_before_learning) * self.step + evaluations * self.evaluation

@@ -66,7 +66,7 @@ def run_sweep(
         plan: what to run.
         directory: new, empty, or of a sweep of the same name, which is then extended.
         executor: where to run it; used up by this.
-        watcher: is told what happens.
+        watcher: receives the events.
         compiled: whether updates are compiled; no result depends on it. See :func:`roundoff.agents.train`.
         population: how many runs that can share a program are trained by one worker at once, at most; no result
             depends on it.
@@ -167,7 +167,7 @@ def run_in_rounds(
         plan: the sweep, whatever its runs.
         directory: of the results.
         executors: makes one for each round.
-        watcher: is told what happens.
+        watcher: receives the events.
         asked: returns the runs to do, given the folder: all runs returned before, and more. They depend only on the
             runs that have ended, so that the rounds are continued like any sweep.
         how: as for :func:`run_sweep`.

@@ -25,7 +25,7 @@ NO_INTERVAL = Interval(float("nan"), float("nan"))
 
 
 def generator_for(*labels: object) -> np.random.Generator:
-    """The generator of what is called so: a row's numbers do not depend on which other rows there are."""
+    """The generator for these names: a row's numbers do not depend on the other rows."""
     return np.random.default_rng(zlib.crc32("/".join(map(str, labels)).encode()))
 
 
@@ -53,7 +53,7 @@ def interquartile_mean(scores: ArrayLike) -> float:
     """The mean of the middle half of ``scores``: a quarter (rounded down) is cut off at either end.
 
     Args:
-        scores: any number of scores; NaN if there are none.
+        scores: any number of scores; NaN if empty.
 
     Source:
         Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", Section 4.3.
@@ -132,7 +132,7 @@ def bootstrap_interval(
 ) -> Interval:
     """Percentile interval of the mean over tasks of the mean over runs, or of another statistic: stratified bootstrap.
 
-    In each replicate, the runs of each task are drawn anew with replacement among the runs of that task, so that
+    In each replicate, the runs of each task are resampled with replacement among the runs of that task, so that
     every task keeps its weight.
 
     Args:
@@ -140,11 +140,11 @@ def bootstrap_interval(
         generator: source of the resampling.
         level: confidence level, in (0, 1).
         replicates: number of resamplings.
-        statistic: what it is of: from the scores of each task in the replicates, (replicates, runs), (replicates,).
+        statistic: maps the scores of each task in the replicates, (replicates, runs), to (replicates,).
 
     Returns:
         The interval; of zero width if all scores of each task are equal; NaN if a task has fewer than two runs (one
-        run says nothing about the spread) or there are no tasks.
+        run says nothing about the spread) or no tasks are given.
 
     Source:
         Agarwal et al., Section 4.2 (stratified bootstrap confidence intervals).
@@ -172,7 +172,7 @@ def bootstrap_intervals(
     Columns that hold scores of the same runs are resampled together, so the runs are drawn once for all of them.
 
     Args:
-        scores: shape (runs, columns); NaN where a run has none.
+        scores: shape (runs, columns); NaN for a missing score.
         generator: source of the resampling.
         level: confidence level, in (0, 1).
         replicates: number of resamplings.
@@ -192,7 +192,7 @@ def bootstrap_intervals(
 
 
 def parts(replicates: int, runs: int) -> Iterator[int]:
-    """Numbers of replicates that are drawn at a time, so that what is drawn fits into a processor's cache.
+    """Numbers of replicates that are drawn at a time, so that the draws fit into a processor's cache.
 
     Args:
         replicates: all of them.
@@ -206,7 +206,7 @@ def parts(replicates: int, runs: int) -> Iterator[int]:
 def times_drawn(runs: int, generator: np.random.Generator, replicates: int) -> NDArray[np.int64]:
     """Draws the number of times that each run occurs in each replicate, shape (replicates, runs).
 
-    In a replicate, as many runs are drawn as there are, with replacement: a multinomial number, by counting, which is
+    In a replicate, all n runs are replaced by n draws with replacement: a multinomial number, by counting, which is
     several times as fast as NumPy's own.
     """
     drawn = generator.integers(runs, size=(replicates, runs)) + runs * np.arange(replicates)[:, None]
@@ -229,6 +229,6 @@ def _ends(values: NDArray[np.float64], level: float) -> NDArray[np.float64]:
 
 
 def percentiles(values: NDArray[np.float64], level: float) -> Interval:
-    """The interval that leaves out as many of ``values`` below as above, and contains the share ``level``."""
+    """The interval that leaves out equal numbers of ``values`` below and above, and contains the share ``level``."""
     low, high = _ends(values[:, None], level)[0]
     return Interval(float(low), float(high))

@@ -3,7 +3,7 @@
 Kernels are compiled for a card, a driver, a PyTorch and a Triton that nobody may have put together before. Every kind
 of rounding is therefore tried once in each process, before its first result: on a few thousand numbers, which takes
 some milliseconds beside the compilation of the kernel. A kernel that fails to compile or to run, or has another bit,
-is replaced by the CPU's loops, to which numbers are copied: slower and right; a :class:`KernelWarning` names it.
+is replaced by the CPU's loops on copied tensors: slower and right; a :class:`KernelWarning` names it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class KernelKind:
         device: with its index.
         dtype: of the numbers, float32 or float64.
         mode: rounding mode and, where it is stochastic, where its random bits come from.
-        overflow: what is done beyond the largest number.
+        overflow: the policy beyond the largest number.
         layout: ``"in order"`` for row-major tensors, ``"strided"`` for others, ``"listed"`` for several at once.
     """
 
@@ -64,7 +64,7 @@ _tried: dict[KernelKind, str] = {}
 
 
 def tried_kinds() -> dict[KernelKind, str]:
-    """All kinds that this process has tried, each with what is wrong with it: an empty text, if nothing is."""
+    """All kinds that this process has tried, each with a description of its fault: an empty text, if it is right."""
     return dict(_tried)
 
 
@@ -82,8 +82,8 @@ def is_right(kind: KernelKind, how: How, dimensions: int, kernel: _Rounds, plain
     While a CUDA graph is captured nothing can be tried: the kernel is then taken to be right.
 
     Args:
-        kind: what is tried.
-        how: the rounding; where random words are given, a sample has words of its own.
+        kind: of the rounding to try.
+        how: the rounding; where random words are given, a sample has its own words.
         dimensions: how many a sample shall have, so that a format's axis is one of them.
         kernel: rounds a tensor into another by the kernel.
         plain: does so on the CPU.
@@ -155,9 +155,9 @@ def _samples(kind: KernelKind, dimensions: int) -> list[torch.Tensor]:
 
 
 def trying_numbers() -> np.ndarray[Any, np.dtype[np.float64]]:
-    """4096 numbers: of all magnitudes of float32, of those that formats hold, short ones (ties), and special ones.
+    """4096 numbers: of all magnitudes of float32, of formats' magnitudes, short ones (ties), and special ones.
 
-    Runs of 32 have one magnitude, so that blocks with a shared scale have numbers of which something is left.
+    Runs of 32 have one magnitude, so that numbers in blocks with a shared scale do not all underflow.
     """
     random, count = np.random.default_rng(_SEED), 1 << _COUNT
     magnitudes = np.repeat(random.integers(-30, 20, count // 32), 32)
@@ -172,6 +172,6 @@ def trying_numbers() -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def _differing(a: torch.Tensor, b: torch.Tensor) -> int:
-    """Counts the elements whose bits differ; all NaNs are equal."""
+    """Counts the elements with different bits; all NaNs are equal."""
     same = (a == b) & (a.signbit() == b.signbit()) | (a.isnan() & b.isnan())
     return int((~same).sum())

@@ -43,8 +43,8 @@ class Format(ABC):
     A format is a frozen, hashable value; ``str(format)`` is its canonical text, which :meth:`parse` reads back if its
     family is registered. Everything about it is derived from its fields; nothing is global.
 
-    All that callers use is declared here. A fact that a format does not have is None: integers whose scale the data
-    decide have no largest number. What it cannot do, as to give codes, raises a FormatError. A subclass may state a
+    All that callers use is declared here. A fact that a format does not have is None: integers scaled by the data do
+    not have a largest number. An unsupported operation, such as encoding, raises a FormatError. A subclass may state a
     fact as a property, an attribute or a field.
     """
 
@@ -54,10 +54,10 @@ class Format(ABC):
 
         Args:
             text: The name, upper or lower case, surrounding space ignored. A ``Format`` is returned as it is; a dtype
-                of floats, such as ``torch.float8_e4m3fn``, stands for its numbers.
+                of floats, such as ``torch.float8_e4m3fn``, gives the format of its numbers.
 
         Raises:
-            FormatError: There is no such format; the message says what is allowed and names the nearest one.
+            FormatError: The format does not exist; the message names the allowed formats and the nearest one.
         """
         if isinstance(text, torch.dtype):
             text = str(text).removeprefix("torch.")
@@ -86,7 +86,7 @@ class Format(ABC):
     @property
     @abstractmethod
     def carrier(self) -> torch.dtype:
-        """The torch dtype in which a computation in this format is simulated: float32 or float64."""
+        """The torch dtype that simulates a computation in this format: float32 or float64."""
 
     @abstractmethod
     def fits_in(self, dtype: torch.dtype) -> bool:
@@ -134,7 +134,7 @@ class Format(ABC):
 
     @fact
     def smallest(self) -> float | None:
-        """The smallest number above zero; None where the data decide it, and where there is none."""
+        """The smallest number above zero; None if the data decide it, or it does not exist."""
         return None
 
     @fact
@@ -171,7 +171,7 @@ class Format(ABC):
         raise FormatError(f"{self} does not list its numbers")
 
     def edges(self) -> list[float]:
-        """Numbers near which rounding, range and arithmetic go wrong first; tests try what they round to, and -x."""
+        """Numbers near the first errors of rounding, range and arithmetic; tests try their rounded values, and -x."""
         exponents = range(-149, 128) if self.carrier == torch.float32 else range(-1074, 1024)
         return [
             *around_one(2.0**-4 if self.eps is None else self.eps),
@@ -198,19 +198,19 @@ class Format(ABC):
             seed: as for :func:`roundoff.formats.round`.
 
         Raises:
-            FormatError: as for ``round``; ``x`` holds what has no code; or the format has no codes.
+            FormatError: as for ``round``; ``x`` holds a value without a code; or the format lacks codes.
         """
         raise FormatError(f"{self} has no codes: its class gives none")
 
     def decode(self, codes: Any, dtype: torch.dtype | None = None) -> torch.Tensor:  # noqa: ARG002
-        """The numbers that codes stand for, exactly.
+        """The numbers that codes represent, exactly.
 
         Args:
             codes: of :meth:`encode`, or integers of ``bits`` bits from elsewhere.
             dtype: float32 or float64; None for the carrier's, or the scale's.
 
         Raises:
-            FormatError: these are no codes of the format, or it has none.
+            FormatError: these are not codes of the format, or it lacks codes.
         """
         raise FormatError(f"{self} has no codes: its class gives none")
 

@@ -78,18 +78,18 @@ def register(
 ) -> None:
     """Makes the names of a family known, to :meth:`Format.parse` and wherever formats are given as text.
 
-    Compiled programs, sweep files and other processes have formats as text, too; there each must find the family
-    registered, by importing the module that registers it. To register the class again replaces what it had registered.
+    Compiled programs, sweep files and other processes also have formats as text; there each must find the family
+    registered, by importing the module that registers it. To register the class again replaces its earlier names.
 
     Args:
         kind: the class, a frozen dataclass if its names have beginnings or suffixes.
         beginnings: how names that state the fields of a format begin.
-        suffixes: what may stand behind, in any order; each sets a field.
-        aliases: formats of the class by names of their own, in lower case.
-        called: the family's own name, where tests draw formats of it; that of the class if empty.
+        suffixes: may follow, in any order; each sets a field.
+        aliases: formats of the class by special names, in lower case.
+        called: the family's own name, where tests draw formats of it; the class's name if empty.
         shown: the formats that ``roundoff formats`` shows if none is named.
         verified: the formats that ``roundoff verify`` verifies if none is named.
-        drawn: for tests, by field, the values to draw from; what the class refuses is not drawn.
+        drawn: for tests, by field, the values to draw from; combinations that the class refuses are not drawn.
 
     Raises:
         FormatError: a name belongs to another format already, or is not in lower case; or the text of a format is
@@ -176,7 +176,7 @@ def format_called(text: str) -> Any:
 
 
 def _read(text: str, name: str) -> tuple[Any, str | None]:
-    """The format of a name; or None, and what is wrong with its suffixes if it begins as a format's does."""
+    """The format of a name; or None, and the mistake in its suffixes if it begins as a format's does."""
     if name in ALIASES:
         return ALIASES[name], None
     problem = None

@@ -38,22 +38,22 @@ _LARGEST_M_IN_FLOAT32 = 10
 
 @dataclass(frozen=True)
 class FloatFormat(FloatLayout, Family):
-    """A binary float: sign, ``exponent_bits``, and ``significand_bits`` stored bits beside an implicit one.
+    """A binary float: sign, ``exponent_bits``, and ``significand_bits`` stored bits after an implicit one.
 
     A code with exponent field E > 0 and significand field F is (1 + F 2^-m) 2^(E - bias); with E = 0 it is the
-    subnormal F 2^(1 - bias - m). The defaults are those of IEEE 754.
+    subnormal F 2^(1 - bias - m). The defaults follow IEEE 754.
 
     Args:
         exponent_bits: 2 to 11; 1 also, unless the specials are ``IEEE``.
         significand_bits: stored significand bits m, 0 to 52; the precision is m + 1. fp16 is ``FloatFormat(5, 10)``.
         specials: which codes are infinity and NaN.
         bias: of the exponent; None for the default, 2^(exponent_bits - 1) - 1, one more for ``FNUZ`` and ``P3109``.
-        subnormals: False: the codes with E = 0 are all zero, and what lies between 0 and the smallest normal
+        subnormals: False: the codes with E = 0 are all zero, and a value between 0 and the smallest normal
             number is rounded to the one or the other, whichever the mode says.
         overflow: None for infinity where there is one, else NaN where there is one, else saturation.
         flush: how a format without subnormals makes zeros of small numbers, if it does not round them; at least one
-            significand bit. A simulation rounds results: with ``DAZ`` those that the next operation would read as zero
-            are zero already.
+            significand bit. A simulation rounds results: with ``DAZ`` results that the next operation would read as
+            zero are zero already.
         signed: False, for ``FNUZ`` and ``P3109`` only: no sign bit. Negative numbers and -infinity become 0.
 
     Raises:
@@ -109,7 +109,7 @@ class FloatFormat(FloatLayout, Family):
         """The format, a mode and an overflow policy as the data that kernels read, for tensors of ``dtype``.
 
         Raises:
-            FormatError: the format has no such overflow.
+            FormatError: the format lacks this overflow policy.
         """
         return _parameters(self, dtype, rounding, None if overflow is None else self._checked(overflow))
 
@@ -142,7 +142,7 @@ class FloatFormat(FloatLayout, Family):
     def round_list_on_device(
         self, tensors: Sequence[torch.Tensor], rounding: Rounding, randoms: Sequence[RandomBits | None]
     ) -> None:
-        """Rounds tensors where they stand, by one launch.
+        """Rounds tensors in place, by one launch.
 
         Args:
             tensors: of one dtype, on one device that has kernels; each contiguous and not empty.
@@ -168,7 +168,7 @@ class FloatFormat(FloatLayout, Family):
         self._run_list([target.new_ones(70), target], how, [bits, bits])
 
     def _launch(self, like: torch.Tensor, how: How, *, listed: bool = False) -> tuple[Any, tuple[torch.Tensor, ...]]:
-        """The kernel that rounds such tensors, and what it is given of the format; made once."""
+        """The kernel that rounds such tensors, and its arguments from the format; made once."""
         key = (like.dtype, like.device, how.rounding, how.policy, type(how.random), listed)
         if key not in self._launches:
             parameters = self.parameters(like.dtype, how.rounding, how.policy)

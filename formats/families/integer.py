@@ -65,16 +65,16 @@ class IntegerFormat(Family):
     neighbours along ``axis``. They come from minimum and maximum, from a percentile, or are given. From the data, the
     scale is computed in float64 and rounded once to the carrier; what computes it in float32 (ONNX's
     DynamicQuantizeLinear, torch's MinMaxObserver) has another last bit for about a quarter of the tensors. A scale is
-    never below 2^-126, and never so large that a code would stand for an infinite number.
+    never below 2^-126, and never so large that a code would represent an infinite number.
 
-    That formula, with three roundings, is that of nearest-even. A tie of x (1/s) goes to the even multiple of s, as in
+    That formula, with three roundings, is for nearest-even. A tie of x (1/s) goes to the even multiple of s, as in
     torch and ONNX: to the even code if z is even. In the other modes the numbers themselves count: each chooses between
-    the two floats s k and s (k + 1), as the carrier holds them, that x lies between, so that numbers of the format stay
-    what they are. To-odd looks at the code; the probability of stochastic rounding is (x - lower) / (upper - lower), in
+    the two floats s k and s (k + 1) next to x, as the carrier holds them, so that numbers of the format stay
+    unchanged. To-odd looks at the code; the probability of stochastic rounding is (x - lower) / (upper - lower), in
     float64.
 
     There is no infinity and no negative zero. NaN stays NaN and an infinity saturates if the scale is given. If it
-    comes from the data, a tensor, channel or group that holds either has no scale and becomes NaN altogether.
+    comes from the data, a tensor, channel or group that holds either lacks a scale and becomes NaN altogether.
 
     Args:
         width: bits of a code, 2 to 16.
@@ -82,7 +82,7 @@ class IntegerFormat(Family):
         symmetric: see above.
         axis: the channel axis; with ``group``, the axis that groups lie along (the last if None).
         group: how many neighbours share a scale; ``shared_scale.ROW`` for all along the axis.
-        percentile: above 50, up to 100: the range leaves out what is beyond that percentile of |x| (symmetric) or of x
+        percentile: above 50, up to 100: the range leaves out values beyond that percentile of |x| (symmetric) or of x
             on either side (asymmetric). The percentile p of n numbers is the one of rank ceil(n p / 100).
         scale: given for the whole tensor, positive.
         zero_point: given with ``scale``, for asymmetric formats.
@@ -139,7 +139,7 @@ class IntegerFormat(Family):
     def stored_bits(self, shape: Sequence[int]) -> int:
         """Storage size of a tensor of this shape, in bits: codes, and a 32-bit scale for whatever shares one.
 
-        Asymmetric formats have a zero point beside each scale, with as many bits as a code. A group that is not full
+        Asymmetric formats also have a zero point for each scale, with the bits of a code. A group that is not full
         is filled. A scale that is given is part of the format, and takes none.
         """
         if self.group is not None:
@@ -239,7 +239,7 @@ class IntegerFormat(Family):
             gpu.to_grids(source, target, (inner, scales.numel()), scales, zeros, codes, how)
 
     def _round_groups_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
-        """Rounds groups whose scales are known, each as a row."""
+        """Rounds groups with known scales, each as a row."""
         scales, zeros = self._parameters(source)
         if how.random is not None:  # it goes by the places of elements
             how = how._replace(random=self._in_pieces(random_words(how.random, source))[0].contiguous())
@@ -312,7 +312,7 @@ class IntegerFormat(Family):
         return check_axis(self, -1 if self.axis is None else self.axis, x)
 
     def _in_pieces(self, x: torch.Tensor, *parameters: torch.Tensor) -> list[torch.Tensor]:
-        """``x`` in a shape with which the parameters can be broadcast, and they in that shape."""
+        """``x`` in a shape that the parameters can be broadcast to, and the parameters in that shape."""
         if self.group is not None:
             return [cut(x, self._axis(x), self.group), *(p.unsqueeze(-1) for p in parameters)]
         if self.axis is None or x.dim() == 0:
@@ -341,19 +341,19 @@ class IntegerFormat(Family):
             seed: as for :func:`roundoff.formats.round`.
 
         Raises:
-            FormatError: ``x`` is empty, or holds what has no code.
+            FormatError: ``x`` is empty, or holds a value without a code.
         """
         quantized: Quantized = self.encode(x, rounding, random=random, seed=seed)
         return quantized
 
     def dequantize(self, quantized: Quantized) -> torch.Tensor:
-        """The numbers that codes stand for: scale * (codes - zero_point), in the dtype of the scale, as ``decode``.
+        """The numbers that codes represent: scale * (codes - zero_point), in the dtype of the scale, as ``decode``.
 
         Args:
             quantized: of :meth:`quantize`; the codes may be integers of any type.
 
         Raises:
-            FormatError: the codes are no integers of the format's width.
+            FormatError: the codes are not integers of the format's width.
         """
         return self.decode(quantized)
 

@@ -46,12 +46,12 @@ class LogarithmicFormat(Family):
     """Numbers +-2^(k / 2^f), with an integer k of ``width`` - 1 bits in two's complement, f of them after the point.
 
     ``lns8_3`` has 1 sign, 4 integer and 3 fraction bits of log2 |x|: from 2^-7.875 to 2^7.875, neighbours 2^(1/8)
-    apart. The lowest k, -2^(width-2), stands for zero, and with the sign set for NaN. There is no infinity (it
+    apart. The lowest k, -2^(width-2), represents zero, and NaN with the sign set. There is no infinity (it
     saturates) and no negative zero.
 
-    The powers are irrational; in a tensor the carrier's nearest float stands for each. Nearest rounding is nearest in
+    The powers are irrational; in a tensor the carrier's nearest float represents each. Nearest rounding is nearest in
     the logarithm, as a logarithmic adder's table does it: the border between k and k + 1 is 2^((k + 1/2) / 2^f),
-    decided exactly. As that is irrational there are no ties, and nearest-even and nearest-away are the same. Zero takes
+    decided exactly. As that is irrational ties do not occur, and nearest-even and nearest-away are the same. Zero takes
     the place of the lowest k: numbers below 2^((1/2 - 2^(width-2)) / 2^f) round to it. The other modes choose between
     the two neighbours (floats of the carrier, or zero); stochastic rounding is unbiased in value: the probability is
     (x - lower) / (upper - lower), in float64.
@@ -107,7 +107,7 @@ class LogarithmicFormat(Family):
         return float(self._powers_of(torch.tensor(self._zero + 1), torch.float64))
 
     def bounds(self, dtype: torch.dtype) -> tuple[float, float]:
-        """Minus and plus the float of ``dtype`` that stands for the largest number."""
+        """Minus and plus the float of ``dtype`` that represents the largest number."""
         high = float(self._powers_of(torch.tensor(-self._zero - 1, device="cpu"), dtype))
         return -high, high
 
@@ -126,7 +126,7 @@ class LogarithmicFormat(Family):
         return torch.float32 if self.fits_in(torch.float32) else torch.float64
 
     def fits_in(self, dtype: torch.dtype) -> bool:
-        """Whether every number has a normal float of ``dtype`` to stand for it."""
+        """Whether every number is represented by a normal float of ``dtype``."""
         return dtype == torch.float64 or self._exponent_bits <= _MOST_EXPONENT_BITS_IN_FLOAT32
 
     def _values(self) -> torch.Tensor:
@@ -172,7 +172,7 @@ class LogarithmicFormat(Family):
 
     @apart
     def _powers_of(self, k: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """The floats of ``dtype`` that stand for 2^(k / 2^f)."""
+        """The floats of ``dtype`` that represent 2^(k / 2^f)."""
         table = table_on(_powers(self.fraction_bits, dtype), k.device)
         power = power_of_two(k >> self.fraction_bits)
         return (table[k & ((1 << self.fraction_bits) - 1)].to(torch.float64) * power).to(dtype)
@@ -180,7 +180,7 @@ class LogarithmicFormat(Family):
     def _encoded(self, x: torch.Tensor, how: How) -> torch.Tensor:
         """The sign bit, then k in two's complement: uint8, uint16 or uint32, the smallest that do.
 
-        Zero has the code of the lowest k; with the sign bit it is that of NaN.
+        Zero has the code of the lowest k; with the sign bit it is NaN's code.
         """
         numbers = self._rounded_to_encode(x, how)
         k = where(numbers.isnan(), self._zero, self._logarithms(numbers))

@@ -31,13 +31,13 @@ _STEPS = -(1 << 20), 1 << 20  # more than there are
 class QuarlFormat(Family):
     """The multiples of a step that follows from the smallest and the largest number: x -> d round(x / d).
 
-    d = (|min x| + |max x|) / 2^width, where minimum and maximum are those of the tensor, or of each channel along
-    ``axis``; every operation is rounded once to the carrier. There is no zero point: an affine one would be rounded to
-    a multiple of d, too. Of a range that holds zero 2^width + 1 multiples are in use, one more than codes of ``width``
+    d = (|min x| + |max x|) / 2^width, with the minimum and maximum of the tensor, or of each channel along
+    ``axis``; every operation is rounded once to the carrier. A zero point is not used: it would also be rounded
+    to a multiple of d. Of a range that holds zero 2^width + 1 multiples are in use, one more than codes of ``width``
     bits; of numbers of one sign min and max have the same sign, and d is larger than it need be. So the format has no
     codes: it says what rounding does to a policy, not how one is stored; ``int8`` does both.
 
-    Width 16 stands for fp16 (e5m10) without any step, as in the paper's Table 4; ``affine`` makes it 16 bits of
+    Width 16 means fp16 (e5m10) without any step, as in the paper's Table 4; ``affine`` makes it 16 bits of
     the formula, as in its Figure 7.
 
     NaN and infinity leave no step: their tensor or channel becomes NaN altogether. Zeros stay zeros, where the authors'
@@ -53,7 +53,7 @@ class QuarlFormat(Family):
         affine: the formula at width 16 too.
 
     Raises:
-        FormatError: a number is out of range, or ``affine`` is said of another width, which is so anyway.
+        FormatError: a number is out of range, or ``affine`` is given with another width, where it has no effect.
 
     Source:
         Lam et al., "Quantized Reinforcement Learning (QuaRL)", arXiv:1910.01055; the code of its tables
@@ -136,7 +136,7 @@ class QuarlFormat(Family):
         target.round_().add_(0.0).mul_(step)  # -0 + 0 is 0
 
     def _step(self, x: torch.Tensor) -> torch.Tensor:
-        """d, in a shape with which ``x`` can be divided by it."""
+        """d, in a shape that broadcasts with ``x``."""
         if self.axis is None or x.dim() == 0:
             low, high = torch.aminmax(x)
         else:

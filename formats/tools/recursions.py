@@ -1,4 +1,4 @@
-"""The points at which x <- x + gain (y - x), as critics, averages and moments do it, stops if every step is rounded.
+"""The points where x <- x + gain (y - x), as critics, averages and moments do it, stops if every step is rounded.
 
 A step that is below half of the distance to the next number is absorbed. So x stops as soon as
 
@@ -6,7 +6,7 @@ A step that is below half of the distance to the next number is absorbed. So x s
 
 where ulp(x) is the distance from x to its neighbour towards y: on the way out from 0 that of its binade; on the way in
 at a power of two half of that. Above the binade of y on the way in, x may stop far away, since there the ulp grows with
-x. Rounded stochastically x does not stop, and its expectation is that of exact arithmetic.
+x. Rounded stochastically x does not stop, and its expectation is the same as in exact arithmetic.
 
 In terms of y: from 0, with m significand bits, x arrives at y gain / (gain + 2^-(m+1) / s), where s in [1, 2) is the
 significand of x; so somewhere between y gain / (gain + 2^-(m+1)) and y gain / (gain + 2^-(m+2)).
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class Stop(NamedTuple):
-    """The points at which a recursion stops.
+    """The points where a recursion stops.
 
     Attributes:
-        first: the first number on its way at which a step is absorbed.
+        first: the first number on its way that absorbs a step.
         last: the next one on that way; a step may lead there before one is absorbed. Infinite where it overflows.
     """
 
@@ -50,7 +50,7 @@ def reach(gain: float, significand_bits: int) -> tuple[float, float]:
 
 
 def bits_needed(gain: float, share: float = 0.9) -> int:
-    """The fewest significand bits with which a recursion reaches this share of y from 0, for any y."""
+    """The fewest significand bits that let a recursion reach this share of y from 0, for any y."""
     return max(0, math.ceil(math.log2(share / (1 - share) / gain)) - 1)
 
 
@@ -70,12 +70,12 @@ def stop(format: FloatFormat, gain: float, target: float, start: float = 0.0) ->
 
     Args:
         format: of x, with subnormals; its largest number may be y.
-        gain: in (0, 1/4], so that no step passes two numbers at which one would be absorbed.
-        target: y; any finite number, also one that ``format`` does not have.
+        gain: in (0, 1/4], so that no step passes two numbers that would absorb one.
+        target: y; any finite number, even if it is not a number of ``format``.
         start: a number of the format.
 
     Returns:
-        Where; beyond the largest number, what the format makes of it.
+        The points; beyond the largest number, the format's result of overflow.
     """
     assert 0 < gain <= 1 / 4
     x, y, g = Fraction(start), Fraction(target), Fraction(gain)

@@ -34,7 +34,7 @@ _ROOM = 256  # bytes of the second line, so that it is overwritten whole
 
 
 class Holder(NamedTuple):
-    """A process, so that it is not taken for another one."""
+    """A process, so that it is not taken for another."""
 
     host: str
     """The name of the process's machine, for people."""
@@ -81,7 +81,7 @@ def alive(holder: Holder) -> bool | None:
 
 
 def _started(pid: int) -> int | None:
-    """Returns the start time of a process of this machine; None if there is no such process (any more)."""
+    """Returns the start time of a process of this machine; None if the process does not exist (any more)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
@@ -185,7 +185,7 @@ class Leases:
         self._seen: dict[str, tuple[object, float]] = {}
 
     def next_number(self, run: str, numbers: dict[str, list[int]]) -> int | None:
-        """The number of the lease with which a run can be taken; None while somebody holds it.
+        """The number of the lease that can take a run; None while somebody holds it.
 
         Args:
             run: which.
@@ -220,7 +220,7 @@ class Leases:
                 yield run, held
 
     def forget(self, run: str) -> None:
-        """Removes what is left of the leases of a run that has ended."""
+        """Removes the remaining leases of a run that has ended."""
         for number in self.numbers().get(run, ()):
             with contextlib.suppress(OSError):  # in the way of nobody
                 (self.folder / f"{run}.{number}").unlink()

@@ -43,12 +43,12 @@ class Plan:
         name: of the sweep.
         description: one or more lines for people.
         varying: keys that take several values, in the order of the file.
-        runs: the product of what varies, the last varying fastest, without what is excluded. Where nothing is searched,
-            those in fp32 that differ in policies that round nothing there are one run, under the first of them.
+        runs: the product of the varying keys, the last varying fastest, without excluded runs. Without a search,
+            runs in fp32 that differ in policies that round nothing there are one run, under the first of them.
         reproduces: names of the paper's figures and tables that it is about, such as ``fig4``.
-        program: what is run, if that is no agent; with ``metric``, what counts of what it returns.
-        search: what is looked for, if not all of the runs are to be done.
-        log_to: the tracker to which it logs itself, if any.
+        program: the program of the runs, if not of agents; ``metric`` is then the returned value that counts.
+        search: the goal of the search, if not all of the runs are to be done.
+        log_to: the tracker that it logs itself to, if any.
     """
 
     name: str
@@ -83,13 +83,13 @@ def plan_text(
     """Plans the sweep described by YAML text.
 
     Args:
-        text: a mapping; its sections are described in docs/sweeps.md. Keys of runs are those of ``TrainConfig``.
-        source: what to call the text in messages; files it includes are looked for beside it.
+        text: a mapping; its sections are described in docs/sweeps.md. Keys of runs are the keys of ``TrainConfig``.
+        source: the name of the text in messages; included files are looked for in the same folder.
         overrides: ``key=value`` with a YAML value. A list replaces the values of the key in the grid, anything
             else makes the key a constant. (For ``fixes`` too: one list of names is ``fixes=[[hadam, normal_fix]]``.)
             ``section=value`` and ``section.key=value`` replace sections of the file, or parts of them.
         only: ``key=value``, or a list of values: runs with other values are left out. ``case`` is the name of a case.
-        program: what is run, where the text does not say it.
+        program: the program to run, if the text does not name it.
 
     Raises:
         SweepFileError: every mistake is listed.
@@ -194,7 +194,7 @@ def _search(outline: Outline, runs: dict[str, Run], varying: Iterable[str]) -> S
 
 
 def branches(runs: Iterable[Run], goal: SearchGoal) -> list[list[Run]]:
-    """The runs, those together that differ in the format that is looked for and the seed alone."""
+    """The runs, grouped with runs that differ only in the searched format and the seed."""
     found: dict[str, list[Run]] = {}
     for run in runs:
         found.setdefault(json.dumps(goal.rest_of(run.config), sort_keys=True), []).append(run)

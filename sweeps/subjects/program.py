@@ -28,7 +28,7 @@ class Program:
     """A function of a file, or of a module.
 
     Importing it executes the file, as ``import`` does; ``sys.path`` then begins with its folder, as it does for
-    ``python train.py``. A process imports a file once, and does not see what is edited in it later.
+    ``python train.py``. A process imports a file once, and does not see later edits.
 
     Args:
         text: ``train.py:train``, where the file is found relative to ``folder``, or ``package.module:train``, where the
@@ -46,7 +46,7 @@ class Program:
         """The program that a sweep file in ``folder`` calls ``text``.
 
         Raises:
-            SweepError: it is no such name.
+            SweepError: it is not a valid name.
         """
         place, colon, function = text.rpartition(":")
         if place.endswith(".py"):
@@ -59,10 +59,10 @@ class Program:
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> Program:
-        """The program that a function is, wherever it stands.
+        """The program of a function, wherever it is defined.
 
         Raises:
-            SweepError: it has no name.
+            SweepError: it lacks a name.
         """
         name, module = getattr(function, "__name__", ""), getattr(function, "__module__", "")
         if not callable(function) or not str(name).isidentifier():
@@ -104,7 +104,7 @@ class Program:
         return self.given if self.given is not None else _function(self)
 
     def file(self) -> Path:
-        """The file that it stands in; imports it."""
+        """The file that defines it; imports it."""
         if self.given is not None:
             return Path(self.folder) / self.place
         return Path(str(_module(self).__file__))
@@ -114,7 +114,7 @@ class Program:
         return _source(self)
 
     def origin(self) -> dict[str, str]:
-        """Returns ``source``, and ``program_commit``, the commit checked out where the program stands, if any."""
+        """Returns ``source``, and ``program_commit``, the commit checked out in the program's folder, if any."""
         commit = _commit(self.file())
         return {"source": self.source(), **({"program_commit": commit} if commit else {})}
 

@@ -1,11 +1,11 @@
-"""Runs of a program, each in a process of its own, forked from one that has imported the program and runs nothing.
+"""Runs of a program, each in a separate process, forked from a process that only imports the program.
 
 A program may change anything of its process: the working directory, threads, settings of PyTorch, streams,
-descriptors. So a run gets a process that begins as every other one does, in a session of its own, and what it leaves
-behind (children, their children) is ended with it. Importing PyTorch and the program takes seconds, a fork hundredths.
+descriptors. So a run gets a process that begins like every other, in a separate session, and its remaining
+descendants are ended with it. Importing PyTorch and the program takes seconds, a fork hundredths.
 
-There are three processes: the worker, which holds the lease and speaks with the sweep; the one that is forked from,
-which executes the program's file and nothing else of it; and that of the run.
+There are three processes: the worker, which holds the lease and speaks with the sweep; the template for forks,
+which executes the program's file and nothing else of it; and the process of the run.
 """
 
 from __future__ import annotations
@@ -208,10 +208,10 @@ class _Warm:
         self._say(outcome)
 
     def _watch(self, pid: int, said: int, stopping: int, result: Path) -> tuple[dict[str, Any] | None, int, bool]:
-        """Passes on what a run and the worker say, until the run has ended: how, if it said, and by which status.
+        """Relays the messages of a run and the worker until the run has ended; reports how, if known, and the status.
 
         A run that has said how it ended, or written its result where it can say nothing any more, has a moment for
-        what it does at its exit, and is killed then: handlers of libraries whose threads no fork has may wait for ever.
+        its exit handlers, and is killed then: handlers of libraries with threads that no fork has may wait for ever.
         """
         outcome: dict[str, Any] | None = None
         rest, open_, was_stopped, deadline = b"", True, False, float("inf")
@@ -278,7 +278,7 @@ def _let_go_of_descriptors(but: int) -> None:
 
 
 def _cut_log(*, while_printed_to: bool) -> None:
-    """Keeps the file that a program prints to from filling the disk: what it said last is kept.
+    """Keeps the file that a program prints to from filling the disk: the last output is kept.
 
     What a program prints between the reading of the end and the cut would be lost. So the disk gets back the beginning
     of a file that is printed to, which reads as zeros; when the run has ended, the file is cut. A file on a file system

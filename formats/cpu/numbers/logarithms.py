@@ -131,9 +131,9 @@ def round_to_nearest(
         source: float32 or float64 on the CPU, its elements filling one gapless piece of memory.
         target: same dtype, shape and strides; may be ``source``, may not otherwise overlap it.
         fraction_bits: f.
-        zero: the lowest logarithm, which stands for zero.
+        zero: the lowest logarithm, which represents zero.
         borders: the largest numbers below 2^((j + 1/2) / 2^f).
-        powers: what stands for 2^(j / 2^f), j = 0 to 2^f; float64.
+        powers: the numbers that represent 2^(j / 2^f), j = 0 to 2^f; float64.
     """
     kernel = compiled(_nearest, source.dtype)
     data = (source.data_ptr(), target.data_ptr())
@@ -173,7 +173,7 @@ def round_in_mode(
         zero: as there.
         steps: the powers 2^(j / 2^f), j = 0 to 2^f - 1.
         powers: as there.
-        smallest: what stands for the smallest number above zero.
+        smallest: the float of the smallest number above zero.
         how: the mode, and the random bits of stochastic rounding.
     """
     data = (source, target, steps.below, steps.inside, powers)
