@@ -33,7 +33,7 @@ class KeyRule(NamedTuple):
 
     Attributes:
         condition: a function of the config that is true if the config breaks the rule; its result is ``found``.
-        key: the key that the rule is about. The rule holds for a config without such a key.
+        key: the key that the rule is about. A config without such a key satisfies the rule.
         message: the error for a config that breaks it, with ``{c.lr}`` for the value of a key, and ``{found}``.
     """
 

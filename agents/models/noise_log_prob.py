@@ -16,7 +16,7 @@ def noise_log_prob(noise: torch.Tensor, log_sigma: torch.Tensor) -> torch.Tensor
     That one subtracts the mean from the rounded sample: the difference is off by half an ulp of the mean, and divided
     by sigma that can be more than the noise itself. In the backward pass the mean receives two gradients of the order
     of 1 / sigma that cancel, and any other term added to one of them (the squashing by tanh) is absorbed. Here there is
-    neither subtraction nor division, and mean and sigma have zero gradient, which is exact.
+    neither subtraction nor division, and mean and sigma do not receive a gradient: the exact one is 0.
     It cannot give the density at a point that is not a sample of this very call: an action replayed, for example.
 
     Args:

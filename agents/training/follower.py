@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _end_with(leader: Connection) -> None:
-    """Ends this process when the leader, which says nothing more, is gone: also while waiting for the leader."""
+    """Ends this process when the leader, which sends nothing more, is gone: also while waiting for the leader."""
     leader.poll(None)
     os._exit(1)
 

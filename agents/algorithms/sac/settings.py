@@ -1,4 +1,4 @@
-"""The keys of soft actor-critic, from states or from pixels, and logged values."""
+"""The keys of soft actor-critic, from states or from pixels, and its logged values."""
 
 from __future__ import annotations
 
