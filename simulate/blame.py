@@ -44,7 +44,7 @@ class Blame:
         over: kind of the units: operations, modules, roles or parts of the program.
         units: all units that could have been blamed.
         culprits: if these stay in the carrier the program passes, and without any one of them it fails.
-        needs: for each culprit the smallest format with which the program passes while the other culprits stay in the
+        needs: for each culprit the smallest format that lets the program pass while the other culprits stay in the
             carrier: first more significand bits, then also 8 exponent bits; None if no float format up to them does.
         trials: how often the program ran.
     """
@@ -116,7 +116,7 @@ def blame(
 
     The program is run again and again, with ever other operations left in their carrier (float32 or float64),
     by delta debugging (Zeller & Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002, ddmin): some n^2
-    runs for n units at worst, about k log n for k culprits. The result is 1-minimal: every culprit is needed while the
+    runs for n units at worst, about k log n for k blamed ones. The result is 1-minimal: each one is needed while the
     others are there. There can be other such sets.
 
     Args:
@@ -197,7 +197,7 @@ class Trials(ABC):
         return trial
 
     def keeps(self, high: Sequence[str], others: Mapping[str, str] | None = None) -> bool:
-        """Whether it passes with ``high`` in the carrier and ``others`` in formats of their own."""
+        """Whether it passes with ``high`` in the carrier and ``others`` in their own formats."""
         formats = {**dict.fromkeys(sorted(high), HIGH), **(others or {})}
         key = frozenset(formats.items())
         if key not in self._known:

@@ -1,4 +1,4 @@
-"""Contractions and sums with a rounded accumulator: what they are made of, loops or tensor operations."""
+"""Contractions and sums with a rounded accumulator, made of loops or tensor operations."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class RoundedSums:
         self._summing: dict[tuple[bool, torch.dtype, bool], Steps] = {}
 
     def begun(self, named: dict[str, Any]) -> tuple[RoundedSums, dict[str, Any]]:
-        """The arithmetic and the arguments for an operation: an accumulator of its own format begins with zero."""
+        """The arithmetic and the arguments for an operation: an accumulator with a separate format begins with zero."""
         return self, named
 
     def contract(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -82,7 +82,7 @@ class RoundedSums:
             (B, M, N), elements of the accumulator's format; +0 where K is 0.
 
         Raises:
-            ShapesUnfitError: these are no such matrices.
+            ShapesUnfitError: these are not such matrices.
         """
         # The loops trust the shapes, and the operation's own check comes after this.
         if a.dim() != 3 or b.dim() != 3 or a.shape[0] != b.shape[0] or a.shape[2] != b.shape[1]:
@@ -172,7 +172,7 @@ class RoundedSums:
         return sums[0].view(shape)
 
     def _of_summands(self, x: torch.Tensor, *, compensated: bool) -> Steps:
-        """Makes the arithmetic for products of 1 and numbers like those of ``x``, which are exact."""
+        """Makes the arithmetic for products of 1 and values like in ``x``, which are exact."""
         key = _native(x), x.dtype, compensated
         steps = self._summing.get(key)
         if steps is None:

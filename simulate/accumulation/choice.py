@@ -67,7 +67,7 @@ class SumLoop(NamedTuple):
     """The addresses of both."""
 
     def begin(self, like: torch.Tensor, *shape: int) -> list[torch.Tensor]:
-        """Sums of that shape, all zero; if compensated, also what they have lost."""
+        """Sums of that shape, all zero; if compensated, also their errors."""
         return [like.new_zeros(shape, dtype=self.dtype) for _ in range(1 + self.compensated)]
 
     def add(self, sums: list[torch.Tensor], a: torch.Tensor, b: torch.Tensor, first: int = 0, last: int = -1) -> None:
@@ -116,8 +116,8 @@ def choose(
 ) -> SumLoop:
     """The loop of an accumulation.
 
-    It is one in float32 where that is right: vectors hold twice as many such numbers. In float64, products of float32
-    numbers are exact.
+    It is one in float32 where that is right: vectors hold twice the number of such elements. In float64, products of
+    float32 numbers are exact.
 
     Args:
         product: the format of products; None: they are exact.

@@ -66,7 +66,7 @@ class Handler(NamedTuple):
         return NamedCall(named, written, dtype if all(one.dtype == dtype for one in written) else None)
 
     def run(self, arithmetic: RoundedSums | ExactSums | FusedSums, call: NamedCall) -> Any:
-        """Does the operation; returns what it returns."""
+        """Runs the operation; returns its results."""
         begun, named = arithmetic.begun(call.named)
         result = self.compute(begun, **named)
         if not call.written:

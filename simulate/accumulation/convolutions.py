@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _all(values: Sequence[int], rank: int) -> list[int]:
-    """One value for each spatial dimension; a single one stands for all."""
+    """One value for each spatial dimension; a single one applies to all."""
     return list(values) * rank if len(values) == 1 else list(values)
 
 
@@ -79,7 +79,7 @@ def _correlate(
 ) -> torch.Tensor:
     """The plain convolution of a padded input: sums over channel, then kernel position, row-major.
 
-    ``outputs`` tells how many to compute, where that is not as many as fit.
+    ``outputs`` tells how many to compute, if fewer than fit.
     """
     kernel = weight.shape[2:]
     rank = len(kernel)

@@ -1,4 +1,4 @@
-"""Describe an accumulator, the format and order in which contractions and sums add; parse and print it."""
+"""Describe an accumulator, the format and order of additions in contractions and sums; parse and print it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LARGEST_M = 50
 
 @dataclass(frozen=True)
 class Accumulation:
-    """The arithmetic in which contractions (matrix products, convolutions) and sums add up.
+    """The arithmetic used by contractions (matrix products, convolutions) and sums to add up.
 
     With a_k b_k the products of one output element, k ascending, and acc = +0 at first,
 
@@ -33,7 +33,7 @@ class Accumulation:
     Rounding is to nearest-even, in whatever mode results are rounded: once, of the exact sum, with the format's own
     overflow and underflow. NaN and infinities go their usual way, and -0 comes only from what rounds to it.
 
-    ``"quire"`` is an accumulator as wide as it takes, for any format (Kulisch's; named after that of posits, Posit
+    ``"quire"`` is an accumulator as wide as it takes, for any format (Kulisch's; named after the quire of posits, Posit
     Standard 2022, section 5.11): the exact sum of exact products is rounded once, to the format and in the mode of the
     operation's results.
     Other summands of an operation are part of the sum, unless there is an ``alpha``: then, and in a mean, the exact sum
@@ -50,7 +50,7 @@ class Accumulation:
             is exact. Once the sum is infinite it becomes NaN, as c = infinity - infinity does.
 
     Raises:
-        FormatError: no such format, not a float format, one too wide, or ``every`` is no positive integer.
+        FormatError: no such format, not a float format, one too wide, or ``every`` is not a positive integer.
     """
 
     format: FloatFormat | str
@@ -98,7 +98,7 @@ class Accumulation:
             text: ``FORMAT[*PRODUCT][/L][+kahan]``, or ``quire``; or an accumulation, returned as it is.
 
         Raises:
-            FormatError: the text is none.
+            FormatError: the text does not describe one.
         """
         if isinstance(text, Accumulation):
             return text

@@ -152,8 +152,8 @@ def dot_products(
         columns: of the target.
         limbs: ``LIMBS`` zeros, zeros again afterwards.
         words: a random word for each element of the target; null if rounding draws none.
-        settings: the mode (4 numbers), the carrier's precision, lowest exponent and bits of infinity, what stands for
-            larger positive and negative numbers, the least that is not zero, whether there is a start, and words.
+        settings: the mode (4 numbers), the carrier's precision, lowest exponent and bits of infinity, substitutes
+            for larger positive and negative numbers, the least that is not zero, whether there is a start, and words.
     """
     mode = uint64(settings[0]), uint64(settings[1]), uint64(settings[2]), uint64(settings[3])
     over = uint64(settings[7]), uint64(settings[8]), uint64(settings[9])

@@ -1,4 +1,4 @@
-"""Contractions and sums that are exact until they are rounded once: what an accumulator as wide as it takes does."""
+"""Contractions and sums that are exact until they are rounded once, as in a sufficiently wide accumulator."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ExactSums:
         dtype: float32 or float64.
         how: the rounding.
         draw: gives random bits, for stochastic rounding.
-        start: what the next contraction begins with, broadcast to its results; None for zero.
+        start: initial value of the next contraction, broadcast to its results; None for zero.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ExactSums:
         self._dtype, self._how, self._draw, self._start = dtype, how, draw, start
 
     def begun(self, named: dict[str, Any]) -> tuple[ExactSums, dict[str, Any]]:
-        """Takes what an operation adds to a contraction into its sum; returns that, and the rest of its arguments.
+        """Includes the summand of an operation in the sum of its contraction; returns it, and the other arguments.
 
         That is ``beta * self``, unless the contraction is multiplied by an ``alpha``, or ``bias``.
         """
@@ -67,7 +67,7 @@ class ExactSums:
         A result that is exactly zero is +0. Infinities and NaN are as in any sum.
 
         Raises:
-            ShapesUnfitError: these are no such matrices, or do not suit the start.
+            ShapesUnfitError: these are not such matrices, or do not suit the start.
         """
         if a.dim() != 3 or b.dim() != 3 or a.shape[0] != b.shape[0] or a.shape[2] != b.shape[1]:
             raise ShapesUnfitError

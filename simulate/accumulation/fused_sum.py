@@ -26,7 +26,7 @@ _MOST_PRODUCTS = 1024
 
 @dataclass(frozen=True)
 class FusedSum:
-    """The arithmetic in which a matrix unit adds the products of one block to its accumulator.
+    """The arithmetic that a matrix unit uses to add the products of one block to its accumulator.
 
     With E the largest exponent among the products of a block and the accumulator c, and q = 2^(E - F), every product
     (exact) and c are cut towards zero to multiples of q and added exactly; the sum is converted to ``result``, and is
@@ -51,7 +51,7 @@ class FusedSum:
         restart: Number of products after which the chain restarts from zero, and its result is added to a float32 sum
             by an addition rounded to nearest; None for one chain.
         block_scales: Whether the unit itself applies a power of two to each block of 32 operands (MX): the exponents
-            of the scales add to those of the products. Other scales are applied to the sum afterwards.
+            of the scales add to the products' exponents. Other scales are applied to the sum afterwards.
         name: Name of the unit; empty if it is hypothetical.
         evidence: Source of the model, and the evidence for it.
 

@@ -24,7 +24,7 @@ def accumulate(
         a: (batches, rows, depth), part of gapless matrices (batches, rows, whole).
         b: (batches, depth, columns), part of gapless matrices (batches, whole, width).
         sums: (batches, rows, columns), gapless.
-        lost: what the sums have lost, of their shape, if the step keeps that.
+        lost: the errors of the sums, of their shape, if the step keeps them.
         batches: how many matrices.
         rows: of ``a`` and the sums.
         depth: how many products go into each sum.
@@ -34,7 +34,7 @@ def accumulate(
         slab: how many k.
         tile: how many rows.
         q: the words of the products' format; see :func:`~.steps.read_format`.
-        p: those of the sums' format.
+        p: the words of the sums' format.
     """
     products, totals = read_format(q), read_format(p)
     for batch in range(batches):
@@ -66,7 +66,7 @@ EXTREME = 1 << 31
 
 
 def scan(x: Numbers, n: Int, answer: Patterns) -> None:
-    """Computes flags for products of two elements of ``x``; those of two scanned tensors are combined with OR."""
+    """Computes flags for products of two elements of ``x``; the flags of two scanned tensors are combined with OR."""
     found = unsigned(0)
     for i in range(n):
         magnitude = unsigned(bits_of(x[i]) & MAGNITUDE)

@@ -1,4 +1,4 @@
-"""Low-precision accumulation: products and sums whose running sum is rounded, as narrow hardware does."""
+"""Low-precision accumulation: products and sums with a rounded running sum, as in narrow hardware."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def accumulate(
     """Runs an ATen operation with the sums of ``how``.
 
     Args:
-        func: the operation, one for which :func:`accumulates` is true.
+        func: the operation; :func:`accumulates` must be true for it.
         args: its arguments; tensors on any device, of any strides.
         kwargs: its keyword arguments.
         how: the accumulation.
@@ -72,7 +72,7 @@ def accumulate(
         draw: gives random bits, where that is stochastic.
 
     Returns:
-        What the operation returns: new tensors, or those of ``out=`` or in-place arguments, which are overwritten;
+        The results of the operation: new tensors, or the ``out=`` or in-place arguments, which are overwritten;
         elements are not rounded to any other format than the accumulator's. ``NotImplemented`` where the numbers are
         not all of one of the dtypes float32 and float64, or the operation does not take operands of such shapes:
         then nothing has been done, and the operation itself will raise if it must.

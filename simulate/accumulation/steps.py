@@ -1,7 +1,7 @@
 """One step of an accumulation: a product goes into a running sum. In the Python that numba compiles.
 
 A step is put together from parts (:class:`.KernelPart`), which :mod:`.choice` chooses: how numbers are rounded to a
-format, how products are formed, how sums, and whether what a sum has lost is kept. Each is written once for both
+format, how products are formed, how sums, and whether the error of a sum is kept. Each is written once for both
 carriers.
 
 Sums are formed exactly and rounded once: the carrier's sum is rounded to odd with the help of its error, after which
@@ -9,7 +9,7 @@ rounding to at least two bits fewer is correct (Boldo and Melquiond, "Emulation 
 proved algorithms using rounding to odd", 2008).
 
 A format ``f`` is a pair: the constants of its rounding, and 1, or 0 where the carrier itself is the format and nothing
-is rounded to odd. ``q`` is the format of products, ``p`` that of sums.
+is rounded to odd. ``q`` is the format of products, ``p`` of sums.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ narrower: Any = KernelPart()
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def read_format(words: Any) -> Any:
-    """The pair that the words at an address stand for: :class:`.FloatParameters` packed, then 1, or 0."""
+    """The pair encoded by the words at an address: :class:`.FloatParameters` packed, then 1, or 0."""
     return constants(read(words)), unsigned(1) if narrower else words[15]
 
 
@@ -84,13 +84,13 @@ product: Any = KernelPart()
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def product_exact(x: Any, y: Any, _f: Any) -> Any:
-    """Multiplies numbers whose product the carrier holds."""
+    """Multiplies numbers with a product that the carrier holds."""
     return bits_of(x * y)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def product_ordinary(x: Any, y: Any, f: Any) -> Any:
-    """Multiplies numbers whose product's error the carrier holds."""
+    """Multiplies numbers with a product error that the carrier holds."""
     rounded = x * y
     return _odd(rounded, _fma(x, y, -rounded), f[1])
 
@@ -127,13 +127,13 @@ def add_summand(z: Any, _x: Any, y: Any, _q: Any, p: Any) -> Any:
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def fused_exact(z: Any, x: Any, y: Any, _q: Any, p: Any) -> Any:
-    """Rounded once; of numbers whose product the carrier holds."""
+    """Rounded once; for numbers with a product that the carrier holds."""
     return add_once(z, x * y, p)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def fused_ordinary(z: Any, x: Any, y: Any, _q: Any, p: Any) -> Any:
-    """Rounded once; of numbers whose product's error the carrier, float64, holds."""
+    """Rounded once; for numbers with a product error that the carrier, float64, holds."""
     total, error = multiply_add64(x, y, z)
     plain = x * y + z
     bits = odd64(total, error, p[1])
@@ -161,7 +161,7 @@ def plain_step(sums: Any, _lost: Any, i: Any, x: Any, y: Any, q: Any, p: Any) ->
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def compensated_step(sums: Any, lost: Any, i: Any, x: Any, y: Any, q: Any, p: Any) -> None:
-    """Kahan's summation: what a sum has lost, ``lost[i]``, is taken from the next summand."""
+    """Kahan's summation: the error of a sum, ``lost[i]``, is subtracted from the next summand."""
     before = sums[i]
     summand = add_product(-lost[i], x, y, q, p)
     after = add(before, summand, p)

@@ -44,7 +44,7 @@ class TensorSteps(NamedTuple):
     dtype: torch.dtype = torch.float64
 
     def begin(self, like: torch.Tensor, *shape: int) -> list[torch.Tensor]:
-        """Sums of that shape, all zero; if compensated, also what they have lost."""
+        """Sums of that shape, all zero; if compensated, also their errors."""
         return [like.new_zeros(shape, dtype=self.dtype) for _ in range(1 + self.compensated)]
 
     def add(self, sums: list[torch.Tensor], a: torch.Tensor, b: torch.Tensor, first: int = 0, last: int = -1) -> None:

@@ -1,4 +1,4 @@
-"""Operations by which processes communicate: what they write, which of them compute, and waiting for their results."""
+"""Communication between processes: the arguments written, the operations that compute, and waiting for results."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def brings_results(operation: OpOverload) -> bool:
 def overwrites(operation: OpOverload) -> bool:
     """Whether it writes into its first argument, tensors that numbers of processes are put into.
 
-    Operations of ``c10d`` do, all but those that only send; their schemas do not say so.
+    Operations of ``c10d`` do, except for operations that only send; their schemas do not say so.
     Functional ones make new tensors.
     """
     return operation.namespace == "c10d" and operation.overloadpacket.__name__ not in _SENDING
 
 
 def settle(result: Any) -> None:
-    """Waits for what an operation of ``c10d`` has begun, of which ``result`` holds the work."""
+    """Waits for an operation of ``c10d`` that has begun; ``result`` holds its work."""
     for value in result if isinstance(result, (tuple, list)) else (result,):
         if isinstance(value, torch.ScriptObject) and str(value._type()).endswith("c10d.Work"):  # noqa: SLF001  the only access
             work = torch.distributed.Work.unbox(value)

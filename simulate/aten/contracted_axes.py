@@ -57,7 +57,7 @@ def contractions(name: str, named: Mapping[str, Any]) -> dict[str, Contraction]:
 
     Args:
         name: of the operation, without overload.
-        named: its arguments by name, those that are not given left out.
+        named: its arguments by name, without omitted ones.
     """
     plain = name.removesuffix("_")
     if plain in ("_grouped_mm", "_scaled_grouped_mm"):
@@ -74,7 +74,7 @@ def contractions(name: str, named: Mapping[str, Any]) -> dict[str, Contraction]:
 
 
 def fixed_contractions(name: str) -> set[str] | None:
-    """The operands of which an operation contracts the last axis but one; None if that depends on its arguments.
+    """The operands with the last axis but one contracted by an operation; None if that depends on its arguments.
 
     All others are contracted along the last axis. ``name`` is without overload.
     """
@@ -153,7 +153,7 @@ def has_blocks(fmt: Format | None) -> bool:
 
 
 def round_along(x: torch.Tensor, fmt: Format, how: Contraction, rounded: Rounded) -> torch.Tensor:
-    """``x`` rounded to ``fmt``, the blocks of which lie along what is contracted; other formats as they are.
+    """``x`` rounded to ``fmt``, with blocks along the contracted axis; other formats unchanged.
 
     Args:
         x: an operand.
@@ -162,7 +162,7 @@ def round_along(x: torch.Tensor, fmt: Format, how: Contraction, rounded: Rounded
         rounded: gives a tensor rounded to a format.
 
     Returns:
-        A new tensor, which lies in memory as ``x`` does where ``x`` is dense.
+        A new tensor, with the memory layout of ``x`` where ``x`` is dense.
     """
     if not has_blocks(fmt) or how == LAST:
         return rounded(x, fmt)
@@ -181,7 +181,7 @@ def round_along(x: torch.Tensor, fmt: Format, how: Contraction, rounded: Rounded
 
 
 def _round_parts(x: torch.Tensor, fmt: Format, axis: int, ends: Sequence[int], rounded: Rounded) -> torch.Tensor:
-    """Rounds with blocks that begin anew in every part: zeros fill the last block of each."""
+    """Rounds with blocks that restart in every part: zeros fill the last block of each."""
     last = x.shape[axis]
     parts = x.tensor_split([min(end, last) for end in ends], axis)
     lengths = [part.shape[axis] for part in parts]

@@ -1,4 +1,4 @@
-"""The operations that have kernels of their own, and those that PyTorch makes of others."""
+"""The operations that have their own kernels, and the operations that PyTorch composes of others."""
 
 from __future__ import annotations
 

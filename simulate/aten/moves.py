@@ -81,7 +81,7 @@ class Moves(NamedTuple):
         return True
 
     def _are_of_one_type(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether the tensors whose numbers come into the results need no conversion."""
+        """Whether the tensors with values that enter the results need no conversion."""
         if self.single:
             return not (self.signed and args and args[0].dtype.is_complex)
         given = [args[i] if i < len(args) else kwargs.get(name) for i, name in self.tensors]
@@ -142,7 +142,7 @@ def is_move(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any
 
     Args:
         operation: an ATen operation.
-        args: its arguments; of tensors only types are looked at, so that they may stand for others.
+        args: its arguments; of tensors only types are looked at, so that they may represent others.
         kwargs: its arguments by name.
     """
     moves = moves_of(operation)

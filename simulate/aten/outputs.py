@@ -16,7 +16,7 @@ _aten = torch.ops.aten
 
 
 class Outputs(NamedTuple):
-    """The places in which an operation leaves newly computed numbers."""
+    """The places where an operation stores newly computed values."""
 
     results: bool
     """Whether the results are new memory (at least one of them)."""
@@ -32,7 +32,7 @@ class Outputs(NamedTuple):
 
 @cache
 def outputs(operation: OpOverload) -> Outputs:
-    """Returns the description of which results of ``operation`` are to be rounded."""
+    """Returns the description of the results of ``operation`` to be rounded."""
     packet = operation.overloadpacket
     if packet in (_aten.lift_fresh, _aten.lift):
         return Outputs(results=False, viewing=(True,), written=(), lifts=True)
@@ -48,7 +48,7 @@ def outputs(operation: OpOverload) -> Outputs:
 
 @cache
 def views_among(operation: OpOverload) -> tuple[bool, ...]:
-    """Whether each of the results lies in the memory of an argument."""
+    """Whether each of the results is in the memory of an argument."""
     unmarked = operation.overloadpacket in UNMARKED_VIEWS
     return tuple(unmarked or value.alias_info is not None for value in schema_of(operation).returns)
 

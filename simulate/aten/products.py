@@ -2,7 +2,7 @@
 
 PyTorch calls MKL, which does without the AVX-512 of AMD's processors; oneDNN, which is there too, takes half the time.
 PyTorch hands float32 products to oneDNN when it is allowed to multiply in bfloat16. That permission is given here, for
-the length of a call, only on machines where oneDNN has been seen to make no use of it: what is computed is a float32
+the length of a call, only on machines where oneDNN has been seen to make no use of it: the result is a float32
 product, summed in another order.
 
 Which library computes a product depends on the machine and on the product's sizes, never on numbers or on time.
@@ -38,7 +38,7 @@ def kernel(operation: OpOverload) -> Callable[..., Any]:
     """Returns a function for ``operation``: itself, or for matrix products the library that is faster at their size.
 
     Large products of float32 matrices (2^22 multiplications or more) are left to oneDNN, which multiplies exactly and
-    adds in float32, in an order of its own. NaN, infinities, -0 and subnormals are what they are in PyTorch's products.
+    adds in float32, in its own order. NaN, infinities, -0 and subnormals are the same as in PyTorch's products.
     To be called where :func:`reason_against` is None.
     """
     return partial(by_size, operation) if operation in MATRIX_PRODUCTS else operation

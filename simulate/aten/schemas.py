@@ -22,13 +22,13 @@ def argument_names(operation: OpOverload) -> tuple[str, ...]:
 
 @cache
 def out_names(operation: OpOverload) -> tuple[str, ...]:
-    """The arguments whose old value does not matter (``out=``)."""
+    """The arguments with old values that do not matter (``out=``)."""
     return tuple(argument.name for argument in schema_of(operation).arguments if argument.is_out)
 
 
 @cache
 def written_arguments(operation: OpOverload) -> tuple[tuple[int, str], ...]:
-    """The arguments whose elements its schema marks as written: position and name.
+    """The arguments with elements that its schema marks as written: position and name.
 
     Operations such as ``unsqueeze_`` have the same mark, but change only the shape of an argument.
     """

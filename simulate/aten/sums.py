@@ -1,4 +1,4 @@
-"""The ATen operations that add up numbers inside, beside other work, where no accumulator of a policy reaches."""
+"""The ATen operations that add up numbers inside, among other work, where no accumulator of a policy reaches."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def sums_inside(operation: OpOverload) -> Asked | None:
 
 @cache
 def steps_inside(operation: OpOverload) -> Asked | None:
-    """Returns the same for algorithms and products only, in which more than one sum or step makes a result."""
+    """Returns the same for only algorithms and products that make a result by more than one sum or step."""
     name = plain_name(operation.overloadpacket.__name__)
     if is_contraction(name) or is_other_product(name):
         return _always

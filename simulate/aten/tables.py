@@ -1,6 +1,6 @@
 """Tables of ATen operations by name: contractions, layers, moves and views.
 
-Names are those of operations without their overload. Formulas and handlers of operations stand beside their functions.
+Names are names of operations without overload. Formulas and handlers of operations are next to their functions.
 """
 
 from __future__ import annotations

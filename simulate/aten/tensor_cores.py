@@ -45,13 +45,13 @@ def takes(operation: OpOverload, operands: Sequence[Any], factors: Mapping[str, 
 
 
 def product(operands: Sequence[torch.Tensor], carrier: torch.dtype) -> torch.Tensor:
-    """The product of the last two operands, which hold numbers of ``carrier`` alone, plus the first if there are three.
+    """The product of the last two operands, which hold only values of ``carrier``, plus the first if there are three.
 
     Each product of two numbers is exact within float32's range, and the sum is float32. Infinities, NaN and subnormals
-    are what they are in PyTorch's product. Where :func:`reason_against` has a reason, PyTorch computes it in float32.
+    are the same as in PyTorch's product. Where :func:`reason_against` has a reason, PyTorch computes it in float32.
 
     Args:
-        operands: what :func:`takes` was asked about.
+        operands: the operands that :func:`takes` has accepted.
         carrier: float16 or bfloat16.
 
     Returns:

@@ -1,6 +1,6 @@
-"""Products of float32 numbers on a GPU without TF32, which rounds what is multiplied to 10 significand bits.
+"""Products of float32 numbers on a GPU without TF32, which rounds operands to 10 significand bits.
 
-PyTorch allows it for convolutions and recurrent layers unless it is told otherwise, and for matrix products if a
+PyTorch allows it for convolutions and recurrent layers unless set otherwise, and for matrix products if a
 program says so (``torch.set_float32_matmul_precision("high")``, ``allow_tf32``).
 """
 
@@ -30,7 +30,7 @@ def in_float32(*operations: str) -> Iterator[None]:
     """For the block, products of float32 tensors on a GPU are computed in float32.
 
     PyTorch's settings (``fp32_precision``) are then what they were; a later ``torch.backends.fp32_precision = ...`` no
-    longer reaches those that were TF32. Other threads that multiply meanwhile do it in float32, too.
+    longer reaches settings that were TF32. Other threads that multiply meanwhile also do it in float32.
 
     Args:
         operations: the names of the products, convolutions and recurrent layers.

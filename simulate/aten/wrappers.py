@@ -1,4 +1,4 @@
-"""Tensor subclasses that wrap other tensors, such as ``DTensor``: they hold no values of their own to round."""
+"""Tensor subclasses that wrap other tensors, such as ``DTensor``: they do not hold values to round themselves."""
 
 from __future__ import annotations
 

@@ -43,9 +43,9 @@ class PopulationStep:
     """A step of several members at once: as :class:`CompiledStep`, with one more axis in front of every tensor.
 
     Args:
-        step: the function, of one member's tensors; traced for the first member, it stands for all.
-        simulations: of each member; they differ in the widths of their formats alone. None for plain arithmetic.
-        programs: where to keep programs; given by those who know that other steps have the same ones.
+        step: the function, of one member's tensors; its trace for the first member represents all.
+        simulations: of each member; they differ only in the widths of their formats. None for plain arithmetic.
+        programs: where to keep programs; given by callers that know that other steps have the same ones.
         roles: as of :class:`~.step.CompiledStep`.
 
     Raises:
@@ -69,7 +69,7 @@ class PopulationStep:
         self._formats: list[torch.Tensor] | None = None
 
     def prepare(self, *args: Any) -> None:
-        """Compiles the program for arguments like these, which are left alone; a call does it, too.
+        """Compiles the program for arguments like these, which are not changed; a call also does it.
 
         Raises:
             Exception: whatever the compiler has failed with.

@@ -86,9 +86,9 @@ def first_for(
     """The program that is made for such numbers, and all its inputs.
 
     Args:
-        programs: to choose from, which differ in what they decide by numbers.
-        inputs: in front of those that are made for each call.
-        numbers: that are found around the step.
+        programs: programs to choose from, which differ in their decisions by numbers.
+        inputs: inputs before the inputs that are made for each call.
+        numbers: numbers that are found around the step.
     """
     for program in programs:
         further = program.traced.further_inputs(inputs, numbers)
@@ -126,13 +126,13 @@ def formats_of(simulation: Simulation | None, dtype: torch.dtype, device: torch.
 
 
 def whole_among(simulation: Simulation | None, tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
-    """Returns the positions of tensors that are known to hold whole numbers; a program is made for those."""
+    """Returns the positions of tensors that are known to hold integers; a program is made for those."""
     known = None if simulation is None else simulation.whole
     return tuple(i for i, x in enumerate(tensors) if x in known) if known else ()
 
 
 def device_of(tensors: Sequence[torch.Tensor]) -> torch.device:
-    """Returns the device on which a program of such tensors runs: a GPU, if some lie there."""
+    """Returns the device that a program of such tensors runs on: a GPU, if some are there."""
     return next((x.device for x in tensors if x.is_cuda), tensors[0].device)
 
 

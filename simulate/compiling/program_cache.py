@@ -80,10 +80,10 @@ def _locked_folder() -> Iterator[Path]:
 
 
 def folder_of_programs() -> Path:
-    """Returns the folder of programs compiled for this processor; otherwise one that is removed with the process.
+    """Returns the folder of programs compiled for this processor; otherwise a folder that is removed with the process.
 
     Inductor writes loops for the instructions of the processor that it runs on, and does not check whether the loops on
-    disk were written for another one: home folders are shared by machines.
+    disk were written for a different one: home folders are shared by machines.
     """
     chosen = os.environ.get(_VARIABLE)
     if chosen == default_cache_dir():  # torch itself sets it, so that its processes agree

@@ -24,13 +24,13 @@ class OtherBitsError(FormatError):
 
 
 def is_of_the_step(error: Exception) -> bool:
-    """Whether the step itself has raised an error, which PyTorch's C++ does with these two alone."""
+    """Whether the step itself has raised an error, which PyTorch's C++ does only with these two."""
     origin = traceback.extract_tb(error.__traceback__)[-1].filename
     return not isinstance(error, (RuntimeError, TypeError)) and is_users(origin)
 
 
 def why_untraceable(error: Exception) -> str:
-    """Explains an error of PyTorch's that a step raised while it was traced."""
+    """Explains a PyTorch error that a step raised while it was traced."""
     if "to FakeTensors" in str(error):
         return (
             f"the step uses a tensor{_place(error)} that is not among its arguments and was not found around it; pass"
@@ -68,7 +68,7 @@ def optimizer_of(error: BaseException) -> str | None:
 
 
 def last_words(error: Exception) -> str:
-    """Returns the last error line of a compiler, or the signal that ended it, as when a run is told to stop."""
+    """Returns the last error line of a compiler, or the signal that ended it, as when a run is stopped."""
     for cause in _causes(error):
         if isinstance(cause, subprocess.CalledProcessError) and cause.returncode < 0:
             return f"{signal.Signals(-cause.returncode).name} has ended it"
@@ -85,7 +85,7 @@ def is_of_a_tool(error: Exception) -> bool:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, and those that it was raised from."""
+    """An error, and the errors that it was raised from."""
     while error is not None:
         yield error
         error = getattr(error, "inner_exception", None) or error.__cause__ or error.__context__

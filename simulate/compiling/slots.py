@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self, final
 
 
 class Slot(NamedTuple):
-    """A place in which something can be put: a key of a dict or list, or a variable that a closure holds."""
+    """A place for a value: a key of a dict or list, or a variable that a closure holds."""
 
     path: str
     holder: Any
@@ -47,7 +47,7 @@ class Slots:
         return cls(object, [Slot(name, vars(owner), name) for name in names])
 
     def add(self, slot: Slot) -> None:
-        """Adds a place behind the others, unless it was the last to be added."""
+        """Adds a place after the others, unless it was the last to be added."""
         if not self._slots or self._slots[-1] is not slot:
             self._slots.append(slot)
 
@@ -62,7 +62,7 @@ class Slots:
         return [item for _, item in self]
 
     def put(self, others: Iterable[Any]) -> None:
-        """Puts others there, as many as :meth:`read` gives; a place whose own are among them stays as it is."""
+        """Puts other values there, the same number as :meth:`read` gives; a place with its own value is unchanged."""
         rest = iter(others)
         for slot in self._slots:
             value = slot.value

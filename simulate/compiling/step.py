@@ -68,7 +68,7 @@ class CompiledStep(Generic[_P, _R]):
         fixed: the step's first arguments, if every call has the same ones: they are not given, and looked at once. What
             is in the tensors may change, but neither their shapes nor types.
         surroundings: of the step; None if it uses nothing but its arguments.
-        roles: whether its backward passes are those of autograd, and its optimizers PyTorch's, so that rules about
+        roles: whether its backward passes are autograd's, and its optimizers PyTorch's, so that rules about
             roles hold in its trace as they do when it runs.
 
     Attributes:
@@ -202,7 +202,7 @@ class CompiledStep(Generic[_P, _R]):
             return first_for(programs, inputs, numbers)
 
     def _warn_of_many(self) -> None:
-        """Reports what the step depends on, if that takes ever more programs."""
+        """Reports the dependencies of the step, if they take ever more programs."""
         changed = self._surroundings and self._surroundings.changed
         if changed and sum(map(len, self._programs.values())) == _MANY:
             warnings.warn(
@@ -296,7 +296,7 @@ def compile(  # noqa: A001  torch's name
     disk, and serve every float format of a kind, since the format is data to them. If it uses an optimizer, the first
     call runs eagerly, and the second is traced.
 
-    The results are those of the eager simulation, bit for bit: operations with compiled loops that round differently
+    The results equal the eager simulation's, bit for bit: operations with compiled loops that round differently
     from PyTorch's own kernels (reductions, exponentials, logarithms, square roots) are called as those kernels.
 
     What a step may do: it uses its arguments (tensors, modules, optimizers, in any nesting of tuples, lists and dicts),

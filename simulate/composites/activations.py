@@ -1,7 +1,7 @@
 """Activation functions and their derivatives, step by step.
 
-Each function here has the name and the signature of the ATen operation that it computes, and its intermediate values
-are those of PyTorch's kernel. Not here, because one arithmetic operation and a selection is all they do:
+Each function here has the name and the signature of the ATen operation that it computes, and the intermediate values
+of PyTorch's kernel. Not here, because one arithmetic operation and a selection is all they do:
 relu, leaky_relu, prelu, rrelu, threshold, hardtanh, hardshrink, softshrink, their derivatives, hardsigmoid_backward.
 """
 

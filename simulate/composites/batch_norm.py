@@ -25,7 +25,7 @@ def _batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """The result, what the derivative needs (mean and 1 / sigma), and the running statistics after this step."""
+    """The result, the values for the derivative (mean and 1 / sigma), and the running statistics after this step."""
     shape = [1, x.shape[1], *[1] * (x.dim() - 2)]
     x = as_images(x, x)
     mean_running, var_running = running
@@ -91,7 +91,7 @@ def _in_mode(training: bool) -> Callable[..., Any]:
 
 
 def _reserving(formula: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a formula with one result more: what a kernel hands to its derivative, here nothing."""
+    """Makes a formula with one result more: a kernel's reserve for its derivative, here empty."""
 
     def with_reserve(x: Tensor, *args: Any) -> Any:
         results = formula(x, *args)

@@ -1,4 +1,4 @@
-"""Operations on lists of tensors whose part for one tensor is composite, with the signatures of the ATen operations.
+"""Operations on lists of tensors with a composite part for each tensor, with the signatures of the ATen operations.
 
 The others (_foreach_mul, _foreach_sqrt, ...) are one primitive operation for each tensor, and may as well run at once.
 """

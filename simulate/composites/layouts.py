@@ -13,7 +13,7 @@ _IMAGES = ((torch.channels_last, 4), (torch.channels_last_3d, 5))
 
 
 def contiguously(formula: Callable[..., Any]) -> Callable[..., Any]:
-    """``formula`` on contiguous operands: of kernels whose results are contiguous whatever their operands are."""
+    """``formula`` on contiguous operands: for kernels with contiguous results, whatever their operands are."""
 
     @wraps(formula)
     def contiguous(*args: Any, **kwargs: Any) -> Any:

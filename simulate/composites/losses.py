@@ -1,6 +1,6 @@
 """Losses and their derivatives, step by step, with the signatures of the ATen operations in ``FORMULAS``.
 
-A mean is a sum and a division. The negative log-likelihood is a sum of entries; only its division is a step of its own.
+A mean is a sum and a division. The negative log-likelihood is a sum of entries; only its division is a separate step.
 Left as they are: multi_margin_loss, multilabel_margin_loss, ctc_loss.
 """
 

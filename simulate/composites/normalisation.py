@@ -42,7 +42,7 @@ def affine(y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
 
 
 def gradient_through(gradient: Tensor, y: Tensor, rstd: Tensor, axes: list[int]) -> Tensor:
-    """The gradient of what was normalised to ``y``, from the gradient of ``y``."""
+    """The gradient of the input that was normalised to ``y``, from the gradient of ``y``."""
     centred = gradient - gradient.mean(axes, keepdim=True)
     return (centred - y * (gradient * y).mean(axes, keepdim=True)) * rstd
 

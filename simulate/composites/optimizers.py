@@ -1,7 +1,7 @@
 """The fused optimizers, step by step as PyTorch's single-tensor optimizers do it.
 
-Factors that depend on settings and the number of the step alone (1 - beta^t and the like) are Python numbers, exact.
-Products and sums of tensors are operations, and those that are composite (lerp, addcmul, addcdiv) come apart further.
+Factors that depend only on settings and the number of the step (1 - beta^t and the like) are Python numbers, exact.
+Products and sums of tensors are operations, and composite ones (lerp, addcmul, addcdiv) are decomposed further.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _aten = torch.ops.aten
 def _for_each(step: Callable[..., None], **fixed: Any) -> Callable[..., None]:
     """A fused optimizer, from the ``step`` of one parameter: it has its own entry of every list, and the settings.
 
-    As in the kernels, nothing happens if an infinity was found, and gradients are unscaled where they stand.
+    As in the kernels, nothing happens if an infinity was found, and gradients are unscaled in place.
     """
 
     def formula(

@@ -10,13 +10,13 @@ An operation is primitive if hardware or a mathematical library would compute it
 - one arithmetic operation followed by a selection (leaky_relu, softshrink, threshold_backward, ...).
 
 Left whole although they are algorithms of many steps: Fourier transforms, cumulative sums and products, linear algebra
-(solvers and factorizations). Simulations name those that ran (:data:`roundoff.simulate.aten.sums.ALGORITHMS`).
+(solvers and factorizations). Simulations name the algorithms that ran (:data:`roundoff.simulate.aten.sums.ALGORITHMS`).
 
 Left whole although they are composite: multi_margin_loss, multilabel_margin_loss, ctc_loss, averages inside embedding
 bags and scattered reductions, the GRU cell and the recurrent layers of CUDA, attention with dropout or with fewer heads
 of keys, products of complex numbers, quantized and sparse operations.
 
-Everything else is in the tables of the modules beside this one, or is made of operations that are (in-place, ``out=``
+Everything else is in the tables of the sibling modules, or is made of operations that are (in-place, ``out=``
 and foreach variants).
 """
 
@@ -51,7 +51,7 @@ _aten = torch.ops.aten
 
 
 def functional_variant(operation: OpOverload) -> OpOverload | None:
-    """The operation that computes what an in-place or ``out=`` operation writes, and returns it."""
+    """The operation that computes and returns the result that an in-place or ``out=`` operation writes."""
     schema = schema_of(operation)
     wanted = [(argument.name, str(argument.type)) for argument in schema.arguments if not argument.is_out]
     packet = getattr(_aten, schema.name.removeprefix("aten::").removesuffix("_"), None)
@@ -144,6 +144,6 @@ def decomposition(operation: OpOverload) -> Callable[..., Any] | None:
 
 
 def _of_functional_variant(operation: OpOverload) -> Callable[..., Any] | None:
-    """The decomposition of the operation that computes what an in-place or ``out=`` operation writes."""
+    """The decomposition of the operation that computes the result of an in-place or ``out=`` operation."""
     base = functional_variant(operation)
     return decomposition(base) if base else None

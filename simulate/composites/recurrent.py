@@ -3,7 +3,7 @@
     i, f, g, o = x W^T + b + h V^T + d;  c' = sigmoid(f) c + sigmoid(i) tanh(g);  h' = sigmoid(o) tanh(c')
 
 The layer kernel of CPUs exists for LSTM in float32, and on some processors in half precision; elsewhere PyTorch takes
-recurrent layers apart itself, down to the fused cells of CUDA. Formulas are those of PyTorch for the CPU: the inputs of
+recurrent layers apart itself, down to the fused cells of CUDA. Formulas are PyTorch's for the CPU: the inputs of
 all times are multiplied at once, so that a layer has the same bits with a kernel and without. Packed sequences are left
 to the kernel.
 """
@@ -53,7 +53,7 @@ def _unrolled(
     *,
     reverse: bool,
 ) -> list[_Time]:
-    """All times in the order in which they are visited."""
+    """All times in the order of the visits."""
     hidden, cell = start
     visited = []
     of_inputs = torch.nn.functional.linear(x, weights[0], biases[0])
@@ -87,7 +87,7 @@ def _workspace(kernels: Tensor | None, visited: Sequence[_Time]) -> Tensor:
 
 
 def _kept(workspace: Tensor, x: Tensor, output: Tensor, *, reverse: bool) -> list[_Time] | None:
-    """The times as :func:`_workspace` has kept them; None if it is the kernel's alone."""
+    """The times as :func:`_workspace` has kept them; None if it belongs to the kernel only."""
     if isinstance(workspace, FakeTensor):
         traced = getattr(workspace.untyped_storage(), "times", None)
         return traced and [time._replace(hidden=output[time.number]) for time in traced]

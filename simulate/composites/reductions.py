@@ -65,7 +65,7 @@ def _variance(x: Tensor, dim: Dims, correction: float | None, keepdim: bool) -> 
 
 
 def _spread(*, root: bool, with_mean: bool) -> Callable[..., Any]:
-    """The variance or its root, alone or with the mean."""
+    """The variance or its root, optionally with the mean."""
 
     def formula(x: Tensor, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
         variance, mean = _variance(x, dim, correction, keepdim)
@@ -125,7 +125,7 @@ def _cdist_forward(x: Tensor, y: Tensor, order: float, _mode: int | None) -> Ten
 
 
 def _distance_gradient(gradient: Tensor, difference: Tensor, distance: Tensor, order: float) -> Tensor:
-    """The gradient of ``difference`` from that of its norm; ``distance`` and its gradient lack the last dimension."""
+    """The gradient of ``difference`` from its norm's gradient; ``distance`` and its gradient lack the last axis."""
     distance, gradient = distance.unsqueeze(-1), gradient.unsqueeze(-1)
     if order == 0:
         return torch.zeros_like(difference)

@@ -1,4 +1,4 @@
-"""Operations that scale and add what a contraction or a product gives: each product, scaling and addition is a step.
+"""Operations that scale and add the result of a contraction or a product: each product, scaling and addition is a step.
 
 A contraction itself (mm, bmm, convolution without bias) stays one operation; how it accumulates is another subject.
 """

@@ -13,7 +13,7 @@ from ..aten.wrappers import has_memory
 
 
 def is_counted(x: object) -> bool:
-    """Whether ``x`` is a tensor with dense memory of its own, so that its bits can be counted."""
+    """Whether ``x`` is a tensor with its own dense memory, so that its bits can be counted."""
     return (
         isinstance(x, torch.Tensor)
         and x.layout is torch.strided

@@ -57,7 +57,7 @@ class CostModel:
         """A model by its name, or from plain data as a YAML file has it: the arguments of this class by name.
 
         Raises:
-            FormatError: there is no such model; or a key is missing, or wrong.
+            FormatError: the model does not exist; or a key is missing, or wrong.
         """
         if isinstance(description, str):
             if description not in MODELS:
@@ -113,7 +113,7 @@ class CostModel:
         return ModelledCost(value if counted else None, self.unit, text, missing)
 
     def price(self, a: str, b: str, accumulator: str) -> float | None:
-        """Returns the cost of one multiply-accumulate; None if the model has no value for it."""
+        """Returns the cost of one multiply-accumulate; None if the model lacks a value for it."""
         product = self._multiplication(a, b)
         if self.by_width:
             return product
@@ -138,7 +138,7 @@ def _looked_up(table: Mapping[str, float], name: str) -> float | None:
 
 
 def _canonical(name: str) -> str:
-    """The canonical name of a format; of integers alone their width, wherever their scales lie."""
+    """The canonical name of a format; of integers only their width, wherever their scales are."""
     try:
         fmt = Format.parse(name)
     except FormatError:
@@ -156,7 +156,7 @@ def _cells(a: str, b: str) -> float | None:
 
 
 def _significand_and_exponent(name: str) -> tuple[int, int] | None:
-    """The bits that a multiplier multiplies, and those of the exponent that it adds."""
+    """The bits that a multiplier multiplies, and the bits of the exponent that it adds."""
     try:
         fmt = Format.parse(name)
     except FormatError:

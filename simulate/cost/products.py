@@ -1,4 +1,4 @@
-"""Multiply-accumulates of an operation's products, from the shapes of what it is given, by PyTorch's own formulas."""
+"""Multiply-accumulates of an operation's products, from the shapes of its arguments, by PyTorch's own formulas."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def products_in(
 
     Args:
         operation: an ATen operation, or a custom one.
-        args: its arguments, of which shapes are looked at.
+        args: its arguments; only shapes are looked at.
         kwargs: its arguments by name.
-        result: what it returned.
+        result: its return value.
 
     Returns:
-        One entry for each product, none for an operation that computes none; None where it may compute products, and
-        there is no formula for them. ``torch.utils.flop_counter.register_flop_formula`` gives an operation of one's own
-        a formula.
+        One entry for each product, none for an operation that computes none; None where it may compute products
+        without a formula for them. ``torch.utils.flop_counter.register_flop_formula`` gives a custom operation a
+        formula.
     """
     name = plain_name(operation.overloadpacket.__name__)
     if not may_multiply(operation):
@@ -140,7 +140,7 @@ def _matrix(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def _of_convolution_backward(given: Mapping[str, Any], result: Any) -> tuple[CountedProduct, ...]:
-    """Both products of a convolution's backward operation, each by PyTorch's formula for it alone.
+    """Both products of a convolution's backward operation, each by PyTorch's formula for that product.
 
     That formula pairs all channels in the gradient of the weight, also where these are in groups, hence the division.
     """
@@ -160,7 +160,7 @@ def _of_convolution_backward(given: Mapping[str, Any], result: Any) -> tuple[Cou
 
 
 def _of_attention(name: str, given: Mapping[str, Any]) -> tuple[CountedProduct, ...] | None:
-    """Attention on whole tensors: as many products as PyTorch's formula has, counted by the formats of two operands.
+    """Attention on whole tensors: the number of products from PyTorch's formula, by the formats of two operands.
 
     These are query and key, and backward the gradient and the query. Masks make none of them fewer.
     """

@@ -56,7 +56,7 @@ _SUMMED = ("macs", "bops", "elements_read", "bytes_read", "elements_written", "b
 
 @dataclass(frozen=True)
 class Cost:
-    """A snapshot of what a simulated program has cost so far; ``print`` it, or take its tables.
+    """A snapshot of the costs of a simulated program so far; ``print`` it, or take its tables.
 
     Attributes:
         table: one row per role, module and operation: ``calls``, ``macs`` (multiply-accumulates of products), ``bops``
@@ -64,9 +64,9 @@ class Cost:
             written, and a ``note`` on what could not be counted.
         products: one row per role, module, operation, product, formats ``a`` and ``b`` of the operands and
             ``accumulator``, with ``macs`` and ``bops``.
-        memory: one row per kind of what is kept between steps, and one for the peak: ``elements`` and ``bytes``.
+        memory: one row per kind of tensor kept between steps, and one for the peak: ``elements`` and ``bytes``.
         steps: how many steps of optimizers there were.
-        uncounted: the operations of which products could not be counted, by name.
+        uncounted: the operations with products that could not be counted, by name.
     """
 
     table: pd.DataFrame
@@ -83,7 +83,7 @@ class Cost:
         peak_bytes: float,
         steps: int,
     ) -> Cost:
-        """Collects what was counted."""
+        """Collects the counts."""
         rows = [
             (*place, product, f.a, f.b, f.accumulator, count, count * f.a_bits * f.b_bits)
             for (place, product, f), count in macs.items()
@@ -116,7 +116,7 @@ class Cost:
         return {**sums, "kept": float(kept), "peak": float(peak)}
 
     def as_json(self, steps: int = 1, models: Sequence[CostModel] = ()) -> dict[str, Any]:
-        """The cost of a step, as plain data: products by format, sums, and what is kept.
+        """The cost of a step, as plain data: products by format, sums, and the tensors kept.
 
         Args:
             steps: how many were counted.

@@ -1,4 +1,4 @@
-"""A few counted steps: what one costs, and where they have led, beside the same steps in other arithmetic."""
+"""A few counted steps: the cost of one, and their outcome, compared with the same steps in other arithmetic."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CountedSteps(NamedTuple):
 
 
 def learned(tensors: Mapping[str, Iterable[torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """A copy of what is learned, a vector for each kind."""
+    """A copy of the learned values, a vector for each kind."""
     with unsimulated():
         flat = {name: [x.detach().double().cpu().flatten() for x in some] for name, some in tensors.items()}
         return {name: torch.cat(some) for name, some in flat.items() if some}

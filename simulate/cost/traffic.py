@@ -81,7 +81,7 @@ def _manner(operation: OpOverload) -> _Manner:
 
 
 def returns_any_tensor(operation: OpOverload) -> bool:
-    """Whether a result is a tensor: what has none, as a comparison of two tensors, reads nevertheless."""
+    """Whether a result is a tensor: an operation without one, as a comparison of two tensors, reads nevertheless."""
     return any("Tensor" in str(value.type) for value in operation._schema.returns)  # noqa: SLF001  as above
 
 
@@ -92,7 +92,7 @@ def traffic_of(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, 
         operation: an ATen operation.
         args: its arguments as the program gave them.
         kwargs: its arguments by name.
-        result: what it returned.
+        result: its return value.
     """
     how = _manner(operation)
     given = dict(zip(argument_names(operation), args, strict=False)) | dict(kwargs)

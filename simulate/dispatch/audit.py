@@ -31,12 +31,12 @@ class Audit:
     """A snapshot; ``print`` it, or take its table.
 
     Attributes:
-        table: one row per operation (with its overload), role and module; ``treatment`` says in words what happened,
-            ``format`` and ``rounding`` what the policy asked for, ``calls`` how often it ran, ``rounded`` how many
-            tensors were rounded, ``left whole`` how many calls made counts, positions or steps, and ``operands`` what
-            its operands were rounded to, for which product. Role and module
-            are empty where the policy does not ask for them. An operation taken apart stands beside the operations it
-            was taken apart into.
+        table: one row per operation (with its overload), role and module; ``treatment`` describes its handling,
+            ``format`` and ``rounding`` the policy's request, ``calls`` the number of calls, ``rounded`` the number of
+            rounded tensors, ``left whole`` the number of calls that made counts, positions or steps, and ``operands``
+            the formats of its rounded operands, by product. Role and module
+            are empty where the policy does not ask for them. A decomposed operation is listed next to the operations
+            of its decomposition.
         unused: rules of the policy that name an operation or module, and matched nothing.
     """
 
@@ -45,7 +45,7 @@ class Audit:
 
     @staticmethod
     def of(plans: Iterable[OperationPlan], unused: Iterable[Rule], unreached: Collection[OperationPlan] = ()) -> Audit:
-        """Collects what a simulation has resolved and counted; ``unreached`` are products that no rule reaches."""
+        """Collects the plans and counts of a simulation; ``unreached`` are products that no rule reaches."""
         rows = [
             (
                 str(plan),

@@ -52,10 +52,10 @@ def complaints(
 
     Args:
         policy: the policy.
-        plans: what was done with every operation that ran.
-        modules: the paths of the modules that there were.
-        called: of the functions that the policy names, those that were called.
-        parts: those that the program was in.
+        plans: the treatment of every operation that ran.
+        modules: the paths of the modules that existed.
+        called: the functions named by the policy that were called.
+        parts: the parts that the program was in.
     """
     ran = list(plans)
     missed = {pattern for pattern in policy.within if not any(fits(name, [pattern]) for name in parts.begun)}

@@ -1,4 +1,4 @@
-"""Roundings as operators in the graph of a program that is traced: what a :class:`Simulation` does then."""
+"""Roundings as operators in the graph of a traced program, as written by a :class:`Simulation`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FormatsAsData:
         return tuple(data.by_addition for data in self._data.values()), tuple(self._exactly), tuple(self._constants)
 
     def standing_for(self, tensors: Iterable[torch.Tensor]) -> dict[Format, FloatData]:
-        """The formats with these tensors in place of their own."""
+        """The formats with these tensors instead of the original tensors."""
         return {
             fmt: FloatData(data.by_addition, tensor)
             for (fmt, data), tensor in zip(self._data.items(), tensors, strict=True)
@@ -60,7 +60,7 @@ class GraphWriter:
 
     Args:
         formats: of :class:`FormatsAsData`, with stand-ins for tensors.
-        place: stands for the place of the simulation's draws when the program is called (``Draws.place``). While it is
+        place: represents the place of the simulation's draws when the program is called (``Draws.place``). While it is
             traced, step and number are 0.
     """
 
@@ -69,7 +69,7 @@ class GraphWriter:
         self.place = place
 
     def round_(self, x: torch.Tensor, fmt: Format, rounding: Rounding, random: RandomBits | None) -> None:
-        """Rounds what ``x`` stands for, in place."""
+        """Rounds the tensor that ``x`` represents, in place."""
         x.copy_(self.rounded(x, fmt, rounding, random))
 
     def rounded(self, x: torch.Tensor, fmt: Format, rounding: Rounding, random: RandomBits | None) -> torch.Tensor:
@@ -92,7 +92,7 @@ def _alike(x: torch.Tensor, parameters: torch.Tensor) -> bool:
 
 @torch.library.custom_op("roundoff::round_drawn", mutates_args=())
 def round_drawn(x: torch.Tensor, place: torch.Tensor, format: str, rounding: str, offset: int) -> torch.Tensor:
-    """:func:`roundoff.round` with the random bits of a simulation: those of the rounding ``offset`` after ``place``."""
+    """:func:`roundoff.round` with the random bits of a simulation, from the rounding ``offset`` after ``place``."""
     from ...formats import round  # noqa: PLC0415  beside the built-in of this name
 
     return round(x, Format.parse(format), rounding=rounding, random=bits_after(place, offset))

@@ -1,4 +1,4 @@
-"""Functions that a policy names: ``exact_in``, in which nothing is rounded, and ``only_in``, in which alone it is."""
+"""Functions named by a policy: ``exact_in``, which run without rounding, and ``only_in``, the only ones with it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NamedBlocks:
     """Has a simulation wait, or go on, in the functions that its policy names.
 
     Args:
-        simulation: whose policy names some.
+        simulation: a simulation with a policy that names some.
         pausing: makes a simulation that rounds nothing.
         at_work: says which simulation the code of this thread runs in.
     """
@@ -59,7 +59,7 @@ class NamedBlocks:
         """The simulation is entered, in the block that ``frame`` is at.
 
         Raises:
-            FormatError: there is no such function; or the simulation cannot be entered.
+            FormatError: the function does not exist; or the simulation cannot be entered.
         """
         self._functions.enter()
         try:

@@ -213,8 +213,8 @@ def _result_dtypes(
 ) -> list[torch.dtype | None]:
     """The dtypes of an operation's results, one by one; None for anything other than a tensor of floats.
 
-    They are those of PyTorch's kernel, which is run once for each combination of dtypes: what PyTorch says of results
-    without computing them is not the same for all (the means of a layer norm with float32 weights).
+    They come from PyTorch's kernel, which is run once for each combination of dtypes: PyTorch's description of results
+    without computing them is not always the same (the means of a layer norm with float32 weights).
 
     Raises:
         RuntimeError: PyTorch's own, of a kernel that does not mix these dtypes.

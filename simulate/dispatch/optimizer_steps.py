@@ -1,4 +1,4 @@
-"""Rounding what an optimizer stores: gradients before its step, parameters and its own buffers after it."""
+"""Rounding the values that an optimizer stores: gradients before its step, parameters and its own buffers after it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def names_steps(policy: Policy) -> bool:
 def round_stored(
     optimizer: torch.optim.Optimizer, plan: OperationPlan, results: Results, watchers: Sequence[Watcher], *, after: bool
 ) -> None:
-    """Rounds the gradients of an optimizer, or ``after`` its step its parameters and buffers, where they stand."""
+    """Rounds the gradients of an optimizer, or ``after`` its step its parameters and buffers, in place."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if after:
         states = [optimizer.state.get(p, {}) for p in parameters]

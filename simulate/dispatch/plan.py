@@ -67,8 +67,8 @@ class OperationOutcome:
             there, though each primitive step is to be rounded.
         widened: how often float16 and bfloat16 tensors became float32 for it.
         seen: how often its operands were seen rounded, by product, role (or argument) and format.
-        unrounded: how often an operand that a rule may be about stayed as it was, by what it is: complex, or sparse.
-        missed: how often a rule about weights met none among what it multiplied, though some came from outside.
+        unrounded: how often an operand that a rule may be about was not rounded, by its kind: complex, or sparse.
+        missed: how often a rule about weights met none among the factors, though some came from outside.
     """
 
     __slots__ = (
@@ -100,7 +100,7 @@ class OperationPlan:
     """The plan for one operation at one place: decided once and never changed; only its outcomes are counted.
 
     Attributes:
-        operation: the ATen operation, or one whose arguments are functions; None for the whole step of an optimizer.
+        operation: the ATen operation, or one with function arguments; None for the whole step of an optimizer.
         name: its name without overload.
         role: where it runs, as in :class:`Role`; empty where the policy does not ask.
         module: path of the module it runs in; empty where the policy does not ask.
@@ -250,7 +250,7 @@ class OperationPlan:
         self.kernel = counting
 
     def _leave_whole(self, operation: OpOverload) -> None:
-        """Finds out what the operation has to do with counts."""
+        """Determines the operation's relation to counts."""
         self.counts = WholeNumberUse.by(operation, rounds=self.rounds)
         auxiliary = (*self.outputs.auxiliary, *self.counts.auxiliary)
         self.outputs = self.outputs._replace(written=self.counts.written, auxiliary=auxiliary)
@@ -339,7 +339,7 @@ class OperationPlan:
 
 @final
 class _DecidedPlan(OperationPlan):
-    """A plan of which everything is decided: a class of its own, since to look at each assignment takes time."""
+    """A plan with everything decided: a separate class, since to look at each assignment takes time."""
 
     __slots__ = ()
 

@@ -63,7 +63,7 @@ class Runner:
 
     Args:
         mode: the simulation; the operations of a decomposition come back to it.
-        policy: what is rounded, and how.
+        policy: the arithmetic of each operation.
         draws: counts stochastic roundings.
         watchers: objects called for every operation.
         readers: returns the watchers that note which values are read.

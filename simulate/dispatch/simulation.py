@@ -63,7 +63,7 @@ class Simulation(Witness):
     """The mode that :func:`simulate` makes; entered with ``with``, and entered again at will.
 
     Args:
-        policy: what is rounded, and how.
+        policy: the arithmetic of each operation.
         seed: of stochastic rounding.
         observe: whether to count what rounding does.
         shadow: ``"fp64"`` to carry a float64 twin of every value.
@@ -72,7 +72,7 @@ class Simulation(Witness):
         warn_unused: whether leaving the block, for the first time, warns of rules that matched nothing, and of matrix
             products and convolutions that no rule or accumulator reached.
         root: the module, or the modules, where module names in rules begin; see :func:`simulate`.
-        leave_moves: whether exact moves pass values on in the precision in which they were computed.
+        leave_moves: whether exact moves pass values on in the precision of their computation.
         watchers: further ones than ``observe``, ``shadow`` and ``cost`` ask for.
         stored: formats that :func:`store` is called with; compiled programs also have these floats as data.
 
@@ -152,7 +152,7 @@ class Simulation(Witness):
     def change(self, policy: Policy | Format | str) -> None:
         """Takes another policy, with the same format of results, for when it is entered next.
 
-        Its step stays, and what it has counted. :meth:`plans`, :meth:`audit` and :meth:`unused_rules` describe only
+        Its step and its counts stay. :meth:`plans`, :meth:`audit` and :meth:`unused_rules` describe only
         the new policy.
 
         Raises:

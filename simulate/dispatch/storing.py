@@ -22,21 +22,21 @@ def is_exact(operation: OpOverload) -> bool:
 
 
 def store(x: torch.Tensor, format: Format | str, rounding: Rounding | str = Rounding.NEAREST_EVEN) -> torch.Tensor:
-    """``x`` in another format than that of the arithmetic around it, as when it is written to memory in that format.
+    """Rounds ``x`` to a format other than the current arithmetic's, as when it is written to memory in that format.
 
     Inside a simulation, and in steps that are compiled with it, stochastic rounding draws the simulation's random bits.
 
     Args:
         x: float32 or float64, any shape.
-        format: any that ``roundoff.round`` takes; it says what becomes of NaN, infinities and what is too large.
+        format: any that ``roundoff.round`` takes; it determines the treatment of NaN, infinities and overflow.
         rounding: how ``x`` is rounded.
 
     Returns:
         A new tensor like ``x``, without a gradient.
 
     Raises:
-        FormatError: ``x`` cannot hold numbers of the format; there is no such format or mode; or rounding is
-            stochastic, outside of any simulation.
+        FormatError: ``x`` cannot hold values of the format; the format or mode does not exist; or rounding
+            is stochastic, outside of any simulation.
     """
     format, rounding = Format.parse(format), Rounding.parse(rounding)
     simulation = at_work() or innermost()  # fp32 alone is not on the stack
@@ -50,10 +50,10 @@ def store(x: torch.Tensor, format: Format | str, rounding: Rounding | str = Roun
 
 
 def result_format(operation: str) -> Format | None:
-    """The format to which results of an operation are rounded where the caller runs.
+    """The rounding format for the results of an operation where the caller runs.
 
     Args:
-        operation: name of an ATen operation without overload, such as ``add``, by which rules of policies name it.
+        operation: name of an ATen operation without overload, such as ``add``, as in rules of policies.
 
     Returns:
         The format; None outside of simulations, in :func:`exact`, and where the policy leaves results in the carrier.

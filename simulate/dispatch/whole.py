@@ -83,7 +83,7 @@ class WholeNumbers:
         return WholeNumbers(marks) if rounds and policy.whole == Whole.EXACT else None
 
     def __contains__(self, x: torch.Tensor) -> bool:
-        """Whether a floating-point tensor is marked and holds only integers now: never one that requires a gradient."""
+        """Whether a floating-point tensor is marked and holds only integers now: never if it requires a gradient."""
         if not self._marks.of(x) & Mark.INTEGERS or x.dtype not in _CARRIERS or x.requires_grad:
             return False
         if holds_integers(x):
@@ -102,7 +102,7 @@ class WholeNumbers:
             self._marks.add(x, Mark.INTEGERS)
 
     def are_made(self, counts: WholeNumberUse | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether a call of an operation makes whole numbers, to be asked before it runs."""
+        """Whether a call of an operation makes integers, to be checked before it runs."""
         making = counts and counts.making
         if making is None:
             return False
@@ -118,7 +118,7 @@ class WholeNumbers:
     def note(
         self, counts: WholeNumberUse, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, *, whole: bool
     ) -> None:
-        """Notes what a call has left: marks for whole numbers, none where it wrote something else."""
+        """Notes the results of a call: marks for integers, none where it wrote something else."""
         if whole and not counts.writes:
             for x in _tensors(result):
                 self.mark(x)

@@ -38,10 +38,10 @@ class Witness(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def watch(
         self, format: Format, watchers: Sequence[Watcher], *, observe: bool, shadow: str | None, cost: bool
     ) -> list[Watcher]:
-        """Makes the watchers that are asked for, and returns them behind further ones.
+        """Makes the requested watchers, and returns them after further ones.
 
         Raises:
-            FormatError: one of these is no watcher, or there is no such shadow.
+            FormatError: one of these is not a watcher, or the shadow does not exist.
         """
         self.shadow = _shadow(shadow)
         self.observer = _observer(format) if observe else None
@@ -50,7 +50,7 @@ class Witness(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return [*_checked(watchers), *(watcher for watcher in own if watcher is not None)]
 
     def asked_for(self) -> list[str]:
-        """The names of the arguments of :func:`simulate` by which it was made to watch."""
+        """The names of the arguments of :func:`simulate` that made it watch."""
         own = {"observe": self.observer, "shadow": self.shadow, "cost": self.counter}
         return [name for name, given in own.items() if given]
 
@@ -90,7 +90,7 @@ class Witness(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The errors that operations added and inherited, against the float64 twins.
 
         Raises:
-            FormatError: the simulation has no shadow.
+            FormatError: the simulation runs without a shadow.
         """
         with unsimulated():
             return self._shadowing().report()
@@ -99,7 +99,7 @@ class Witness(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The float64 twin of a tensor that a simulation with a shadow has seen; else its own values in float64.
 
         Raises:
-            FormatError: the simulation has no shadow.
+            FormatError: the simulation runs without a shadow.
         """
         return self._shadowing().twin(x)
 
@@ -112,7 +112,7 @@ class Witness(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Returns the cost of the program so far: products by format, bytes moved, memory.
 
         Args:
-            kept: the tensors kept between steps, by kind; None for those of PyTorch's modules and optimizers.
+            kept: the tensors kept between steps, by kind; None for the tensors of PyTorch's modules and optimizers.
 
         Raises:
             FormatError: the simulation does not count it.

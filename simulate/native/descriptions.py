@@ -51,10 +51,10 @@ class Descriptions:
 
     Args:
         loaded: the library.
-        notes: what the simulations take notes of.
+        notes: the facts that simulations take notes of.
 
     Attributes:
-        handle: what the C++ knows it by.
+        handle: its identifier in the C++.
         draws: whether any of them takes random bits.
     """
 

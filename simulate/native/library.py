@@ -1,7 +1,7 @@
 """The compiled C++ of the shortcut, called through ctypes: loaded when a simulation is entered for the first time.
 
 Where it cannot be, simulations run as they would without it, with the same bits; ``ROUNDOFF_NATIVE`` decides whether it
-is asked for at all.
+is used at all.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NUMBER, _MASK = ctypes.c_int64, ctypes.c_uint64
 
 
 class LoopAddresses(ctypes.Structure):
-    """A compiled loop and its parameters, by their addresses; zeros: there is none."""
+    """A compiled loop and its parameters, by their addresses; zeros: it does not exist."""
 
     _fields_ = (
         ("run", ctypes.c_void_p), ("parameters", ctypes.c_void_p), ("calling", _NUMBER), ("draws", _NUMBER),
@@ -159,13 +159,13 @@ class _Computed(threading.local):
     waits: bool = False
 
     def is_at_hand(self) -> bool:
-        """Whether the operation that Python is asked for has been computed; what an interrupted one left is let go."""
+        """Whether the operation that Python must run has been computed; the remains of an interrupted one are freed."""
         if self.waits and (_loaded is None or not _loaded.goes_on()):
             self.result, self.error, self.waits = None, None, False
         return self.waits
 
     def take(self) -> Any:
-        """Returns what was computed, once.
+        """Returns the computed result, once.
 
         Raises:
             KeyboardInterrupt: it came while the result was on its way.
@@ -280,7 +280,7 @@ def hold_thread(more: int) -> None:
 
 
 def set_suspendable(count: int) -> None:
-    """Says how many blocks stand in generators and coroutines: while there are any, operations go through Python."""
+    """Sets the number of blocks in generators and coroutines: while there are any, operations go through Python."""
     global _suspendable  # noqa: PLW0603  one for the process
     if count != _suspendable:
         _suspendable = count

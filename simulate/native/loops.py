@@ -15,7 +15,7 @@ CARRIERS = (torch.float32, torch.float64)
 
 @final
 class Loops:
-    """The loops that round what a simulation computes, by their addresses: each once, kept as long as this."""
+    """The loops that round the results of a simulation, by their addresses: each once, kept as long as this."""
 
     def __init__(self) -> None:
         self._known: dict[Any, LoopByAddress | None] = {}
@@ -23,7 +23,7 @@ class Loops:
     def of(
         self, fmt: Format, rounding: Rounding, *, in_place: bool, strided: bool = False
     ) -> dict[torch.dtype, LoopAddresses | None]:
-        """The loops of a format, for each carrier in which rounding to it is exact; see :meth:`.Family.addressed`."""
+        """The loops of a format, for each carrier with exact rounding to it; see :meth:`.Family.addressed`."""
         return {dtype: self._of_carrier(fmt, rounding, dtype, in_place, strided) for dtype in CARRIERS}
 
     def _of_carrier(

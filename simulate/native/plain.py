@@ -2,8 +2,8 @@
 
 What is decided here is a matter of the operation and of the simulation. The C++ decides of each call, by its arguments:
 all are ordinary tensors in the CPU's memory, of float32, float64, integers or truth, with no mark that says something
-about their numbers; the innermost mode is the simulation, and those around it change nothing; no mode or class is just
-being asked, and no block stands in a generator or coroutine.
+about their values; the innermost mode is the simulation, and outer modes change nothing; no mode or class is just
+being consulted, and no block is in a generator or coroutine.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def _rounds_operands_alone(plan: PlanOfOperation, loops: Loops) -> bool:
 
 
 def _modes(plan: PlanOfOperation) -> set[Any]:
-    """The modes in which anything of an operation is rounded."""
+    """The modes that round anything in an operation."""
     of_rules = {rule.rounding for rule in plan.arithmetic.of_operands if plan.prepares}
     return of_rules | ({plan.arithmetic.rounding} if plan.rounds or plan.prepares else set())
 
@@ -203,7 +203,7 @@ def _roles_of_operands(plan: PlanOfOperation) -> set[str]:
 
 
 def _following(plan: PlanOfOperation) -> int:
-    """Returns the code for the notes taken of an operation where operands are told apart."""
+    """Returns the code for the notes taken about an operation where operands are told apart."""
     return {"optimizer": _INSIDE, "backward": _UNLESS_GRADIENT}.get(plan.role, _WEIGHTS)
 
 
@@ -230,7 +230,7 @@ def _is_rounded(plan: PlanOfOperation) -> bool:
 
 
 def _first_matrix(plan: PlanOfOperation) -> int:
-    """The position of the first of two matrices of which another library computes the product if they are large."""
+    """The position of the first of two matrices, if another library computes their product when they are large."""
     assert plan.operation is not None
     ours = isinstance(plan.kernel, partial) and plan.kernel.func is products.by_size
     if not ours or plan.kernel.args != (plan.operation,):
@@ -239,7 +239,7 @@ def _first_matrix(plan: PlanOfOperation) -> int:
 
 
 def _data(plan: PlanOfOperation) -> int | None:
-    """The argument with which no call makes whole numbers if it is data; -1: none, or numbers tell; None: not known."""
+    """The argument that must not be data in a call that makes integers; -1: none, or numbers tell; None: not known."""
     counts = plan.counts
     assert plan.operation is not None
     if counts is None or counts.making is None or numbers_given(plan.operation) is not None:
@@ -266,7 +266,7 @@ def _of_operands(plan: PlanOfOperation, loops: Loops) -> dict[torch.dtype, LoopA
 
 
 def _format_of_parameters(plan: PlanOfOperation, loops: Loops) -> Format | None:
-    """The format in which an operation sees parameters, where rounding them is all that is done before it runs."""
+    """The format that an operation sees parameters in, where it needs only their rounding before it runs."""
     rules = plan.arithmetic.of_operands
     if not plan.prepares or plan.arithmetic.operands is not None or _roles_of_operands(plan) != {"parameters"}:
         return None

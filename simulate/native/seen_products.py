@@ -1,4 +1,4 @@
-"""Operands of products, seen rounded by what they are or in blocks along what is contracted: told to the C++."""
+"""Operands of products, seen rounded by role or in blocks along the contracted axis, described to the C++."""
 
 from __future__ import annotations
 

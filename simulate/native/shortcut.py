@@ -75,12 +75,12 @@ class Shortcut:
         *,
         follows: bool,
     ) -> Shortcut | None:
-        """Makes the shortcut of a simulation; None where there is no library.
+        """Makes the shortcut of a simulation; None without the library.
 
         Args:
             mode: as above.
-            notes: what it takes notes of.
-            arithmetic: all else that its plans are made of.
+            notes: the facts that it takes notes of.
+            arithmetic: everything else in its plans.
             draws: as above.
             follows: as above.
         """
@@ -106,7 +106,7 @@ class Shortcut:
         return role, self._descriptions.module(at.module), at.operation.name().encode()  # type: ignore[no-untyped-call]
 
     def count(self, resolve: Callable[[OpOverload, str, str], object]) -> None:
-        """Adds to the plans what has been counted since it was asked last.
+        """Adds to the plans the counts since the last call.
 
         Args:
             resolve: makes the plan of an operation at a place, which has come here without.

@@ -1,4 +1,4 @@
-"""Kernels that take Python numbers, called from a program whose numbers are others in every call.
+"""Kernels that take Python numbers, called from a program with numbers that differ in every call.
 
 On CUDA it is not in the source how a kernel multiplies with a number and adds, so the kernel itself is called: its
 numbers are tensors on the CPU, where reading them waits for nothing.
@@ -19,13 +19,13 @@ from torch.utils._pytree import tree_flatten, tree_map
 def call_kernel(
     func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], number_of: Callable[[Any], torch.Tensor | None]
 ) -> Any:
-    """Stands, in a graph that is traced, for what an operation of ATen computes; for new tensors.
+    """Represents, in a traced graph, the result of an ATen operation, as new tensors.
 
     Args:
         func: the operation; of one in place, the other is meant.
         args: its arguments.
         kwargs: its arguments by name.
-        number_of: gives the tensor that stands for an argument, if that is such a number.
+        number_of: returns the tensor that represents an argument, if that is such a number.
     """
     tensors: list[torch.Tensor] = []
     numbers: list[torch.Tensor] = []

@@ -137,7 +137,7 @@ def _by_kernel(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any],
 
 
 def _fused(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """A fused optimizer, whose in-place form functionalization does not take with an empty list."""
+    """A fused optimizer; functionalization does not take its in-place form with an empty list."""
     pure: Any = getattr(_aten, func.overloadpacket.__name__.removesuffix("_"))
     written = [list(args[i]) for i, _ in written_arguments(func)]
     for old, new in zip(written, getattr(pure, func._overloadname)(*args, **kwargs), strict=True):  # noqa: SLF001
@@ -163,7 +163,7 @@ def _run(
 
 
 def numbers_as_input(graph: GraphModule, record: NumberRecord) -> list[torch.Tensor]:
-    """Makes the numbers of a record an input of the graph, behind all others: a stand-in for it, if there are any."""
+    """Makes the numbers of a record an input of the graph, after all others: a placeholder for it, if there are any."""
     if not record.count:
         return []
     last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]

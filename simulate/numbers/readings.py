@@ -52,7 +52,7 @@ class _Call(NamedTuple):
 
 
 class _At(NamedTuple):
-    """Stands for what was computed before."""
+    """Represents an earlier result."""
 
     position: int
 
@@ -157,9 +157,9 @@ class Readings:
     """Numbers that are read while a step is traced.
 
     Args:
-        record: of what is done with them.
+        record: record of the operations on them.
         inputs: of the graph, the tensors themselves.
-        large: how many of them, in front, are no arguments of the step.
+        large: how many of them, in front, are not arguments of the step.
     """
 
     def __init__(self, record: NumberRecord, inputs: Sequence[torch.Tensor], large: int) -> None:
@@ -194,7 +194,7 @@ class Readings:
         return self._record.read(len(self._values) - 1, value)
 
     def take_from(self, graph: GraphModule) -> list[Reading]:
-        """Takes what was read out of the outputs of a graph, behind all others, and tells how each number follows.
+        """Takes the values read from the outputs of a graph, after all others, and describes how each number follows.
 
         Raises:
             NumberError: it follows otherwise than it seemed, when one piece of memory has several names.

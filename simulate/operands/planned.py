@@ -12,7 +12,7 @@ from ..policy.rules import Arithmetic
 
 
 class PlannedOutcome(Protocol):
-    """Counters, which are described there, too."""
+    """Counters, which are also described there."""
 
     missed: int
     unrounded: Counter[str]
@@ -20,7 +20,7 @@ class PlannedOutcome(Protocol):
 
 
 class PlannedOperation(Protocol):
-    """An operation at one place: its attributes are those of ``OperationPlan``, which describes them."""
+    """An operation at one place: it has the attributes of ``OperationPlan``, which describes them."""
 
     operation: OpOverload | None
     name: str

@@ -34,12 +34,12 @@ NOTHING = KnownOperands({}, None)
 
 
 class MultipliedOperands:
-    """Remembers what products of the forward pass multiplied; what else a backward product multiplies is a gradient.
+    """Remembers the operands of forward products; any other operand of a backward product is a gradient.
 
     A checkpoint computes activations again in the backward pass, and is known by its gradient mode, which is on. It
     stops before its last product; so an activation that no product has multiplied yet, known since it needs a
-    gradient, is taken for that of a product with a weight. In a backward pass with ``create_graph=True`` the mode is
-    on, too: its gradients count as activations.
+    gradient, is taken as the input of a product with a weight. In a backward pass with ``create_graph=True`` the mode
+    is also on: its gradients count as activations.
 
     Args:
         sure: Returns how sure it is that a tensor is a weight; None if it is data.

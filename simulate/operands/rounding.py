@@ -123,7 +123,7 @@ class Operands:
             told_of: takes the format that each operand is rounded to, by argument and product; None: nobody asks.
 
         Returns:
-            The arguments with operands rounded as the policy says, but for what it writes to, and None. For an
+            The arguments with operands rounded as the policy says, except for tensors it writes to, and None. For an
             operation with products that see an operand in different ways, the arguments unchanged, and a function of
             the kernel: it computes product by product, each with operands rounded for it. For a matrix product
             that tensor cores compute, the arguments rounded, and a function that has them do it.

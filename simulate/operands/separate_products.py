@@ -71,7 +71,7 @@ def separate_products(operation: OpOverload) -> Separate | None:
     """A function that computes an operation product by product; None if all its products contract an operand alike.
 
     It takes ``compute(args)``, which runs the operation itself; ``see(name, x, contraction)``, which gives the operand
-    as it is seen by a product; and the operation's arguments. It returns what the operation does, or
-    ``NotImplemented`` for arguments with which it cannot.
+    as it is seen by a product; and the operation's arguments. It returns the operation's results, or
+    ``NotImplemented`` for unsupported arguments.
     """
     return _SEPARATE.get(operation.overloadpacket)

@@ -34,7 +34,7 @@ def holds(dtype: torch.dtype, fmt: Format) -> bool:
 def carrier_of(*formats: Format | None) -> torch.dtype | None:
     """The dtype that holds every number of all the formats: float16, else bfloat16; None if neither does.
 
-    None stands for an operand that was rounded to no format, and may be any number.
+    None represents an operand that was not rounded to a format, and may be any number.
     """
     if any(fmt is None for fmt in formats):
         return None
@@ -42,13 +42,13 @@ def carrier_of(*formats: Format | None) -> torch.dtype | None:
 
 
 def carriers_of_operands(policy: Policy) -> tuple[torch.dtype | None, ...]:
-    """The carriers of the formats that a policy rounds operands to, in its order; None for one that has none."""
+    """The carriers of the formats that a policy rounds operands to, in its order; None for one without a carrier."""
     named = (policy.operands, *(rule.format if rule.about_operands else rule.operands for rule in policy.rules))
     return tuple(carrier_of(fmt) for fmt in named if isinstance(fmt, Format))
 
 
 def on_this_gpu(policy: Policy) -> tuple[torch.dtype, ...]:
-    """The carriers that products of a policy may take on the GPU of this machine; none where there is no GPU."""
+    """The carriers that products of a policy may take on the GPU of this machine; empty without a GPU."""
     found = dict.fromkeys(dtype for dtype in carriers_of_operands(policy) if dtype is not None)
     if not found or not torch.cuda.is_available():
         return ()

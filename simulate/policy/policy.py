@@ -111,7 +111,7 @@ class Policy:
     def mixed_precision(cls, format: Format | str) -> Policy:
         """Matrix products and convolutions take operands and give results in the format; the rest is the carrier's.
 
-        A format whose numbers share scales (MX, NVFP4, integers scaled by the data) applies only to operands, as in
+        A format with shared scales (MX, NVFP4, integers scaled by the data) applies only to operands, as in
         hardware: results are the carrier's.
 
         Weights, optimizer and losses are float32 (master weights), as in Micikevicius et al., "Mixed Precision
@@ -127,9 +127,9 @@ class Policy:
     def engine(cls, format: Format | str) -> Policy:
         """Rounds every result, and sees parameters rounded: an engine that has its weights in the format.
 
-        ``Policy(format)`` alone is a program in float32 whose results are rounded: its weights, which come from
-        outside, are multiplied as they are until something is computed of them. Rollouts of an inference engine have
-        them cast.
+        ``Policy(format)`` on its own is a float32 program with rounded results: its weights, which come from
+        outside, are multiplied as they are until something is computed from them. Rollouts of an inference engine use
+        cast weights.
         """
         return cls(format, rules=(Rule(role=Role.PARAMETERS, format=format),))
 
@@ -139,7 +139,7 @@ class Policy:
     ) -> Policy:
         """Linear layers and convolutions multiply in an MX format, or another with scales, as MXFP8 training does.
 
-        Each of the three products sees its operands, also gradients, in blocks along what it sums over, rounded to
+        Each of the three products sees its operands, also gradients, in blocks along the contracted axis, rounded to
         nearest-even; it is summed in the carrier. Weights stay in high precision in memory.
 
         Args:
@@ -158,7 +158,7 @@ class Policy:
         """Linear layers and convolutions multiply in NVFP4, after NVIDIA's recipe of pretraining.
 
         Weights in squares of 16 by 16, which are the same numbers in both passes; activations and gradients in blocks
-        of 16 along what is summed over; gradients stochastically; and in the product that gives the gradient of the
+        of 16 along the contracted axis; gradients stochastically; and in the product that gives the gradient of the
         weight both operands after a random Hadamard transform of 16 neighbours. NVIDIA keeps some layers in high
         precision, which ``but`` names here.
 
@@ -232,7 +232,7 @@ class Policy:
 
         Raises:
             FormatError: the other policy sets something for the whole program (``finfo``, ``whole``, ``exact_in``,
-                ``only_in``) and this policy does not; a rule of it is within a part itself; or the name is none.
+                ``only_in``) and this policy does not; a rule of it is within a part itself; or the name is invalid.
         """
         inside = Policy.of(policy)
         defaults = Policy("fp32")
@@ -271,7 +271,7 @@ class Policy:
                 ``fp8-`` with a recipe of :meth:`fp8`), ``but`` along with a recipe, any setting of :class:`Policy`,
                 ``rules``: a list of mappings with what :class:`Rule` takes, and ``parts``: a mapping from names of
                 functions to their policies; see :meth:`with_part`.
-            format: the format, if the description has none; a recipe needs none.
+            format: the format, if the description lacks one; not needed for a recipe.
 
         Raises:
             FormatError: a key or value is wrong; the message says where.

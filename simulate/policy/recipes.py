@@ -1,7 +1,7 @@
-"""Recipes of training in few bits: what rules round the operands of which product to.
+"""Recipes of training in few bits: the formats that rules round the operands of each product to.
 
 FP8 is after torchao's Float8LinearConfig, and block-wise after DeepSeek-V3 (2024, Section 3.3.2); MX after its MXFP8
-training, each operand in blocks along what the product sums over; NVFP4 after NVIDIA, "Pretraining Large Language
+training, each operand in blocks along the contracted axis; NVFP4 after NVIDIA, "Pretraining Large Language
 Models with NVFP4" (2025). INT8 is "W8A8" of inference engines such as vLLM: Dettmers et al., "LLM.int8()" (2022),
 Section 2.1 (vector-wise quantization), without its outliers.
 """
@@ -76,5 +76,5 @@ RECIPES = MappingProxyType(
 
 
 def mx(format: Format | str) -> tuple[Rule, ...]:
-    """The rules by which every operand of a product with a weight is seen in a format with scales."""
+    """The rules that make every operand of a product with a weight seen in a format with scales."""
     return (Rule(CONTRACTIONS, role=MULTIPLIED_ROLES, product=_ALL, format=format),)

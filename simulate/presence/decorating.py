@@ -1,4 +1,4 @@
-"""Functions of which each call is a ``with`` block: plain ones, methods, generators and coroutines."""
+"""Functions that run each call in a ``with`` block: plain ones, methods, generators and coroutines."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _F = TypeVar("_F", bound="Callable[..., Any]")
 
 
 def decorated(function: _F, block: Callable[[], AbstractContextManager[Any]], name: str) -> _F:
-    """``function``, each call of which is a block of its own.
+    """Wraps ``function`` so that each call is a separate block.
 
     Args:
         function: of any kind but an asynchronous generator.
-        block: makes what a call enters. A generator or a coroutine is in its block while it runs, not while it is
-            suspended.
+        block: makes the context that a call enters. A generator or a coroutine is in its block while it runs, not while
+            it is suspended.
         name: of what decorates, as in ``roundoff.exact()``.
 
     Raises:

@@ -1,6 +1,6 @@
 """Counting stochastic roundings: the random bits of each depend on its number within the step.
 
-A compiled step counts as many as the same step does in eager mode.
+A compiled step counts the same number as the step does in eager mode.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ _numbers = itertools.count(1)
 class Draws:
     """The step a program is at, and how many stochastic roundings were made in it.
 
-    The threads that entered the simulation count each for itself; those that work for them, as autograd's do on a GPU,
-    count on.
+    The threads that entered the simulation count each for itself; threads that work for them, like autograd's on a GPU,
+    continue their counts.
 
     Args:
         seed: of the simulation.
 
     Attributes:
-        number: that of no other.
-        seed: of the simulation.
+        number: a unique number.
+        seed: seed of the simulation.
 
     Raises:
-        FormatError: the seed is no integer.
+        FormatError: the seed is not an integer.
     """
 
     def __init__(self, seed: int) -> None:
@@ -133,9 +133,9 @@ class Draws:
 class RepeatedViews(threading.local):
     """Has autograd repeat the views that a program writes to, where this thread's simulation rounds stochastically.
 
-    Behind a write to ``x.view(...)``, autograd makes the derivative of the view anew. In a traced step it repeats the
-    operation; otherwise it calls ``as_strided``, whose backward pass copies the gradient, with a rounding to count. All
-    later roundings of the compiled step would then draw other bits than those of the eager one. Blocks that round
+    After a write to ``x.view(...)``, autograd rebuilds the derivative of the view. In a traced step it repeats the
+    operation; otherwise it calls ``as_strided``; its backward pass copies the gradient, with a rounding to count. All
+    later roundings of the compiled step would then draw other bits than the eager one. Blocks that round
     otherwise, or not at all, keep the way of the plain program.
     """
 

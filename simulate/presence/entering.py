@@ -1,4 +1,4 @@
-"""Entering and leaving a simulation: in which threads, generators and coroutines it is at work."""
+"""Entering and leaving a simulation: the threads, generators and coroutines where it is active."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ _here = _Here()
 
 @final
 class Presence:
-    """The blocks in which one mode is entered, and whether it is at work in the code that runs now.
+    """The blocks that enter one mode, and whether it is active in the code that runs now.
 
     PyTorch's stack of modes belongs to the thread. A generator or coroutine that is suspended in a ``with`` block
     leaves its mode there, for its caller and for all other tasks. So where such blocks are entered the mode asks
@@ -163,7 +163,7 @@ class Presence:
     def is_passed_over(self) -> bool:
         """Whether the code that runs now is in another block than the mode's, or in none.
 
-        False in threads that have entered nothing and find the mode on their stack, as those of autograd on a GPU do.
+        False in threads that have entered nothing and find the mode on their stack, as autograd's do on a GPU.
         """
         if not Presence.suspendable or not _here.blocks:
             return False
@@ -212,7 +212,7 @@ def _innermost(blocks: list[_Block]) -> TorchDispatchMode | None:
 
 
 def _owner(frame: FrameType | None) -> FrameType | None:
-    """The function, generator or coroutine whose block is entered or left by ``frame``.
+    """The function, generator or coroutine of the block that ``frame`` enters or leaves.
 
     Functions that enter something for others are passed over, and so are generators that serve as context managers.
     """

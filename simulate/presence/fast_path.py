@@ -1,4 +1,4 @@
-"""The fused kernels of transformers, in which a simulation meets none of the modules inside."""
+"""The fused kernels of transformers, which hide the modules inside from a simulation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from roundoff.locks import new_lock
 
 @final
 class FastPath:
-    """Keeps PyTorch's transformer layers from their fused kernels, in threads whose simulation has rules about modules.
+    """Keeps PyTorch's transformer layers from their fused kernels, in threads with a simulation that has module rules.
 
     A fused kernel calls no module, so that no rule about one inside would hold. PyTorch asks
     ``torch.backends.mha.get_fastpath_enabled`` in each call; other threads get its own answer.

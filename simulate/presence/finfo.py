@@ -1,4 +1,4 @@
-"""``torch.finfo`` as a simulation has it: in threads where one is at work whose policy asks for that."""
+"""``torch.finfo`` as described by a simulation: in threads with an active simulation and a policy that asks for it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class FormatInfo:
 
 
 class _Kind(type):
-    """Makes the class that stands for ``torch.finfo`` answer as that does."""
+    """Makes the class that replaces ``torch.finfo`` answer like the original."""
 
     plain: Any
     answer: Callable[[torch.dtype], FormatInfo | None]
@@ -67,10 +67,10 @@ class _Kind(type):
 class FinfoAnswers:
     """Puts a class in the place of ``torch.finfo``, from the first simulation that asks for it to the last.
 
-    It answers as ever in threads without such a simulation, and to those who imported ``finfo`` by name before.
+    It answers as ever in threads without such a simulation, and to modules that imported ``finfo`` by name before.
 
     Args:
-        answer: what the simulation says that is at work in the code of this thread; None for what PyTorch says.
+        answer: the answer of the simulation that is active in the code of this thread; None for PyTorch's answer.
     """
 
     def __init__(self, answer: Callable[[torch.dtype], FormatInfo | None]) -> None:

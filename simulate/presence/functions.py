@@ -1,4 +1,4 @@
-"""Functions that a policy names, each call of which runs in a block: without rounding, or alone with it."""
+"""Functions named by a policy; each call runs in a block: without rounding, or with rounding only there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .decorating import decorated
 
 
 class _Replaced(NamedTuple):
-    """A function that another one stands in the place of."""
+    """A function that is replaced by another function."""
 
     owner: Any
     """The module or class."""
@@ -38,7 +38,7 @@ class NamedFunctions:
             a call enters; asked in each call.
 
     Attributes:
-        called: those that were called.
+        called: the functions that were called.
     """
 
     def __init__(self, blocks: Mapping[str, Callable[[], AbstractContextManager[Any]]]) -> None:
@@ -52,7 +52,7 @@ class NamedFunctions:
         """Imports the modules, and replaces the functions; all of them, or none.
 
         Raises:
-            FormatError: there is no such module or function, or it is none.
+            FormatError: the module or function does not exist, or is not a function.
         """
         with self._lock:
             if self._count == 0:
@@ -96,7 +96,7 @@ class NamedFunctions:
 
 
 def _found(name: str) -> tuple[Any, str, Any]:
-    """The module or class that has the function, its attribute, and the function as it stands there."""
+    """The module or class that has the function, its attribute, and the function as stored there."""
     module, _, path = name.partition(":")
     try:
         owner: Any = import_module(module)

@@ -20,12 +20,12 @@ class Generators:
     """Puts functions in the place of ``torch.get_rng_state`` and ``set_rng_state`` while simulations are entered.
 
     A state remembers how many roundings the simulation at work had made. Where the state is set in a backward pass, as
-    ``torch.utils.checkpoint`` does before it computes activations again, the simulation goes back there, and comes
-    to where it was when the checkpoint sets the state of before. States that are set elsewhere, or that were those of
-    another simulation, leave it alone.
+    ``torch.utils.checkpoint`` does before it computes activations again, the simulation goes back there, and returns
+    to its position when the checkpoint sets the previous state. States that are set elsewhere, or belong to
+    another simulation, do not affect it.
 
     Args:
-        draws: what the simulation that the code of this thread runs in has drawn; None outside of simulations.
+        draws: the draws of the simulation that the code of this thread runs in; None outside of simulations.
     """
 
     def __init__(self, draws: Callable[[], Draws | None]) -> None:

@@ -41,8 +41,8 @@ class _Flags(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class ProcessState:
     """The process-wide settings of PyTorch and Python, set while any simulation is entered.
 
-    - PyTorch's flags that say whether there are modes. Each mode restores what it found, so that they would stay set
-      for good after modes that were left in another order than they were entered.
+    - PyTorch's flags that say whether there are modes. Each mode restores the state that it found, so that they would
+      stay set for good after modes that were left in another order than they were entered.
     - The stance of ``torch.compile``.
     - How threads are started: with a :class:`Bystander` where a simulation is at work.
     - A hook before the steps of optimizers.

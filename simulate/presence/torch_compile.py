@@ -49,7 +49,7 @@ def is_compiling() -> bool:
 
 
 def is_compiling_operator() -> bool:
-    """Whether this thread is in an operator such as ``torch.cond``, which compiles what it is given."""
+    """Whether this thread is in an operator such as ``torch.cond``, which compiles its arguments."""
     utilities: Any = sys.modules.get("torch._higher_order_ops.utils")  # an import statement takes ten times as long
     return utilities is not None and bool(getattr(utilities._hop_compile_tls, "in_hop_compile", False))  # noqa: SLF001  no other access
 
@@ -64,7 +64,7 @@ def unseen(kept_out: _F) -> _F:
         kept_out: the method in PyTorch's wrapper.
 
     Returns:
-        A method whose own frame dynamo passes over.
+        A method with a frame that dynamo skips.
     """
     plain: Any = getattr(kept_out, "__wrapped__", None)
     if plain is None:  # PyTorch 2.8 has no wrapper
@@ -105,9 +105,9 @@ class _Stance:
 class EagerInside:
     """Has the functions of ``torch.compile`` run eagerly inside of simulations.
 
-    Those that dynamo skipped because of a mode would never be compiled again, and those with ``fullgraph=True`` would
-    raise. Operators such as ``torch.cond``, which compile what they are given to run it operation by operation, may do
-    so. A process that has not imported dynamo has no such functions: dynamo gets its stance when it is imported.
+    Functions that dynamo skipped because of a mode would never be compiled again, and with ``fullgraph=True`` would
+    raise. Operators such as ``torch.cond``, which compile their arguments to run them operation by operation, may do
+    so. A process that has not imported dynamo lacks such functions: dynamo gets its stance when it is imported.
 
     Args:
         is_inside: whether a simulation is entered in this thread.

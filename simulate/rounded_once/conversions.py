@@ -55,7 +55,7 @@ def conversion(
         draw: gives random bits; see :func:`~roundoff.simulate.rounded_once.results.result`.
 
     Returns:
-        A function with the operation's arguments; it leaves to the operation whatever is no conversion of a real
+        A function with the operation's arguments; it leaves to the operation anything but a conversion of a real
         float64 tensor to float32. None for operations that convert nothing, and where the operation itself will do: to
         nearest-even, as PyTorch converts to half precision.
     """
@@ -82,10 +82,10 @@ def _has_numbers(x: torch.Tensor) -> bool:
 
 
 def _float32_numbers(x: torch.Tensor, how: CarrierRounding, draw: DrawAt) -> torch.Tensor:
-    """The float64 numbers rounded to those of float32. NaN, infinities and signs of zeros stay.
+    """The float64 values rounded to float32. NaN, infinities and signs of zeros stay.
 
-    What is too large for float32 becomes infinite or its largest number, as the mode has it; for formats that saturate,
-    such as posits, the largest number, and what is too small the smallest.
+    A value too large for float32 becomes infinite or its largest number, as the mode has it; for formats that saturate,
+    such as posits, the largest number, and a value too small the smallest.
     """
     random, place = draw() if how.mode is Rounding.STOCHASTIC else (None, None)
     if not isinstance(x, FakeTensor):

@@ -38,7 +38,7 @@ fma64 = _fused(types.float64)
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def two_sum(x: Any, y: Any) -> Any:
-    """The carrier's sum and what is missing to the exact one (Knuth); NaN where the sum is infinite."""
+    """The carrier's sum and its error to the exact sum (Knuth); NaN where the sum is infinite."""
     total = x + y
     part = total - x
     return total, (x - (total - part)) + (y - part)
@@ -46,7 +46,7 @@ def two_sum(x: Any, y: Any) -> Any:
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def two_product64(x: Any, y: Any) -> Any:
-    """The float64 product and what is missing to the exact one; 0 or NaN where float64 cannot tell."""
+    """The float64 product and its error to the exact product; 0 or NaN where float64 cannot tell."""
     product = x * y
     return product, fma64(x, y, -product)
 
@@ -123,7 +123,7 @@ def product_anywhere64(x: Any, y: Any) -> Any:
 def multiply_add_anywhere64(x: Any, y: Any, z: Any) -> Any:
     """The bits of ``x * y + z`` rounded to odd, whatever the exponents: as ``multiply_add64`` of scaled numbers.
 
-    Of a sum whose terms are far apart the smaller one only says on which side of the larger the sum lies, so it may be
+    In a sum with terms far apart the smaller one only decides on which side of the larger the sum is, so it may be
     made larger, as long as it stays small enough.
     """
     (x1, x_exponent), (y1, y_exponent), (z1, z_exponent) = split64(x), split64(y), split64(z)

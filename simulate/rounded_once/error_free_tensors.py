@@ -13,7 +13,7 @@ _SPLITTER = 2.0**27 + 1  # Veltkamp: halves of 26 bits, whose products are exact
 
 
 def two_sum(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The sum and what is missing to the exact one (Knuth); NaN where the sum is infinite."""
+    """The sum and its error to the exact sum (Knuth); NaN where the sum is infinite."""
     total = x + y
     part = total - x
     return total, (x - (total - part)) + (y - part)
@@ -26,7 +26,7 @@ def _halves(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def two_product(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The product and what is missing to the exact one (Dekker), for factors up to 2^996.
+    """The product and its error to the exact product (Dekker), for factors up to 2^996.
 
     0 or NaN where float64 cannot tell.
     """

@@ -1,4 +1,4 @@
-"""Kernels that have to know the format of their results: to round what they return is not enough.
+"""Kernels that have to know the format of their results: to round their results is not enough.
 
 PyTorch's kernels and derivatives read ``numeric_limits``: the largest value, the neighbour of a value, the integers
 that a dtype counts, the open end of a range of random values. A kernel of the carrier would read float32's.
@@ -115,7 +115,7 @@ def _between_zero_and_one(adapted: Adapted) -> Kernel:
 
 
 def _integers_that_count(adapted: Adapted) -> Kernel:
-    """Draws integers up to the last one that the format has with all before it, if no other end is given."""
+    """Draws integers up to the last that the format represents with all before it, if no other end is given."""
     fmt, operation = adapted.format, adapted.operation
     if fmt.eps is None or fmt.max is None:
         return adapted.kernel

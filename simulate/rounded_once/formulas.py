@@ -3,8 +3,8 @@
 A formula takes three operands ``x``, ``a`` and ``b`` (it may ignore some), a factor ``v`` and a ``sign``, and returns
 
     top     the exact result rounded to float64, or a float next to it
-    rest    what is missing to the exact result; that it is zero, and its sign, are exact, its size to 2^-50 of itself
-    plain   what stands for the result where ``top`` is zero or not finite, or ``plain`` itself is not finite
+    rest    the difference to the exact result; that it is zero, and its sign, are exact, its size to 2^-50 of itself
+    plain   substitute for the result where ``top`` is zero or not finite, or ``plain`` itself is not finite
     safe    whether this holds: no intermediate result left the range of float64
 
 ``sign`` is 1, or -1 for an exact zero of a sum to be -0, as it is when rounding down (IEEE 754-2019, 6.3).

@@ -83,7 +83,7 @@ _FORMULAS = {torch.float32: single(_DIALECT), torch.float64: double(_DIALECT)}
 
 @_inlined  # type: ignore[untyped-decorator]
 def _ordinary(top: Any, plain: Any) -> Any:
-    """Whether the exact result stands, rather than the plain one; see :mod:`.formulas`."""
+    """Whether the exact result is used, rather than the plain one; see :mod:`.formulas`."""
     return (abs(top) <= LARGEST) & (abs(plain) <= LARGEST) & (top != 0.0)
 
 
@@ -148,14 +148,14 @@ def _to_64(top: Any, rest: Any, mode: Any, word: Any) -> Any:
 
 @_inlined  # type: ignore[untyped-decorator]
 def _settings(s: Any) -> Any:
-    """The mode, what stands for too large and too small numbers, whether rounding is stochastic, the sign of zero."""
+    """The mode, the results of overflow and underflow, whether rounding is stochastic, the sign of zero."""
     mode = uint64(s[0]), uint64(s[1]), uint64(s[2]), uint64(s[3])
     return mode, (uint64(s[4]), uint64(s[5]), uint64(s[6])), s[7] != 0, types.float64(s[8])
 
 
 @_inlined  # type: ignore[untyped-decorator]
 def _draw(words: Any, index: Any, count: Any, seed: Any, step: Any) -> Any:
-    """The random words of the elements ``index``, ``index + 1``, ...: those of RandomBits(seed, step)."""
+    """The random words of the elements ``index``, ``index + 1``, ..., as from RandomBits(seed, step)."""
     base = mix64(uint64(mix64(uint64(seed)) ^ uint64(step)))
     key = mix64(uint64(base ^ uint64(index >> int64(32))))
     key0, key1, start = uint32(key), uint32(key >> uint64(32)), uint32(index & int64(CHUNK - 1))
@@ -267,7 +267,7 @@ class RoundedOnceLoop:
 
     Attributes:
         function: the loop as a C function.
-        settings: the address of what it reads of the mode.
+        settings: the address of the settings of the mode.
     """
 
     def __init__(self, formula: str, dtype: torch.dtype, how: CarrierRounding) -> None:
@@ -292,7 +292,7 @@ class RoundedOnceLoop:
         """Writes results to ``target``, or ``UNSAFE`` where a float64 formula is.
 
         Args:
-            addresses: where the numbers of three operands are, of the carrier; of unused ones those of another.
+            addresses: addresses of the values of three operands, of the carrier; for unused operands any other's.
             steps: a bit for each operand, 1 if it has a number for each element, 0 if one for all.
             factor: the formula's ``v``, a number of the carrier.
             target: of the carrier, on the CPU, its elements in one piece of memory, in the order of the operands; in
@@ -320,7 +320,7 @@ def _root_loop(dtype: torch.dtype) -> Any:
 
 
 def nearest_roots() -> dict[torch.dtype, Callable[..., None]]:
-    """The loops of :func:`nearest_root`: C functions of source, target, first element and the one behind the last."""
+    """The loops of :func:`nearest_root`: C functions of source, target, first element and the end (exclusive)."""
     return {dtype: _root_loop(dtype) for dtype in (torch.float32, torch.float64)}
 
 
@@ -329,10 +329,10 @@ def nearest_root(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
     Args:
         x: float32 or float64, on the CPU, its elements in one piece of memory.
-        target: gapless memory of as many numbers, in the same order; may be ``x``.
+        target: contiguous memory of the same number of elements, in the same order; may be ``x``.
 
     Returns:
-        The target. The root of a negative number is NaN, that of -0 is -0.
+        The target. The root of a negative number is NaN, the root of -0 is -0.
     """
     kernel, source, into, count = _root_loop(x.dtype), x.data_ptr(), target.data_ptr(), x.numel()
     if count < 2 * ELEMENTS_PER_THREAD:

@@ -122,7 +122,7 @@ def carrier_rounding(
 def _rounding_twice(fmt: Format, dtype: torch.dtype) -> tuple[int, frozenset[str]]:
     """Bits of precision of a format, and the formulas that rounding twice, to the nearest, does not harm.
 
-    For other formats than floats, posits and fixed point, which lack a precision of their own, more bits than any
+    For other formats than floats, posits and fixed point, which lack a fixed precision, more bits than any
     carrier has.
     """
     stored, largest = STORED_BITS[dtype], LARGEST_EXPONENT[dtype]

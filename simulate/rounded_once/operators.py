@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def is_traced(call: FormulaCall) -> bool:
-    """Whether operands stand for tensors of a program that is traced."""
+    """Whether operands represent tensors of a program that is traced."""
     return any(isinstance(x, FakeTensor) for x in call.tensors)
 
 
@@ -37,7 +37,7 @@ def traced(call: FormulaCall, ways: Ways, draw: DrawAt) -> Any:
     Args:
         call: what to compute.
         ways: how, for each dtype that is computed so.
-        draw: gives the random bits for stochastic rounding, and where those of the program begin.
+        draw: gives the random bits for stochastic rounding, and where the bits of the program begin.
     """
     way = ways.get(call.layout().dtype)
     if way is None or any(isinstance(x, complex) for x in call.operands):

@@ -229,7 +229,7 @@ def fill_in(
     how: CarrierRounding,
     random: RandomBits | None,
 ) -> None:
-    """Writes the results that are marked ``UNSAFE``, whose operands are finite; some 20 us for each.
+    """Writes the results that are marked ``UNSAFE`` and have finite operands; some 20 us for each.
 
     Args:
         formula: a field of :class:`~roundoff.simulate.rounded_once.formulas.Formulas`.
@@ -268,7 +268,7 @@ def _exact(formula: str, operands: Sequence[Fraction], factor: Fraction) -> Frac
 
 
 def _root(x: Fraction) -> Fraction:
-    """The square root, cut; half a unit stands for what is cut off."""
+    """The square root, truncated; half a unit represents the truncated part."""
     scale = 1 << 2 * (_ROOT_BITS + max(0, x.denominator.bit_length() - x.numerator.bit_length()))
     scaled = x * scale  # an integer: denominators are powers of two, and the scale is larger
     whole = isqrt(int(scaled))
@@ -277,7 +277,7 @@ def _root(x: Fraction) -> Fraction:
 
 
 def _zero(formula: str, row: Sequence[float], factor: float, sign: float) -> float:
-    """The zero that a formula gives: that of its operations where all they add are zeros, else that of a difference."""
+    """The zero that a formula gives: from its operations where they add only zeros, otherwise from a difference."""
     if formula in ("fused", "divided") and row[0] == 0:
         other = copysign(0.0, copysign(1.0, factor) * copysign(1.0, row[1]) * copysign(1.0, row[2]))
         return sign * (sign * row[0] + sign * other)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def _root(x: torch.Tensor) -> torch.Tensor:
-    """PyTorch's root may be off by a last place; what is missing to the square says where."""
+    """PyTorch's root may be off by a last place; the error of its square shows where."""
     near = x.sqrt()
     square, lost = two_product(near, near)
     better = near + ((x - square) - lost) / (near + near)
@@ -53,7 +53,7 @@ def compute(
 
     Args:
         formula: a field of :class:`~roundoff.simulate.rounded_once.formulas.Formulas`.
-        operands: as many as it reads, of that dtype; they broadcast; any device.
+        operands: all that it reads, of that dtype; they broadcast; any device.
         factor: its ``v``, a number of that dtype.
         dtype: float32 or float64.
         how: how they are rounded.

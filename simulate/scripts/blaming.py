@@ -40,15 +40,15 @@ def blame_script(
 ) -> Blame:
     """Finds a minimal set of operations that must stay in high precision for a script to pass.
 
-    The search is that of :func:`roundoff.blame`, with a process for each trial; Ctrl-C ends both. A trial fails if
+    The search is the one in :func:`roundoff.blame`, with a process for each trial; Ctrl-C ends both. A trial fails if
     the measure is not reached, no number is given for it, the script ends with another exit status than 0, or it takes
-    more than a minute longer than 20 times the first trial. So has one whose weights, or whose last number read, are
-    not finite at the end, unless that is so without rounding, too.
+    more than a minute longer than 20 times the first trial. It also fails if the weights, or the last value read, are
+    not finite at the end, unless that is also so without rounding.
 
     Args:
         script: which; it seeds its generators itself.
         policy: under which it fails.
-        measure: what it must reach.
+        measure: the measure that it must reach.
         over: what to blame: operations, modules or roles.
         seed: of stochastic rounding.
         threads: of PyTorch in each trial; None for its own choice.
@@ -57,7 +57,7 @@ def blame_script(
 
     Raises:
         BlameError: the script fails in high precision too, or with all units in high precision, or was killed.
-        ScriptError: there is no such script.
+        ScriptError: the script does not exist.
         FormatError: the simulation cannot run it.
     """
     if not script.is_module:
@@ -122,7 +122,7 @@ class _ScriptTrials(Trials):
 
 
 def _ran(order: TrialOrder, script: Script, limit: float | None) -> tuple[int | None, str]:
-    """The exit status of a trial, None if it was stopped after ``limit`` seconds, and what it printed."""
+    """The exit status of a trial, None if it was stopped after ``limit`` seconds, and its output."""
     with tempfile.TemporaryFile() as printed:
         process = ChildProcess(
             [*COMMAND, json.dumps(asdict(order)), script.target, *script.arguments],

@@ -1,4 +1,4 @@
-"""Python processes that a script starts: they begin anew, outside of the simulation."""
+"""Python processes that a script starts: they run from the start, outside of the simulation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EVENTS = ("subprocess.Popen", "os.posix_spawn", "os.exec")
 class PythonChildren:
     """Counts the Python processes that are started within the block, but for forks and those with roundoff in front.
 
-    Python offers audit hooks for good: the one of this object stays, and counts nothing behind the block.
+    Python never removes audit hooks: the hook of this object stays, and counts nothing after the block.
 
     Attributes:
         commands: the command line of each, shortened.
@@ -65,7 +65,7 @@ class PythonChildren:
             self.commands.append(shorten(" ".join([program, *words[1:]]), _LONGEST, placeholder=" ..."))
 
     def __str__(self) -> str:
-        """Returns a line about the started processes; empty if there were none."""
+        """Returns a line about the started processes; empty without any."""
         if not self.commands:
             return ""
         count = len(self.commands)

@@ -69,7 +69,7 @@ class Measure:
         ``finite`` gives 1 if all numbers that the script logged last, and all that it printed, are finite, else 0.
 
         Args:
-            output: what the script has printed.
+            output: the output of the script.
             logged: the last values that it logged, by name.
         """
         output = _COLOUR.sub("", output)

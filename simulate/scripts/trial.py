@@ -1,4 +1,4 @@
-"""One run of a script under a policy, in a process of its own; :mod:`.blaming` starts it.
+"""One run of a script under a policy, in a separate process; :mod:`.blaming` starts it.
 
 Its first argument is a JSON object with the fields of :class:`TrialOrder`; the script and its arguments follow.
 """
@@ -75,7 +75,7 @@ class TrialOutcome:
         return replace(found, logged={name: float(value) for name, value in found.logged.items()})
 
     def write(self, path: str) -> None:
-        """Writes it to a file; numbers as text, since JSON has no NaN."""
+        """Writes it to a file; numbers as text, since JSON lacks NaN."""
         logged = {name: repr(value) for name, value in self.logged.items()}
         write_json(path, {**asdict(self), "logged": logged})
 
@@ -93,11 +93,11 @@ class _Logged:
         """A trial is never continued."""
 
     def restore(self) -> None:
-        """A trial begins anew each time."""
+        """A trial starts over each time."""
 
 
 def main() -> None:
-    """Runs the script, and leaves what came of it."""
+    """Runs the script, and leaves its outcome."""
     order = TrialOrder(**json.loads(sys.argv[1]))
     end_with(order.parent)
     script = Script(sys.argv[2], tuple(sys.argv[3:]), order.is_module)

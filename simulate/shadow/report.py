@@ -22,26 +22,26 @@ _ROWS = 12
 
 @dataclass(frozen=True)
 class ShadowReport:
-    """A snapshot of what a shadow run has measured; ``print`` it, or take its table.
+    """A snapshot of the measurements of a shadow run; ``print`` it, or take its table.
 
     Errors are relative: divided, element by element, by the largest magnitude that rounded result, exact result and
     twin have, so that they are at most 2; and at least by 2^-10 of the largest magnitude in the tensor, so that
     elements which are zero but for cancellation do not drown the rest.
 
     Attributes:
-        table: one row per role, module and operation, the operation that adds most first (those whose rounding
-            overflowed before all others). ``calls`` counts operations, ``elements`` those finite in the simulation
-            and its twin, from which the errors are. ``added``: of the rounded result, from the same operation in
-            float64 on the same operands; ``inherited``: of that exact result, from the twin; ``total``: of the rounded
-            result, from the twin. Each as the largest (``_max``) and as root mean square over elements (``_rms``).
+        table: one row per role, module and operation, the operation that adds most first (operations with an
+            overflow in rounding before all others). ``calls`` counts operations, ``elements`` the elements that are
+            finite in the simulation and its twin, for the errors. ``added``: of the rounded result, from the same
+            operation in float64 on the same operands; ``inherited``: of that exact result, from the twin; ``total``: of
+            the rounded result, from the twin. Each as largest (``_max``) and root mean square of elements (``_rms``).
             ``given_rms``: the root mean square error of the operands (of the worst of each call), as their memory was
             last written; an operation with inherited_rms far above given_rms cancels or otherwise amplifies.
-            ``lost`` counts elements that are finite in the twin alone, ``overflowed`` those among them that the exact
+            ``lost`` counts elements that are finite only in the twin, ``overflowed`` those among them that the exact
             result still had; ``undefined`` those not finite in the twin.
         unfollowed: operations that could not be run again in float64, with the reason: there the twin starts again
             from the rounded result, and later errors are measured from there.
         unseen: how many numbers were found changed by something outside of the simulation; the twin starts again.
-        float64_program: some results were float64 themselves, so that the reference has no more bits than they.
+        float64_program: some results were float64 themselves, so that the reference does not have more bits.
     """
 
     table: pd.DataFrame

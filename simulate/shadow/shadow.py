@@ -62,9 +62,9 @@ class Shadow(Watcher):
 
     The simulation calls :meth:`before` and :meth:`after` around each ATen operation. Values that come from outside
     are their own twins. Control flow is the simulation's: integers, booleans and Python numbers that the program
-    takes out of tensors (``item()``, indices, masks) have no twins. Random numbers are what was drawn, rounded; an
+    takes out of tensors (``item()``, indices, masks) have no twins. Random numbers are the drawn ones, rounded; an
     operation that cannot run in float64 gives its rounded result as twin, and is named in the report. An operation
-    is run up to three times, so an operation of the user's own should have no side effects.
+    is run up to three times, so a custom operation should not have side effects.
 
     Args:
         dtype: float64, the widest that PyTorch computes in.
@@ -152,7 +152,7 @@ class Shadow(Watcher):
     def _run(
         self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], made: torch.Tensor | None = None
     ) -> _Wide | None:
-        """The operation in float64; None if it fails there. What it has ``made`` is given if it has no operands."""
+        """The operation in float64; None if it fails there. Its results ``made`` are given if it takes no operands."""
         try:
             exact = run_wide(func, args, kwargs, widen) if made is None else make_wide(func, args, kwargs, made)
             if not any(self._twins.has(x) for x in operands(func, args, kwargs)):
@@ -196,7 +196,7 @@ class Shadow(Watcher):
 
 
 def _alike(found: list[torch.Tensor], wide: list[torch.Tensor]) -> bool:
-    """Whether outcomes in float64 stand for those found, one by one; integers may differ."""
+    """Whether outcomes in float64 correspond to the outcomes found, one by one; integers may differ."""
     return len(found) == len(wide) and all(
         x.shape == y.shape for x, y in zip(found, wide, strict=True) if is_followed(x)
     )

@@ -18,7 +18,7 @@ _NEW_BYTES = 1 << 24
 
 
 def is_followed(x: object) -> bool:
-    """Whether ``x`` is a tensor of floating-point or complex numbers, with memory of its own to know it by."""
+    """Whether ``x`` is a tensor of floating-point or complex numbers, with its own memory to identify it."""
     return (
         isinstance(x, torch.Tensor)
         and (x.dtype.is_floating_point or x.dtype.is_complex)
@@ -50,8 +50,8 @@ class Twins:
 
     Kept per storage, with a weak reference, as one flat float64 tensor: the twin of any view is the same view of it.
     The weak reference keeps the address of a freed storage from being given to another, so that no tensor inherits
-    the twin of a dead one. Costs 8 bytes a number, and as many as the number itself has for a copy of its bits, by
-    which changes that nobody reported (outside of the simulation, through numpy) are found.
+    the twin of a dead one. Costs 8 bytes per element, and the element's own size for a copy of its bits, which
+    reveals unreported changes (outside of the simulation, through numpy).
 
     Attributes:
         unseen: how many numbers were found changed; their twins start again from the new value.
@@ -66,7 +66,7 @@ class Twins:
         self.unseen = 0
 
     def __len__(self) -> int:
-        """Counts the storages that have twins, including those whose end has not been noticed."""
+        """Counts the storages that have twins, including freed storages that have not been noticed yet."""
         return len(self._memories)
 
     def has(self, x: torch.Tensor) -> bool:
@@ -74,7 +74,7 @@ class Twins:
         return is_followed(x) and self._find(x) is not None
 
     def error(self, x: torch.Tensor) -> float:
-        """The error given with the last :meth:`put` into the memory of ``x``; 0 if there was none."""
+        """The error given with the last :meth:`put` into the memory of ``x``; 0 if there was not any."""
         memory = self._find(x) if is_followed(x) else None
         return memory.error if memory else 0.0
 
@@ -142,13 +142,13 @@ class Twins:
 
 
 def _numbers(x: torch.Tensor, count: int) -> torch.Tensor:
-    """The first numbers in the memory of ``x``, of which a complex one is two."""
+    """The first numbers in the memory of ``x``; a complex one counts as two."""
     real = x.dtype.to_real() if x.dtype.is_complex else x.dtype
     return torch.empty(0, dtype=real, device=x.device).set_(x.untyped_storage(), 0, (count,), (1,))
 
 
 def _width(x: torch.Tensor) -> int:
-    """Bytes of a number in the memory of ``x``, of which a complex one takes two."""
+    """Bytes of a number in the memory of ``x``; a complex element takes two numbers."""
     return x.element_size() // 2 if x.dtype.is_complex else x.element_size()
 
 

@@ -1,4 +1,4 @@
-"""Running one ATen operation again in float64: on which operands, with which dtypes, and what its outcomes are."""
+"""Running one ATen operation again in float64: its operands, their dtypes, and its outcomes."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def run_wide(
         operation: an ATen operation.
         args: its arguments.
         kwargs: its keyword arguments.
-        value: gives a floating-point operand in float64; what it returns is not written to.
+        value: returns a floating-point operand in float64; the returned tensor is not written to.
 
     Returns:
         The same tensors, in the same order, as :func:`outcomes` of the operation itself, in new memory.
@@ -153,7 +153,7 @@ def run_wide(
 
 
 def make_wide(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], made: torch.Tensor) -> list[Any]:
-    """Runs an operation that has no operands (``full``, ``linspace``) in the float64 that belongs to ``made``."""
+    """Runs an operation without operands (``full``, ``linspace``) in the float64 dtype that belongs to ``made``."""
     arguments = argument_names(operation)
     wide = _WIDE.get(made.dtype, made.dtype)
     if "dtype" not in arguments:

@@ -1,4 +1,4 @@
-"""The values of a format at which rounding, range and arithmetic go wrong first."""
+"""The values of a format where rounding, range and arithmetic go wrong first."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def edge_values(fmt: Format | str, *, finite: bool = True) -> torch.Tensor:
     largest numbers; all with either sign.
 
     Args:
-        fmt: a format or its name. Where numbers share a scale, each value is one that stands alone.
+        fmt: a format or its name. Where elements share a scale, each value is taken as a single element.
         finite: False: infinities and NaN too, where the format has them.
 
     Returns:
         One-dimensional, each value once, in the carrier of the format; NaN last.
 
     Raises:
-        FormatError: there is no such format.
+        FormatError: the format does not exist.
     """
     fmt = Format.parse(fmt)
     probes = [*fmt.edges(), math.inf]

@@ -30,7 +30,7 @@ _SMALLEST_SCALE = 2.0**-10
 
 
 class NotEquivalentError(AssertionError):
-    """Two programs that were to be equivalent are not; the message says at which inputs, widths, and by how much."""
+    """Two programs that were to be equivalent are not; the message gives the inputs, the widths, and the difference."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Equivalence:
         return float(ulps[-1] / max(ulps[:-1].max(), _LEAST_ULPS)) if len(ulps) > 1 else 1.0
 
     def bits_needed(self, tolerance: float) -> tuple[int | None, int | None]:
-        """The smallest simulated width from which on each program's error stays within ``tolerance``; None if never."""
+        """The smallest simulated width from where each program's error stays within ``tolerance``; None if never."""
         return _bits(self.widths, self.first_errors, tolerance), _bits(self.widths, self.second_errors, tolerance)
 
 
@@ -131,13 +131,13 @@ def assert_equivalent(
     exact_tolerance: float = 1e-9,
     slope: float | None = -0.75,
 ) -> Equivalence:
-    """Asserts that two programs differ by rounding errors alone: they would be equal in exact arithmetic.
+    """Asserts that two programs differ only by rounding errors: they would be equal in exact arithmetic.
 
     Two things are checked. In float64 they agree to ``exact_tolerance`` relative to the largest result. And
     as the simulated significand grows, their difference shrinks like 2^-m: the fitted slope of log2(difference)
     over m, which is -1 for rounding errors, is at most ``slope``, and at the widest width the difference is not many
-    times more units of 2^-m than at the others. The second finds what the first cannot see, a difference that is
-    small but does not vanish.
+    times more units of 2^-m than at the others. The second check finds differences that the first misses, which are
+    small but do not vanish.
 
     Args:
         first: see :func:`equivalence`.

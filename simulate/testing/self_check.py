@@ -1,7 +1,7 @@
 """Samples of what simulations compute, compared on the PyTorch that is installed: ``roundoff doctor --bits``.
 
-The samples take seconds. They are no proof: they can tell that a version of PyTorch which nobody has checked has an
-operation, a header or a compiler that is not what simulations take it for.
+The samples take seconds. They do not prove anything: they can show that an unchecked version of PyTorch has an
+operation, a header or a compiler that differs from the assumptions of simulations.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _operators() -> dict[str, Callable[[Tensor, Tensor], Any]]:
 
 
 def _of_operators() -> BitCheck:
-    """A simulated operator is its kernel, whose result is rounded."""
+    """A simulated operator is its kernel with a rounded result."""
     differing, compared = [], 0
     for name in _FORMATS:
         fmt = Format.parse(name)

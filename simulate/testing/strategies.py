@@ -36,11 +36,11 @@ def formats(
     significand_bits: tuple[int, int] = (1, 10),
     variants: bool = False,
 ) -> SearchStrategy[Format]:
-    """Number formats; the default ones are those that a float32 program can be simulated in.
+    """Number formats; by default the formats that can simulate a float32 program.
 
     Args:
         families: of ``float``, ``fixed``, ``integer``, ``posit``, ``lns``, ``block``, ``mx``, ``nvfp4``, ``scaled``,
-            and those that are registered with what to draw; see :func:`roundoff.register`.
+            and families that are registered with a strategy; see :func:`roundoff.register`.
         exponent_bits: least and most, of floats: 1 to 11.
         significand_bits: least and most stored significand bits, of floats: 0 to 52. Of the other families, formats
             are drawn from 3 to 16 bits whatever these bounds.
@@ -50,7 +50,7 @@ def formats(
         A strategy, which shrinks towards few bits and IEEE's rules.
 
     Raises:
-        FormatError: there is no such family, or no format within the bounds.
+        FormatError: the family does not exist, or lacks a format within the bounds.
     """
     drawn = {family.called: _drawn(family.kind, family.drawn) for family in FAMILIES.values() if family.drawn}
     made = {"float": (_any_floats if variants else _ieee_floats)(exponent_bits, significand_bits), **drawn}
@@ -73,7 +73,7 @@ def tensors(
     min_value: float = -math.inf,
     max_value: float = math.inf,
 ) -> SearchStrategy[torch.Tensor]:
-    """Tensors whose elements are values of a format, the :func:`edge_values` among them more often than chance has it.
+    """Tensors of values of a format, with :func:`edge_values` among them more often than by chance.
 
     Args:
         fmt: a format or its name.
@@ -87,7 +87,7 @@ def tensors(
         A strategy of dense tensors in the format's carrier, float32 or float64, that need no gradient.
 
     Raises:
-        FormatError: there is no such format, or no value of it between the two.
+        FormatError: the format does not exist, or lacks a value between the two.
     """
     fmt = Format.parse(fmt)
     edges = edge_values(fmt, finite=finite).tolist()

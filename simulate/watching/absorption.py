@@ -1,4 +1,4 @@
-"""Absorbed additions: a + b == a although a is finite and b is not zero, the way in which small updates get lost."""
+"""Absorbed additions: a + b == a although a is finite and b is not zero, the way that small updates get lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CARRIERS = (torch.float32, torch.float64)
 def _moved(name: str, args: Sequence[Any]) -> Any:
     """Returns a tensor that is not zero where the operation changes its first operand; None if it adds nothing.
 
-    The second operand itself stands for where it is not zero.
+    The second operand itself represents its nonzero positions.
     """
     match name, args:
         case "add" | "sub", (_, torch.Tensor() as other, *_):

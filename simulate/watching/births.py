@@ -1,6 +1,6 @@
-"""The origins of values that are not finite: results of finite operands, or what a program supplied.
+"""The origins of values that are not finite: results of finite operands, or values supplied by a program.
 
-The first one need not matter: a mask of -1e9 overflows in a narrow format, and softmax makes zeros of it. The one that
+The first need not matter: a mask of -1e9 overflows in a narrow format, and softmax turns it into zeros. The origin that
 matters is the origin of the first value that reaches a parameter or is read by the program.
 """
 
@@ -52,7 +52,7 @@ class _Memory:
             self._origins, self._purge_at = alive, 2 * len(alive) + (1 << 12)
 
     def of(self, x: torch.Tensor) -> Origin | None:
-        """The origin that was noted for the memory of ``x``; None if there is none."""
+        """The origin that was noted for the memory of ``x``; None if nothing was noted."""
         if not self._origins or x.layout is not torch.strided:
             return None
         entry = self._origins.get(x.untyped_storage()._cdata)  # noqa: SLF001  its address
@@ -61,7 +61,7 @@ class _Memory:
 
 @final
 class Births:
-    """Finds the result that is not finite, although all operands are, and from which other such values follow.
+    """Finds the result that is not finite, although all operands are, and the source of other such values.
 
     Attributes:
         given: where the program itself supplied values that are not finite or beyond the range, the first few:
@@ -84,13 +84,13 @@ class Births:
         return self._reached if self.is_final else next(computed, None)
 
     def load(self, first: Birth | None, *, is_final: bool) -> None:
-        """Continues from what an earlier one found."""
+        """Continues from the findings of an earlier one."""
         self.is_final, self._reached = is_final, first
         if first is not None:
             self._origins[Origin(first)] = None
 
     def before(self, call: Call) -> bool | torch.Tensor:
-        """Notes where the operation stands; whether some value that it will write over is not finite."""
+        """Notes where the operation was called; whether some value that it will overwrite is not finite."""
         if self.is_final or call.operation is None:
             return False
         if call.place.role == Role.FORWARD and torch.is_grad_enabled():
@@ -135,7 +135,7 @@ class Births:
         return origin
 
     def _source(self, call: Call, *, over_others: bool, has_nan: bool) -> Origin | None:
-        """The origin of what a call was given and is not finite; None if all of that is finite."""
+        """The origin of a call's operands that are not finite; None if all are finite."""
         source, came = brought(call, over_others=over_others)
         if not came:
             return None
@@ -246,7 +246,7 @@ class DeviceBirths:
         )
 
     def read(self) -> tuple[Birth | None, list[Birth]]:
-        """The first one, None if there is none, and what programs put in first; waits for the devices."""
+        """The first origin, or None, and the first such value that programs supplied; waits for the devices."""
         suspects = list(self._suspects)
         born: list[Birth] = []
         given: list[Birth] = []

@@ -103,8 +103,8 @@ class Counter:
         results: how many there were.
         counts: int64, as ``COUNTED`` says.
         extremes: the smallest and the largest magnitude, zero and non-finite ones left out; infinity and 0 at first.
-        histogram: (4, ``EXPONENTS``) int64, whose sum over the first axis counts, see ``LOWEST_EXPONENT``; zeros and
-            non-finite numbers left out.
+        histogram: (4, ``EXPONENTS``) int64; its sum over the first axis counts, see ``LOWEST_EXPONENT``; without zeros
+            and non-finite numbers.
     """
 
     def __init__(self, dtype: torch.dtype, smallest_normal: float) -> None:
@@ -124,7 +124,7 @@ class Counter:
         )  # fmt: skip
 
     def count(self, exact: torch.Tensor, rounded: torch.Tensor) -> None:
-        """Counts what became of the elements of ``exact``.
+        """Counts the outcomes for the elements of ``exact``.
 
         Args:
             exact: before rounding, of the carrier's dtype, dense.
@@ -135,7 +135,7 @@ class Counter:
         self._function(exact.data_ptr(), rounded.data_ptr(), n, *self._constants)
 
     def count_there(self, exact: torch.Tensor, rounded: torch.Tensor) -> torch.Tensor | None:
-        """Counts as :meth:`count` does, on another device, without waiting; returns what was counted, if anything."""
+        """Counts as :meth:`count` does, on another device, without waiting; returns the counts, if any."""
         if not exact.numel():
             return None
         self.results += exact.numel()
@@ -147,7 +147,7 @@ class Counter:
         return there.add(exact, rounded)
 
     def fetch(self) -> None:
-        """Adds what was counted on other devices to ``counts``, ``extremes`` and ``histogram``; waits for them."""
+        """Adds the counts of other devices to ``counts``, ``extremes`` and ``histogram``; waits for them."""
         for counts in self._there.values():
             numbers = np.array(counts.read())
             extremes = numbers[6:8].astype(self._bits).view(self.extremes.dtype)
@@ -183,7 +183,7 @@ class DeviceCounts:
         self._histogram = torch.zeros(bins, dtype=torch.int64, device=device)
 
     def add(self, exact: torch.Tensor, rounded: torch.Tensor) -> torch.Tensor:
-        """Counts what became of the elements of ``exact``, of which there are some.
+        """Counts the outcomes for the elements of ``exact``, which is not empty.
 
         Returns:
             The counts of this call, and at their end how many elements were finite and are not, NaN included.

@@ -1,4 +1,4 @@
-"""Numbers that were not finite when a program read them last: one that meets NaN often looks at it, and raises."""
+"""Values that were not finite when a program read them last: a program that meets NaN often reads it, and raises."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _PRINTING = "_tensor_str.py"
 
 @final
 class LastRead:
-    """The lines of a program at which the number that was read last was not finite.
+    """The lines of a program where the value that was read last was not finite.
 
-    A number is read by ``.item()``, ``float(x)`` and ``math.isfinite(x)``; it is asked for by ``isfinite``, ``isinf``,
-    ``isnan`` and ``x != x``, here of tensors in the processor's memory. What is printed does not count. A finite number
-    that is read later at the same line takes the place of one that is not.
+    A number is read by ``.item()``, ``float(x)`` and ``math.isfinite(x)``; it is also read by ``isfinite``, ``isinf``,
+    ``isnan`` and ``x != x``, here for tensors in the processor's memory. Printing does not count. A finite number
+    that is read later at the same line replaces one that is not.
     """
 
     def __init__(self) -> None:
@@ -40,11 +40,11 @@ class LastRead:
         return bool(self._lines)
 
     def __str__(self) -> str:
-        """Describes the value read at the first of the lines; empty if there is none."""
+        """Describes the value read at the first of the lines; empty without lines."""
         return next(iter(self._lines.values()), "")
 
     def note(self, name: str, found: str | None) -> None:
-        """Notes what the program reads now by an operation of this name: in words, if it is not finite."""
+        """Notes the value that the program reads now by an operation of this name: in words, if it is not finite."""
         _, module, place = user_level()
         if module.startswith("roundoff.") or _is_printing():
             return
@@ -55,12 +55,12 @@ class LastRead:
 
 
 def noting(kernel: Callable[..., Any], name: str, told: Callable[[], Sequence[LastRead]]) -> Callable[..., Any]:
-    """The kernel of an operation; one that reads numbers, or asks whether they are finite, notes what it finds.
+    """The kernel of an operation; if it reads values, or tests whether they are finite, it notes its findings.
 
     Args:
-        kernel: the one.
-        name: of the operation, without overload.
-        told: gives those that note it.
+        kernel: the original kernel.
+        name: name of the operation, without overload.
+        told: returns the objects that note it.
     """
     if name == _READING:
         return _reading(kernel, told)

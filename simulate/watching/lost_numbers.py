@@ -1,6 +1,6 @@
 """Whether a computation still had numbers when it raised: in its weights, and in its variables.
 
-A program that meets NaN may raise at once, or call ``sys.exit``, or fail later on what NaN has left behind. One rule
+A program that meets NaN may raise at once, or call ``sys.exit``, or fail later on the effects of NaN. One rule
 tells such ends from all others: of users' programs, of algorithms of libraries, and of agents.
 """
 
@@ -32,7 +32,7 @@ OTHER_REASONS = (RoundoffError, *OutOfMemory)
 
 @final
 class SteppedOptimizers:
-    """The optimizers of PyTorch that make a step within the block: those that exist, and those that ended last.
+    """The optimizers of PyTorch that make a step within the block: the existing ones, and the last ones to end.
 
     The optimizers of a function end with it. Their parameters are kept until another optimizer makes a step.
     """
@@ -94,8 +94,8 @@ def left_behind(last_read: LastRead, stepped: SteppedOptimizers) -> str:
 def nan_among_locals(error: BaseException) -> str | None:
     """The innermost variable that held NaN where ``error`` was raised, as ``logits in forward``; None if none did.
 
-    So an exception that is raised because of NaN is told from any other, whatever it is called. A module counts if a
-    parameter of it is NaN, and an infinite number if a gradient leads back from it, as from a loss.
+    So an exception that is raised because of NaN is distinguished from any other, whatever it is called. A module
+    counts if a parameter of it is NaN, and an infinite value if a gradient leads back from it, as from a loss.
     """
     found = None
     seen: BaseException | None = error
@@ -115,7 +115,7 @@ def lost_numbers(error: BaseException, weights: Mapping[str, torch.Tensor]) -> s
     """Describes the non-finite value when ``error`` was raised: one of the weights, or a variable of the raising code.
 
     Returns:
-        None if there was no such value, or the error is of :data:`OTHER_REASONS`.
+        None without such a value, or if the error is of :data:`OTHER_REASONS`.
     """
     if isinstance(error, OTHER_REASONS):
         return None

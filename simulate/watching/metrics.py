@@ -55,8 +55,8 @@ class MeasureBefore(NamedTuple):
 class ChangedMeasures:
     """Finds tensors of one number, by address, that hold a measure that rounding has changed in a visible digit.
 
-    That is by more than half a unit of the third significant digit, or computed from such a number by operations whose
-    results have one element.
+    That is by more than half a unit of the third significant digit, or computed from such a number by operations with
+    results of one element.
     """
 
     def __init__(self, marks: Marks) -> None:
@@ -70,7 +70,7 @@ class ChangedMeasures:
         return ChangedMeasures(marks) if any(coarse) else None
 
     def before(self, name: str, result: Any) -> MeasureBefore | None:
-        """Looks at what an operation has computed, before it is rounded; None: there is nothing to note."""
+        """Looks at the result of an operation before it is rounded; None: there is nothing to note."""
         measures = is_measure(name)
         if not (measures or self._found):
             return None

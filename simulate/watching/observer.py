@@ -24,7 +24,7 @@ from .watcher import Call, Place, Watcher
 
 
 class Observer(Watcher):
-    """Counts what a simulation does; made by ``simulate(..., observe=True)``."""
+    """Counts the effects of a simulation; made by ``simulate(..., observe=True)``."""
 
     sees_roundings = True
 
@@ -42,7 +42,7 @@ class Observer(Watcher):
         return None if call.operation is None else additions(call.operation, call.args)
 
     def rounded(self, call: Call, exact: torch.Tensor, x: torch.Tensor) -> None:
-        """Counts what rounding did to ``exact``, of which it made ``x``; of tensors without data (meta) nothing."""
+        """Counts the effects of rounding ``exact`` to ``x``; for tensors without data (meta) nothing."""
         if x.is_meta:
             return
         with self._lock:
@@ -119,7 +119,7 @@ class Observer(Watcher):
         return Report.of(self._format, self._tallies, self._found.first, self._found.given, self._stopped.found())
 
     def _fetch(self) -> None:
-        """Takes over what was counted on devices, once for each report."""
+        """Takes over the counts from devices, once for each report."""
         for tally in self._tallies.values():
             tally.fetch()
         if self._found.first is None and not self._found.is_final:

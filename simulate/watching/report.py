@@ -44,15 +44,15 @@ class Birth(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """A snapshot of what an observed simulation has seen; ``print`` it, or take its tables.
+    """A snapshot of the observations of a simulation; ``print`` it, or take its tables.
 
     Attributes:
         format: name of the format.
         table: one row per role, module and operation; counts of elements (``calls``: of operations), and the
-            ``smallest`` and ``largest`` finite magnitude other than zero, NaN if there was none. ``unrounded`` counts
+            ``smallest`` and ``largest`` finite magnitude other than zero, NaN if none exists. ``unrounded`` counts
             integers that were left unrounded although the format does not represent them.
         histogram: one row per role and exponent k: how many results had a magnitude in [2^k, 2^(k+1)).
-        birth: Place of the first non-finite result of finite operands; None if there was none. If a value that is not
+        birth: Place of the first non-finite result of finite operands; None if none occurred. If a value that is not
             finite reached a parameter, or was read, it is the result that this value follows from.
         given: Places where the program supplied values that are not finite or beyond the range of the format, the first
             few: constants such as masks of -inf, or data; ``what`` is the number, or ``among its operands``.
@@ -123,7 +123,7 @@ class Report:
         return lines
 
     def _worst(self) -> pd.DataFrame:
-        """The place of the birth, then those where most went wrong by themselves: NaN that came in counts nowhere."""
+        """The origin's place, then the places where most errors arose: NaN from outside does not count anywhere."""
         counts = self.table[["overflow", "underflow", "absorbed"]]
         trouble = counts.sum(axis=1)
         born = (self.table[_PLACE].apply(tuple, axis=1) == self.birth[:3]) if self.birth else trouble < 0

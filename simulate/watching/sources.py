@@ -56,7 +56,7 @@ def supplied_constant(call: Call, exact: torch.Tensor, x: torch.Tensor) -> tuple
         x: its result.
 
     Returns:
-        The first is empty if there is none. The second is a tensor on the device of the result: whether all values that
+        The first is empty if none is found. The second is a tensor on the device of the result: whether all values that
         overflow are Python numbers of the call, as in a mask.
     """
     if call.moves or (call.operation is not None and outputs(call.operation).lifts):  # a value that was not rounded yet
@@ -83,7 +83,7 @@ def floating(values: Any) -> list[torch.Tensor]:
 
 
 def some_not_finite(values: list[Any]) -> bool | torch.Tensor:
-    """Whether some number of tensors is not finite; a tensor on the device of those that are not on the CPU."""
+    """Whether some number of tensors is not finite; a tensor on the device of the tensors outside the CPU."""
     tensors = floating(values)
     if not all(bool(are_finite(x)) for x in tensors if x.is_cpu):
         return True

@@ -1,7 +1,7 @@
 """Sums that rounding has stopped: additions in place that change next to nothing, call after call, in the same memory.
 
 A moving average, a moment or a weight goes a small part of the way at every step. Rounded to the nearest it stops where
-a step is below half an ulp. One absorbed addition is no news; the same one at every step is.
+a step is below half an ulp. One absorbed addition does not matter; the same one at every step does.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class StoppedSums:
             row.longest = max(row.longest, row.calls)
 
     def _purge(self) -> None:
-        """Forgets memory that is gone, unless there is something to be said of it."""
+        """Forgets memory that is gone, unless it must be reported."""
         if len(self._rows) > self._purge_at:
             self._rows = {
                 key: row
@@ -94,7 +94,7 @@ class StoppedSums:
             self._purge_at = 2 * len(self._rows) + _PURGE_EVERY
 
     def found(self) -> tuple[StoppedAtLine, ...]:
-        """All that have stopped, line by line, those of most numbers first."""
+        """All that have stopped, line by line, the ones with most elements first."""
         lines: dict[Any, list[_Row]] = {}
         for row in self._rows.values():
             if row.longest >= _CALLS:

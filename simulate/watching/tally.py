@@ -25,7 +25,7 @@ class Tally:
     earlier: dict[str, Any] = field(default_factory=dict)
 
     def fetch(self) -> None:
-        """Takes over what was counted on devices; waits for them."""
+        """Takes over the counts from devices; waits for them."""
         self.additions, self.absorbed = int(self.additions), int(self.absorbed)
         for counter in self.counters.values():
             counter.fetch()
@@ -40,7 +40,7 @@ class Tally:
         return {name: number + self.earlier.get(name, 0) for name, number in sums.items()}
 
     def extremes(self) -> tuple[float, float]:
-        """The smallest and the largest magnitude; infinity and 0 if there was none."""
+        """The smallest and the largest magnitude; infinity and 0 without any."""
         seen = [*(counter.extremes for counter in self.counters.values()), self.earlier.get("extremes", (np.inf, 0.0))]
         return min(float(low) for low, _ in seen), max(float(high) for _, high in seen)
 

@@ -72,7 +72,7 @@ class Watcher:
     sees_roundings = False
 
     def before(self, call: Call) -> Any:
-        """Called before the operation runs, which may overwrite its operands; what it returns :meth:`after` gets."""
+        """Called before the operation runs, which may overwrite its operands; :meth:`after` gets the returned value."""
 
     def rounded(self, call: Call, exact: torch.Tensor, x: torch.Tensor) -> None:
         """Called when a result, or a part of it, was rounded in place: ``exact`` is what ``x`` held before.
@@ -82,10 +82,10 @@ class Watcher:
         """
 
     def carried(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Called when the numbers of a tensor were copied to one of another dtype, for an operation or behind it."""
+        """Called when the values of a tensor were copied to one of another dtype, for an operation or after it."""
 
     def stored(self, x: torch.Tensor, format: Format) -> None:
-        """Called when a tensor was rounded to a format beside any operation: by ``store``, or by a rule about steps."""
+        """Called when a tensor was rounded to a format outside any operation: by ``store`` or a rule about steps."""
 
     def module_begins(self, module: torch.nn.Module) -> None:
         """Called when a module begins its forward pass."""

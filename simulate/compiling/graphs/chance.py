@@ -1,7 +1,7 @@
-"""Random numbers that a compiled step draws: before the program runs, in the order in which the step draws them.
+"""Random numbers that a compiled step draws: before the program runs, in the order of the step's draws.
 
-What a generator gives depends on how often it was asked before, and inductor keeps no order. What is drawn without
-looking at numbers (``torch.randn``, dropout's mask) is drawn from PyTorch's generator first, and is an input of the
+A generator's output depends on the number of earlier draws, and inductor keeps no order. A draw that does not
+depend on values (``torch.randn``, dropout's mask) is made from PyTorch's generator first, and is an input of the
 program; the generator ends where it ends eagerly.
 """
 
@@ -47,7 +47,7 @@ class RandomCall(NamedTuple):
 
 
 def _mask(like: torch.Tensor, p: float, generator: None = None) -> torch.Tensor:
-    """A mask of dropout, which lies as ``like`` does.
+    """A mask of dropout, with the layout of ``like``.
 
     It is drawn in place, as by the eager step: in the order of memory or of axes, which depends on the processor.
     """
@@ -56,7 +56,7 @@ def _mask(like: torch.Tensor, p: float, generator: None = None) -> torch.Tensor:
 
 @contextmanager
 def settings_of_the_generator() -> Iterator[list[str]]:
-    """Gives a list of the functions that set the state of PyTorch's generator in this thread, while the block runs.
+    """Yields a list of the functions that set the state of PyTorch's generator in this thread, while the block runs.
 
     Functions of ``torch.random`` are seen, under whatever name a program has imported them, and so is a new seed that
     the generator was given itself, unless another thread has set it meanwhile.
@@ -73,7 +73,7 @@ def settings_of_the_generator() -> Iterator[list[str]]:
 
 @final
 class _Noting:
-    """A generator whose settings by one thread are noted."""
+    """A generator that notes the settings by one thread."""
 
     _SETTERS: Final = ("manual_seed", "seed", "set_state")
 
@@ -94,8 +94,8 @@ def drawn_before(graph: GraphModule, set_by: list[str]) -> tuple[list[RandomCall
     """Makes inputs of the random numbers of a graph: how they are drawn, and stand-ins for them; changes the graph.
 
     Args:
-        graph: of a step.
-        set_by: functions by which the step has set the state of the generator.
+        graph: graph of a step.
+        set_by: functions that the step has used to set the state of the generator.
 
     Raises:
         FormatError: some depend on numbers that the step computes, and the order would be another; or the step sets the

@@ -1,4 +1,4 @@
-"""Lowerings with which inductor writes only loops with the bits of PyTorch's kernels, and calls kernels otherwise.
+"""Lowerings that make inductor write only loops with the bits of PyTorch's kernels, and call kernels otherwise.
 
 Inductor's loops differ from the kernels in the last bit: where the kernels multiply and add at once (additions with
 ``alpha``, ``addcmul``), call a library (exponentials, logarithms), or sum in another order. :mod:`.written_operations`

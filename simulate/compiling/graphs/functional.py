@@ -1,4 +1,4 @@
-"""A graph in which nothing is written to but inputs, at the end, and in which results lie as in the graph before."""
+"""A graph that writes only to inputs, at the end, and keeps the memory layout of the original graph's results."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _VIEWS = {
 
 
 def functional(graph: GraphModule) -> Callable[..., Any]:
-    """The traced graph of a step as a function that writes to its inputs alone, at the end.
+    """The traced graph of a step as a function that writes only to its inputs, at the end.
 
-    Functions in place become others that return new tensors. Where those would lie in memory otherwise than the tensor
-    that was written to, or where another operation stands for the traced one, results are laid as they were.
+    Functions in place become others that return new tensors. Where their memory layout would differ from the tensor
+    that was written to, or where another operation replaces the traced one, results keep the original layout.
 
     Raises:
         OtherBitsError: when called: a product of matrices is written where it would be computed in another order.
@@ -77,9 +77,9 @@ class _Replay(Interpreter):
         return result if _is_view(target) else _laid_as(n.meta.get("val"), result)
 
     def _writing(self, node: Node, written: Sequence[Node]) -> Any:
-        """Runs an operation that writes to arguments, on copies of these, and moves what they hold then.
+        """Runs an operation that writes to arguments, on copies of these, and moves their new contents.
 
-        What is moved lies as before; the results of a function that is not in place would lie as it chooses.
+        Moved tensors keep their layout; the results of a function that is not in place would lie as it chooses.
         """
         name = str(node.target.overloadpacket.__name__)  # type: ignore[union-attr]
         if is_contraction(name) and not all(self.env[x].is_contiguous() for x in written):
@@ -98,7 +98,7 @@ class _Replay(Interpreter):
         return tree_map_only(torch.Tensor, lambda x: own.get(id(x), x), result)
 
     def _is_foreign(self, node: Node) -> bool:
-        """Whether a tensor lies in memory that is not PyTorch's; a traced step has a copy of it."""
+        """Whether a tensor uses memory that is not PyTorch's; a traced step has a copy of it."""
         lifted = chain_of_views(node)[0]
         if lifted.target is not _aten.lift_fresh_copy.default:
             return False
@@ -106,7 +106,7 @@ class _Replay(Interpreter):
         return data.op == "get_attr" and not self.fetch_attr(data.target).untyped_storage().resizable()
 
     def _normalising(self, node: Node, statistics: Sequence[Node]) -> Any:
-        """Runs a batch normalisation, of whose writes to running statistics no schema tells, as a function of these.
+        """Runs a batch normalisation, with writes to running statistics outside of its schema, as a function of these.
 
         A compiler that does not know of the writes would read the statistics before them.
         """
@@ -131,7 +131,7 @@ def _is_taken_apart(target: Any) -> bool:
 
 
 def _copied(x: torch.Tensor) -> torch.Tensor:
-    """Copies numbers to memory of their own, with the same gaps."""
+    """Copies a tensor to new memory, with the same gaps."""
     return x.new_empty_strided(x.shape, x.stride()).copy_(x)
 
 

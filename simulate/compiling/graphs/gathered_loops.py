@@ -1,8 +1,8 @@
 """The loops of a program in few C++ files: the compiler reads PyTorch's headers once for all loops of a file.
 
-Inductor has a file compiled for each loop. Of the second that this takes, PyTorch's headers take more than a half, also
-when they are compiled before. So the loops of a program are compiled together: in as many files as there are processes
-to compile them, and with some loops in each. Every loop stays a function of its own, with the same instructions.
+Inductor has a file compiled for each loop. This takes a second, more than half of it for PyTorch's headers, even
+when they are precompiled. So the loops of a program are compiled together: in one file for each compiling
+process, and with some loops in each. Every loop stays a separate function, with the same instructions.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Gathered:
         self._found: list[Callable[[], Any]] = []
 
     def add(self, loop: _Loop) -> LambdaFuture:
-        """The function of a loop, once it is asked for."""
+        """The function of a loop, loaded at its first use."""
         place = len(self._found) + len(self._waiting)
         self._waiting.append(loop)
         return LambdaFuture(lambda: self._function(place))
@@ -69,7 +69,7 @@ def _named(module: Callable[[], Any], name: str) -> Callable[[], Any]:
 
 
 def _module_of(loops: Sequence[_Loop]) -> Callable[[], Any]:
-    """Begins to compile loops as one file; what is returned waits for it, and loads it as a module."""
+    """Begins to compile loops as one file; the returned function waits for it, and loads it as a module."""
     sources, functions, rows = [_HEADER], [], []
     for i, (source, binding) in enumerate(loops):
         name = f"{_NAME}_{i}"

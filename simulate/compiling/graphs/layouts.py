@@ -1,10 +1,10 @@
-"""Tensors without numbers that lie in memory as those of an eager step do.
+"""Tensors without values that have the memory layouts of an eager step.
 
 Kernels that sum, and functions that are computed several numbers at a time, go through memory in its order: where the
-tensors of a program lie otherwise than the eager step's, its results have other bits. PyTorch describes what a kernel
-would return, and is wrong about the order of axes for some kernels. So each is run once for every layout of its
-operands, on the CPU, with zeros, and its results lie as it has laid them. Kernels of a GPU are not run, but those that
-compute number by number lay results by the same code on all devices.
+tensors of a program differ in layout from the eager step's, its results have other bits. PyTorch describes the results
+of a kernel, and is wrong about the order of axes for some kernels. So each is run once for every layout of its
+operands, on the CPU, with zeros, and its results keep that layout. Kernels of a GPU are not run, but elementwise
+kernels lay out results by the same code on all devices.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LayoutMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Makes tensors without numbers, with the strides that kernels give their results.
 
     Attributes:
-        runs_step: whether it is the step itself that runs, in which gradients are recorded as in the eager one.
+        runs_step: whether it is the step itself that runs, with gradients recorded as in the eager one.
     """
 
     runs_step = True
@@ -93,7 +93,7 @@ class LayoutMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         """A view with the strides that PyTorch's own code gives it, also along axes of one number.
 
         Raises:
-            RuntimeError: PyTorch refuses it, too: the axes cannot be viewed so.
+            RuntimeError: PyTorch also refuses it: the axes cannot be viewed so.
         """
         with _disable_current_modes():
             own = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta").view(result.shape)

@@ -1,8 +1,8 @@
-"""Matrix products of all members of a population at once, where that gives each the bits it has alone.
+"""Matrix products of all members of a population at once, where that gives each the bits of a separate product.
 
 Libraries sum in an order that depends on more than the sizes of matrices: on the number of products in a batch, on how
 matrices lie in memory, and, in MKL, on where they begin, modulo 64 bytes. So every batch of a program is tried when the
-program is made: with random numbers, laid out as they will be, beside the products of each member alone.
+program is made: with random numbers in the final layout, against the separate products of each member.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class _Layout(NamedTuple):
         return memory.as_strided(self.shape, self.stride, self.offset)
 
     def holding(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The numbers of ``parts``, one behind the other, lying like this."""
+        """The values of ``parts``, one after the other, with this layout."""
         memory = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
         batch = self.shape[0] // len(parts)
         return memory.copy_(torch.cat([part.expand(batch, *part.shape[1:]) for part in parts]))
 
 
 def multiply(node: Node, operands: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
-    """The products of all members, by the fastest kernel that gives the bits of each alone; None if none does.
+    """The products of all members, by the fastest kernel that gives the bits of separate products; None if none does.
 
     Args:
         node: the product of one member: ``bmm``, ``baddbmm`` or ``roundoff::product``.

@@ -2,8 +2,8 @@
 
 Operations on single elements, moves and reductions get the axis in front; matrix products of all members are one
 batched product; roundings take each member's format. Whatever else there is, is computed member by member. The bits of
-a member are those it has alone: none of the kernels called here sums in another order when there are more of them. On
-CUDA, reductions do, and are computed member by member.
+a member are the same as in a separate program: none of the kernels called here sums in another order for more members.
+On CUDA, reductions do, and are computed member by member.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Stacked:
         return len(self.tensor)
 
     def with_rank(self, rank: int) -> torch.Tensor:
-        """The tensor with axes of length 1 behind the members', as broadcasting would put them in front."""
+        """The tensor with axes of length 1 after the members', as broadcasting would put them in front."""
         t = self.tensor
         return t.view(len(t), *[1] * (rank - self.rank), *t.shape[1:]) if rank > self.rank else t
 
@@ -161,12 +161,12 @@ def _one_by_one(target: Any, members: int, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _axis(d: int, rank: int) -> int:
-    """An axis of a member, behind that of the members."""
+    """An axis of a member, after the axis of the members."""
     return (d + rank if d < 0 else d) + 1
 
 
 def _along(target: Any, _members: int, x: _Stacked, dim: int = 0, *rest: Any, **kwargs: Any) -> Any:
-    """Calls an operation whose first parameter is an axis."""
+    """Calls an operation with an axis as its first parameter."""
     return target(x.tensor, _axis(dim, x.rank), *rest, **kwargs)
 
 

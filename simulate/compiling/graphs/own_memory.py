@@ -1,8 +1,8 @@
-"""Results of a graph lie in memory of their own where those of the eager step do.
+"""Results of a graph have their own memory where the results of the eager step do.
 
-What is computed twice is one node of a tidied graph, and a copy is the node that it copies. Where both are results,
-they would share memory: a caller who writes to the one would change the other. And a copy of an input that the step
-writes to afterwards would show what was written, be it a result or on its way to another input.
+A value computed twice is one node of a tidied graph, and a copy is the node that it copies. Where both are results,
+they would share memory: a caller who writes to one would change the other one. And a copy of an input that the step
+writes to afterwards would show the new values, be it a result or on its way to another input.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _aten = torch.ops.aten
 def separate(graph: GraphModule, memory: Sequence[Hashable], arguments: Collection[Hashable]) -> None:
     """Copies what shares memory with an input that is written to, and results that do so among each other.
 
-    Those are left alone that share memory eagerly, too.
+    Results that also share memory eagerly are not copied.
 
     Args:
         graph: a tidied graph, which writes to inputs at its end.
-        memory: for each result, the memory in which it lies eagerly.
+        memory: for each result, its memory in eager mode.
         arguments: the memory of the step's arguments.
     """
     results: list[Any] = list(graph.graph.output_node().args[0])  # type: ignore[arg-type]
@@ -60,7 +60,7 @@ def _writes(graph: Graph) -> list[Node]:
 
 
 def chain_of_views(node: Node) -> list[Node]:
-    """Returns a node and all views before it, from the first: the one that has memory."""
+    """Returns a node and all views before it, from the first: the node with memory."""
     chain = [node]
     while is_view(chain[0]):
         source = chain[0].all_input_nodes[0]
@@ -71,7 +71,7 @@ def chain_of_views(node: Node) -> list[Node]:
 
 
 def _views_of_a_copy(graph: Graph, chains: list[list[Node]]) -> list[Node]:
-    """The last node of each chain, as a view of one copy of what the chains have in common."""
+    """The last node of each chain, as a view of one copy of the chains' common part."""
     alike = 0
     while all(len(chain) > alike and chain[alike] is chains[0][alike] for chain in chains):
         alike += 1

@@ -40,7 +40,7 @@ def tidied(graph: GraphModule) -> GraphModule:
 
 
 def _forward_copies(graph: GraphModule) -> None:
-    """Removes copies over the whole of a tensor like the one copied, which in-place operations leave behind."""
+    """Removes copies over the whole of a tensor like the one copied, as left by in-place operations."""
     for node in list(graph.graph.nodes):
         if node.target in (_aten.copy.default, _aten.detach.default, _aten.alias.default, _aten.clone.default):
             source = node.args[1] if node.target is _aten.copy.default else node.args[0]
@@ -59,7 +59,7 @@ _ANY = "any"
 
 
 def _forward_exact_moves(graph: GraphModule) -> None:
-    """Removes the rounding of what was only moved or selected from numbers that are rounded the same way already."""
+    """Removes the rounding of values that were only moved or selected from values already rounded the same way."""
     rounding: dict[Node, Any] = {}  # how the numbers of a node were rounded
     for node in list(graph.graph.nodes):
         if node.target is torch.ops.roundoff.round_float.default:
@@ -90,7 +90,7 @@ def _name(node: Node) -> str:
 
 
 def _passes_on(node: Node) -> bool:
-    """Whether the numbers of its results are among those of its operands, or zeros."""
+    """Whether the values of its results are among the values of its operands, or zeros."""
     name = _name(node)
     if name in VIEWS:
         return not (name == "view" and isinstance(node.args[1], torch.dtype))

@@ -5,7 +5,7 @@ comparisons, single roundings of IEEE 754, and products that are added at once. 
 ``tests/simulate/compiling``. Not on the list are, apart from sums and products of matrices:
 
 - functions such as ``sigmoid``, ``log1p``, ``hypot`` and ``remainder``: kernels compute them by one library where
-  elements are contiguous in memory, and by another elsewhere, and inductor's loops choose by rules of their own;
+  elements are contiguous in memory, and by another elsewhere, and inductor's loops choose by different rules;
 - maxima and minima, but for numbers that are never -0, such as absolute values: which of +0 and -0 comes out depends on
   their order in memory, and so does where the largest of equal numbers is found;
 - integers made from floats, which integers may not have.

@@ -20,12 +20,12 @@ def kinds(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
 
 
 def settings() -> tuple[Any, ...]:
-    """Returns the PyTorch settings for which a program is made."""
+    """Returns the PyTorch settings that a program is made for."""
     return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype()
 
 
 class Arguments(NamedTuple):
-    """Arguments of a step: what a program takes of them, and what it is made for."""
+    """Arguments of a step: the inputs that a program takes from them, and the properties that it is made for."""
 
     leaves: list[Any]
     spec: TreeSpec
@@ -45,7 +45,7 @@ class Arguments(NamedTuple):
         return cls(leaves, spec, tensors, holders, (spec, constants, kinds(tensors)))
 
     def filled_with(self, tensors: Iterator[torch.Tensor]) -> tuple[Any, ...]:
-        """The arguments with the next of these tensors in place of their own."""
+        """The arguments with the next of these tensors instead of the original ones."""
         given = [next(tensors) if isinstance(leaf, torch.Tensor) else leaf for leaf in self.leaves]
         nested: tuple[Any, ...] = tree_unflatten(given, self.spec)
         return nested
@@ -67,7 +67,7 @@ class ArgumentAlias(NamedTuple):
         return x if self.itself else x.detach().as_strided(self.size, self.stride, x.storage_offset() + self.offset)
 
     def of_members(self, x: torch.Tensor) -> ArgumentAlias:
-        """Returns the alias for a population, whose argument is ``x``."""
+        """Returns the alias for a population with the argument ``x``."""
         return self._replace(size=(len(x), *self.size), stride=(x.stride(0), *self.stride))
 
 
@@ -106,14 +106,14 @@ def check_kept(tensors: Sequence[torch.Tensor], as_given: list[object]) -> None:
 
 
 def memory_of(x: torch.Tensor) -> Hashable:
-    """Returns what is the same for tensors that share memory."""
+    """Returns a key that is equal for tensors that share memory."""
     if x.layout is not torch.strided:
         return id(x)
     return x.untyped_storage()._cdata  # type: ignore[no-any-return]  # noqa: SLF001  stand-ins have no address
 
 
 def check_lazy(tensors: Sequence[torch.Tensor], among: Collection[int]) -> None:
-    """Refuses tensors whose memory holds other numbers than they say, which a program would take for them."""
+    """Refuses tensors with values that differ from their memory, which a program would read instead."""
     for i in among:
         if tensors[i].is_neg() or tensors[i].is_conj():
             raise FormatError(

@@ -38,7 +38,7 @@ NUMBERS = (float, torch.SymFloat)
 
 
 class ByIdentity:
-    """An object that is a constant: equal to itself alone."""
+    """An object that is a constant: equal only to itself."""
 
     __slots__ = ("what",)
 
@@ -64,7 +64,7 @@ _MISSING = object()
 
 
 class _Part(NamedTuple):
-    """Some keys of a dict, and all that it has, if it may have no others."""
+    """Some keys of a dict, and all of its keys, if others are not allowed."""
 
     holder: Any
     all: frozenset[str] | None
@@ -109,7 +109,7 @@ class _Whole(NamedTuple):
 
 @final
 class ContainerWatch:
-    """Remembers containers, and what is in them: by identity, which does not return as long as nothing is freed."""
+    """Remembers containers and their elements by identity, which is not reused as long as nothing is freed."""
 
     def __init__(self) -> None:
         self._empty: list[dict[Any, Any]] = []
@@ -128,7 +128,7 @@ class ContainerWatch:
             self._empty.append(holder)
 
     def part(self, holder: Any, keys: Iterable[str], *, growing: bool) -> None:
-        """Some keys of a dict; that it has no others, if it may not be ``growing``."""
+        """Some keys of a dict; and that these are all, if it may not be ``growing``."""
         known = tuple(keys)
         values = tuple([holder.get(key, _MISSING) for key in known])
         self._parts.append(_Part(holder, None if growing else frozenset(holder), known, tuple(map(id, values)), values))
@@ -139,7 +139,7 @@ class ContainerWatch:
         self._lists.append(_Whole(holder, (), tuple(map(id, values)), values))
 
     def set(self, holder: Any) -> None:
-        """A set, by what is in it."""
+        """A set, by its elements."""
         self._sets.append((holder, holder.copy()))
 
     def cell(self, holder: CellType) -> None:

@@ -27,7 +27,7 @@ _MOST_ARGUMENTS = 8
 
 @final
 class Surroundings:
-    """The places where a step keeps what it uses.
+    """The places where a step keeps the objects that it uses.
 
     Args:
         step: the function.
@@ -64,7 +64,7 @@ class Surroundings:
         return state._replace(tensors=state.tensors + gradients, with_gradient=with_gradient)
 
     def forget(self) -> None:
-        """Discards the known state, which was changed on purpose: the next look starts anew."""
+        """Discards the known state, which was changed on purpose: the next look starts over."""
         self._latest.clear()
 
     def take_numbers_for_constants(self) -> None:

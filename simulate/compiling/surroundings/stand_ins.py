@@ -1,4 +1,4 @@
-"""Other tensors in the places where a step keeps its own, while it is traced, and what the step has left there."""
+"""Other tensors in the places where a step keeps its own, while it is traced, and the values that it leaves there."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class StandIns:
     Args:
         state: of the surroundings, now.
         tensors: for its tensors.
-        give: makes a number without a value, for those that are others in every call.
+        give: makes a number without a value, for numbers that differ in every call.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class StandIns:
             slot.put(with_others)
 
     def left(self) -> tuple[StepEffects, list[torch.Tensor]]:
-        """Returns, at the end of the block, what the step has left, and the tensors that it has made for that.
+        """Returns, at the end of the block, the values that the step has left, and the tensors made for them.
 
         Raises:
             NewStateError: an optimizer has made itself new state.

@@ -1,4 +1,4 @@
-"""The surroundings of a step at one moment, and what the step leaves there."""
+"""The surroundings of a step at one moment, and the values that the step leaves there."""
 
 from __future__ import annotations
 

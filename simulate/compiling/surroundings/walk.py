@@ -1,4 +1,4 @@
-"""One look around a step: the modules, optimizers and tensors that its code can reach, and what else it depends on."""
+"""One look around a step: the modules, optimizers and tensors that its code can reach, and its other dependencies."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 @final
 class Libraries:
-    """Python modules whose code is not looked into: those of Python, PyTorch, and of installed packages.
+    """Python modules with code that is not inspected: modules of Python, PyTorch, and installed packages.
 
     Args:
-        own: the module of the step, whose package is no library, wherever it is installed.
+        own: the module of the step; its package does not count as a library, wherever it is installed.
     """
 
     def __init__(self, own: str | None) -> None:
@@ -93,8 +93,8 @@ class Walk:
 
     Args:
         names: of attributes that the step's code uses, as far as they are known; others are added to them.
-        libraries: whose code is not looked into.
-        varying: keys of an optimizer's parameter groups whose numbers may be others in every call.
+        libraries: modules with code that is not inspected.
+        varying: keys of an optimizer's parameter groups with numbers that may differ in every call.
     """
 
     def __init__(self, names: set[str], libraries: Libraries, varying: Iterable[str]) -> None:
