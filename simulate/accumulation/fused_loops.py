@@ -26,7 +26,7 @@ NOTHING = -10_000
 """The exponent of zero."""
 
 TILE = 64
-"""Number of columns whose sums are computed together; they and a block of the right matrix stay in the cache."""
+"""Number of columns with sums that are computed together; they and a block of the right matrix stay in the cache."""
 
 _INFINITY: Any = ByWidth(np.float32(np.inf), np.float64(np.inf))
 _ZERO: Any = ByWidth(np.float32(0.0), np.float64(0.0))

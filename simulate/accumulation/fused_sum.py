@@ -168,4 +168,4 @@ def _float(name: str) -> FloatFormat:
 
 
 UNITS = MappingProxyType(_units())
-"""The matrix units whose sums are known, by name. AMD's and 4-bit units are not among them."""
+"""The matrix units with known sums, by name. AMD's and 4-bit units are not among them."""

@@ -31,7 +31,7 @@ class ScaledElements(NamedTuple):
     scales: torch.Tensor | None
     """float64, (batches or 1, rows or 1, blocks); None: all are 1."""
     exponents: torch.Tensor
-    """Exponents of the elements, with those of subnormal values of the format raised to its emin; as ``elements``."""
+    """Exponents of the elements, with subnormal values' exponents raised to the format's emin; as ``elements``."""
     block: int = 0
     """Number of elements along a row that share a scale."""
 

@@ -60,9 +60,9 @@ _ORDINARY_SPAN: Any = ByWidth(uint32(0x39000000), uint64(0x3C00000000000000))
 _LONG: Any = ByWidth(uint32(0xFFF), uint64(0x7FFFFFF))
 
 INEXACT = 1 << 30
-"""A product may be one that the carrier does not hold."""
+"""A product may be a value that the carrier does not hold."""
 EXTREME = 1 << 31
-"""A product's error may be one that the carrier does not hold."""
+"""A product's error may be a value that the carrier does not hold."""
 
 
 def scan(x: Numbers, n: Int, answer: Patterns) -> None:

@@ -25,7 +25,7 @@ class Contraction(NamedTuple):
     ends: Sequence[int] = ()
     """The ends of such parts, if they differ in length."""
     over_all_others: bool = False
-    """``axis`` alone is left: what is contracted is the batch with all positions, as one axis."""
+    """Only ``axis`` is left: the batch with all positions is contracted, as one axis."""
 
     @property
     def is_plain(self) -> bool:

@@ -38,7 +38,7 @@ class Moves(NamedTuple):
     numbers: _Places
     """Python numbers that come into the results: they must be zero."""
     tensors: _Places
-    """Tensors whose numbers do: they must be of one type."""
+    """Tensors with values that do: they must be of one type."""
     combining: _Places
     windows: _Places
     types: _Places
@@ -48,11 +48,11 @@ class Moves(NamedTuple):
     always: bool
     """Whether nothing does."""
     single: bool
-    """Whether there is one tensor, the first argument, whose numbers come into the results."""
+    """Whether only one tensor, the first argument, has values that enter the results."""
     pair: tuple[int, ...] | None
-    """The positions of two tensors, whose types alone decide."""
+    """The positions of two tensors; only their types decide."""
     several: int | None
-    """The position of a list of tensors, whose types alone decide."""
+    """The position of a list of tensors; only their types decide."""
 
     def these(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether the call with these arguments is one; of tensors only types are looked at."""

@@ -27,7 +27,7 @@ class Outputs(NamedTuple):
     lifts: bool
     """Whether the operation hands over a tensor made from Python or numpy data."""
     auxiliary: tuple[int, ...] = ()
-    """The positions of results that are left as they are, since they are for the derivative alone."""
+    """The positions of results that are not rounded, since they are only for the derivative."""
 
 
 @cache

@@ -34,16 +34,16 @@ SUMMING = (
     "*upsample*linear*", "*upsample*cubic*", "*upsample*lanczos*", "*upsample*_backward", "*grid_sampler*",
     "_fake_quantize_learnable_*_backward",
 )  # fmt: skip
-"""Names of operations that add up, as patterns, without ``_foreach_`` in front and ``_`` behind."""
+"""Names of operations that add up, as patterns, without leading ``_foreach_`` and trailing ``_``."""
 
 ALGORITHMS = (
     "*linalg*", "*cholesky*", "_fft_*", "ormqr", "geqrf", "lu_solve", "triangular_solve", "_spsolve", "cumsum",
     "*cumsumexp", "cumprod",
 )  # fmt: skip
-"""Names of operations in which more than one sum, or a sequence of steps, makes a result."""
+"""Names of operations that make a result by more than one sum, or a sequence of steps."""
 
 _ONLY_WHERE = {"reduction": (0,), "accumulate": (False,), "reduce": (None, "multiply", "prod", "amax", "amin")}
-"""Arguments that say whether there is a sum: the values with which there is none."""
+"""Arguments that decide whether there is a sum: the values without a sum."""
 
 
 def are_floats(args: Sequence[Any]) -> bool:

@@ -27,9 +27,9 @@ OTHER_PRODUCTS = (
     "*linear", "*linear_backward*", "*linear_combination", "*attention*", "*lstm*", "*gru*", "*affine_grid_generator*",
     "_euclidean_dist",
 )  # fmt: skip
-"""Products beside :data:`CONTRACTIONS`: of sparse or packed matrices, or of one device. New ones have such names.
+"""Products other than :data:`CONTRACTIONS`: of sparse or packed matrices, or of one device. New ones have such names.
 
-No rule rounds what they multiply, and no accumulator reaches their sums.
+No rule rounds their operands, and no accumulator reaches their sums.
 """
 
 _WITHOUT_PRODUCTS = ("_int_mm", "_thnn_fused_*")
@@ -75,7 +75,7 @@ MOVES = frozenset(
         "unfold_copy", "unsqueeze_copy", "view_copy", "where",
     ]
 )  # fmt: skip
-"""Operations, without ``_foreach_`` in front and ``_`` behind, of which a call can be an exact move."""
+"""Operations, without leading ``_foreach_`` and trailing ``_``, with calls that can be exact moves."""
 
 SIGNED = frozenset(["abs", "copysign", "neg"])
 """Moves that change signs."""
@@ -94,12 +94,12 @@ VIEWS = frozenset(
     ["view", "expand", "permute", "transpose", "slice", "select", "unsqueeze", "squeeze", "split", "split_with_sizes",
      "unbind", "reshape", "_unsafe_view", "t", "as_strided", "alias", "getitem"]
 )  # fmt: skip
-"""Operations of functional graphs whose results are among the numbers of their operands."""
+"""Operations of functional graphs with results among the values of their operands."""
 
 UNMARKED_VIEWS = frozenset(
     {_aten._unsafe_view, _aten.unsafe_split, _aten.unsafe_split_with_sizes, _aten.unsafe_chunk}  # noqa: SLF001  its name
 )
-"""Operations whose results lie in the memory of an argument, which their schema does not say."""
+"""Operations with results in the memory of an argument, which their schema does not declare."""
 
 POINTWISE = frozenset(
     [
@@ -114,7 +114,7 @@ POINTWISE = frozenset(
 """Operations that compute each element of a result from the elements at its place."""
 
 ADDING = frozenset({"add", "sub", "addcmul", "addcdiv", "lerp"})
-"""Operations that add something to their first operand, without ``_foreach_`` in front and ``_`` behind."""
+"""Operations that add something to their first operand, without leading ``_foreach_`` and trailing ``_``."""
 
 ZEROING = {_aten.zero_, _aten._foreach_zero_}
 """Operations that overwrite with zeros."""
@@ -122,12 +122,12 @@ ZEROING = {_aten.zero_, _aten._foreach_zero_}
 EMPTY = {
     _aten.empty, _aten.empty_like, _aten.empty_strided, _aten.empty_permuted, _aten.new_empty, _aten.new_empty_strided,
 }  # fmt: skip
-"""Operations whose results hold no numbers yet."""
+"""Operations with results that do not hold values yet."""
 
 WITHOUT_NUMBERS = EMPTY | ZEROING | {
     _aten.zeros, _aten.zeros_like, _aten.new_zeros, _aten.zero, _aten.resize_, _aten.resize_as_, _aten.set_,
 }  # fmt: skip
-"""Operations whose results hold no numbers yet, or exact zeros."""
+"""Operations with results that do not hold values yet, or hold exact zeros."""
 
 BLANK = WITHOUT_NUMBERS | {_aten.ones, _aten.ones_like, _aten.new_ones}
 """Operations that make memory for a program to fill, such as a buffer that NumPy writes inputs to."""

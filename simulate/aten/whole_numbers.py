@@ -31,11 +31,11 @@ _KEEPING = frozenset(
         "scatter_add", "sgn", "sign", "square", "sub", "sum", "trunc",
     ]
 )  # fmt: skip
-"""Operations that compute whole numbers of whole numbers. Products of matrices are not among them: they are what
-hardware has units of the format for."""
+"""Operations that compute integers from integers. Products of matrices are not among them: hardware has
+units of the format for them."""
 
 _ROUNDING_DIVISION = ("div", "divide", "true_divide")
-"""Divisions that give whole numbers with a ``rounding_mode``."""
+"""Divisions that give integers with a ``rounding_mode``."""
 
 _REDUCING_SCATTERS = ("scatter", "scatter_reduce", "index_reduce")
 _WHOLE_REDUCTIONS = ("add", "sum", "multiply", "prod", "amax", "amin")
@@ -43,22 +43,22 @@ _WHOLE_REDUCTIONS = ("add", "sum", "multiply", "prod", "amax", "amin")
 _COUNTING = frozenset(
     ["histc", "poisson", "binomial", "geometric", "random", "randint", "randint_like", "randperm", "_amp_update_scale"]
 )
-"""Operations whose results are whole numbers whatever they are given; and the scale of a GradScaler, a power of two."""
+"""Operations with integer results for any arguments; and the scale of a GradScaler, a power of two."""
 
 _LARGEST = 1 << 24
-"""Larger Python numbers, such as the -1e9 of a mask, count nothing: float32 does not have all whole numbers there."""
+"""Larger Python numbers, such as the -1e9 of a mask, do not count: float32 does not represent all integers there."""
 
 _CONSTANT = frozenset(
     ["zeros", "zeros_like", "new_zeros", "zero", "ones", "ones_like", "new_ones", "scalar_tensor", "eye", "arange"]
 )
-"""Operations that make whole numbers where the numbers that they are given are whole."""
+"""Operations that make integers where the given numbers are integers."""
 _UNITS = frozenset(["ones", "ones_like", "new_ones", "eye"])
 """Operations that make only ones and zeros, which every dtype has."""
 _FILLING = frozenset(["full", "full_like", "new_full", "fill"])
 """Operations that count from where they begin: with zeros and ones, or a single number. Other constants are data."""
 
 MAKING = _KEEPING | _COUNTING | _CONSTANT | _FILLING
-"""The names, without ``_`` behind, of operations by which whole numbers come about."""
+"""The names, without trailing ``_``, of operations that produce integers."""
 
 _CASTS = frozenset(["_to_copy", "copy", "convert_element_type"])
 _LIFTS = frozenset(["lift_fresh", "lift", "lift_fresh_copy"])
@@ -70,17 +70,17 @@ AUXILIARY = {"nll_loss_forward": (1,), "nll_loss2d_forward": (1,)}
 """Results, by position, that a kernel hands to its derivative: the number of targets, or the sum of their weights."""
 
 STEPS = "state_steps"
-"""The argument of fused optimizers that counts their steps; some kernels are said to write there."""
+"""The argument of fused optimizers that counts their steps; some kernels are declared to write there."""
 
 
 class MakesWholeNumbers(NamedTuple):
     """Whether a call of an operation produces integers."""
 
     are_made: Asked
-    """What is asked with the arguments, those by name, and what tells whether a floating-point tensor holds whole
-    numbers."""
+    """The test, called with the arguments, the keyword arguments, and a test whether a floating-point tensor holds
+    integers."""
     of_first: bool
-    """Whether they are made of whole numbers in its first argument, among others."""
+    """Whether they are made from integers in its first argument, among others."""
     of_units: bool
     """Whether they are ones and zeros, which float16 and bfloat16 have as float32 does."""
 

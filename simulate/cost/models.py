@@ -20,10 +20,10 @@ class ModelledCost(NamedTuple):
     """The cost of a program's products and traffic according to a model."""
 
     value: float | None
-    """In the model's unit, of all that it has numbers for; None if it has none."""
+    """In the model's unit, for everything that it has numbers for; None without any."""
     unit: str
     text: str
-    """The value in words, with the model's name and source, and what it has no number for."""
+    """The value in words, with the model's name and source, and the entries without a number."""
     missing: Mapping[str, int]
     """Multiply-accumulates that the model has no number for, by formats."""
 

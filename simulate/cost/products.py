@@ -37,7 +37,7 @@ _OPERANDS = {
     "_scaled_mm": ("self", "mat2"), "mv": ("self", "vec"), "addmv": ("mat", "vec"), "addr": ("vec1", "vec2"),
     "dot": ("self", "tensor"), "vdot": ("self", "other"), "linear": ("input", "weight"), "matmul": ("self", "other"),
 }  # fmt: skip
-"""What matrix products multiply, by the operation's name without ``_`` behind."""
+"""Operands of matrix products, by the operation's name without trailing ``_``."""
 
 _SELDOM = (
     "*linalg*", "*cholesky*", "*cdist*", "*pdist*", "_fft_*", "*_solve*", "*rnn*", "*lstm*", "*gru*", "ormqr", "geqrf",

@@ -18,11 +18,11 @@ from .memory import is_counted
 
 _CHOOSING = {"embedding": "weight", "index": "self", "index_select": "self", "gather": "self", "take": "self",
              "masked_select": "self"}  # fmt: skip
-"""Operations that read of one argument as many elements as they give."""
+"""Operations that read from one argument the same number of elements as they return."""
 
 _PLACING = {"index_put": "values", "_index_put_impl": "values", "index_copy": "source", "scatter": "src",
             "scatter_add": "src", "index_add": "source"}  # fmt: skip
-"""Operations in place that write as many elements as they are given in one argument, if it is a tensor."""
+"""In-place operations that write the same number of elements as one argument has, if it is a tensor."""
 
 _OVERWRITING = frozenset(
     [
@@ -31,7 +31,7 @@ _OVERWRITING = frozenset(
         "index_fill", "fill_diagonal",
     ]
 )  # fmt: skip
-"""Operations in place that do not read what they write over."""
+"""In-place operations that do not read the values that they overwrite."""
 
 
 class Part(NamedTuple):
@@ -47,7 +47,7 @@ class Traffic(NamedTuple):
     read: list[Part]
     written: list[Part]
     results: list[torch.Tensor]
-    """The tensors that hold what it computed, or memory that is new: those that it returns and those it writes to."""
+    """The tensors that hold its computed values, or new memory: the tensors that it returns or writes to."""
 
 
 class _Manner(NamedTuple):

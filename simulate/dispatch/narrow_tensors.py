@@ -40,7 +40,7 @@ _OF_THE_DTYPE = frozenset(
         "softshrink_backward",
     ]
 )  # fmt: skip
-"""Operations, without ``_`` behind, whose kernels convert a Python number to the dtype of the tensor: comparisons."""
+"""Operations, without trailing ``_``, with kernels that convert Python numbers to the tensor's dtype: comparisons."""
 
 
 class NotHeldError(FormatError):

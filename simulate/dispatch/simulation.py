@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 _DETACH = torch.ops.aten.detach.default
-"""Autograd calls the mode with it beside PyTorch's dispatcher, so that simulations around would take it for a call of
+"""Autograd calls the mode with it outside PyTorch's dispatcher, so that simulations around would take it for a call of
 their own in C++, which goes by the dispatcher's state."""
 
 

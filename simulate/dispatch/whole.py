@@ -38,17 +38,17 @@ class WholeNumberUse(NamedTuple):
     """The relation of an operation to counts and other integer values."""
 
     making: MakesWholeNumbers | None
-    """The calls that make whole numbers; None if none does."""
+    """The calls that make integers; None if none does."""
     writes: tuple[tuple[int, str], ...]
     """The arguments that it writes to, be it zeros: position and name."""
     written: tuple[tuple[int, str], ...]
     """The arguments that it writes to and that are rounded: position and name."""
     auxiliary: tuple[int, ...]
-    """The positions of results that are left as they are, since they are for its derivative alone."""
+    """The positions of results that are not rounded, since they are only for its derivative."""
     noted: bool
-    """Whether it is noted where rounding changes its results, of which integers may be made."""
+    """Whether changes of its results by rounding are noted, since integers may be made from them."""
     adds: bool
-    """Whether it may add a number to a count that rounding stops, which is to be said."""
+    """Whether it may add a number to a count that rounding stops, which must be reported."""
 
     @classmethod
     def by(cls, operation: OpOverload, *, rounds: bool) -> WholeNumberUse:

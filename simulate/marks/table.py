@@ -43,7 +43,7 @@ class Mark:
     ANGLES: Final = 2048
     """Holds angles of positions that the format cannot tell apart."""
     MEASURE: Final = 4096
-    """Holds one value, a loss or an average, in which rounding has changed a visible digit."""
+    """Holds one value, a loss or an average, with a visible digit changed by rounding."""
 
     WEIGHTS: Final = PARAMETER | LEAF | BUFFER | PERHAPS
     SET_BY_NATIVE: Final = INTEGERS | ACTIVATION | WEIGHTED | INSIDE

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _MOST = 1 << 14
-"""The most operations at places that are shared: a program that keeps naming new modules or parts begins anew."""
+"""The most operations at places that are shared: a program that keeps naming new modules or parts starts over."""
 
 
 class Told(NamedTuple):

@@ -25,7 +25,7 @@ from .building import BuildError, built, opened
 
 VARIABLE = "ROUNDOFF_NATIVE"
 NAMESPACES = ("aten", "profiler")
-"""The namespaces of plain operations: ATen's, and that by which optimizers name their steps for PyTorch's profiler."""
+"""The namespaces of plain operations: ATen's, and the one that optimizers use to name their steps for the profiler."""
 _TOLD = ctypes.CFUNCTYPE(None)
 
 

@@ -57,18 +57,18 @@ class Notes(NamedTuple):
     """The kinds of notes that a simulation takes, apart from marks on tensors."""
 
     whole: bool
-    """Whether notes are taken of memory that holds whole numbers."""
+    """Whether notes are taken of memory that holds integers."""
     of_singles: Callable[[str], bool] | None
     """Whether it is noted of an operation with this name what rounding does to its results of one element; of others it
     is where one is made of such a result. None: nothing is."""
     always: Collection[str]
     """What rounding does to results of these operations."""
     of_integers: Collection[str]
-    """Operations of which it is noted what rounding does to results, where an operand holds integers."""
+    """Operations with notes about the effect of rounding on results, where an operand holds integers."""
     of_operands: bool
     """Whether operands are told apart by their memory."""
     drawing: Callable[[OpOverload], bool]
-    """Whether an operation draws random numbers, of which it is noted what becomes of them."""
+    """Whether an operation draws random numbers; their later use is noted."""
 
 
 def reasons_against(plan: PlanOfOperation, notes: Notes, loops: Loops) -> Iterator[str]:

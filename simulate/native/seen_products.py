@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from .planned import PlanOfOperation
 
 ROLES = ("weights", "activations", "gradients")
-"""Roles of what is multiplied, by the numbers that the C++ has for them."""
+"""Roles of operands, by their numbers in the C++."""
 PRODUCTS = ("output", "grad-input", "grad-weight", None)
-"""Products, likewise; the last is that of no weight."""
+"""Products, likewise; the last is a product without a weight."""
 _MOST_ARGUMENTS = 11
 _CONVOLUTIONS = ("convolution", "convolution_backward")
 _SINGLE, _TWOFOLD = 1, 2

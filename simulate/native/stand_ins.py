@@ -65,9 +65,9 @@ class StandsFor(NamedTuple):
     """1: the operation asks whether numbers are finite, of which something is said as above; 2: it may, and derivatives
     compare by it; 3: it makes tensors of numbers, which derivatives take from the dtype; 4: derivatives use it."""
     power: bool = False
-    """The operation takes powers: square roots alone are computed otherwise."""
+    """The operation takes powers: only square roots are computed differently."""
     roots: Mapping[torch.dtype, Callable[..., None]] | None = None
-    """Square roots by these C functions of source, target, first element and the one behind the last."""
+    """Square roots by these C functions of source, target, first element and the end (exclusive)."""
     converts: int = -1
     """The argument that, if it is float64, is converted otherwise than by the operation; -1: none is."""
     exact: Exact | None = None

@@ -25,7 +25,7 @@ class KnownOperands(NamedTuple):
     roles: Mapping[str, Role]
     """The role of each operand that is multiplied, by argument."""
     product: Product | None
-    """The product that the call is; the input's gradient where an operation computes those of input and weight."""
+    """The product that the call is; for the gradients of input and weight at once, the input's."""
     rotates: bool = False
     """Whether both operands take a Hadamard transform."""
 

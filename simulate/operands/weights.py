@@ -34,16 +34,16 @@ _DRAWING = frozenset(
 """Operations that draw random numbers."""
 _CASTING = ("_to_copy", "contiguous", "to")
 _REPLACING = ("copy", "fill", "zero")
-"""Operations, without ``_foreach_`` in front and ``_`` behind, that do not read what they write to."""
+"""Operations, without leading ``_foreach_`` and trailing ``_``, that do not read the tensors they write to."""
 
 
 class Certainty(IntEnum):
     """The certainty that a tensor is a weight; the lower, the surer."""
 
     PARAMETER = 0
-    """A registered parameter, or what moves, casts or elementwise work made of such alone."""
+    """A registered parameter, or the result of moves, casts or elementwise work on only such."""
     LEAF = 1
-    """Another leaf that requires a gradient, moved or cast: it may be an input whose gradient is asked for."""
+    """Another leaf that requires a gradient, moved or cast: it may be an input with a requested gradient."""
     BUFFER = 2
     """A matrix that a module keeps in its state, such as weights that are not trained."""
     PERHAPS = 3

@@ -103,7 +103,7 @@ class _Part(NamedTuple):
     around: int
     """How many modules, and parts, were around it."""
     begun: int
-    """The backward pass in which it began; -1: in none."""
+    """The backward pass where it began; -1: outside."""
 
 
 class _Thread(threading.local):

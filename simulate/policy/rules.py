@@ -36,7 +36,7 @@ class Role(StrEnum):
 
 
 OPERATION_ROLES = (Role.FORWARD, Role.BACKWARD, Role.OPTIMIZER, Role.AVERAGES, Role.TARGETS)
-"""The roles of operations; the other roles are those of operands."""
+"""The roles of operations; the other roles are for operands."""
 MULTIPLIED_ROLES = (Role.WEIGHTS, Role.ACTIVATIONS, Role.GRADIENTS)
 """What matrix products and convolutions multiply."""
 OPERAND_ROLES = (Role.PARAMETERS, Role.INPUTS, *MULTIPLIED_ROLES)
@@ -55,7 +55,7 @@ class Granularity(StrEnum):
     """The unit that counts as one operation."""
 
     KERNEL = "kernel"
-    """An ATen operation: its results are rounded, what it computes inside is not."""
+    """An ATen operation: its results are rounded, its intermediate values are not."""
     PRIMITIVE = "primitive"
     """A primitive operation: composite kernels (softplus, layer norm, addcdiv, ...) are taken apart."""
 
@@ -64,7 +64,7 @@ class Scalars(StrEnum):
     """The treatment of Python numbers that meet tensors."""
 
     EXACT = "exact"
-    """Python numbers are numbers of the carrier; what is computed with them may be rounded to it first, to the
+    """Python numbers are numbers of the carrier; results with them may be rounded to it first, to the
     nearest."""
     ONCE = "once"
     """Python numbers are of the carrier, and the exact result of arithmetic with them is rounded once, in every
@@ -79,7 +79,7 @@ class Islands(StrEnum):
     ROUNDED = "rounded"
     """Float32 is a carrier of the format like any other dtype."""
     EXACT = "exact"
-    """Float32 is computed as it is: what is simulated is what the program has in float16 and bfloat16."""
+    """Float32 is computed as it is: only the program's float16 and bfloat16 values are simulated."""
 
 
 class Finfo(StrEnum):
@@ -93,7 +93,7 @@ class Whole(StrEnum):
     """The treatment of counts, steps, positions and the like, which programs keep in floating-point tensors."""
 
     EXACT = "exact"
-    """Whole numbers are left whole until something that is not a whole number is computed of them."""
+    """Integers are not rounded until something other than an integer is computed from them."""
     ROUNDED = "rounded"
     """Whole numbers are rounded like all results."""
 
@@ -102,10 +102,10 @@ class Arithmetic(NamedTuple):
     """The arithmetic used to simulate one operation."""
 
     format: Format
-    """The format of the operation's results; fp32 stands for the carrier itself, unrounded."""
+    """The format of the operation's results; fp32 means the carrier itself, unrounded."""
     rounding: Rounding
     operands: Format | None
-    """The format to which tensor operands are rounded before; None leaves them as they are."""
+    """The format for rounding tensor operands before the operation; None does not round them."""
     of_operands: tuple[Rule, ...]
     """The rules about operands of some role, which are rounded as these say first; the last that is about one wins."""
     accumulate: Accumulation | FusedSum | None
@@ -148,7 +148,7 @@ SETTINGS = ("format", "rounding", "operands", "accumulate", "granularity", "scal
 """What a policy says of all operations, and a rule of some."""
 _CHOICES_OF_POLICIES = ("finfo", "whole")
 OF_POLICIES = (*_CHOICES_OF_POLICIES, "exact_in", "only_in")
-"""What a policy alone has."""
+"""The settings that only a policy has."""
 _KINDS = {"granularity": Granularity, "scalars": Scalars, "islands": Islands, "finfo": Finfo, "whole": Whole}
 
 

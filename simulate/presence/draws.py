@@ -18,7 +18,7 @@ from ...formats import FormatError, RandomBits
 
 _SIGN = 1 << 63
 STEP_BITS = 32
-"""A rounding's random bits are those of step ``(step << STEP_BITS) + number within the step``."""
+"""A rounding's random bits come from step ``(step << STEP_BITS) + number within the step``."""
 
 
 def bits_after(place: torch.Tensor, offset: int) -> RandomBits:
@@ -35,7 +35,7 @@ def bits_after(place: torch.Tensor, offset: int) -> RandomBits:
 
 
 _Counts = ctypes.c_int64 * 2
-"""A step, and how many roundings were made in it: where C++ counts, too."""
+"""A step, and how many roundings were made in it: a place where C++ also counts."""
 _numbers = itertools.count(1)
 
 

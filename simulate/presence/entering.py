@@ -36,7 +36,7 @@ class ThisThread(threading.local):
     rounding = False
     """Whether one is at work on an operation."""
     carrying = False
-    """Whether that computes, in float32, with what the program has in float16 or bfloat16."""
+    """Whether that computes, in float32, with the program's float16 or bfloat16 values."""
 
 
 this_thread = ThisThread()
@@ -59,7 +59,7 @@ class _Block(NamedTuple):
 
     mode: TorchDispatchMode
     frame: FrameType | None
-    """The function, generator or coroutine it stands in."""
+    """The function, generator or coroutine around it."""
     suspendable: bool
     """Whether that is a generator or coroutine."""
     pushed: bool
@@ -93,7 +93,7 @@ class Presence:
     """
 
     suspendable = 0
-    """How many blocks of all modes and threads stand in generators or coroutines."""
+    """How many blocks of all modes and threads are in generators or coroutines."""
     _lock = new_lock()
 
     def __init__(self, mode: TorchDispatchMode) -> None:

@@ -22,7 +22,7 @@ class _Replaced(NamedTuple):
     """The module or class."""
     attribute: str
     plain: Any
-    """What stood there; None where a class had it from another one."""
+    """The attribute's old value; None where a class inherited it."""
     ours: Any
 
 

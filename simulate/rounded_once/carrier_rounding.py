@@ -13,4 +13,4 @@ class CarrierRounding(NamedTuple):
     mode: Rounding
     """Any mode but the nearest ones; for square roots also nearest-even."""
     saturating: bool = False
-    """Whether what is beyond the carrier's largest number becomes that one, in every mode, and nothing becomes zero."""
+    """Whether values beyond the carrier's largest number become that one, in every mode, and nothing becomes zero."""

@@ -40,7 +40,7 @@ _CONVERTING: dict[Any, tuple[int, Callable[[Sequence[Any], Mapping[str, Any]], A
     _aten.copy.default: (1, _written_to),
     _aten.copy_.default: (1, _written_to),
 }
-"""Operations that convert: the position of what is converted, and to what dtype."""
+"""Operations that convert: the position of the converted argument, and the target dtype."""
 
 
 def conversion(

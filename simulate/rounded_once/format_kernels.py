@@ -37,7 +37,7 @@ _COMPARING = (
     "Amax", "Amin", "Aminmax", "Dist", "ForeachMax", "ForeachNorm", "IndexReduce", "LinalgVectorNorm", "Max", "Median",
     "Min", "Nanmedian", "Norm", "Renorm", "ScatterReduce",
 )  # fmt: skip
-"""Operations whose derivatives compare, as autograd names them."""
+"""Operations with derivatives that compare, as autograd names them."""
 
 
 class Adapted(NamedTuple):
@@ -279,4 +279,4 @@ _ADAPTED: dict[str, Callable[[Adapted], Kernel]] = {
     "_pdist_backward": _of_largest_distances,
     "_segment_reduce_backward": _of_segments,
 }
-"""Operations, without ``_`` behind."""
+"""Operations, without trailing ``_``."""

@@ -34,9 +34,9 @@ class Dialect(NamedTuple):
     compiled: Callable[[Any], Any]
     """Makes a function of the dialect from a Python function."""
     two_sum: Callable[[Any, Any], Any]
-    """The float64 sum and what is missing to the exact one."""
+    """The float64 sum and its error to the exact sum."""
     two_product: Callable[[Any, Any], Any]
-    """The float64 product and what is missing to the exact one."""
+    """The float64 product and its error to the exact product."""
     odd: Callable[[Any, Any], Any]
     """``total + error`` rounded to odd, ``error`` being less than a last place of ``total``."""
     root: Callable[[Any], Any]

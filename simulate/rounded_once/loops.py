@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .carrier_rounding import CarrierRounding
 
 UNSAFE = 0x7FF4_0DD5_0DD5_0DD5
-"""The bits of a NaN that stands where a formula is not safe."""
+"""The bits of a NaN that marks results where a formula is not safe."""
 
 # Elements that go through a loop together: their operands and results stay in the first-level cache.
 _BLOCK = 512

@@ -23,7 +23,7 @@ from .trial import COMMAND, TrialOrder, TrialOutcome
 
 _LONGEST = 20
 _GRACE = 60.0
-"""A trial of more than this many seconds beyond ``_LONGEST`` times what the first one took has failed."""
+"""A trial of more than this many seconds beyond ``_LONGEST`` times the duration of the first has failed."""
 _LAST_LINES = 5
 
 

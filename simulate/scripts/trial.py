@@ -47,11 +47,11 @@ class TrialOrder:
     imports: list[str]
     is_module: bool
     parent: int
-    """The process that started it, and with which it ends."""
+    """The process that started it; it ends with that process."""
     outcome: str
     """Path of the file to leave an :class:`TrialOutcome` in."""
     learn: bool
-    """Whether to find out what is at work; else moves pass on what they get."""
+    """Whether to find out which units run; otherwise moves pass values on unchanged."""
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,11 @@ class RerunNeeds(NamedTuple):
 
     name: str
     has_outcomes: bool
-    """Whether the operation computes something: it is no view, and not empty memory."""
+    """Whether the operation computes something: it is neither a view nor empty memory."""
     written: tuple[tuple[int, str], ...]
     """Arguments that are overwritten: position and name."""
     out: frozenset[str]
-    """Arguments whose old value does not matter (``out=``)."""
+    """Arguments with old values that do not matter (``out=``)."""
     kept: frozenset[str]
     """Arguments that must keep their dtype."""
     lifts: bool

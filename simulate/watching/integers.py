@@ -28,7 +28,7 @@ _CHANGING = frozenset(
         "reciprocal", "sqrt", "sub", "sum",
     ]
 )  # fmt: skip
-"""Operations, by their whole name, of whose results programs make integers."""
+"""Operations, by their whole name, with results that programs make integers from."""
 _ALWAYS = ("arange", "cumsum", "linspace")
 """Changing operations that matter whatever their operands are; the others matter if an operand is a count."""
 
@@ -38,14 +38,14 @@ _PASSING = frozenset(
         "max", "maximum", "min", "minimum", "neg", "round", "sort", "stack", "trunc", "where",
     ]
 )  # fmt: skip
-"""Operations whose results count as changed if an operand does."""
+"""Operations with results that count as changed if an operand does."""
 
 _PRODUCTS = ("baddbmm", "bmm", "mm")
 _MULTIPLYING = frozenset([*_PRODUCTS, "mul"])
 """Operations that compute angles from positions and frequencies."""
 
 NOTED = _CHANGING | _PASSING | _MULTIPLYING
-"""Operations whose results are compared before and after rounding."""
+"""Operations with results that are compared before and after rounding."""
 
 _CONVERTING = {"_to_copy": (0,), "searchsorted": (0, 1), "bucketize": (0, 1)}
 """Operations that make integers, and the positions of the arguments that they make them of."""
@@ -55,7 +55,7 @@ _TURNING = ("cos", "sin")
 
 ALWAYS_NOTED = frozenset(_ALWAYS)
 NOTED_OF_COUNTS = _CHANGING | _MULTIPLYING
-"""Operations whose results are compared if an operand is a count."""
+"""Operations with results that are compared if an operand is a count."""
 
 _MOST = 1 << 12
 """The number of elements that are looked at: the first and the last ones of a large tensor."""

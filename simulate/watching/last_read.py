@@ -20,7 +20,7 @@ _ASKING = ("isinf", "isnan", "isneginf", "isposinf")
 """Operations that are true where a number is not finite."""
 _COMPARING = ("eq", "ne")
 _PRINTING = "_tensor_str.py"
-"""The file of PyTorch that looks at all numbers of what is printed."""
+"""The file of PyTorch that looks at all elements of a printed tensor."""
 
 
 @final

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 OutOfMemory = (MemoryError, torch.OutOfMemoryError)
 OTHER_REASONS = (RoundoffError, *OutOfMemory)
-"""What is raised for reasons of its own, whatever numbers there are."""
+"""Errors raised for other reasons, whatever the numbers."""
 
 
 @final

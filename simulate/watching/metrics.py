@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _DIGITS = 3
 _ENOUGH_BITS = 10
-"""A float format with so many significand bits changes no number by half a unit of its third digit."""
+"""A float format with this number of significand bits changes no number by half a unit of its third digit."""
 _MANY = 4096
 
 _MEASURES = (

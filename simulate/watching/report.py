@@ -35,7 +35,7 @@ class Birth(NamedTuple):
     what: str
     """``overflow``, ``infinity`` (as from a division by zero) or ``NaN``."""
     line: str
-    """The caller's own stack line; in the backward pass, that of the call to backward."""
+    """The caller's own stack line; in the backward pass, the line of the call to backward."""
 
     def __str__(self) -> str:
         where = f" in {self.module}" if self.module else ""

@@ -30,7 +30,7 @@ class StoppedAtLine(NamedTuple):
     numbers: int
     """How many numbers the tensors have."""
     calls: int
-    """The longest row of calls, each of which left nine tenths of the numbers that it added to as they were."""
+    """The longest row of calls that each left nine tenths of the elements that they added to unchanged."""
     line: str
     """The caller's own stack line."""
 

@@ -27,7 +27,7 @@ class Place(NamedTuple):
     role: str
     """``forward``, ``backward`` or ``optimizer``; empty where neither policy nor watchers ask."""
     module: str
-    """Path of the innermost ``torch.nn.Module`` at work, or whose operation is derived; empty outside of modules."""
+    """Path of the innermost running ``torch.nn.Module``, or of the derived operation's; empty outside of modules."""
     operation: str
     """The ATen operation, without overload."""
 
@@ -39,7 +39,7 @@ class Call(NamedTuple):
     format: Format
     """What its results are rounded to."""
     operation: OpOverload | None
-    """The operation; None: the whole step of an optimizer, of which watchers see roundings alone."""
+    """The operation; None: the whole step of an optimizer, where watchers see only roundings."""
     args: Sequence[Any]
     """The operation's arguments, with operands rounded as the policy says."""
     kwargs: Mapping[str, Any]
@@ -52,7 +52,7 @@ class Call(NamedTuple):
     operands: Mapping[tuple[str, str], Format] = NO_OPERANDS
     """The formats that its operands were rounded to, by argument and product, once it has run."""
     whole: bool = False
-    """Whether its results are whole numbers, which are left as they are."""
+    """Whether its results are integers, which are not rounded."""
     moves: bool = False
     """Whether it only passes on numbers that it was given."""
 

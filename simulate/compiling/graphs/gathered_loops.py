@@ -33,7 +33,7 @@ _BINDING = re.compile(
 class _Loop(NamedTuple):
     source: str
     binding: re.Match[str]
-    """Inductor's binding of the loop alone to Python."""
+    """Inductor's binding of the single loop to Python."""
 
 
 @final

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _PLAIN = (int, float, complex, str, type(None), torch.dtype, torch.layout, torch.memory_format)
 _VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)  # noqa: SLF001  its only name
-"""Views whose strides PyTorch describes wrongly: a kernel lays its results by strides along axes of one number, too."""
+"""Views with strides that PyTorch describes wrongly: kernels also lay out results by strides of axes of length 1."""
 _LARGEST = 1 << 26
 """A kernel with more numbers than these among its operands is not run; PyTorch's description has to do."""
 

@@ -58,7 +58,7 @@ class WholeNumberMarks(NamedTuple):
     tensors: Sequence[bool]
     """The step's tensors."""
     results: Sequence[bool]
-    """The results of the step, without those that lie in the memory of its tensors."""
+    """The results of the step, without results in the memory of its tensors."""
 
 
 class TracedStep(NamedTuple):
@@ -69,13 +69,13 @@ class TracedStep(NamedTuple):
 
     graph: GraphModule
     inputs: Sequence[torch.Tensor]
-    """Tensors without numbers that stand for the inputs."""
+    """Tensors without values that represent the inputs."""
     stand_ins: FakeTensorMode
     """The mode that made ``inputs``."""
     results: TreeSpec | None
-    """The structure of what the step returns; None for nothing."""
+    """The structure of the step's return value; None for nothing."""
     aliases: Sequence[ArgumentAlias | None]
-    """For each result, the argument in whose memory it lies; None: the graph computes it."""
+    """For each result, the argument that shares its memory; None: the graph computes it."""
     written: frozenset[int]
     """The step's tensors that it writes to."""
     steps: int
@@ -83,13 +83,13 @@ class TracedStep(NamedTuple):
     draws: int
     """How many stochastic roundings it makes in the last of them."""
     numbers: NumberRecord
-    """Python numbers that every call computes anew: behind the step's tensors, they are an input, if there are any."""
+    """Python numbers that every call recomputes: they are an input after the step's tensors, if there are any."""
     readings: Sequence[Reading]
     """How the numbers follow that the step reads from tensors."""
     chance: Sequence[RandomCall]
     """Random numbers that are drawn before the program runs: its last inputs."""
     whole: WholeNumberMarks
-    """The tensors in which the program leaves whole numbers."""
+    """The tensors where the program leaves integers."""
 
     def further_inputs(self, inputs: Sequence[torch.Tensor], numbers: Sequence[float]) -> list[torch.Tensor] | None:
         """The inputs after the step's tensors; None if the graph is made for other numbers.

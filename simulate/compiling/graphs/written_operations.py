@@ -53,7 +53,7 @@ STRUCTURAL = frozenset(
 """Operations that other operations say: they select, or make constants."""
 
 STRUCTURAL_ON_CUDA = STRUCTURAL - {"clamp"}
-"""The structural operations without the one whose other operations may choose another zero."""
+"""The structural operations except ``clamp``: the operations that replace it may choose another zero."""
 
 WRITTEN_ON_CPU = frozenset(
     [
@@ -69,7 +69,7 @@ WRITTEN_ON_CPU = frozenset(
         "sub", "t", "tanh_backward", "transpose", "unbind", "unsqueeze", "view", "where", "zeros", "zeros_like",
     ]
 )  # fmt: skip
-"""Operations whose compiled loops give the bits of the CPU's kernels."""
+"""Operations with compiled loops that give the bits of the CPU's kernels."""
 
 _MOVES = frozenset(
     [
@@ -90,7 +90,7 @@ _ROUNDED_ONCE = frozenset(
 )  # fmt: skip
 
 WRITTEN_ON_CUDA = _MOVES | _COMPARISONS | _OF_BITS | _ROUNDED_ONCE
-"""Operations whose results move numbers, compare them, are made of their bits, or are one rounding of IEEE 754's.
+"""Operations with results that move numbers, compare them, are made of their bits, or are one IEEE 754 rounding.
 
 The last are written without contraction (``fma``), without flushing subnormals to zero and with ``div_rn`` and
 ``sqrt_rn`` (:mod:`.exact_lowerings`), and nvcc compiles PyTorch's kernels so by default.
@@ -208,7 +208,7 @@ _ONLY_ON_CPU: dict[str, Callable[[Node], bool]] = {
     "copy": _not_to_integers, "amax": _never_minus_zero, "amin": _never_minus_zero, "maximum": _never_minus_zero,
     "minimum": _never_minus_zero, "div": _without_mode, "scatter": _without_mode, "arange": _to_no_floats,
 }  # fmt: skip
-"""Operations of which only some calls are written on the CPU."""
+"""Operations with only some calls written on the CPU."""
 
 _ONLY_ON_CUDA: dict[str, Callable[[Node], bool]] = {
     "add": _unscaled, "sub": _unscaled, "rsub": _unscaled, "div": _quotient_of_tensors, "reciprocal": _of_floats,
@@ -216,4 +216,4 @@ _ONLY_ON_CUDA: dict[str, Callable[[Node], bool]] = {
     "_to_copy": _not_to_integers, "convert_element_type": _not_to_integers, "copy": _not_to_integers,
     "copy_": _not_to_integers,
 }  # fmt: skip
-"""Operations of which only some calls are written on CUDA."""
+"""Operations with only some calls written on CUDA."""

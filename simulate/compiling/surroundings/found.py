@@ -24,7 +24,7 @@ class Findings(NamedTuple):
     settings: dict[str, tuple[str, tuple[float, ...]]]
     """The other numbers of an optimizer's parameter groups: the key of each, and its values."""
     keyed: list[Slot]
-    """The places of dicts whose keys are tensors."""
+    """The places of dicts with tensors as keys."""
     states: list[str]
     """The places where optimizers have their state."""
     modules: list[torch.nn.Module]

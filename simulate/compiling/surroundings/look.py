@@ -44,7 +44,7 @@ class Surroundings:
         self._latest: dict[tuple[int, ...], SurroundingsState] = {}
         self._parts: list[tuple[str, Any]] = []
         self.changed: str | None = None
-        """The place at which the last look that found a difference found it; None if no look has."""
+        """The place of the last difference that a look found; None if no look has."""
 
     def look(self, arguments: tuple[object, ...]) -> SurroundingsState:
         """Returns the current state of the surroundings.

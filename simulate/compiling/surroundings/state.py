@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 places_lock = new_lock()
-"""Held while a step's own tensors are looked for or put in their places, and while others stand in for them."""
+"""Held while a step's own tensors are looked for or put in their places, and while others replace them."""
 
 
 class StepEffects(NamedTuple):
@@ -37,11 +37,11 @@ class SurroundingsState(NamedTuple):
     found: Findings
     arguments: tuple[object, ...]
     token: int
-    """A number that is the same at two moments whose structure and constants are the same."""
+    """A number that is the same at two moments with the same structure and constants."""
     tensors: list[torch.Tensor]
-    """The tensors that were found, each once; behind them gradients."""
+    """The tensors that were found, each once; after them gradients."""
     with_gradient: list[int]
-    """The numbers of the tensors whose gradients these are."""
+    """The numbers of the tensors that these are the gradients of."""
     walk: Callable[[tuple[object, ...]], Findings]
 
     @property
