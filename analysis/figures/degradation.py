@@ -42,9 +42,9 @@ def degradation_table(experiment: Experiment, summary: pd.DataFrame, across: str
     Args:
         experiment: the runs.
         summary: of the same experiment, from :func:`roundoff.analysis.tables.summary.summarize`.
-        across: what varies along a series: ``significand_bits`` or ``exponent_bits`` (formats that are no floats are
+        across: the quantity along a series: ``significand_bits`` or ``exponent_bits`` (formats other than floats are
             left out), ``bits`` (per number, with their share of a block's scale; formats that cannot be read are left
-            out), ``format``, or a setting whose values are numbers.
+            out), ``format``, or a numeric setting.
 
     Columns: ``task``, ``series`` (the other width or the family of the format, and condition; or fp32), ``format``,
     ``exponent_bits``, ``significand_bits``, ``kind`` (mean or run), ``seed`` and ``status`` of runs, ``n`` and
@@ -115,7 +115,7 @@ def draw_degradation(
         name: of the experiment.
         table: from :func:`degradation_table`.
         size: of the figure.
-        x: the column across; None: ``significand_bits``, or ``format`` if some formats have none. A ``value`` is placed
+        x: the column across; None: ``significand_bits``, or ``format`` if some formats lack it. A ``value`` is placed
             by its logarithm where that spreads the values more evenly.
         metric: of the scores.
     """
@@ -228,7 +228,7 @@ def _apart(places: list[float], texts: list[str]) -> list[str]:
 
 
 def _dots(axis: Axes, runs: pd.DataFrame, color: str, offset: float, metric: Metric) -> None:
-    """Every run, beside its mean; where seeds stand says nothing."""
+    """Every run, next to its mean; the horizontal places of seeds have no meaning."""
     for at in sorted(set(runs["place"])):
         group = runs[runs["place"] == at]
         places = side_by_side(len(group), at + offset)

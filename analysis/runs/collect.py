@@ -53,7 +53,7 @@ def collect(directories: Sequence[str | Path], path: str | Path) -> tuple[int, i
         path: the file to write: CSV if its name ends with ``.csv``, else Parquet.
 
     Returns:
-        The number of records, the number of runs, and what was left out.
+        The number of records, the number of runs, and warnings about omissions.
 
     Raises:
         AnalysisError: there is nothing to collect, or the file cannot be written.
@@ -108,7 +108,7 @@ def _find(directory: Path, warnings: list[str]) -> Iterable[tuple[str, Path, dic
 
 
 class _Records:
-    """The records of runs, in the columns above and those of their own; files are taken apart many at a time."""
+    """The records of runs, in the columns above and further ones; files are parsed many at a time."""
 
     def __init__(self, warnings: list[str]) -> None:
         self._warnings = warnings
@@ -197,7 +197,7 @@ def _read_lines(path: Path, content: bytes, warnings: list[str]) -> pa.Table:
 def _flat(record: dict[str, Any]) -> dict[str, Any]:
     """A record without mappings: those of numerics records, by role, become one text.
 
-    A number that a program logs under the name of a column that holds something else has ``_`` behind it.
+    A number that a program logs under the name of a column that holds something else gets a trailing ``_``.
     """
     if record.get("kind") == "log":
         return {f"{name}_" if name in _NO_NUMBERS else name: value for name, value in record.items()}

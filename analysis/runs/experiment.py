@@ -34,7 +34,7 @@ class Experiment:
 
     Attributes:
         name: of the sweep, or of the folder.
-        description: of the sweep, in words; empty if it has none.
+        description: of the sweep, in words; empty if it lacks one.
         runs: one row per run: ``id``; ``status`` (done, crashed, failed or waiting: see :func:`.outcome.read_outcome`);
             ``return``, which is the score, of a program the metric (0 for the crash of an agent, NaN before the end);
             ``return_std`` over the episodes of the final evaluation; ``step``; ``crash_step``; ``reason`` (of a crash
@@ -49,7 +49,7 @@ class Experiment:
         configs: of the runs, by id, as they were given.
         folders: of the runs, by id.
         cases: names of the runs' cases in the sweep's file, by id, where they have one.
-        costs: the cost of a step, by id, of runs of which ``roundoff cost`` has counted it (:func:`.costs.read_costs`).
+        costs: the cost of a step, by id, of runs counted by ``roundoff cost`` (:func:`.costs.read_costs`).
         said: the warnings so far: about records only once they were read.
     """
 
@@ -102,13 +102,13 @@ class Experiment:
 
     @cached_property
     def conditions(self) -> Conditions:
-        """The differences between the runs beside task, format and seed."""
+        """The differences between the runs besides task, format and seed."""
         keys = self.config_keys - set(_RUN_COLUMNS)
         return Conditions(self.runs, keys, programs=not self.metric.of_agents, cases=self.cases)
 
 
 def read_experiment(directory: str | Path) -> Experiment:
-    """Reads the folder of a sweep, of a single run, or one that holds folders of runs.
+    """Reads the folder of a sweep, of a single run, or of several runs' folders.
 
     A torn last line of a metrics file (the run was killed while it wrote) is left out with a warning, as is
     everything else that cannot be understood.
@@ -117,7 +117,7 @@ def read_experiment(directory: str | Path) -> Experiment:
         directory: the folder.
 
     Raises:
-        AnalysisError: there is no such folder, or no run in it.
+        AnalysisError: the folder does not exist, or has no runs.
     """
     path = Path(directory)
     warnings: list[str] = []

@@ -28,7 +28,7 @@ class Block(NamedTuple):
 
     Attributes:
         kind: one of :data:`KINDS`.
-        names: of the columns beside the step.
+        names: of the columns besides the step.
         places: of the points among the run's.
         steps: of the points.
         columns: the values, name by name.
@@ -47,7 +47,7 @@ def read_records(path: Path, warnings: list[str], metric: str) -> list[Block]:
     Args:
         path: of ``metrics.jsonl``.
         warnings: gets a line for each record that is damaged.
-        metric: the value among those that a program logs that its learning curve is made of.
+        metric: the logged value of a program that its learning curve shows.
     """
     lines = read_log(path, warnings).split(b"\n")
     try:  # all at once, which is several times as fast as one by one
@@ -61,7 +61,7 @@ def read_records(path: Path, warnings: list[str], metric: str) -> list[Block]:
 
 
 def read_evaluations(path: Path) -> Iterator[tuple[int, float]]:
-    """Steps and returns of an agent's evaluations, of which few lines of ``metrics.jsonl`` are.
+    """Steps and returns of an agent's evaluations, which are few of the lines of ``metrics.jsonl``.
 
     Damaged lines are left out without a word: :func:`read_records` says it of them.
     """
@@ -155,7 +155,7 @@ def _logged(record: dict[str, Any], metric: str) -> Iterator[tuple[str, dict[str
 
 
 def _numbers(record: dict[str, Any]) -> dict[str, float]:
-    """Returns the values of a record beside its kind and step; NaN for null (a value that is not finite)."""
+    """Returns the values of a record besides its kind and step; NaN for null (a value that is not finite)."""
     return {
         name: float("nan") if value is None else float(value)
         for name, value in record.items()
@@ -173,7 +173,7 @@ def _exponents(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def area(curve: Iterable[tuple[float, float]]) -> float:
-    """The area under a learning curve, over its length: a mean return, which compares with that of the end.
+    """The area under a learning curve, over its length: a mean return, comparable with the final return.
 
     Args:
         curve: steps and returns of evaluations, in any order; of several at a step the last one counts.

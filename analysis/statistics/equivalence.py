@@ -32,7 +32,7 @@ class EquivalenceTest(NamedTuple):
     Attributes:
         share: mean difference over |mean of the reference|.
         interval: 90 % interval of ``share``: where it is within the margin on both sides, ``p`` is below 0.05. An end
-            is NaN where there is none.
+            is NaN if it does not exist.
         p: of "the means are as far apart as the margin, or further": the larger one of both sides.
         p_worse: of the lower side only: of "the condition is worse by the margin, or more".
     """
@@ -48,7 +48,7 @@ UNKNOWN = EquivalenceTest(float("nan"), NO_INTERVAL, float("nan"), float("nan"))
 
 
 def equivalence(x: Tasks, y: Tasks, margin: float = MARGIN) -> EquivalenceTest:
-    """Two one-sided tests (TOST): is the mean of ``x`` nearer to that of ``y`` than ``margin`` |mean(y)|?
+    """Two one-sided tests (TOST): do the means of ``x`` and ``y`` differ by less than ``margin`` |mean(y)|?
 
     With the share r = (mean(x) - mean(y)) / |mean(y)|, one test is of r <= -margin and one of r >= margin; both must be
     rejected. The margin is a share of the reference's true mean, which is known no better than the runs tell. So each
@@ -56,7 +56,7 @@ def equivalence(x: Tasks, y: Tasks, margin: float = MARGIN) -> EquivalenceTest:
     Welch (see :func:`~.comparisons.matched`), and the interval is Fieller's. Means are means over tasks.
 
     Args:
-        x: for each task, scores by seed, of which more is better. One that is not finite is a crash without a score:
+        x: for each task, scores by seed; more is better. One that is not finite is a crash without a score:
             such a condition is never shown to be equivalent (both p are 1).
         y: the same of the reference, tasks in the same order.
         margin: as a fraction of the reference's mean, >= 0. With 0 nothing can be shown.
@@ -86,11 +86,11 @@ def equivalence(x: Tasks, y: Tasks, margin: float = MARGIN) -> EquivalenceTest:
 
 
 def in_words(p_difference: float, p_equivalence: float, margin: float, *, at_ceiling: bool = False) -> str:
-    """The answer: equivalent, different, both (a difference smaller than the margin), or neither, which is no answer.
+    """The answer: equivalent, different, both (a difference smaller than the margin), or neither: undecided.
 
     Args:
-        p_difference: of "there is no difference"; NaN if there was no such test.
-        p_equivalence: of :func:`equivalence`; NaN if there was no such test.
+        p_difference: of the hypothesis of no difference; NaN if it was not tested.
+        p_equivalence: of :func:`equivalence`; NaN if it was not tested.
         margin: as a fraction, for the words.
         at_ceiling: the reference returns as much as there is; see :func:`~..tables.ceiling.ceiling`.
     """

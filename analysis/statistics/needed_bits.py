@@ -24,13 +24,13 @@ class NeededBits(NamedTuple):
         bits: the smallest width m that is shown, as all larger widths tested are, not to be worse than fp32 by the
             margin or more; None if no width is.
         confidence: 1 - the largest p of these widths; if ``bits`` is None, of the largest width tested. NaN if it
-            cannot be said.
+            is not known.
         by_means: the smallest such width if means are taken as they are, without regard to chance; None if no width.
         confidences: for every width tested, from wide to narrow, 1 - the largest p of it and all larger ones; NaN from
             the first one on that has a single run on some task.
         runs: on a task, of fp32 or the width that has the fewest, of those with a confidence.
         paired: whether runs were compared by seed.
-        reason: why nothing can be said with confidence; empty if it can.
+        reason: why the confidence is not known; empty if it is.
     """
 
     bits: int | None
@@ -47,12 +47,12 @@ def needed_bits(reference: Tasks, widths: Mapping[int, Tasks], *, margin: float 
 
     Width m is good (non-inferior) if mean(m) > mean(fp32) - margin |mean(fp32)|, with means over tasks of means over
     runs: the lower one of the two tests of :func:`~.equivalence.equivalence`. The widths are tested from wide to
-    narrow, each at 5 %, up to the first that is not shown to be good: a fixed sequence, of which the chance of any
-    false step is 5 % at most, whatever the number of widths. A narrow width that is good by luck below a bad one does
+    narrow, each at 5 %, up to the first that is not shown to be good: a fixed sequence, with a chance of any
+    false step of 5 % at most, whatever the number of widths. A narrow width that is good by luck below a bad one does
     not count.
 
     Args:
-        reference: of fp32, for each task the scores by seed, of which more is better. That of a crash may be
+        reference: of fp32, for each task the scores by seed; more is better. The score of a crash may be
             -infinity: a width with such a run is not good.
         widths: the same for each number of significand bits, tasks in the same order.
         margin: as a fraction of the mean return of fp32, >= 0.

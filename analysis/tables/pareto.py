@@ -61,7 +61,7 @@ def pareto_table(
         experiment: with its costs, but for ``bits``.
         kind: one of :data:`KINDS`.
         margin: of equivalence.
-        model: whose figures ``energy`` takes; None for Horowitz's, or the only other one there is.
+        model: of the figures for ``energy``; None for Horowitz's, or the only other one there is.
         reference: settings of the runs that others are compared with, as text; None: ``format`` fp32.
     """
     keys = experiment.conditions.keys
@@ -89,7 +89,7 @@ def pareto_table(
 
 
 def models_of(experiment: Experiment) -> list[str]:
-    """The models that were asked what products cost, by name."""
+    """The models that were used for the cost of products, by name."""
     return list(dict.fromkeys(name for cost in experiment.costs.values() for name in cost["models"]))
 
 
@@ -154,7 +154,7 @@ def with_costs(summary: pd.DataFrame, experiment: Experiment) -> pd.DataFrame:
 
 
 def _first_run(row: dict[Any, Any], experiment: Experiment) -> str | None:
-    """A run of a row of the summary of which the cost was counted; None if there is none."""
+    """A run of a row of the summary with a counted cost; None if no run has one."""
     runs = experiment.runs
     here = runs["id"].isin(list(experiment.costs)) & (runs["task"] == row["task"]) & (runs["format"] == row["format"])
     for key in experiment.conditions.keys:

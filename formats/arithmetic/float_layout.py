@@ -18,7 +18,7 @@ EXPONENT_BITS = range(2, 12)
 
 
 class Flush(StrEnum):
-    """The stage at which magnitudes below the smallest normal number become zero, signed, in every rounding mode."""
+    """The stage that turns magnitudes below the smallest normal number into signed zeros, in every rounding mode."""
 
     FTZ = "ftz"
     """Flush to zero: when they are results. A number is rounded to the format's precision as if exponents had no lower
@@ -30,7 +30,7 @@ class Flush(StrEnum):
 
 
 class Specials(StrEnum):
-    """The codes of a float format that are no numbers; the rest are numbers, in order of magnitude."""
+    """The codes of a float format that are not numbers; the rest are numbers, in order of magnitude."""
 
     IEEE = "ieee"
     """The top exponent: infinity where the significand is 0, else NaN. Zero has a sign. (IEEE 754; OCP E5M2)"""
@@ -48,7 +48,7 @@ class Specials(StrEnum):
 
 @dataclass(frozen=True)
 class FloatLayout:
-    """The fields of a :class:`.FloatFormat`, which describes them, and all that follows from them alone."""
+    """The fields of a :class:`.FloatFormat`, which describes them, and all that follows only from them."""
 
     exponent_bits: int
     significand_bits: int
@@ -154,7 +154,7 @@ class FloatLayout:
 
     @property
     def has_nan(self) -> bool:
-        """Whether there is a code for NaN: an IEEE format without significand bits has none."""
+        """Whether there is a code for NaN: an IEEE format without significand bits lacks one."""
         return self.specials is not Specials.FINITE and (
             self.specials is not Specials.IEEE or self.significand_bits > 0
         )
@@ -222,7 +222,7 @@ class FloatLayout:
     def fits_in(self, dtype: torch.dtype) -> bool:
         """Whether every number of the format is a number of ``dtype`` (torch.float32 or torch.float64).
 
-        Its normal numbers must be normal there, too, and 2^s quanta of the subnormal ones must be in range, s the
+        Its normal numbers must also be normal there, and 2^s quanta of the subnormal ones must be in range, s the
         stored significand bits of ``dtype``; only an odd bias violates the second rule.
         """
         return dtype in self._holders
@@ -240,7 +240,7 @@ class FloatLayout:
 
     @property
     def lowest_exponent(self) -> int:
-        """The exponent of the quantum by which numbers below the smallest normal one are rounded; see ``magic``."""
+        """The exponent of the rounding quantum of numbers below the smallest normal one; see ``magic``."""
         if self.flush:
             return self.emin + 2  # four times the smallest normal number: less than half a quantum, which becomes 0
         return self.emin - self.significand_bits if self.subnormals else self.emin

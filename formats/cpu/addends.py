@@ -54,8 +54,8 @@ def run_in_mode(
         loop: called with the addresses of ``data``, the first item and the one after the last, ``rest``, and the
             addresses of the mode's settings and of the random words.
         how: the mode, and the random bits of stochastic rounding.
-        data: first what is rounded, which is contiguous if rounding is stochastic; then the target and what else the
-            loop reads.
+        data: first the source, which is contiguous if rounding is stochastic; then the target and the loop's other
+            inputs.
         rest: numbers.
         items: how many there are.
         between: see ``BETWEEN``.
@@ -130,7 +130,7 @@ def fill(place: Any, count: Any, index: Any, settings: Any, given: Any) -> None:
         place: pointer to uint32, zeros at first.
         count: how many elements, at most ``SCRATCH``.
         index: of the first element, int64.
-        settings: those of the mode.
+        settings: of the mode.
         given: pointer to the caller's words.
     """
     if settings[KIND] == _HASHED:

@@ -52,7 +52,7 @@ class TwoLevelBlocks(NamedTuple):
 class NVFP4Format(ScaledByData):
     """4-bit floats (E2M1) times an E4M3 scale for each block times a scale for the whole tensor.
 
-    With A the largest magnitude of the tensor and B that of a block, in the arithmetic of the carrier,
+    With A and B the largest magnitudes of the tensor and of a block, in the arithmetic of the carrier,
 
         g = A / (448 * 6),  d = E4M3(B / (6 g)),  t = d g,  x -> t * E2M1(x / t)
 
@@ -60,7 +60,7 @@ class NVFP4Format(ScaledByData):
     block that holds A has d = 448, the largest E4M3 number. A block with d = 0 (B below 2^-19 of A or so) becomes
     zeros. A = 0 gives g = 1, and g is never below 2^-126.
 
-    Zeros keep their sign. A tensor that holds a NaN or an infinity has no scale and becomes NaN altogether. Rounding
+    Zeros keep their sign. A tensor that holds a NaN or an infinity lacks a scale and becomes NaN altogether. Rounding
     is not idempotent to the last bit: g follows from A, which itself was rounded.
 
     Args:
@@ -87,7 +87,7 @@ class NVFP4Format(ScaledByData):
 
     @property
     def element(self) -> Element:
-        """The element format to which scaled values are rounded."""
+        """The element format that scaled values are rounded to."""
         return _ELEMENT
 
     @property
@@ -146,7 +146,7 @@ class NVFP4Format(ScaledByData):
         return joined_squares(blocks, like, axis, self.block) if self.square else joined(blocks, like, axis)
 
     def _axes(self, axis: int, dimensions: int) -> tuple[int, ...]:
-        """The axes that blocks lie along, of a tensor with so many."""
+        """The axes that blocks lie along, of a tensor with this number of dimensions."""
         return (beside(axis, dimensions), axis) if self.square else (axis,)
 
     def _scaled(self, codes: torch.Tensor, scales: torch.Tensor, tensor_scale: torch.Tensor) -> torch.Tensor:
@@ -192,7 +192,7 @@ class NVFP4Format(ScaledByData):
 
 
 def _tensor_scale(top: torch.Tensor) -> torch.Tensor:
-    """The scale of a tensor whose largest magnitude is ``top``; NaN if that is NaN or infinite."""
+    """The scale of a tensor with largest magnitude ``top``; NaN if that is NaN or infinite."""
     scale = (top / (_SCALE.max * _ELEMENT.max)).clamp(min=2.0**-126)
     return where(top == 0, 1.0, where(top.isfinite(), scale, torch.nan))
 

@@ -55,8 +55,8 @@ class ScaledFloatFormat(ScaledByData):
     FP8 with "dynamic" or "current" scaling, in the arithmetic of torchao's emulation. With ``power_of_two``, s is
     rounded down to a power of two, so that products and quotients are exact unless they are subnormal.
 
-    A tensor, row or block that holds a NaN or an infinity has no scale and becomes NaN altogether. The scale stays
-    between 2^-126 and 2^126 (float64: 2^-1022 and 2^1022): zeros have one, too, and keep their signs if E has -0;
+    A tensor, row or block that holds a NaN or an infinity lacks a scale and becomes NaN altogether. The scale stays
+    between 2^-126 and 2^126 (float64: 2^-1022 and 2^1022): zeros also have one, and keep their signs if E has -0;
     numbers below M 2^-126 are scaled by less than they ask for. torchao's stays below M 10^12.
 
     Rounding is idempotent with ``power_of_two``. Otherwise a second rounding may change last bits of the carrier: s
@@ -139,7 +139,7 @@ class ScaledFloatFormat(ScaledByData):
 
     @cached_property
     def _rows(self) -> ScaledFloatFormat:
-        """The format of squares that stand in rows."""
+        """The format of squares that are arranged in rows."""
         assert self.block is not None
         return replace(self, block=self.block**2, axis=-1, square=False)
 
@@ -212,7 +212,7 @@ class ScaledFloatFormat(ScaledByData):
         return replace(self.element, overflow=Overflow.SATURATE)
 
     def _pieces(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """Views of ``x``: the whole, or blocks along the axis behind ours, a short last block apart."""
+        """Views of ``x``: the whole, or blocks along the next axis, with a short last block separate."""
         if self.block is None or x.dim() == 0:
             return [x]
         axis = check_axis(self, self.axis, x)

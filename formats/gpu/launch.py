@@ -1,4 +1,4 @@
-"""Launching the kernels: where tensors lie, where random words come from, and what a format is, on the device."""
+"""Launching the kernels: the memory layout, the random words and the format's parameters on the device."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def round_each(
         target: same dtype, shape and device, any strides; may be ``source``, may not otherwise overlap it.
         how: the mode, and the random bits of stochastic rounding.
         number_of: what rounds a number; of :mod:`.numbers`.
-        data: what it is given of the format.
+        data: its parameters from the format.
         by_place: whether it goes by the place of a number in row-major order.
         parts: functions that it calls.
 
@@ -76,7 +76,7 @@ def run_each(
 def run_many(
     kernel: Any, tensors: Sequence[torch.Tensor], randoms: Sequence[RandomBits | None], data: tuple[torch.Tensor, ...]
 ) -> None:
-    """Rounds tensors of one dtype and device where they stand, each contiguous and not empty, by one launch."""
+    """Rounds tensors of one dtype and device in place, each contiguous and not empty, by one launch."""
     first, rows, programs = tensors[0], [], 0
     words, bits = FIXED, WORD_BITS
     for x, random in zip(tensors, randoms, strict=True):
@@ -102,7 +102,7 @@ def round_blocks(
         block: how many neighbours; the last block along the axis may be shorter.
         how: the mode, and the random bits of stochastic rounding.
         parts: ``key_of``, ``scale_of`` and ``number_of``; of :mod:`.scaled`.
-        data: what they are given of the format.
+        data: their parameters from the format.
     """
     kernel = in_triton(of_blocks.blocks, source.dtype, interpreted=is_interpreted(source.device), **parts)
     length, inner = (source.shape[axis], source.shape[axis + 1 :].numel()) if source.dim() else (1, 1)
@@ -133,10 +133,10 @@ _compiled: dict[Any, Any] = {}
 def _launch(
     kernel: Any, programs: int, tensors: tuple[Any, ...], layout: _Layout, constants: Any, arguments: tuple[Any, ...]
 ) -> None:
-    """Launches a kernel, without what Triton asks before each launch if it has been asked for the like.
+    """Launches a kernel, without Triton's checks before each launch if a similar launch came before.
 
     A program depends on the kernel, on constants, on whether addresses are multiples of 16, and on how wide integers
-    must be; Triton finds that out anew for every argument, which takes longer than all the rest. Hooks that a profiler
+    must be; Triton determines it again for every argument, which takes longer than all the rest. Hooks that a profiler
     sets in Triton see the first launch of a program only.
     """
     source, target, data, given = tensors

@@ -1,8 +1,8 @@
 """Shared scales and scaled rounding for each family, inserted into the kernels of :mod:`.blocks`.
 
 Minimum and maximum are found as integers of the numbers' order, which puts NaN beyond infinity, by ``key_of``; a
-``scale_of`` has the two of each block, and what it gives, ``number_of`` gets for each number. They call what the CPU's
-loops call; see :mod:`.translation`.
+``scale_of`` takes the two of each block, and its result is passed to ``number_of`` for each number. They call the same
+functions as the CPU's loops; see :mod:`.translation`.
 """
 
 # ruff: noqa: ARG001  all functions of a kind have the same arguments
@@ -30,12 +30,12 @@ _EXPONENT: Any = ByWidth(np.uint32(0x7F800000), np.uint64(0x7FF0000000000000))
 
 
 def magnitude_key(x: Any) -> Any:
-    """Returns the key by which numbers are compared by magnitude."""
+    """Returns the key for comparing numbers by magnitude."""
     return signed(bits_of(x) & MAGNITUDE)
 
 
 def order_key(x: Any) -> Any:
-    """Returns the key by which numbers are compared in their order."""
+    """Returns the key for comparing numbers in their order."""
     return key_of(bits_of(x))
 
 
@@ -68,7 +68,7 @@ def divided(x: Any, shared: Any, data: Any, word: Any) -> Any:
 
 
 def symmetric_range(low: Any, high: Any, data: Any) -> Any:
-    """(scale, zero point) of integers whose zero point is 0, of the largest magnitude."""
+    """(scale, zero point) of integers with zero point 0, from the largest magnitude."""
     settings, ends = data
     return range_scale(signed(high * 0), high, ends[0], ends[1], 1, ends[2])
 

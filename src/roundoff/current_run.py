@@ -1,4 +1,4 @@
-"""Logs and checkpoints of a program: functions that it calls for the run of which it is a part.
+"""Logs and checkpoints of a program: functions that it calls for its run.
 
 Outside of a sweep nothing listens, and nothing happens.
 """
@@ -36,15 +36,15 @@ _process = 0  # whose run it is: a process that it forks is no part of it
 def log(step: int, /, **values: Any) -> None:
     """Notes numbers, for curves: ``roundoff.log(step, loss=loss, accuracy=accuracy)``.
 
-    Reading them is no part of what is simulated. NaN and infinity are noted as missing; a run of which the last value
-    of a name was one of them has crashed when it ends.
+    Reading them is not simulated. NaN and infinity are noted as missing; a run with one of them as the last value
+    of a name has crashed when it ends.
 
     Args:
         step: how far the program is, 0 or more; the horizontal axis.
         values: numbers, or tensors with one element, by name.
 
     Raises:
-        TypeError: a value is no number.
+        TypeError: a value is not a number.
         ValueError: ``step`` is negative.
     """
     if run := _of_this_process():
@@ -52,7 +52,7 @@ def log(step: int, /, **values: Any) -> None:
 
 
 def checkpoint(state: Any, *, every: float = 10.0) -> None:
-    """Keeps what the program needs to go on from here, should it be stopped: ``restore()`` returns it then.
+    """Keeps the state that the program needs to continue from here, should it be stopped: ``restore()`` returns it.
 
     The states of the random generators of PyTorch, NumPy and Python are kept with it. A sweep that is to stop does
     so here, so call it often: it saves only if it has to stop, or if the last time is ``every`` seconds ago.

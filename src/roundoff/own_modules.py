@@ -24,7 +24,7 @@ _folders: list[str] = []
 
 
 def look_in(folders: Iterable[str | Path]) -> None:
-    """Modules are looked for in these folders, too: last, so that a ``random.py`` there is not taken for Python's."""
+    """Adds folders to search for modules: last, so that a ``random.py`` there is not taken for Python's."""
     for folder in map(str, map(Path.absolute, map(Path, folders))):
         if folder not in sys.path:
             sys.path.append(folder)
@@ -40,7 +40,7 @@ def import_all(modules: Iterable[str]) -> None:
     """Imports modules that the user has allowed.
 
     Raises:
-        ImportError: one is not found, or what it imports is not; the message says where modules are looked for.
+        ImportError: one is not found, or one of its imports is not; the message names the folders that are searched.
     """
     for module in modules:
         if not re.fullmatch(NAME, module):

@@ -31,8 +31,8 @@ class TrackedRun:
         name: its id in the sweep.
         status: ``done`` or ``crashed``.
         settings: by key; those inside of others by ``outer.inner``.
-        curves: records in the order in which they were written: the step, and finite numbers by name.
-        values: numbers at the end: the score, and what a program has returned.
+        curves: records in the order of writing: the step, and finite numbers by name.
+        values: numbers at the end: the score, and the values that a program has returned.
         reason: of a crash.
     """
 
@@ -69,7 +69,7 @@ def open_tracker(log_to: LogTo, sweep: str) -> Tracker:
 
 @contextmanager
 def _telling(tracker: str) -> Iterator[None]:
-    """Whatever a tracker raises in the block is told as a sweep's error."""
+    """Raises a tracker's exceptions in the block as errors of the sweep."""
     try:
         yield
     except Exception as error:  # of whatever kind: each has its own
@@ -156,7 +156,7 @@ def _named(name: str) -> str:
 
 
 def flat(settings: Mapping[str, Any], outer: str = "") -> dict[str, Any]:
-    """Settings without mappings in them: what stands inside of another is called ``outer.inner``."""
+    """Settings without mappings in them: a nested setting is named ``outer.inner``."""
     found: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, dict) and value:

@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def _take_standard_input() -> TextIO:
-    """The pipe of orders, under a number of its own; whatever a program reads from standard input is at its end."""
+    """The pipe of orders, under a separate descriptor; a program that reads from standard input finds its end."""
     lines = os.fdopen(os.dup(sys.stdin.fileno()), encoding="utf-8")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, sys.stdin.fileno())
@@ -156,7 +156,7 @@ def _train(held: list[_HeldRun], stop: StopRequest, *, compiled: bool | None, mo
 
 @final
 class _Guests:
-    """Runs programs of the user's, each in a process of its own: see ``warm.py``."""
+    """Runs a user's programs, each in a separate process: see ``warm.py``."""
 
     def __init__(self) -> None:
         self._warm: WarmProcess | None = None
@@ -177,7 +177,7 @@ class _Guests:
         run.end_as(told)
 
     def abandon(self) -> None:
-        """Kills what is at work at once."""
+        """Kills all running work at once."""
         if self._warm and self._warm.is_there:
             self._warm.abandon()
 
@@ -202,7 +202,7 @@ class _Guests:
 
 @final
 class _HeldRun:
-    """A run of which this process has the lease."""
+    """A run with its lease held by this process."""
 
     def __init__(self, run: dict[str, Any], lease: Lease, events: TextIO, stop: StopRequest) -> None:
         self.config: dict[str, Any] = run["config"]

@@ -91,7 +91,7 @@ _SETTINGS = {
 
 
 def look(number: int) -> Look:
-    """The look of one of a few series that have no order, by its number."""
+    """The look of one of a few unordered series, by its number."""
     count = len(_COLORS)
     line = _LINES[(number + number // count) % 6]  # when colours come again, then with other lines
     return Look(_COLORS[number % count], _MARKERS[number % 10], line)  # type: ignore[arg-type]
@@ -117,7 +117,7 @@ def names_under(axis: Axes, places: Sequence[float], names: Sequence[str]) -> No
 
 
 def in_lines(names: Sequence[str]) -> list[str]:
-    """Names beside or under an axis; a very long one in lines, and cut, since it would leave the panel no room."""
+    """Names next to or under an axis; a very long one in lines, and cut, since it would leave the panel no room."""
     return [wrapped(_cut(name, _LONGEST_NAME, name), _LINE) for name in names]
 
 
@@ -162,12 +162,12 @@ def figure(
     The figure is laid out when the block ends.
 
     Args:
-        panels: how many; those behind them, up to the end of the last row, stay empty.
+        panels: how many; the remaining places of the last row stay empty.
         title: of the figure; small if it has two lines.
         width: of a panel on the screen, in inches.
         height: of a panel on the screen, in inches.
         size: of the figure.
-        columns: panels side by side; None: as many as there is room for.
+        columns: panels side by side; None: the number that fits.
         sharex: whether panels have one scale across.
         sharey: whether panels have one scale up.
     """
@@ -217,7 +217,7 @@ def _fitted(axis: Axes) -> bool:
 def drawable(text: str) -> str:
     """A text from a file, so that a figure shows it: without characters that no font has, formulas, or great length.
 
-    What tells a cut text from others with the same beginning stands at its end.
+    A cut text ends with a mark that distinguishes it from others with the same beginning.
     """
     return _cut(printable(text), _LONGEST, text).replace("$", r"\$")
 

@@ -1,11 +1,11 @@
 """The two nests of loops over numbers that share a scale, for CPU: blocks that lie in a row, and strips of columns.
 
 Memory is ``outer`` times ``length`` times ``inner`` numbers, and a block is some neighbours along the middle. With an
-``inner`` of 1 :func:`rows` takes as many blocks at a time as a scratch holds: first their extremes, then what they
-share, then their numbers, so that what one block needs does not wait for another. Otherwise :func:`strips` takes a
+``inner`` of 1 :func:`rows` takes the blocks that fit in a scratch at a time: first their extremes, then their shared
+values, then their numbers, so that one block does not wait for another. Otherwise :func:`strips` takes a
 strip of columns, each a block, at a time, so that memory is read in its order and loops run along it.
 
-What blocks share, and what becomes of a number, are parts, as in the kernel for GPUs.
+The shared values of blocks, and the rounding of a number, are parts, as in the kernel for GPUs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ number_of: Any = KernelPart()
 
 
 def pieces(elements: int, layout: tuple[int, int, int]) -> int:
-    """Counts the strips that so many elements make, or the blocks, if the stride of their axis is 1."""
+    """Counts the strips of a number of elements, or the blocks, if the stride of their axis is 1."""
     length, inner, block = layout
     return elements // (length * inner) * -(-length // block) * -(-inner // STRIP)
 
@@ -113,8 +113,8 @@ def rows(
         last: the one after the last.
         length: how many numbers lie along the axis of blocks.
         block: numbers in a block; the last one of an axis may be shorter.
-        what: what the format is.
-        settings: those of the mode.
+        what: parameters of the format.
+        settings: of the mode.
         given: pointer to the caller's random words.
     """
     bits, words = unfilled(), scratch32()

@@ -1,6 +1,6 @@
-"""The folder of a run: what stands in it, with one writer and one reader for agents, programs, sweeps and analysis.
+"""The folder of a run: its files, with one writer and one reader for agents, programs, sweeps and analysis.
 
-The files, in the order in which a run writes them:
+The files, in the order that a run writes them:
 
 ``config.json``
     The config, canonical (sorted keys; without keys that came later, at their defaults), and the version of roundoff.
@@ -9,14 +9,14 @@ The files, in the order in which a run writes them:
     One JSON object a line: ``{"kind": "eval", "step": ..., "return_mean": ..., "return_std": ..., "returns": [...]}``
     and ``{"kind": "train", "step": ..., ...}``; with ``evaluate_in`` also ``{"kind": "eval_in", "step": ..., "in":
     "int8", ...}``, of runs with actors ``{"kind": "pull", ...}``, of programs ``{"kind": "log", ...}``, of observed
-    runs ``{"kind": "numerics", ...}`` beside the evaluations. No wall-clock times, so that the same config gives the
+    runs also ``{"kind": "numerics", ...}``. No wall-clock times, so that the same config gives the
     same bytes. Appended to.
 ``tensorboard``
     The same curves as event files. Appended to.
 ``checkpoint.pt``
     Everything needed to continue identically (replay, optimizer, generators, environments), as a plain versioned dict
-    loadable with ``weights_only=True``; holds the length of ``metrics.jsonl`` at that moment, to which a resumed run
-    cuts it back. Replaced atomically; removed when the run has ended.
+    loadable with ``weights_only=True``; holds the length of ``metrics.jsonl`` at that moment: a resumed run
+    cuts it back to this length. Replaced atomically; removed when the run has ended.
 ``learners``
     Checkpoints of further learners. Removed when the run has ended.
 ``snapshots``
@@ -35,6 +35,6 @@ The files, in the order in which a run writes them:
     first update; with ``evaluate_in`` also ``"in"``, mean returns by quantization; of programs ``"values"`` and
     ``"metric"`` in place of ``"updates"``. Last, atomically: its presence means that the run has ended.
 ``failed.json``
-    ``{"reason": ...}``: why the run could not be brought to its end. Written by a sweep, whose next call removes it and
+    ``{"reason": ...}``: why the run could not be brought to its end. Written by a sweep; its next call removes it and
     tries the run again.
 """

@@ -27,7 +27,7 @@ class Outcome(NamedTuple):
             that somebody works on.
         reason: of a crash or a failure; else empty.
         result: of a run that has ended.
-        complaint: about a damaged file, with its path; empty if there is none.
+        complaint: about a damaged file, with its path; empty if no file is damaged.
     """
 
     state: Literal["waiting", "done", "crashed", "failed"]
@@ -191,7 +191,7 @@ def _looks_like_a_run(folder: Path) -> bool:
 
 
 def check_same_config(found: dict[str, Any], config: Config, place: str) -> None:
-    """Raises RunError naming every key in which ``found``, read from ``place``, differs from ``config``."""
+    """Raises RunError naming every key with different values in ``found``, read from ``place``, and ``config``."""
     there, here = config.unsaid() | found, config.unsaid() | config.as_json()
     differing = [
         f"{key} is {there.get(key)!r} there and {here.get(key)!r} here"
