@@ -60,7 +60,7 @@ def read_rollouts(value: Any) -> Any:
 
 
 class OnPolicyKeys(OptimizerKeys):
-    """Learning from what the policy has just done; the defaults are PPO's for continuous control.
+    """On-policy learning; the defaults are PPO's for continuous control.
 
     Source:
         Schulman et al., "Proximal Policy Optimization Algorithms", Table 3.

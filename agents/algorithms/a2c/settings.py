@@ -13,12 +13,12 @@ from ...config.rules import KeyRule
 
 
 class A2CConfig(OnPolicyKeys):
-    """A2C; the defaults are those of the papers for Atari.
+    """A2C; the defaults are from the papers for Atari.
 
     Source:
         Mnih et al., "Asynchronous Methods for Deep Reinforcement Learning", Section 5.1 (5 steps, alpha 0.99, entropy
         0.01); Stooke & Abbeel, "Accelerated Methods for Deep Reinforcement Learning", Appendix A.3 (learning rate 7e-4
-        for 16 environments); the norm and eps are those of OpenAI's Baselines.
+        for 16 environments); the norm and eps are from OpenAI's Baselines.
     """
 
     panels: ClassVar[Mapping[str, Panel]] = {

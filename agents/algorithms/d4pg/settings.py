@@ -18,7 +18,7 @@ def _alone(config: Any) -> tuple[str] | None:
 
 
 class D4PGConfig(ValueKeys):
-    """D4PG, of which ``atoms: 1`` is DDPG; the defaults are the paper's, the networks ActorQ's critic.
+    """D4PG, or DDPG with ``atoms: 1``; the defaults are the paper's, the networks ActorQ's critic.
 
     Source:
         Barth-Maron et al., "Distributed Distributional Deterministic Policy Gradients", Algorithm 1, with the numbers

@@ -17,10 +17,10 @@ _OUTSIDE = KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS
 
 
 class DQNConfig(ValueKeys):
-    """DQN; the defaults are those of the paper's Atari agent with Adam for RMSProp, at the pace of a small task.
+    """DQN; the defaults are from the paper's Atari agent with Adam for RMSProp, at the pace of a small task.
 
     The paper's agent takes 50 million steps: it explores for a million, copies its target network every 10,000 updates,
-    and begins to learn after 50,000 steps. Here these are 10,000, 500 and 1000, with which it learns CartPole.
+    and begins to learn after 50,000 steps. Here these are 10,000, 500 and 1000, which suffice to learn CartPole.
 
     Source:
         Mnih et al., "Human-level control through deep reinforcement learning", Extended Data Table 1; for the

@@ -16,9 +16,9 @@ class PPOConfig(OnPolicyKeys):
     """PPO; the defaults are the paper's for continuous control.
 
     Source:
-        Schulman et al., "Proximal Policy Optimization Algorithms", Table 3; what it does not say (the norm to which
-        gradients are clipped, eps, that advantages are standardized; where actions are numbers, that observations and
-        rewards are normalized and values clipped) is as in OpenAI's Baselines.
+        Schulman et al., "Proximal Policy Optimization Algorithms", Table 3; missing details (the norm that gradients
+        are clipped to, eps, that advantages are standardized; where actions are numbers, that observations and rewards
+        are normalized and values clipped) are as in OpenAI's Baselines.
     """
 
     panels: ClassVar[Mapping[str, Panel]] = {
