@@ -128,7 +128,7 @@ def blame(
         passes: whether a result is good.
         over: ``operation``: ATen operations by name; ``module``: paths of modules, with their contents; ``role``; or
             ``part``: blocks ``with roundoff.part(name):`` and the functions that rules of the policy are within.
-        seed: of stochastic rounding.
+        seed: seed of stochastic rounding.
 
     Returns:
         The set, and the smallest format for each member.

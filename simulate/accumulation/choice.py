@@ -76,7 +76,7 @@ class SumLoop(NamedTuple):
         In threads: over batches, over the rows of the only batch, or over the columns of its only row.
 
         Args:
-            sums: of :meth:`begin`, (B, M, N).
+            sums: result of :meth:`begin`, (B, M, N).
             a: (B, M, K), gapless, float32 or float64.
             b: (B, K, N), gapless, of the dtype of ``a``.
             first: the first k.
@@ -122,7 +122,7 @@ def choose(
     Args:
         product: the format of products; None: they are exact.
         total: the format of sums.
-        dtype: of the operands.
+        dtype: dtype of the operands.
         products: what their products are like.
         compensated: whether to sum by Kahan's way.
     """

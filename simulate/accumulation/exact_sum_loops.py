@@ -147,9 +147,9 @@ def dot_products(
         target: (batches, rows, columns).
         first: counts rows over all batches.
         last: one after the last row, counted in the same way.
-        rows: of each batch.
+        rows: number of rows of each batch.
         depth: summands of each result.
-        columns: of the target.
+        columns: number of columns of the target.
         limbs: ``LIMBS`` zeros, zeros again afterwards.
         words: a random word for each element of the target; null if rounding draws none.
         settings: the mode (4 numbers), the carrier's precision, lowest exponent and bits of infinity, substitutes

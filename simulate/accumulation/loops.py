@@ -26,9 +26,9 @@ def accumulate(
         sums: (batches, rows, columns), gapless.
         lost: the errors of the sums, of their shape, if the step keeps them.
         batches: how many matrices.
-        rows: of ``a`` and the sums.
+        rows: number of rows of ``a`` and the sums.
         depth: how many products go into each sum.
-        columns: of ``b`` and the sums.
+        columns: number of columns of ``b`` and the sums.
         whole: see ``a``.
         width: see ``b``.
         slab: how many k.

@@ -56,7 +56,7 @@ def contractions(name: str, named: Mapping[str, Any]) -> dict[str, Contraction]:
     """Returns the contractions of an operation's operands by argument name; those left out use the last axis.
 
     Args:
-        name: of the operation, without overload.
+        name: name of the operation, without overload.
         named: its arguments by name, without omitted ones.
     """
     plain = name.removesuffix("_")
@@ -119,8 +119,8 @@ def of_forward(name: str, argument: str, how: Contraction, named: Mapping[str, A
     """Returns the forward product's contraction of an operand of its backward product, which sums over another axis.
 
     Args:
-        name: of the backward operation, without overload.
-        argument: of it: an activation or a weight.
+        name: name of the backward operation, without overload.
+        argument: name of its argument: an activation or a weight.
         how: that is contracted here.
         named: the arguments by name.
     """

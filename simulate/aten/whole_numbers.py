@@ -173,7 +173,7 @@ def holds(value: Any, is_whole: IsWhole) -> bool:
 
     Args:
         value: a tensor, a number, or a list of them.
-        is_whole: of a floating-point tensor.
+        is_whole: test whether a floating-point tensor holds integers.
     """
     if isinstance(value, torch.Tensor):
         dtype = value.dtype

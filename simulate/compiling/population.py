@@ -26,7 +26,7 @@ def reason_against_sharing(simulations: Sequence[Simulation | None], *, roles: b
     """Why simulations cannot share a program, whether this machine can compile it or not; None if they can.
 
     Args:
-        simulations: of each member.
+        simulations: simulation of each member.
         roles: as of :class:`~.step.CompiledStep`.
     """
     for simulation in simulations:

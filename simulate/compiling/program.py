@@ -101,8 +101,8 @@ def products_of(graph: GraphModule, simulations: Sequence[Simulation | None]) ->
     """The names of the products in the graph of a step that a GPU computes, if it is simulated.
 
     Args:
-        graph: of the step.
-        simulations: of each member of a population; or the only one.
+        graph: graph of the step.
+        simulations: simulation of each member of a population; or the only one.
     """
     if all(simulation is None or simulation.policy == UNSIMULATED for simulation in simulations):
         return ()

@@ -67,7 +67,7 @@ class CompiledStep(Generic[_P, _R]):
         on_eager: called with the reason, in words, if the step is not compiled; None warns of it.
         fixed: the step's first arguments, if every call has the same ones: they are not given, and looked at once. What
             is in the tensors may change, but neither their shapes nor types.
-        surroundings: of the step; None if it uses nothing but its arguments.
+        surroundings: surroundings of the step; None if it uses nothing but its arguments.
         roles: whether its backward passes are autograd's, and its optimizers PyTorch's, so that rules about
             roles hold in its trace as they do when it runs.
 

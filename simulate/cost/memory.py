@@ -29,8 +29,8 @@ class StoredNumbers:
     Attributes:
         elements: how many elements of its tensor it has.
         format: their format in memory; None for the dtype's own.
-        dtype: of the tensor that it was last seen as.
-        bits: of the storage as a whole.
+        dtype: dtype of the tensor that it was last seen as.
+        bits: bits of the storage as a whole.
         lives: whether it counts as live memory: a copy that represents another tensor in a wider dtype does not.
         is_parameter: whether a program said that it is a parameter, or a leaf that requires a gradient.
         from_outside: whether it was there before the simulation computed anything into it.
@@ -61,7 +61,7 @@ class Memory:
     A storage is followed from the first operation that sees it until PyTorch frees it.
 
     Attributes:
-        live_bits: of all that lives now.
+        live_bits: bits of all live memory.
         peak_bits: the most that lived at once.
     """
 

@@ -33,9 +33,9 @@ class CostModel:
     """The cost of a multiplication and an addition, by format, according to a source.
 
     Args:
-        name: of the model.
+        name: name of the model.
         source: where the numbers are from.
-        unit: of the numbers, such as pJ.
+        unit: unit of the numbers, such as pJ.
         multiply: for one multiplication by format, or by both formats as ``a*b``.
         add: for one addition, by the accumulator's format.
         read: for one bit read from memory; 0 leaves traffic out.

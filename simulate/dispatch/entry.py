@@ -79,7 +79,7 @@ def simulate(
         finfo: ``"format"``: ``torch.finfo`` describes the format, in this thread; ``"dtype"`` is the default.
         whole: ``"rounded"``: counts, steps and positions that the program keeps in floating-point tensors are rounded
             like all results; ``"exact"``, the default, leaves them whole.
-        seed: of stochastic rounding.
+        seed: seed of stochastic rounding.
         observe: count, per operation, module and role, what rounding does; see :meth:`Simulation.report`. A step
             then takes two to eight times as long.
         shadow: ``"fp64"``: carry a float64 twin of every value; see :meth:`Simulation.shadow_report`. Ten to

@@ -59,7 +59,7 @@ class GraphWriter:
     """Writes roundings into the graph that is being traced.
 
     Args:
-        formats: of :class:`FormatsAsData`, with stand-ins for tensors.
+        formats: formats of :class:`FormatsAsData`, with stand-ins for tensors.
         place: represents the place of the simulation's draws when the program is called (``Draws.place``). While it is
             traced, step and number are 0.
     """

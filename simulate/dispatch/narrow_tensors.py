@@ -81,7 +81,7 @@ class NarrowCall:
     """A call that takes part in a program's own float16 or bfloat16, with its arguments in float32.
 
     Args:
-        plan: of the operation.
+        plan: plan of the operation.
         args: its arguments.
         kwargs: its arguments by name.
         known: the dtypes of results of earlier calls; this one's are kept there.

@@ -70,7 +70,7 @@ class Results:
         """Rounds the output of an operation's call: its results, and the arguments that it writes to.
 
         Args:
-            plan: of the operation.
+            plan: plan of the operation.
             args: its arguments.
             kwargs: its arguments by name.
             result: its return value.

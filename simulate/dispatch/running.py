@@ -182,7 +182,7 @@ class Runner:
         """Runs an operation, or the operations of its decomposition.
 
         Args:
-            plan: of the operation.
+            plan: plan of the operation.
             args: its arguments.
             kwargs: its arguments by name.
             narrow: the program's own call, if the arguments are its float16 or bfloat16 tensors in float32, and what

@@ -64,7 +64,7 @@ class Simulation(Witness):
 
     Args:
         policy: the arithmetic of each operation.
-        seed: of stochastic rounding.
+        seed: seed of stochastic rounding.
         observe: whether to count what rounding does.
         shadow: ``"fp64"`` to carry a float64 twin of every value.
         cost: whether to count products, bytes and memory.

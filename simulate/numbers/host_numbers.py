@@ -192,7 +192,7 @@ class TracedNumber(torch.SymFloat):
     """A Python number in a step that is traced: PyTorch's operations take it as a number without a value.
 
     Args:
-        record: of the trace.
+        record: record of the trace.
         position: among its values.
     """
 

@@ -106,7 +106,7 @@ class Reading(NamedTuple):
         """The number for these inputs, which are left as they are.
 
         Args:
-            inputs: of the graph.
+            inputs: inputs of the graph.
             number: the Python numbers, computed before it, that it depends on, by their place.
             known: what other readings have found in this call.
         """
@@ -158,7 +158,7 @@ class Readings:
 
     Args:
         record: record of the operations on them.
-        inputs: of the graph, the tensors themselves.
+        inputs: inputs of the graph, the tensors themselves.
         large: how many of them, in front, are not arguments of the step.
     """
 

@@ -53,7 +53,7 @@ class MultipliedOperands:
         """The roles of the operands of a call.
 
         Args:
-            plan: of the operation.
+            plan: plan of the operation.
             named: its arguments by name.
         """
         operands = {name: x for name, x in named.items() if is_number(x) and is_multiplied(plan.name, name)}

@@ -116,7 +116,7 @@ class Operands:
         """Sees to the operands of an operation before it runs.
 
         Args:
-            plan: of the operation.
+            plan: plan of the operation.
             args: its arguments.
             kwargs: its arguments by name.
             rounded: gives a tensor rounded to a format, and in a mode if it is not the plan's.
@@ -215,8 +215,8 @@ class Operands:
         """An operand as an operation sees it.
 
         Args:
-            plan: of the operation.
-            name: of the argument.
+            plan: plan of the operation.
+            name: name of the argument.
             named: the arguments by name.
             how: it is contracted.
             told: known facts about the operands, and about the product that sees them.

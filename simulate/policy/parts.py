@@ -83,7 +83,7 @@ class _Watch:
 
     Args:
         follower: the object to notify of parts.
-        patterns: of the functions that are parts; without any, only blocks are.
+        patterns: patterns of the functions that are parts; without any, only blocks are.
     """
 
     def __init__(self, follower: PartFollower, patterns: Sequence[str]) -> None:
@@ -186,7 +186,7 @@ def follow(follower: PartFollower, patterns: Sequence[str]) -> None:
 
     Args:
         follower: the object to notify; if it already follows, this is counted.
-        patterns: of functions, by qualified name, or by ``package.module:`` and that.
+        patterns: patterns of functions, by qualified name, or by ``package.module:`` and that.
 
     Raises:
         FormatError: a profiler that is not written in Python occupies the hook for following function calls.

@@ -228,7 +228,7 @@ class Policy:
         Args:
             name: qualified name of a function, name of a block :func:`roundoff.part`, a pattern, or several; see
                 ``within`` of :class:`Rule`.
-            policy: of the part.
+            policy: policy of the part.
 
         Raises:
             FormatError: the other policy sets something for the whole program (``finfo``, ``whole``, ``exact_in``,

@@ -235,7 +235,7 @@ class Rule:
             pass belong to the function of their forward operation. ``package.module:function`` is the function of only
             this module; with ``!`` before it a pattern says where the rule does not hold. An empty text is the code
             outside of the parts that the policy names.
-        format: of the results, or of the operands.
+        format: format of the results, or of the operands.
         rounding: how they are rounded.
         operands: the operation's tensor operands are rounded to this format first; of contractions, block formats have
             their blocks along the contracted axis.

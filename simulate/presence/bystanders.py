@@ -29,7 +29,7 @@ class Bystander(TorchDispatchMode):
     """Stands on the stack of a thread that was started inside a simulation; changes nothing.
 
     Args:
-        presence: of the simulation.
+        presence: presence of the simulation.
     """
 
     supports_higher_order_operators = True

@@ -17,10 +17,10 @@ def decorated(function: _F, block: Callable[[], AbstractContextManager[Any]], na
     """Wraps ``function`` so that each call is a separate block.
 
     Args:
-        function: of any kind but an asynchronous generator.
+        function: function of any kind but an asynchronous generator.
         block: makes the context that a call enters. A generator or a coroutine is in its block while it runs, not while
             it is suspended.
-        name: of what decorates, as in ``roundoff.exact()``.
+        name: name of the decorator, as in ``roundoff.exact()``.
 
     Raises:
         FormatError: it is a class, or an asynchronous generator.

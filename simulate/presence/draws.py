@@ -47,7 +47,7 @@ class Draws:
     continue their counts.
 
     Args:
-        seed: of the simulation.
+        seed: seed of the simulation.
 
     Attributes:
         number: a unique number.

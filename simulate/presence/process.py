@@ -53,8 +53,8 @@ class ProcessState:
         at_work: the presence of the simulation that the code of this thread runs in, if any.
         is_inside: whether a simulation is entered in this thread, at work or not.
         before_step: called with an optimizer before each of its steps, in any thread.
-        generators: of random numbers.
-        clipping: of gradients.
+        generators: generators of random numbers.
+        clipping: clipping of gradients.
     """
 
     def __init__(

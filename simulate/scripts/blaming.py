@@ -46,12 +46,12 @@ def blame_script(
     not finite at the end, unless that is also so without rounding.
 
     Args:
-        script: which; it seeds its generators itself.
+        script: script to run; it seeds its generators itself.
         policy: under which it fails.
         measure: the measure that it must reach.
         over: what to blame: operations, modules or roles.
-        seed: of stochastic rounding.
-        threads: of PyTorch in each trial; None for its own choice.
+        seed: seed of stochastic rounding.
+        threads: number of threads of PyTorch in each trial; None for its own choice.
         imports: modules that register formats.
         on_trial: told of every trial, in a line.
 

@@ -35,7 +35,7 @@ class Measure:
     and ``loss_scale`` are other names than ``loss``. A percentage is a hundredth: ``93.1%`` is 0.931.
 
     Args:
-        name: of the number, or ``finite``.
+        name: name of the number, or ``finite``.
         how: ``<``, ``<=``, ``>`` or ``>=``; empty for ``finite``.
         bound: the value to compare with; NaN for ``finite``.
     """

@@ -29,7 +29,7 @@ class Script:
 
     Args:
         target: path of a file, or of a folder with a ``__main__.py``; or the name of a module.
-        arguments: of the script.
+        arguments: arguments of the script.
         is_module: whether ``target`` names a module, as after ``python -m``.
     """
 

@@ -41,12 +41,12 @@ class Equivalence:
     result in float64, or by 2^-10 of the largest of all results if that is more (by 1 if all are 0).
 
     Attributes:
-        exact_difference: of the two programs in float64, inputs unrounded.
+        exact_difference: difference of the two programs in float64, inputs unrounded.
         where: which element differs most in float64, and how, in words; empty if none does.
         widths: the significand widths m that were simulated, in e11m<m>.
-        differences: of the two programs at each width, inputs rounded.
-        first_errors: of the first program at each width, from its own results in float64 on the same inputs.
-        second_errors: of the second.
+        differences: differences of the two programs at each width, inputs rounded.
+        first_errors: errors of the first program at each width, from its own results in float64 on the same inputs.
+        second_errors: errors of the second program.
     """
 
     exact_difference: float

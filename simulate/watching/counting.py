@@ -97,7 +97,7 @@ class Counter:
 
     Args:
         dtype: the carrier, float32 or float64.
-        smallest_normal: of the format.
+        smallest_normal: smallest normal number of the format.
 
     Attributes:
         results: how many there were.

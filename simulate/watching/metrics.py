@@ -84,9 +84,9 @@ class ChangedMeasures:
 
         Args:
             seen: what :meth:`before` saw.
-            name: of the operation that computed it.
-            fmt: of its results.
-            args: of the operation.
+            name: name of the operation that computed it.
+            fmt: format of its results.
+            args: arguments of the operation.
         """
         x, before = seen
         address = x.data_ptr()

@@ -60,7 +60,7 @@ def multiply(node: Node, operands: Sequence[torch.Tensor | None]) -> torch.Tenso
 
     Args:
         node: the product of one member: ``bmm``, ``baddbmm`` or ``roundoff::product``.
-        operands: of all members, (members, ...), in its order.
+        operands: operands of all members, (members, ...), in its order.
     """
     target: Any = node.target
     alone: list[Any] = [x.meta["val"] if isinstance(x, Node) else None for x in node.args]

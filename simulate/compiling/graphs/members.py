@@ -56,7 +56,7 @@ def stack_members(graph: GraphModule, inputs: Sequence[torch.Tensor]) -> GraphMo
     """The graph of all members.
 
     Args:
-        graph: of one member; it ends by writing to inputs, and every input is a member's own.
+        graph: graph of one member; it ends by writing to inputs, and every input is a member's own.
         inputs: stand-ins for the inputs of the new graph, (members, ...).
     """
 

@@ -34,7 +34,7 @@ class StandIns:
     """Stands other tensors in for those around a step.
 
     Args:
-        state: of the surroundings, now.
+        state: state of the surroundings, now.
         tensors: for its tensors.
         give: makes a number without a value, for numbers that differ in every call.
     """

@@ -92,7 +92,7 @@ class Walk:
     """Looks around a step.
 
     Args:
-        names: of attributes that the step's code uses, as far as they are known; others are added to them.
+        names: names of attributes that the step's code uses, as far as they are known; others are added to them.
         libraries: modules with code that is not inspected.
         varying: keys of an optimizer's parameter groups with numbers that may differ in every call.
     """
