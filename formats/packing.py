@@ -28,7 +28,7 @@ def pack(codes: torch.Tensor, bits: int, dtype: torch.dtype | None = None) -> to
     bytes, the low one first.
 
     Args:
-        codes: integers of any dtype and shape, of which the lowest ``bits`` bits are kept.
+        codes: integers of any dtype and shape; their lowest ``bits`` bits are kept.
         bits: 1 to 64.
         dtype: torch's own type for such codes, such as ``torch.float4_e2m1fn_x2`` or ``torch.float8_e8m0fnu``.
 
@@ -37,7 +37,7 @@ def pack(codes: torch.Tensor, bits: int, dtype: torch.dtype | None = None) -> to
         a tensor of that type and the shape of ``codes``; of 4-bit codes the last dimension is half as long.
 
     Raises:
-        FormatError: ``codes`` are no integers, ``bits`` is out of range, or ``dtype`` holds no codes of so many bits.
+        FormatError: ``codes`` are not integers, ``bits`` is out of range, or ``dtype`` holds codes of another width.
     """
     _check(codes, bits)
     if dtype is not None:

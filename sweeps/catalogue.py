@@ -57,7 +57,7 @@ def presets_table(text: str = "", size: Size | None = None) -> str:
     """A table of presets, in Markdown.
 
     Args:
-        text: what stands somewhere in the name, the figures or the description, in small or capital letters; empty
+        text: a part of the name, the figures or the description, in small or capital letters; empty
             for every preset.
         size: of the presets; None for all sizes.
 

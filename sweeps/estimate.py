@@ -61,7 +61,7 @@ def estimate(runs: Sequence[Run], folders: Iterable[Path], allow_imports: Collec
 
     Returns:
         The estimate. What no finished run tells is measured, for at most about :data:`CALIBRATION_SECONDS`; programs,
-        and runs whose actors are processes of their own, are not.
+        and runs with actors in separate processes, are not.
     """
     past = _past_seconds(folders)
     seconds: dict[str, float] = {}
@@ -172,7 +172,7 @@ class _Watch:
     """Watches a run for about a second after it has warmed up.
 
     The first mark is of the beginning. The second one comes after the first step and, in fp32, the evaluation of the
-    untrained policy; the third one after the first update, whose kernels may have to be compiled, in a minute.
+    untrained policy; the third one after the first update, which may have to compile kernels, in a minute.
     """
 
     def __init__(self, allow_imports: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""Finds the sweep that makes a figure of a paper, and runs of it that were made for another one."""
+"""Finds the sweep that makes a figure of a paper, and runs of it that were made for another sweep."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def find_reproduction(name: str, size: Size, others: Sequence[str] = ()) -> tupl
         others: names that mean something to the caller; for the message.
 
     Raises:
-        SweepError: there is none of that name, or none of that size.
+        SweepError: no sweep has that name, or that size.
     """
     subjects = {subject_and_size(preset)[0] for preset in presets()}
     figures = {figure: subject for subject in subjects for figure in presets()[subject].reproduces}
@@ -58,7 +58,7 @@ def find_reproduction(name: str, size: Size, others: Sequence[str] = ()) -> tupl
 
 
 def finished_elsewhere(plan: Plan, directory: Path) -> dict[str, Path]:
-    """Runs of the plan that are new in ``directory``, and ended in another sweep's folder beside it.
+    """Runs of the plan that are new in ``directory``, and ended in another sweep's folder next to it.
 
     A run counts if its whole config and the version of roundoff are the same.
     """

@@ -310,7 +310,7 @@ def _score(store: SweepDirectory, run: Run) -> float | None:
 
 
 def _mean(scores: Sequence[float | None]) -> float | None:
-    """Returns the mean; None if there are no runs, or a run lacks a score."""
+    """Returns the mean; None without runs, or if a run lacks a score."""
     found = [score for score in scores if score is not None]
     if len(found) < len(scores) or not found:
         return None

@@ -81,8 +81,8 @@ def run_sweep(
         MissingExtraError: the tracker that it is to log to is not installed.
         SweepError: the folder is something else; or no worker can be started; or that tracker cannot be used; or the
             first run of a program gives no metric.
-        RunError: the module of a task is not allowed, or its environment is none to train in; or this machine, on
-            which workers are to run, has no such device as a run to do asks for.
+        RunError: the module of a task is not allowed, or its environment is unsuitable for training; or this machine,
+            where workers are to run, lacks the device of a run.
         FileError: it cannot be written.
     """
     store = SweepDirectory(directory)

@@ -42,7 +42,7 @@ class SweepWatcher(Protocol):
 
 
 def tracked(watcher: SweepWatcher, plan: Plan, directory: Path) -> SweepWatcher:
-    """A watcher that logs runs, too, where the plan names a tracker; else the watcher itself.
+    """A watcher that also logs runs, if the plan names a tracker; else the watcher itself.
 
     Raises:
         MissingExtraError: the tracker's package is not installed.
@@ -55,7 +55,7 @@ def tracked(watcher: SweepWatcher, plan: Plan, directory: Path) -> SweepWatcher:
 
 @final
 class _Tracked:
-    """Logs a run when it has ended, and at the beginning those that had ended and were not logged."""
+    """Logs a run when it has ended, and at the beginning all ended runs that were not logged."""
 
     def __init__(self, watcher: SweepWatcher, plan: Plan, directory: Path, tracker: Tracker) -> None:
         assert plan.log_to is not None

@@ -65,7 +65,7 @@ class FloatParameters(NamedTuple):
         rounding: Rounding = Rounding.NEAREST_EVEN,
         overflow: Overflow | None = None,
     ) -> FloatParameters:
-        """The parameters of ``fmt`` in carrier ``dtype``; ``overflow`` None stands for the format's own policy."""
+        """The parameters of ``fmt`` in carrier ``dtype``; ``overflow`` None means the format's own policy."""
         stored, bias = STORED_BITS[dtype], LARGEST_EXPONENT[dtype]
         m, emin = fmt.significand_bits, fmt.emin
         lowest = fmt.lowest_exponent

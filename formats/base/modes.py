@@ -37,10 +37,10 @@ class _Choice(StrEnum):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The member whose text this is; underscores and capitals are accepted.
+        """The member with this text; underscores and capitals are accepted.
 
         Raises:
-            FormatError: there is none; the message lists all and suggests the nearest.
+            FormatError: no member has it; the message lists all and suggests the nearest.
         """
         if isinstance(text, cls):
             return text
@@ -54,7 +54,7 @@ class _Choice(StrEnum):
 
 
 class Rounding(_Choice):
-    """The rule by which one of two neighbouring numbers of a format is taken for a number between them."""
+    """The rule that chooses one of two neighbouring numbers of a format for a number between them."""
 
     NEAREST_EVEN = "nearest-even"
     """The nearer; a tie goes to the one whose code is even (IEEE 754 roundTiesToEven, the default). Two exceptions:
@@ -102,7 +102,7 @@ class RandomBits:
             fraction is cut.
 
     Raises:
-        FormatError: ``bits`` is out of range, or an argument is no integer.
+        FormatError: ``bits`` is out of range, or an argument is not an integer.
     """
 
     seed: int

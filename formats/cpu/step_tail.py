@@ -54,14 +54,14 @@ def to_integer(x: Any, mode: Any, word: Any) -> Any:
 def between_steps(x: Any, inverse: Any, scale: Any, zero: Any, mode: Any, word: Any) -> Any:
     """Rounds a value divided by the scale to an integer, returned in the carrier; NaN stays.
 
-    The result is k or k + 1, where the value lies between the floats k * scale and (k + 1) * scale as computed, so that
+    The result is k or k + 1, where the value is between the floats k * scale and (k + 1) * scale as computed, so that
     both of these keep their value. (To nearest-even it is the number times the reciprocal, rounded to an integer.)
 
     Args:
         x: the number.
         inverse: the reciprocal of the scale.
         scale: the distance of the numbers.
-        zero: the zero point; with it added, the steps are a code, whose parity rounding to odd looks at.
+        zero: the zero point; with it added, the steps are a code: rounding to odd looks at its parity.
         mode: of :func:`.mode_of`.
         word: the random word, uint32; 0 if rounding is not stochastic.
     """
@@ -86,7 +86,7 @@ def between_steps(x: Any, inverse: Any, scale: Any, zero: Any, mode: Any, word: 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def on_grid(steps: Any, scale: Any, zero: Any, low: Any, high: Any) -> Any:
-    """The number of the code ``steps + zero``, saturated; ``steps`` is what was rounded, in units of the scale."""
+    """The number of the code ``steps + zero``, saturated; ``steps`` is the rounded value in units of the scale."""
     code = steps + zero
     # Written so that NaN, which compares as false, passes through.
     code = low if code < low else code  # noqa: FURB136

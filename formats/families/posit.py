@@ -39,7 +39,7 @@ class PositFormat(Family):
     A code is a sign, the regime (a run that encodes k), up to es bits of e, and the bits of f that are left. Negative
     numbers are the two's complement of positive ones. There are one zero and NaR ("not a real"): NaN in a tensor.
 
-    Rounding is that of the standard for posit arithmetic (2022), section 4.1: to the nearest, ties to the even code,
+    Rounding follows the standard for posit arithmetic (2022), section 4.1: to the nearest, ties to the even code,
     where nearest is meant of the bit string; where exponent bits no longer fit, between powers of two far apart, the
     border is their geometric rather than their arithmetic mean. No number but 0 rounds to 0, in any mode: below minpos
     there is minpos, and above maxpos there is maxpos. Infinity and NaN become NaN (NaR), -0 becomes +0. Ties-away is
@@ -95,7 +95,7 @@ class PositFormat(Family):
 
     @property
     def eps(self) -> float:
-        """The distance from 1 to the next larger number; infinity if there is none (posit2)."""
+        """The distance from 1 to the next larger number; infinity if 1 is the largest (posit2)."""
         if self.width == WIDTHS[0]:
             return float("inf")
         return float(self.decode(torch.tensor((1 << (self.width - 2)) + 1), torch.float64)) - 1.0
@@ -142,7 +142,7 @@ class PositFormat(Family):
         return 52 + self.exponent_bits
 
     def _kept(self, k: torch.Tensor) -> torch.Tensor:
-        """Returns the number of code bits below the regime; -1 for maxpos, whose regime lacks the closing zero."""
+        """Returns the number of code bits below the regime; -1 for maxpos, as its regime lacks the closing zero."""
         return self.width - 1 - where(k >= 0, k + 2, 1 - k)
 
     def _encoded(self, x: torch.Tensor, how: How) -> torch.Tensor:

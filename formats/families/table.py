@@ -53,7 +53,7 @@ class TableFormat(Family):
     """The numbers of a table: each value rounds to one of its two neighbours in the table.
 
     ``TableFormat((-1.0, 0.0, 1.0))`` is called ``ternary``; tables without a name are called ``table[-1,0.5,1]``. In a
-    tensor the carrier's nearest float stands for each number. Without scales, rounding is exact in every mode. A tie to
+    tensor the carrier's nearest float represents each number. Without scales, rounding is exact in every mode. A tie to
     nearest-even goes to the number whose place is even, counted from the smallest one that is not negative, which has
     0; so a table of the numbers of a float or fixed-point format rounds as that format does. To-odd takes odd places.
     Toward-zero takes the smaller magnitude; where both have the same, the nearer. The probability of stochastic
@@ -247,7 +247,7 @@ class TableFormat(Family):
         return table_on(self._codes, places.device)[places].to(code_dtype(self.bits))
 
     def _encoded(self, x: torch.Tensor, how: How) -> torch.Tensor | ScaledCodes:
-        """Encodes a tensor, as :class:`ScaledCodes` with scales. NaN has no code, nor with scales has infinity."""
+        """Encodes a tensor, as :class:`ScaledCodes` with scales. NaN lacks a code, as does infinity with scales."""
         if not self.fits_in(x.dtype):
             raise FormatError(f"{self} does not fit in {x.dtype}: encode a float64 tensor, for example x.double()")
         check_encodable(self, x if self.block is None else x * 0)

@@ -1,7 +1,7 @@
 """Rounding of one element for each family, inserted into the kernel of :mod:`.each`.
 
-Each function has a number of the carrier, its place in the tensor, what the format is, as tensors on the device, and
-the random word of 32 bits. They call what the CPU's loops call; see :mod:`.translation`.
+Each function takes a number of the carrier, its place in the tensor, the format's parameters as tensors on the device,
+and the random word of 32 bits. They call the same functions as the CPU's loops; see :mod:`.translation`.
 """
 
 # ruff: noqa: ARG001  all functions have the same arguments
@@ -86,7 +86,7 @@ def between_codes_of_channel(x: Any, index: Any, data: Any, word: Any) -> Any:
 
 
 def wrapping(x: Any, index: Any, data: Any, word: Any) -> Any:
-    """Fixed point that goes on at the other end."""
+    """Fixed point that wraps round at its ends."""
     settings, p = data
     return wrapped(x, p[0], p[1], p[2], real(1.0) / p[2], p[3], p[4], mode_of(settings), word)
 

@@ -43,7 +43,7 @@ def scales_of(
 
 
 def _with_finite_numbers(scale: torch.Tensor, zero: torch.Tensor, codes: tuple[int, int]) -> torch.Tensor:
-    """The scale, or the largest with which every code stands for a finite number."""
+    """The scale, or the largest scale that keeps the number of every code finite."""
     most = finfo(scale.dtype).max / (2 * (codes[1] - codes[0]))
     if in_memory(scale) and not (scale > most).any():  # nearly always
         return scale
@@ -98,14 +98,14 @@ def _order_statistics(slices: torch.Tensor, places: tuple[int, int], *, magnitud
 
 
 def symmetric_scale(low: torch.Tensor, high: torch.Tensor, largest_code: int, dtype: torch.dtype) -> torch.Tensor:
-    """The scale at which the larger magnitude of a range has the largest code; ``dtype``, rounded once."""
+    """The scale that gives the larger magnitude of a range the largest code; ``dtype``, rounded once."""
     return (torch.maximum(-low, high) / largest_code).clamp(min=SMALLEST_SCALE).to(dtype)
 
 
 def asymmetric_scale(
     low: torch.Tensor, high: torch.Tensor, codes: tuple[int, int], dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The scale and zero point at which the codes just span the range, widened to hold zero, which is exact.
+    """The scale and zero point that make the codes just span the range, widened to hold zero, which is exact.
 
     Args:
         low: smallest numbers, float64.

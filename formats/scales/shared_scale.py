@@ -71,7 +71,7 @@ class ScaledByData(Family):
 
     @property
     def carrier(self) -> torch.dtype:
-        """float32, in which scales are computed by definition."""
+        """float32: scales are computed in it by definition."""
         return torch.float32
 
     def fits_in(self, dtype: torch.dtype) -> bool:  # noqa: ARG002
@@ -100,7 +100,7 @@ class SharedScaleFormat(ScaledByData):
     @property
     @abstractmethod
     def element(self) -> Element:
-        """The element format to which scaled values are rounded."""
+        """The element format that scaled values are rounded to."""
 
     def _check(self) -> None:
         check_integer("a block format", "block", self.block, BLOCKS)

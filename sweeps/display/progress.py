@@ -58,7 +58,7 @@ class ProgressDisplay:
             self._live.stop()
 
     def begin(self, waiting: Sequence[Run], finished: int, workers: int) -> None:
-        """Says what is going to happen; a search begins several times."""
+        """Announces the coming runs; a search begins several times."""
         self._total += len(waiting)
         self._steps_total += sum(run.config.steps for run in waiting)
         before = f", {finished} finished before" if finished else ""
@@ -73,7 +73,7 @@ class ProgressDisplay:
         self._console.print(f"note: {printable(text)}", markup=False)
 
     def event(self, event: Event, state: State, score: float | None) -> None:
-        """Shows what happened to a run."""
+        """Shows an event of a run."""
         run = event.run
         if event.kind == "started":
             self._begun.setdefault(run.id, time.monotonic())

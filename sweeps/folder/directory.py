@@ -1,4 +1,4 @@
-"""The folder of a sweep: what was planned, and what has become of each run."""
+"""The folder of a sweep: the plan, and the outcome of each run."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class SweepDirectory:
             )
 
     def claim(self, plan: Plan) -> list[str]:
-        """Writes down what is planned; runs of an earlier plan of the same sweep stay listed.
+        """Writes the plan; runs of an earlier plan of the same sweep stay listed.
 
         Returns:
             What the user should know: that the program has changed since. Runs that have ended are scored by the metric
@@ -147,7 +147,7 @@ class SweepDirectory:
         return all(map(self.has_ended, runs))
 
     def damage(self, run: Run) -> str:
-        """Why the result of a run cannot be read, in words; empty if it can, or there is none."""
+        """Why the result of a run cannot be read, in words; empty if it can, or does not exist."""
         try:
             self._files(run).read_result()
         except FileError as error:

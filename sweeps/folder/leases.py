@@ -1,11 +1,11 @@
 """Leases on runs, so that sweeps that share a folder never do the same run at the same time.
 
 A lease is a file ``<run>.<n>`` in the sweep's folder ``leases/``. Its first line says who holds it; the second, written
-anew every few seconds, how far the run is. It is made with its content by a hard link, which fails if it exists: of
+again every few seconds, how far the run is. It is made with its content by a hard link, which fails if it exists: of
 several takers one succeeds. An empty lease was given back. One that was abandoned is never replaced, but followed by
 the next number, and the highest number counts: a taker that was slow to decide cannot push away a newer holder.
 
-Whether a holder is alive: on the same machine its process is looked up. On another one, the lease must not change for
+Whether a holder is alive: on the same machine its process is looked up. On another, the lease must not change for
 :data:`STALE` seconds of the observer's own stopwatch. No two clocks are ever compared, so none needs to be right.
 
 What the file system must do: hard links, a listing that shows what was made before, and (shared by machines) an opened

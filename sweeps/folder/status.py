@@ -28,7 +28,7 @@ class RunStatus(NamedTuple):
         run: its id.
         state: see :data:`State`.
         steps: environment steps of the whole run.
-        progress: how far it is: ``step``, ``return``, ``rate``, ``loss_scale``; those that are known.
+        progress: how far it is: ``step``, ``return``, ``rate``, ``loss_scale``, as far as known.
         reason: of a crash or a failure; who is at work; why nobody is.
         metric: name of what its ``return`` is, where that is none.
     """
@@ -58,7 +58,7 @@ def read_status(directory: str | Path) -> SweepStatus:
     """Looks at a sweep's folder, which others may be working in.
 
     Raises:
-        SweepError: it is no sweep's folder.
+        SweepError: it is not a sweep's folder.
         FileError: its plan cannot be read.
     """
     store = SweepDirectory(directory)

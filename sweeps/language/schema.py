@@ -1,4 +1,4 @@
-"""The language of sweep files as a JSON Schema, with which editors complete keys and underline mistakes.
+"""The language of sweep files as a JSON Schema: editors complete keys and underline mistakes with it.
 
 It is made from ``sweep_file.py`` and the keys of all algorithms. What only a plan can know (whether a format exists,
 whether values go together) it lets pass.
@@ -58,7 +58,7 @@ def _shorter() -> dict[str, Any]:
 
 
 def _or_shorter(schema: dict[str, Any], short: dict[str, Any]) -> dict[str, Any]:
-    """A list in which ``short`` may stand, or ``short`` in its place."""
+    """A list that may contain ``short``, or ``short`` in its place."""
     allowed = [
         {**other, "items": {"anyOf": [other["items"], short]}} if other.get("type") == "array" else other
         for other in schema.get("anyOf", [schema])

@@ -130,7 +130,7 @@ class SearchGoal(BaseModel):
         """The bits of each format but the reference, the fewest first.
 
         Raises:
-            ValueError: they are no floats, or differ in other bits too, or not at all.
+            ValueError: they are not floats, or differ also in other bits, or not at all.
         """
         from ..subjects.program_keys import format_named  # noqa: PLC0415  imports torch, which costs seconds
 

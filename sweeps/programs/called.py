@@ -34,7 +34,7 @@ def config_from(arguments: Sequence[str]) -> ProgramConfig:
         arguments: ``key=value``, among them ``program=FILE.py:FUNCTION``; values are written as in YAML.
 
     Raises:
-        SweepError: there is no such program, or it has no such key or value.
+        SweepError: the program does not exist, or does not take the key or value.
     """
     values: dict[str, Any] = {}
     for argument in arguments:
@@ -61,7 +61,7 @@ def argument_for(config: ProgramConfig) -> str:
 
 @final
 class _Simulated:
-    """The ``arithmetic`` argument of a function: the simulation goes on in its blocks, and is paused elsewhere."""
+    """The ``arithmetic`` argument of a function: the simulation continues in its blocks, and is paused elsewhere."""
 
     def __init__(self, paused: AbstractContextManager[None]) -> None:
         self._paused = paused

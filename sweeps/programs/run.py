@@ -42,7 +42,7 @@ def config_of(program: Program, values: Mapping[str, Any]) -> ProgramConfig:
     """The config that ``as_json`` has told.
 
     Raises:
-        SweepError: it is none of this program's, which has changed since.
+        SweepError: it does not fit this program, which has changed since.
     """
     keys = keys_of(program)
     given = {key: value for key, value in values.items() if key != "program"}

@@ -31,7 +31,7 @@ class _Reached(BaseException):
 
 
 def with_flags(text: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function whose parameters are the flags, if ``function`` reads flags; else ``function``.
+    """A function with the flags as its parameters, if ``function`` reads flags; else ``function``.
 
     A function reads flags if its one parameter is called ``args`` (or is annotated as ``Namespace``) and its module
     uses argparse. It also reads flags if it calls ``parse_args`` without a parameter, or with one for the words of
@@ -87,7 +87,7 @@ def _parser_beside(text: str, function: FunctionType) -> Callable[[], Any]:
     A function that reads the flags and returns something is called by each run instead, since it may complete them.
 
     Raises:
-        SweepError: there is none, or several.
+        SweepError: no parser is found, or several.
     """
     names = function.__globals__
     functions = {
@@ -127,7 +127,7 @@ def _completes(reader: FunctionType, function: FunctionType) -> bool:
 
 
 def _reached(text: str, function: Callable[[], Any]) -> ArgumentParser:
-    """The parser that a function returns, or with which it is about to read the command line.
+    """The parser that a function returns, or that it is about to read the command line with.
 
     Raises:
         SweepError: neither happens, or it raises something before.

@@ -55,16 +55,16 @@ class Subject(ABC):
             value: as read from YAML.
 
         Raises:
-            ValidationError: it is no value of the key.
+            ValidationError: it is not a value of the key.
         """
 
     @abstractmethod
     def is_whole(self, key: str) -> bool:
-        """Whether the values of ``key`` are whole numbers."""
+        """Whether the values of ``key`` are integers."""
 
     @abstractmethod
     def config(self, given: dict[str, Any]) -> RunConfig | list[str]:
-        """The config of the run with these values, or what is wrong with them."""
+        """The config of the run with these values, or the mistakes in them."""
 
     @abstractmethod
     def value(self, run: RunConfig, key: str) -> Any:

@@ -1,4 +1,4 @@
-"""The scale of a block, from its largest magnitude, as numba loops derive it: a power of two, or that of NVFP4.
+"""The scale of a block, from its largest magnitude, as numba loops derive it: a power of two, or NVFP4's.
 
 A scale is (before, after, smallest, largest): numbers are divided or multiplied by the first, rounded to elements whose
 smallest normal one has the biased exponent ``smallest`` and whose largest is ``largest``, and multiplied by the second.
@@ -37,7 +37,7 @@ def _power(exponent: Any) -> Any:
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def _shared_exponent(top: Any, addend: Any, emax: Any) -> Any:
-    """The exponent of the scale of a block whose largest magnitude is ``top``, a float64."""
+    """The exponent of the scale of a block with largest magnitude ``top``, a float64."""
     exponent = ((int64(bits_of64(top)) + addend) >> 52) - 1023 - emax
     return max(int64(-127), min(int64(127), exponent))
 
