@@ -23,7 +23,7 @@ from .policy.policy import Policy
 from .policy.rules import OPERATION_ROLES, Rule
 
 HIGH = "fp32"
-"""How policies name the carrier, unrounded."""
+"""The name of the unrounded carrier in policies."""
 
 Over = Literal["operation", "module", "role", "part"]
 
@@ -165,7 +165,7 @@ class Trials(ABC):
     """
 
     noun: ClassVar[str]
-    """What runs, as messages call it."""
+    """The name of the program in messages."""
 
     def __init__(self, format: Format, over: str, on_trial: Callable[[str], None] = lambda _: None) -> None:
         self.format, self.over, self._on_trial = format, over, on_trial

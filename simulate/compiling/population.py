@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def reason_against_sharing(simulations: Sequence[Simulation | None], *, roles: bool = False) -> str | None:
-    """Why simulations cannot share a program, whether this machine can compile it or not; None if they can.
+    """The reason why simulations cannot share a program, regardless of this machine's compiler; None if they can.
 
     Args:
         simulations: simulation of each member.

@@ -44,7 +44,7 @@ class CompiledProgram(NamedTuple):
     perhaps_lazy: list[int]
     """The tensors that may be negatives or conjugates in name only."""
     effects: StepEffects | None = None
-    """What it leaves around the step: its first results are for that."""
+    """The values that it leaves around the step: its first results are for that."""
     products: tuple[str, ...] = ()
     """Operations that a GPU is to compute without TF32."""
 
@@ -137,13 +137,13 @@ def device_of(tensors: Sequence[torch.Tensor]) -> torch.device:
 
 
 def reason_against_compiling(device: str = "cpu") -> str | None:
-    """Why nothing is compiled for a type of device with this PyTorch on this machine."""
+    """The reason why nothing is compiled for a type of device with this PyTorch on this machine."""
     return reason_against_compiled_bits() or _reason_of_this_machine(device)
 
 
 @cache
 def _reason_of_this_machine(device: str) -> str | None:
-    """Why nothing can be compiled; found out by compiling something, which is on disk the next time."""
+    """The reason why nothing can be compiled; found by compiling something, which is on disk the next time."""
     from .graphs.tracing import compile_graph, trace  # noqa: PLC0415  the compiler takes seconds to import
 
     try:

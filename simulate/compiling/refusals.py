@@ -1,4 +1,4 @@
-"""Why a step cannot be compiled: reasons known before, and what errors on the way to it mean."""
+"""Reasons why a step cannot be compiled: known reasons, and the meaning of errors during compilation."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _place(error: Exception) -> str:
-    """Says where, outside of PyTorch and the simulation, an error came from."""
+    """Returns the place, outside of PyTorch and the simulation, that an error came from."""
     frames = traceback.extract_tb(error.__traceback__)
     outside = [frame for frame in frames if is_users(frame.filename)]
     return f" at {outside[-1].filename}:{outside[-1].lineno}: {outside[-1].line}" if outside else ""
@@ -92,7 +92,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def reason_against_tracing(simulation: Simulation, *, rules: bool = False, roles: bool = False) -> str | None:
-    """Why a program cannot be traced in this simulation, in words; None if it can.
+    """The reason why a program cannot be traced in this simulation, in words; None if it can.
 
     Args:
         simulation: the one.

@@ -30,7 +30,7 @@ class BlockSimulation(Protocol):
 
 @final
 class NamedBlocks:
-    """Has a simulation wait, or go on, in the functions that its policy names.
+    """Makes a simulation pause, or continue, in the functions that its policy names.
 
     Args:
         simulation: a simulation with a policy that names some.

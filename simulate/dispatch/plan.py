@@ -221,7 +221,7 @@ class OperationPlan:
         self._prepare(policy, operation, narrow_products=narrow_products)
 
     def _compute_exactly(self, operation: OpOverload, draw: DrawAt) -> None:
-        """Has the exact results of arithmetic rounded once, where the operation itself would not do."""
+        """Makes the exact results of arithmetic rounded once, where the operation itself would not suffice."""
         a = self.arithmetic
         if not self.rounds:
             return

@@ -111,7 +111,7 @@ class Runner:
         self._lock = new_lock()
 
     def take_shortcut(self, places: Places | None) -> None:
-        """Has plain operations run without Python from now on, where nothing looks at each.
+        """Makes plain operations run without Python from now on, where nothing looks at each.
 
         Args:
             places: what follows modules and optimizers, not entered yet; None if it does not matter where they run.

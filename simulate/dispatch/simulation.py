@@ -460,7 +460,7 @@ def _presence_at_work() -> Presence | None:
 
 
 def _before_step(optimizer: torch.optim.Optimizer) -> None:
-    """Has the simulation at work leave an optimizer's counts of steps whole, which it may have made elsewhere."""
+    """Makes the active simulation keep an optimizer's step counts exact, which it may have made elsewhere."""
     simulation = None if this_thread.rounding else at_work()
     if simulation is not None and simulation.whole is not None:
         simulation.whole.note_steps(optimizer)

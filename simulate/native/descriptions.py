@@ -77,7 +77,7 @@ class Descriptions:
         return self._told[at]
 
     def plain(self) -> Iterator[tuple[At, Told]]:
-        """Gives all that is plain."""
+        """Yields everything that is plain."""
         return ((at, told) for at, told in list(self._told.items()) if told is not None)
 
     def is_full(self) -> bool:

@@ -203,7 +203,7 @@ def library() -> Library | None:
 
 
 def reason_against_native() -> str:
-    """Why operations run in Python; empty if they need not."""
+    """The reason why operations run in Python; empty if they need not."""
     if not is_asked_for():
         return f"{VARIABLE} is 0"
     with warnings.catch_warnings():
@@ -230,7 +230,7 @@ def _load() -> None:
 
 
 def _begin(loaded: Any) -> None:
-    """Has the kernel registered."""
+    """Registers the kernel."""
     names = [name.partition(".")[::2] for name in torch._C._dispatch_get_all_op_names() if _can_be_plain(name)]  # noqa: SLF001
     count = len(names)
     columns = [(ctypes.c_char_p * count)(*(text.encode() for text in column)) for column in zip(*names, strict=True)]
@@ -274,7 +274,7 @@ def _value(loaded: Any, number: int) -> Any:
 
 
 def hold_thread(more: int) -> None:
-    """Has every operation of this thread go through Python from now on (1), or as before (-1)."""
+    """Makes every operation of this thread go through Python from now on (1), or as before (-1)."""
     if _loaded is not None:
         _loaded.hold_thread(more)
 
@@ -289,13 +289,13 @@ def set_suspendable(count: int) -> None:
 
 
 def set_role(number: int) -> None:
-    """Says which role the code of this thread says it has; -1: none."""
+    """Sets the role that the code of this thread declares; -1: none."""
     if _loaded is not None:
         _loaded.role(number)
 
 
 def tell_reads() -> None:
-    """Has every number that a program reads come through Python from now on: one was not finite."""
+    """Makes every number that a program reads come through Python from now on: one was not finite."""
     global _reads_are_told  # noqa: PLW0603  one for the process
     if not _reads_are_told:
         _reads_are_told = True

@@ -48,9 +48,9 @@ _PIECES = {
 }
 """Elementwise operations that may be run piece by piece: 1: in place, 2: by the variant with ``out``."""
 _IN_PYTHON, _ROUNDED = 1, 2
-"""What is done with parameters that an operation sees rounded; see ``memory.h``."""
+"""The treatment of parameters that an operation sees rounded; see ``memory.h``."""
 _INSIDE, _UNLESS_GRADIENT, _WEIGHTS = 1, 2, 3
-"""What is noted of an operation where rules are about operands of some role; see ``memory.h``."""
+"""The notes about an operation where rules are about operands of some role; see ``memory.h``."""
 
 
 class Notes(NamedTuple):
@@ -62,7 +62,7 @@ class Notes(NamedTuple):
     """Whether it is noted of an operation with this name what rounding does to its results of one element; of others it
     is where one is made of such a result. None: nothing is."""
     always: Collection[str]
-    """What rounding does to results of these operations."""
+    """The effect of rounding on the results of these operations."""
     of_integers: Collection[str]
     """Operations with notes about the effect of rounding on results, where an operand holds integers."""
     of_operands: bool
@@ -72,7 +72,7 @@ class Notes(NamedTuple):
 
 
 def reasons_against(plan: PlanOfOperation, notes: Notes, loops: Loops) -> Iterator[str]:
-    """Why an operation is not plain, in words; none if it is."""
+    """The reasons why an operation is not plain, in words; none if it is."""
     operation = plan.operation
     if not isinstance(operation, torch._ops.OpOverload) or operation.namespace not in NAMESPACES:  # noqa: SLF001  its only name
         yield "it is neither of ATen nor of PyTorch's profiler"

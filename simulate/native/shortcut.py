@@ -30,7 +30,7 @@ class Counting(Protocol):
     seed: int
 
     def tell(self, told: Callable[[int, int], None]) -> None:
-        """Has ``told`` called in each thread that counts."""
+        """Makes each thread that counts call ``told``."""
 
 
 @final
@@ -91,7 +91,7 @@ class Shortcut:
         return Shortcut(loaded, mode, descriptions, draws, follows=follows)
 
     def describe(self, plan: Any) -> None:
-        """Has an operation run without Python from its next call on, if it is plain."""
+        """Makes an operation run without Python from its next call on, if it is plain."""
         at = At(plan.operation, plan.role, plan.module)
         told = self._descriptions.tell(plan, at)
         if told is not None:

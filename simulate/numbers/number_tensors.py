@@ -76,7 +76,7 @@ _OF_ONE: dict[str, Callable[..., Any]] = {
     "add": _add, "sub": _sub, "mul": torch.mul, "div": torch.div, "addcmul": _addcmul,
     "addcdiv": _addcdiv, "lerp": torch.lerp, "fill": _fill,
 }  # fmt: skip
-"""What operations on floating-point tensors compute, with tensors in place of numbers."""
+"""The results of operations on floating-point tensors, with tensors in place of numbers."""
 
 
 def tensor_of(number: TracedNumber, dtype: torch.dtype) -> torch.Tensor:

@@ -113,7 +113,7 @@ class Operands:
         rounded: Rounder,
         told_of: dict[tuple[str, str], Format] | None = None,
     ) -> tuple[Sequence[Any], Mapping[str, Any], Callable[[Compute], Any] | None]:
-        """Sees to the operands of an operation before it runs.
+        """Rounds the operands of an operation before it runs.
 
         Args:
             plan: plan of the operation.

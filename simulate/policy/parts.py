@@ -69,7 +69,7 @@ class PartFollower(Protocol):
     """Follows the parts of the program that begin and end in a thread."""
 
     parts: Parts
-    """What the program was in while this followed it."""
+    """The parts that the program was in while this followed it."""
 
     def part_begins(self, name: str) -> None:
         """A part of this name begins."""

@@ -101,7 +101,7 @@ class _Part(NamedTuple):
 
     path: str
     around: int
-    """How many modules, and parts, were around it."""
+    """The number of modules, and parts, around it."""
     begun: int
     """The backward pass where it began; -1: outside."""
 
@@ -181,7 +181,7 @@ class Places:
         return sorted(set(self._names.values()))
 
     def be_followed(self, follower: PlaceFollower) -> None:
-        """Has ``follower`` told of what begins and ends from now on; before it is entered."""
+        """Makes ``follower`` receive all beginnings and ends from now on; before it is entered."""
         self._follower = follower
 
     def is_entered(self) -> bool:

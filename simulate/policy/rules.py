@@ -38,7 +38,7 @@ class Role(StrEnum):
 OPERATION_ROLES = (Role.FORWARD, Role.BACKWARD, Role.OPTIMIZER, Role.AVERAGES, Role.TARGETS)
 """The roles of operations; the other roles are for operands."""
 MULTIPLIED_ROLES = (Role.WEIGHTS, Role.ACTIVATIONS, Role.GRADIENTS)
-"""What matrix products and convolutions multiply."""
+"""The operands of matrix products and convolutions."""
 OPERAND_ROLES = (Role.PARAMETERS, Role.INPUTS, *MULTIPLIED_ROLES)
 
 
@@ -145,7 +145,7 @@ def _choice(kind: type[StrEnum], value: object, name: str) -> Any:
 
 
 SETTINGS = ("format", "rounding", "operands", "accumulate", "granularity", "scalars", "islands")
-"""What a policy says of all operations, and a rule of some."""
+"""The settings that a policy makes for all operations, and a rule for some."""
 _CHOICES_OF_POLICIES = ("finfo", "whole")
 OF_POLICIES = (*_CHOICES_OF_POLICIES, "exact_in", "only_in")
 """The settings that only a policy has."""

@@ -65,7 +65,7 @@ class Draws:
         self._told: Callable[[int, int], None] | None = None
 
     def tell(self, told: Callable[[int, int], None]) -> None:
-        """Has ``told`` called in each thread that counts, with the number of these draws and the counts' address."""
+        """Makes each thread that counts call ``told`` with the number of these draws and the counts' address."""
         self._told = told
 
     def enter(self) -> None:
@@ -131,7 +131,7 @@ class Draws:
 
 @final
 class RepeatedViews(threading.local):
-    """Has autograd repeat the views that a program writes to, where this thread's simulation rounds stochastically.
+    """Makes autograd repeat the views that a program writes to, where this thread's simulation rounds stochastically.
 
     After a write to ``x.view(...)``, autograd rebuilds the derivative of the view. In a traced step it repeats the
     operation; otherwise it calls ``as_strided``; its backward pass copies the gradient, with a rounding to count. All

@@ -93,7 +93,7 @@ class Presence:
     """
 
     suspendable = 0
-    """How many blocks of all modes and threads are in generators or coroutines."""
+    """The number of blocks of all modes and threads in generators or coroutines."""
     _lock = new_lock()
 
     def __init__(self, mode: TorchDispatchMode) -> None:

@@ -103,7 +103,7 @@ class _Stance:
 
 @final
 class EagerInside:
-    """Has the functions of ``torch.compile`` run eagerly inside of simulations.
+    """Makes the functions of ``torch.compile`` run eagerly inside of simulations.
 
     Functions that dynamo skipped because of a mode would never be compiled again, and with ``fullgraph=True`` would
     raise. Operators such as ``torch.cond``, which compile their arguments to run them operation by operation, may do

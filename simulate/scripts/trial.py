@@ -62,9 +62,9 @@ class TrialOutcome:
     logged: dict[str, float] = field(default_factory=dict)
     """The last values of ``roundoff.log``."""
     refusal: str | None = None
-    """Why the simulation cannot run the script."""
+    """The reason why the simulation cannot run the script."""
     lost: str = ""
-    """What was not finite when the script had ended, though it may have printed nothing of it."""
+    """The values that were not finite when the script had ended, though it may not have printed them."""
 
     @classmethod
     def read(cls, path: Path) -> TrialOutcome:

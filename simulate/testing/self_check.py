@@ -34,7 +34,7 @@ class BitCheck(NamedTuple):
     compared: int
     differing: tuple[str, ...] = ()
     reason: str | None = None
-    """Why nothing could be compared, in words."""
+    """The reason why nothing could be compared, in words."""
 
 
 def check_bits() -> list[BitCheck]:

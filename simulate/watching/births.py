@@ -30,9 +30,9 @@ class Origin(NamedTuple):
     """The place where a value that is not finite came about."""
 
     birth: Birth | None
-    """What rounding or the operation made of finite values; None if the program supplied an infinity or NaN."""
+    """The result of rounding or the operation on finite values; None if the program supplied an infinity or NaN."""
     supplied: Birth | None = None
-    """What the program supplied: an infinity, NaN, or a constant beyond the range of the format; None if nothing."""
+    """The supplied value: an infinity, NaN, or a constant beyond the range of the format; None if nothing."""
 
 
 @final

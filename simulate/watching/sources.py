@@ -15,7 +15,7 @@ from .watcher import Call
 OPERANDS = "among its operands"
 
 Supplied = tuple[str, bool | torch.Tensor]
-"""What a program may have supplied, in words, and whether it did: a tensor on a device, since nothing waits for it."""
+"""A value that a program may have supplied, in words, and whether it did: a tensor on a device, without waiting."""
 
 
 def brought(call: Call, *, over_others: bool | torch.Tensor) -> tuple[str, bool | torch.Tensor]:

@@ -28,7 +28,7 @@ class StoppedAtLine(NamedTuple):
     operation: str
     tensors: int
     numbers: int
-    """How many numbers the tensors have."""
+    """The number of elements of the tensors."""
     calls: int
     """The longest row of calls that each left nine tenths of the elements that they added to unchanged."""
     line: str

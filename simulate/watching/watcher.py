@@ -37,7 +37,7 @@ class Call(NamedTuple):
 
     place: Place
     format: Format
-    """What its results are rounded to."""
+    """The format for its results."""
     operation: OpOverload | None
     """The operation; None: the whole step of an optimizer, where watchers see only roundings."""
     args: Sequence[Any]
@@ -46,7 +46,7 @@ class Call(NamedTuple):
     given: tuple[Sequence[Any], Mapping[str, Any]]
     """The operation's arguments as the program gave them."""
     rounding: Rounding = Rounding.NEAREST_EVEN
-    """How its results are rounded."""
+    """The rounding of its results."""
     accumulate: Accumulation | FusedSum | None = None
     """The accumulator of its sums; None for the carrier's."""
     operands: Mapping[tuple[str, str], Format] = NO_OPERANDS

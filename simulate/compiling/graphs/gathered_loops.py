@@ -56,7 +56,7 @@ class _Gathered:
         return self._found[place]()
 
     def _compile(self) -> None:
-        """Has all that waits compiled, by several processes at once."""
+        """Compiles all waiting loops, by several processes at once."""
         loops, self._waiting = self._waiting, []
         files = min(get_compile_threads(), -(-len(loops) // _LOOPS_OF_A_FILE))
         modules = [_module_of(loops[i::files]) for i in range(files)]

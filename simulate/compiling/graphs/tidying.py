@@ -55,7 +55,7 @@ def _alike(node: Node, other: Node) -> bool:
 
 
 _ANY = "any"
-"""How zeros are rounded: they are numbers of every float format."""
+"""The rounding of zeros: they are values of every float format."""
 
 
 def _forward_exact_moves(graph: GraphModule) -> None:

@@ -79,13 +79,13 @@ class TracedStep(NamedTuple):
     written: frozenset[int]
     """The step's tensors that it writes to."""
     steps: int
-    """How many steps of the simulation begin in it."""
+    """The number of steps of the simulation that begin in it."""
     draws: int
-    """How many stochastic roundings it makes in the last of them."""
+    """The number of stochastic roundings in the last of them."""
     numbers: NumberRecord
     """Python numbers that every call recomputes: they are an input after the step's tensors, if there are any."""
     readings: Sequence[Reading]
-    """How the numbers follow that the step reads from tensors."""
+    """The derivation of the numbers that the step reads from tensors."""
     chance: Sequence[RandomCall]
     """Random numbers that are drawn before the program runs: its last inputs."""
     whole: WholeNumberMarks

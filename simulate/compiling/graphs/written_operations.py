@@ -130,7 +130,7 @@ def _tensors(node: Node) -> Iterator[torch.Tensor]:
 
 
 def _fused_number_by_number(node: Node) -> bool:
-    """Says whether a kernel multiplies and adds at once: each operand has a number for every result.
+    """Whether a kernel multiplies and adds at once: each operand has a number for every result.
 
     Where one number is broadcast, kernels multiply the common factors beforehand.
     """
@@ -174,7 +174,7 @@ def _unscaled(node: Node) -> bool:
 
 
 def _quotient_of_tensors(node: Node) -> bool:
-    """Says whether the divisor is a tensor, and nothing is cut off."""
+    """Whether the divisor is a tensor, and nothing is truncated."""
     return not node.kwargs and all(isinstance(x, Node) and _is_floating(x) for x in node.args)
 
 

@@ -28,7 +28,7 @@ class StepEffects(NamedTuple):
     gradients: list[tuple[int, int | None]]
     """The new tensor, by number, that becomes the ``grad`` of a tensor, by number; None for none."""
     made: int
-    """How many new tensors there are."""
+    """The number of new tensors."""
 
 
 class SurroundingsState(NamedTuple):
