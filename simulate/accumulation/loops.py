@@ -25,14 +25,14 @@ def accumulate(
         b: (batches, depth, columns), part of gapless matrices (batches, whole, width).
         sums: (batches, rows, columns), gapless.
         lost: the errors of the sums, of their shape, if the step keeps them.
-        batches: how many matrices.
+        batches: number of matrices.
         rows: number of rows of ``a`` and the sums.
         depth: how many products go into each sum.
         columns: number of columns of ``b`` and the sums.
         whole: see ``a``.
         width: see ``b``.
-        slab: how many k.
-        tile: how many rows.
+        slab: number of k.
+        tile: number of rows.
         q: the words of the products' format; see :func:`~.steps.read_format`.
         p: the words of the sums' format.
     """

@@ -44,7 +44,7 @@ class PopulationStep:
 
     Args:
         step: the function, of one member's tensors; its trace for the first member represents all.
-        simulations: of each member; they differ only in the widths of their formats. None for plain arithmetic.
+        simulations: one of each member; they differ only in the widths of their formats. None for plain arithmetic.
         programs: where to keep programs; given by callers that know that other steps have the same ones.
         roles: as of :class:`~.step.CompiledStep`.
 

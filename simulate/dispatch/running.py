@@ -114,7 +114,7 @@ class Runner:
         """Makes plain operations run without Python from now on, where nothing looks at each.
 
         Args:
-            places: what follows modules and optimizers, not entered yet; None if it does not matter where they run.
+            places: follows modules and optimizers, not entered yet; None if it does not matter where they run.
         """
         if self._shortcut is not None or self.watchers or self._leaves_moves:
             return

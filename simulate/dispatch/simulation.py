@@ -73,7 +73,7 @@ class Simulation(Witness):
             products and convolutions that no rule or accumulator reached.
         root: the module, or the modules, where module names in rules begin; see :func:`simulate`.
         leave_moves: whether exact moves pass values on in the precision of their computation.
-        watchers: further ones than ``observe``, ``shadow`` and ``cost`` ask for.
+        watchers: watchers in addition to ``observe``, ``shadow`` and ``cost``.
         stored: formats that :func:`store` is called with; compiled programs also have these floats as data.
 
     Attributes:

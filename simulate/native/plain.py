@@ -59,8 +59,8 @@ class Notes(NamedTuple):
     whole: bool
     """Whether notes are taken of memory that holds integers."""
     of_singles: Callable[[str], bool] | None
-    """Whether it is noted of an operation with this name what rounding does to its results of one element; of others it
-    is where one is made of such a result. None: nothing is."""
+    """Whether the effect of rounding on one-element results of an operation with this name is noted; for others it
+    is where one is made from such a result. None: nothing is."""
     always: Collection[str]
     """The effect of rounding on the results of these operations."""
     of_integers: Collection[str]

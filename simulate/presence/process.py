@@ -53,8 +53,8 @@ class ProcessState:
         at_work: the presence of the simulation that the code of this thread runs in, if any.
         is_inside: whether a simulation is entered in this thread, at work or not.
         before_step: called with an optimizer before each of its steps, in any thread.
-        generators: generators of random numbers.
-        clipping: clipping of gradients.
+        generators: the handling of random number generators.
+        clipping: the handling of gradient clipping.
     """
 
     def __init__(

@@ -295,7 +295,7 @@ class RoundedOnceLoop:
             addresses: addresses of the values of three operands, of the carrier; for unused operands any other's.
             steps: a bit for each operand, 1 if it has a number for each element, 0 if one for all.
             factor: the formula's ``v``, a number of the carrier.
-            target: of the carrier, on the CPU, its elements in one piece of memory, in the order of the operands; in
+            target: of the carrier, on the CPU, contiguous in memory, in the order of the operands; in
                 row-major order for stochastic rounding.
             count: how many there are.
             random: the bits of stochastic rounding.

@@ -47,7 +47,7 @@ def blame_script(
 
     Args:
         script: script to run; it seeds its generators itself.
-        policy: under which it fails.
+        policy: the policy that makes it fail.
         measure: the measure that it must reach.
         over: what to blame: operations, modules or roles.
         seed: seed of stochastic rounding.

@@ -59,7 +59,7 @@ def run_as_main(script: Script, simulation: AbstractContextManager[object]) -> B
     stays the main module when it has ended, so that processes that it starts find it, as do its exit handlers.
 
     Args:
-        script: which.
+        script: the script.
         simulation: entered while the script runs, and not while the process ends.
 
     Returns:

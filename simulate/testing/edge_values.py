@@ -19,7 +19,7 @@ def edge_values(fmt: Format | str, *, finite: bool = True) -> torch.Tensor:
 
     Args:
         fmt: a format or its name. Where elements share a scale, each value is taken as a single element.
-        finite: False: infinities and NaN too, where the format has them.
+        finite: False: also infinities and NaN, where the format has them.
 
     Returns:
         One-dimensional, each value once, in the carrier of the format; NaN last.

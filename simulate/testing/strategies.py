@@ -39,8 +39,8 @@ def formats(
     """Number formats; by default the formats that can simulate a float32 program.
 
     Args:
-        families: of ``float``, ``fixed``, ``integer``, ``posit``, ``lns``, ``block``, ``mx``, ``nvfp4``, ``scaled``,
-            and families that are registered with a strategy; see :func:`roundoff.register`.
+        families: ``float``, ``fixed``, ``integer``, ``posit``, ``lns``, ``block``, ``mx``, ``nvfp4``, ``scaled``,
+            and the ones that are registered with a strategy; see :func:`roundoff.register`.
         exponent_bits: least and most, of floats: 1 to 11.
         significand_bits: least and most stored significand bits, of floats: 0 to 52. Of the other families, formats
             are drawn from 3 to 16 bits whatever these bounds.
@@ -77,9 +77,9 @@ def tensors(
 
     Args:
         fmt: a format or its name.
-        shape: of the tensor: a length, a shape, or a strategy of shapes; None for one dimension of up to 20. Tensors of
+        shape: tensor shape: a length, a shape, or a strategy of shapes; None for one dimension of up to 20. Tensors of
             more than 64 elements repeat 64 values in a drawn order.
-        finite: False: infinities and NaN too, where the format has them.
+        finite: False: also infinities and NaN, where the format has them.
         min_value: smallest finite element; where numbers share a scale, before they are rounded together.
         max_value: largest finite element, before it is rounded in the same way.
 

@@ -25,7 +25,7 @@ _BLOCK = 1 << 16  # elements whose counters fit the carrier's width, and which a
 
 
 COUNTED = ("overflow", "underflow", "subnormal", "infinite", "nan", "inexact")
-"""What is counted of results: finite before rounding and infinite after; not zero before and zero after; below
+"""The counts of results: finite before rounding and infinite after; not zero before and zero after; below
 the format's smallest normal number, and not zero; infinite (overflows included); NaN; finite and changed."""
 
 
