@@ -42,7 +42,7 @@ _COUNTS = ["results", "overflow", "underflow", "subnormal", "infinite", "nan", "
 def environment(experiment: Experiment) -> dict[str, str]:
     """Says with what, where, when and how fast runs were made, by name, in words.
 
-    The version of roundoff stands in a run's ``config.json``, the rest in ``timing.json``, which a run writes when it
+    The version of roundoff is in a run's ``config.json``, the rest in ``timing.json``, which a run writes when it
     ends. What a run of an earlier version does not say is not recorded. Programs have their names, hashes of their
     sources, and the commits that they stood at.
     """
@@ -73,7 +73,7 @@ def environment(experiment: Experiment) -> dict[str, str]:
 
 
 def sources(experiment: Experiment) -> list[str]:
-    """A warning for each program whose runs were made by different sources."""
+    """A warning for each program with runs made by different sources."""
     found: dict[str, list[Any]] = {}
     for identity, config in experiment.configs.items():
         source = RunDirectory(experiment.folders[identity]).read_timing().get("source")
@@ -122,7 +122,7 @@ def numerics(experiment: Experiment, warnings: list[str]) -> pd.DataFrame:
 
 
 def settings(experiment: Experiment) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """The settings that all runs share, and the values of those that vary, in order of appearance.
+    """The settings that all runs share, and the values of the varying ones, in order of appearance.
 
     Returns:
         Keys and values as the configs have them; a key that only some runs have varies, and is None elsewhere.
@@ -222,7 +222,7 @@ def _shares(spent: list[Any]) -> str:
 
 
 def _numbers(values: Iterable[Any]) -> list[float]:
-    """Returns the numbers among values, those of a size that can be shown."""
+    """Returns the numbers among values that have a size that can be shown."""
     return [float(value) for value in values if isinstance(value, (int, float)) and 0 <= value < _LARGEST]
 
 

@@ -16,7 +16,7 @@ COLUMNS = ("status", "return", "return_std", "step", "crash_step", "reason", "up
 
 
 def read_outcome(folder: Path, warnings: list[str]) -> dict[str, Any]:
-    """Tells what has become of a run.
+    """Reads the outcome of a run.
 
     Args:
         folder: of the run.
@@ -27,7 +27,7 @@ def read_outcome(folder: Path, warnings: list[str]) -> dict[str, Any]:
         numbers that it returned, by name. ``status`` has the names of ``roundoff status``: ``done`` and ``crashed``,
         which are results; ``failed``, which the next sweep tries again; ``waiting``, which is every other run: who is
         at work on one is not looked up, so none is ``running`` here. ``return`` is the score: 0 for the crash of an
-        agent, what its metric says for that of a program; NaN where there is none. ``updates`` is how many were made,
+        agent, the metric's ``crash`` for a program; NaN for a missing score. ``updates`` is the number of updates made,
         and ``untrained`` the return before the first one; NaN where that is not known.
     """
     outcome = RunDirectory(folder).outcome()
@@ -71,7 +71,7 @@ def _ended(result: AnyResult) -> dict[str, Any]:
 
 
 def whole(value: Any) -> int:
-    """A whole number that tables can hold; raises ValueError, TypeError or OverflowError for anything else."""
+    """An integer that tables can hold; raises ValueError, TypeError or OverflowError for anything else."""
     number = int(value)
     if not -LARGEST < number < LARGEST:
         raise ValueError

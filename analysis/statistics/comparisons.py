@@ -86,7 +86,7 @@ def probability_of_improvement(
     Args:
         x: scores of each task's runs.
         y: the same of the other condition, tasks in the same order.
-        generator: source of the resampling: runs of either condition are drawn anew within their task.
+        generator: source of the resampling: runs of either condition are resampled within their task.
         level: confidence level, in (0, 1).
         replicates: number of resamplings.
 
@@ -134,7 +134,7 @@ def matched(x: Sequence[Mapping[Any, float]], y: Sequence[Mapping[Any, float]]) 
 
 
 def difference(x: Sequence[Mapping[Any, float]], y: Sequence[Mapping[Any, float]]) -> Difference:
-    """Mean return of ``x`` minus that of ``y``, averaged over tasks, by Student's t.
+    """Mean return of ``x`` minus the mean return of ``y``, averaged over tasks, by Student's t.
 
     Args:
         x: for each task, finite scores by seed.
@@ -169,6 +169,6 @@ def holm(p: ArrayLike) -> NDArray[np.float64]:
 
 
 def _minus(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The difference a - b, in which a tie stays one although ``b`` was rounded."""
+    """The difference a - b; a tie stays a tie although ``b`` was rounded."""
     apart = a - b
     return np.where(np.abs(apart) <= _ROUNDING * np.abs(a), 0.0, apart)

@@ -107,7 +107,7 @@ class FixedFormat(Family):
         """float32 for at most 12 integer and fraction bits, else float64.
 
         Sums and products of numbers of the format are then exact before they are rounded (up to 26 bits in float64;
-        in a simulation, results of up to 51 bits are also rounded once).
+        in a simulation, formats of up to 51 bits are also rounded only once).
         """
         return torch.float32 if self._magnitude_bits <= _LARGEST_IN_FLOAT32 else torch.float64
 

@@ -40,7 +40,7 @@ def missing(package: str) -> MissingExtraError | None:
     """The error that says how to install ``package``; None if roundoff does not use it.
 
     Args:
-        package: the name to import; that of a module inside it will do.
+        package: the name to import; a module inside it will do.
     """
     top = package.partition(".")[0]
     if top in TRACKERS:

@@ -99,10 +99,10 @@ def halving(
 ) -> Generator[tuple[Sequence[str], int], Mapping[str, float], list[str]]:
     """Finds the best candidates by successive halving, which spends seeds on candidates that may be best.
 
-    Asks for the scores, the higher the better, of the candidates that are left, each with so many seeds in all. Round k
+    Asks for the scores, the higher the better, of the remaining candidates, with a total of seeds for each. Round k
     gives 2, 4, 8, ... seeds; then the half with the lower scores is dropped. At most ``few`` that are left all get all
-    the seeds at once. Seeds double as candidates halve, so that all rounds have as many runs, those of earlier rounds
-    among them.
+    the seeds at once. Seeds double as candidates halve, so that all rounds have equal numbers of runs, including the
+    runs of earlier rounds.
 
     Args:
         candidates: their names.
@@ -129,7 +129,7 @@ def allocation(
 ) -> Generator[tuple[Sequence[Mapping[str, str]], int], Sequence[float], dict[str, str]]:
     """Finds for each unit in turn the best choice that still passes, given the choices found for the units before it.
 
-    Asks for the scores of several choices for some units, the others being left as they are, with so many seeds: above
+    Asks for the scores of several choices for some units, the others left as they are, with a number of seeds: above
     0 it passes, the higher the more it is wanted; left as they are, all pass. Each unit's choice is found by
     :func:`halving`. So the units that matter most come first: later units get the remaining slack.
 

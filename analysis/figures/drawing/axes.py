@@ -56,7 +56,7 @@ def limits_by_task(metric: Metric, table: pd.DataFrame) -> dict[str, tuple[float
 
 
 def is_logarithmic(metric: Metric, scores: Iterable[float]) -> bool:
-    """Whether an axis of scores is logarithmic: those of a program, of unknown range, over several decades."""
+    """Whether an axis of scores is logarithmic: for a program's scores, of unknown range, over several decades."""
     return not metric.of_agents and metric.range is None and spans_decades(scores)
 
 

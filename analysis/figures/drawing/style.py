@@ -122,7 +122,7 @@ def in_lines(names: Sequence[str]) -> list[str]:
 
 
 def wrapped(text: str, most: int) -> str:
-    """A text that is :func:`drawable` in lines of so many characters at most, which end behind words or their parts."""
+    """A text that is :func:`drawable`, in lines of limited length, which end after words or their parts."""
     if len(text) <= most:
         return text
     lines = [""]
@@ -141,7 +141,7 @@ def letters(width: float, font: float) -> int:
 
 
 def takes_half(names: Sequence[str], size: Size) -> bool:
-    """Whether names beside an axis would take more than half the width that a figure has, and so stand elsewhere."""
+    """Whether names next to an axis would take more than half the width of a figure, and so are put elsewhere."""
     return size.width is not None and max(map(len, names), default=0) > letters(size.width / 2, size.font)
 
 

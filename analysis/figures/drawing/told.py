@@ -82,7 +82,7 @@ def with_texts(svg: str, canvas: Figure) -> str:
 
 
 def tell_means(axis: Axes, x: ArrayLike, y: ArrayLike, texts: Sequence[str]) -> None:
-    """Gives means, or other marks of which there are few, a text each; those without a place are passed over."""
+    """Gives means, or other rare marks, a text each; marks without a place are passed over."""
     _tell(axis, x, y, texts, _MEAN)
 
 
@@ -97,8 +97,8 @@ def tell_line(axis: Axes, name: str, across: str, points: Iterable[Sequence[floa
     Args:
         axis: to write on.
         name: of the line.
-        across: what stands on the axis across.
-        points: place across, value, and the ends of its interval, NaN if there is none.
+        across: the quantity on the horizontal axis.
+        points: place across, value, and the ends of its interval, NaN if it lacks one.
         of_means: whether the line is of means.
     """
     every = list(points)

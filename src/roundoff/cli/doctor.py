@@ -116,7 +116,7 @@ def _pytorch() -> dict[str, Any]:
 
 
 def _bits(broken: list[str]) -> list[dict[str, Any]]:
-    """Samples of what simulations compute, compared with what they should be."""
+    """Samples of the results of simulations, compared with the expected results."""
     from roundoff.simulate import check_bits
 
     checks = check_bits()
@@ -186,7 +186,7 @@ def _tried_kernels(device: str) -> tuple[int, list[str]]:
 
 
 def _compiler() -> dict[str, Any]:
-    """The C++ compiler, and why steps cannot be compiled with it; a machine without one is none that is broken."""
+    """The C++ compiler, and why steps cannot be compiled with it; a machine without one does not count as broken."""
     from roundoff.simulate import reason_against_compiling
 
     return {"path": shutil.which(os.environ.get("CXX") or "g++"), "reason": reason_against_compiling()}
@@ -208,7 +208,7 @@ def _cache(kind: str, folder_of: Callable[[], Path | None]) -> dict[str, Any]:
 
 
 def _described(found: dict[str, Any]) -> str:
-    """Writes as lines what was looked at, and what was found."""
+    """Formats the checks and their findings as lines."""
     from roundoff.formats import aligned
 
     own = found["roundoff"]

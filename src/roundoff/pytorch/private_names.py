@@ -1,10 +1,10 @@
-"""The names in PyTorch that are not public and are used here: what each is for, and what happens without it.
+"""The private names of PyTorch that are used here: the purpose of each, and the effect of its absence.
 
-A version of PyTorch may drop or change any of them. The imports stand where the names are used, since some take
+A version of PyTorch may drop or change any of them. The imports are made where the names are used, since some take
 seconds; this table has all of them, which a test compares with the sources. Besides names, three things depend on the
 version:
 
-- the tables of ATen's operations (``simulate/aten/tables.py``, ``simulate/composites/``, ``simulate/rounded_once/``,
+- the tables of ATen operations (``simulate/aten/tables.py``, ``simulate/composites/``, ``simulate/rounded_once/``,
   ``simulate/compiling/graphs/written_operations.py``). An operation that no table has is run by its kernel, and its
   results are rounded, which is right for every new operation that computes; a name that a version lacks is passed over;
 - the C++ of plain operations (``simulate/native/``), compiled against PyTorch's headers. Where that fails, operations

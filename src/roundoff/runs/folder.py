@@ -1,4 +1,4 @@
-"""The folder of a run: whose it is, what it holds, what has become of the run, and runs that no plan lists."""
+"""The folder of a run: its owner, its files, the outcome of the run, and runs that no plan lists."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class RunDirectory:
         check_same_config(found, config, str(self.config))
 
     def end(self, result: AnyResult, timing: Mapping[str, Any]) -> None:
-        """Writes how the run ended, and what it took; removes its checkpoints.
+        """Writes the outcome and the time of the run; removes its checkpoints.
 
         The result comes last, since it says that all else is there.
         """
@@ -173,7 +173,7 @@ def config_in(content: Any) -> dict[str, Any] | None:
 
 
 def unplanned_runs(runs: Path, planned: Collection[str]) -> list[str]:
-    """Warnings about what looks like a run and is none of those planned; other things may lie there.
+    """Warnings about folders that look like runs and are not planned; other files are ignored.
 
     Args:
         runs: the folder that holds the folders of runs; it may be missing.
