@@ -212,7 +212,7 @@ class ScaledFloatFormat(ScaledByData):
         return replace(self.element, overflow=Overflow.SATURATE)
 
     def _pieces(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """Views of ``x``: the whole, or blocks along the next axis, with a short last block separate."""
+        """Views of ``x``: the whole, or blocks along the axis after ours, with a short last block separate."""
         if self.block is None or x.dim() == 0:
             return [x]
         axis = check_axis(self, self.axis, x)

@@ -99,7 +99,7 @@ def halving(
 ) -> Generator[tuple[Sequence[str], int], Mapping[str, float], list[str]]:
     """Finds the best candidates by successive halving, which spends seeds on candidates that may be best.
 
-    Asks for the scores, the higher the better, of the remaining candidates, with a total of seeds for each. Round k
+    Asks for the scores, the higher the better, of the remaining candidates, with a given number of seeds. Round k
     gives 2, 4, 8, ... seeds; then the half with the lower scores is dropped. At most ``few`` that are left all get all
     the seeds at once. Seeds double as candidates halve, so that all rounds have equal numbers of runs, including the
     runs of earlier rounds.

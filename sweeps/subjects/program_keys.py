@@ -156,7 +156,7 @@ class ProgramConfig:
     def as_json(self) -> dict[str, Any]:
         """Returns the run as JSON values: the program, format and seed, given values, and keys not at their defaults.
 
-        Parameters without a given value are left out: a new parameter of the function, with a default, leaves
+        Parameters that get no value are left out: a new parameter of the function, with a default, leaves
         finished runs unchanged.
         """
         own = self.own.model_dump(mode="json")
