@@ -13,7 +13,7 @@ _F = TypeVar("_F", bound="Callable[..., Any]")
 FORMS = ("add", "sub", "rsub", "mul", "div", "reciprocal", "sqrt", "pow", "addcmul", "addcdiv", "lerp")
 """Operations of elementwise arithmetic, without ``_foreach_`` and ``_``, in the order of ``exact.h``."""
 FORMULAS = ("sum", "product", "quotient", "root", "fused", "divided", "interpolation")
-"""Computations of the functions above, in that order."""
+"""Formulas for these operations, in the order of ``exact.h``."""
 
 
 class Way(ctypes.Structure):
