@@ -121,11 +121,11 @@ def _keeps_its_entries(folder: os.stat_result) -> bool:
 
 def _is_only_ours(group: int) -> bool:
     """Whether a group has the name of this user, and no other member. The system's accounts may share root's group."""
-    import grp  # noqa: PLC0415  only systems with such groups have it
-    import pwd  # noqa: PLC0415  as above
-
     try:
+        import grp  # noqa: PLC0415  only systems with such groups have it
+        import pwd  # noqa: PLC0415  as above
+
         name, found = pwd.getpwuid(_user()).pw_name, grp.getgrgid(group)
-    except KeyError:
+    except (ImportError, KeyError):
         return False
     return bool(_user()) and found.gr_name == name and set(found.gr_mem) <= {name}
