@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
+from string import Template
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -13,7 +15,7 @@ from ...formats import FloatFormat, Format, round
 from ..errors import RunError
 from ..models.planes import Convolution, convolved_shape
 from ..models.policy_layers import Activation, ConvolutionLayer, Decision, Layer
-from . import c_source
+from . import elementary
 from .integers import is_computed_in_integers
 from .packed import PackedPolicy
 
@@ -21,6 +23,25 @@ _WIDTH = 118
 _LARGEST_BYTE, _HALF = 8, 4
 _BUFFERS = 4  # what a layer reads and writes, what heads share, and what the first head gave
 _MOST_INPUTS = 1 << 16  # so that sums of products of 8 bits stay below 2^31
+
+
+def _parts() -> dict[str, str]:
+    """Reads the functions of exported headers, by name, from ``policy.c``."""
+    series = {"TANH": elementary.TANH_SERIES, "ELU": elementary.ELU_SERIES}
+    constants = {
+        "HALVINGS": elementary.HALVINGS,
+        "SHRINK": 2.0**-elementary.HALVINGS,
+        "TERMS": elementary.TERMS,
+        "SMALLEST_EXPONENT": elementary.SMALLEST_EXPONENT,
+        "SMALL": elementary.SMALL,
+        "LARGE": elementary.LARGE,
+        **{f"{name}_{i}": x.hex() for name, numbers in series.items() for i, x in enumerate(numbers)},
+    }
+    text = Template(Path(__file__).with_name("policy.c").read_text(encoding="utf-8")).substitute(constants)
+    return dict(part.split("\n", 1) for part in text.split("//// ")[1:])
+
+
+_PARTS = _parts()
 
 
 def c_header(packed: PackedPolicy, about: str = "") -> str:
@@ -55,9 +76,9 @@ class _Kind(NamedTuple):
     """The function that rounds inputs."""
 
 
-_FLOAT = _Kind("float", "((w)[i])", "float", "float", c_source.PLAIN_INPUTS)
-_INTEGERS = _Kind("int8_t", "((w)[i])", "int16_t", "int32_t", c_source.INTEGER_INPUTS)
-_TABLE = _Kind("uint8_t", "policy_number((w)[i])", "float", "float", c_source.FLOAT_INPUTS)
+_FLOAT = _Kind("float", "((w)[i])", "float", "float", _PARTS["PLAIN_INPUTS"])
+_INTEGERS = _Kind("int8_t", "((w)[i])", "int16_t", "int32_t", _PARTS["INTEGER_INPUTS"])
+_TABLE = _Kind("uint8_t", "policy_number((w)[i])", "float", "float", _PARTS["FLOAT_INPUTS"])
 _IN_HALVES = "((w)[(i) / 2] >> ((i) % 2 * 4) & 15)"
 
 
@@ -117,22 +138,22 @@ class _Header:
         if policy.atoms is not None:
             self._floats("policy_atoms", policy.atoms)
         act = {
-            Decision.LARGEST: c_source.LARGEST,
-            Decision.LARGEST_MEAN: c_source.LARGEST_MEAN,
-            Decision.TANH: c_source.ACT_TANH,
-            Decision.CLIP: c_source.ACT_CLIP,
-            Decision.OUTPUTS: c_source.ACT_OUTPUTS,
+            Decision.LARGEST: _PARTS["LARGEST"],
+            Decision.LARGEST_MEAN: _PARTS["LARGEST_MEAN"],
+            Decision.TANH: _PARTS["ACT_TANH"],
+            Decision.CLIP: _PARTS["ACT_CLIP"],
+            Decision.OUTPUTS: _PARTS["ACT_OUTPUTS"],
         }[decision]
         functions = [
-            *([c_source.RELU] if self._used["RELU"] else []),
-            *([c_source.EXPONENTIAL] if self._used["TANH"] or self._used["ELU"] or atoms else []),
-            *([c_source.TANH] if self._used["TANH"] else []),
-            *([c_source.ELU] if self._used["ELU"] else []),
+            *([_PARTS["RELU"]] if self._used["RELU"] else []),
+            *([_PARTS["EXPONENTIAL"]] if self._used["TANH"] or self._used["ELU"] or atoms else []),
+            *([_PARTS["TANH"]] if self._used["TANH"] else []),
+            *([_PARTS["ELU"]] if self._used["ELU"] else []),
             self._kind.rounding,
-            c_source.RESULT,
-            *([c_source.PRODUCTS] if self._used["LINEAR"] else []),
-            *([c_source.CONVOLUTION] if self._used["CONVOLUTION"] else []),
-            *([c_source.DUELING] if len(ends) > 1 else []),
+            _PARTS["RESULT"],
+            *([_PARTS["PRODUCTS"]] if self._used["LINEAR"] else []),
+            *([_PARTS["CONVOLUTION"]] if self._used["CONVOLUTION"] else []),
+            *([_PARTS["DUELING"]] if len(ends) > 1 else []),
         ]
         calls = "\n".join(f"    {call}" for call in self._calls)
         outputs = (
@@ -143,13 +164,13 @@ class _Header:
         return "\n".join(
             [
                 self._comment(),
-                c_source.BEGINNING,
+                _PARTS["BEGINNING"],
                 self._declarations(*sizes),
                 *self._data,
                 *functions,
                 outputs,
                 act,
-                c_source.ENDING,
+                _PARTS["ENDING"],
             ]
         )
 

@@ -1,10 +1,6 @@
-"""The functions of an exported C header, as text; :mod:`.c_header` chooses among them and writes the data."""
-
-from __future__ import annotations
-
-from .elementary import ELU_SERIES, HALVINGS, LARGE, SMALL, SMALLEST_EXPONENT, TANH_SERIES, TERMS
-
-BEGINNING = """\
+/* The functions of exported policies. c_header.py copies some of them into a header and fills in the constants of
+   elementary.py, which begin with a dollar sign. A line with four slashes names the next piece. */
+//// BEGINNING
 #ifndef ROUNDOFF_POLICY_H
 #define ROUNDOFF_POLICY_H
 
@@ -12,7 +8,7 @@ BEGINNING = """\
 #include <stdint.h>
 
 /* 16 and 32 widen narrower types alone (_Float16, as with AVX512-FP16): float and double are computed as they are */
-#if defined(__FAST_MATH__) || (defined(FLT_EVAL_METHOD) \\
+#if defined(__FAST_MATH__) || (defined(FLT_EVAL_METHOD) \
                                && FLT_EVAL_METHOD != 0 && FLT_EVAL_METHOD != 16 && FLT_EVAL_METHOD != 32)
 #error "results are to the bit: compile without -ffast-math, for arithmetic that is float where it says float"
 #endif
@@ -21,71 +17,63 @@ BEGINNING = """\
 #elif defined(__GNUC__) && defined(__FP_FAST_FMAF) && !defined(__STRICT_ANSI__) && !defined(POLICY_CONTRACT_OFF)
 #error "results are to the bit: compile with -std=c99, or with -ffp-contract=off -DPOLICY_CONTRACT_OFF"
 #endif
-"""
-
-ENDING = """\
+//// ENDING
 #endif
-"""
-
-RELU = """\
+//// RELU
 static void policy_relu(float *x, int n)
 {
     for (int i = 0; i < n; i++)
         x[i] = x[i] < 0.0f ? 0.0f : x[i];
 }
-"""
-
-EXPONENTIAL = f"""\
-/* e^x for x <= 0: its series at x / 2^{HALVINGS}, squared {HALVINGS} times */
+//// EXPONENTIAL
+/* e^x for x <= 0: its series at x / 2^$HALVINGS, squared $HALVINGS times */
 static double policy_exponential(double x)
-{{
-    x = (x < {SMALLEST_EXPONENT} ? {SMALLEST_EXPONENT} : x) * {2.0**-HALVINGS!r};
+{
+    x = (x < $SMALLEST_EXPONENT ? $SMALLEST_EXPONENT : x) * $SHRINK;
     double y = 1.0;
-    for (int i = {TERMS}; i > 0; i--)
+    for (int i = $TERMS; i > 0; i--)
         y = 1.0 + x / i * y;
-    for (int i = 0; i < {HALVINGS}; i++)
+    for (int i = 0; i < $HALVINGS; i++)
         y = y * y;
     return y;
-}}
-"""
-
-TANH = f"""\
+}
+//// TANH
 static void policy_tanh(float *x, int n)
-{{
-    for (int i = 0; i < n; i++) {{
+{
+    for (int i = 0; i < n; i++) {
         double a = x[i] < 0.0f ? -(double)x[i] : x[i], y;
-        if (a < {SMALL!r}) {{
+        if (a < $SMALL) {
             double s = a * a;
-            y = {TANH_SERIES[0].hex()};
-{"".join(f"            y = y * s + {c.hex()};{chr(10)}" for c in TANH_SERIES[1:])}\
+            y = $TANH_0;
+            y = y * s + $TANH_1;
+            y = y * s + $TANH_2;
+            y = y * s + $TANH_3;
             y = a * y;
-        }} else {{
-            double e = policy_exponential(-2.0 * (a > {LARGE} ? {LARGE} : a));
+        } else {
+            double e = policy_exponential(-2.0 * (a > $LARGE ? $LARGE : a));
             y = (1.0 - e) / (1.0 + e);
-        }}
+        }
         x[i] = (float)(x[i] < 0.0f ? -y : y);
-    }}
-}}
-"""
-
-ELU = f"""\
+    }
+}
+//// ELU
 static void policy_elu(float *x, int n)
-{{
-    for (int i = 0; i < n; i++) {{
+{
+    for (int i = 0; i < n; i++) {
         double a = x[i], y;
-        if (a > {-SMALL!r}) {{
-            y = {ELU_SERIES[0].hex()};
-{"".join(f"            y = y * a + {c.hex()};{chr(10)}" for c in ELU_SERIES[1:])}\
+        if (a > -$SMALL) {
+            y = $ELU_0;
+            y = y * a + $ELU_1;
+            y = y * a + $ELU_2;
+            y = y * a + $ELU_3;
             y = a * y;
-        }} else {{
+        } else {
             y = policy_exponential(a) - 1.0;
-        }}
+        }
         x[i] = x[i] > 0.0f ? x[i] : (float)y;
-    }}
-}}
-"""
-
-PLAIN_INPUTS = """\
+    }
+}
+//// PLAIN_INPUTS
 /* activations are multiplied as they are */
 static float policy_round_inputs(const float *x, int n, policy_input *y)
 {
@@ -93,9 +81,7 @@ static float policy_round_inputs(const float *x, int n, policy_input *y)
         y[i] = x[i];
     return 1.0f;
 }
-"""
-
-INTEGER_INPUTS = """\
+//// INTEGER_INPUTS
 /* activations as integers from 0 to POLICY_STEPS, less the zero point; returns their scale */
 static float policy_round_inputs(const float *x, int n, policy_input *y)
 {
@@ -117,9 +103,7 @@ static float policy_round_inputs(const float *x, int n, policy_input *y)
     }
     return scale;
 }
-"""
-
-FLOAT_INPUTS = """\
+//// FLOAT_INPUTS
 /* activations as numbers of the format: the i-th in magnitude up to the i-th bound */
 static float policy_round_inputs(const float *x, int n, policy_input *y)
 {
@@ -137,17 +121,13 @@ static float policy_round_inputs(const float *x, int n, policy_input *y)
     }
     return 1.0f;
 }
-"""
-
-RESULT = """\
+//// RESULT
 static float policy_result(policy_sum sum, float scale, float bias)
 {
     volatile float product = (float)sum * scale; /* or GCC 12 fuses it with the sum, even where it must not */
     return product + bias;
 }
-"""
-
-PRODUCTS = """\
+//// PRODUCTS
 static void policy_linear(const float *x, int n, float *y, int m, const policy_code *w, const float *scales,
                           int scale_step, const float *bias)
 {
@@ -159,9 +139,7 @@ static void policy_linear(const float *x, int n, float *y, int m, const policy_c
         y[i] = policy_result(sum, scale * scales[i * scale_step], bias[i]);
     }
 }
-"""
-
-CONVOLUTION = """\
+//// CONVOLUTION
 static void policy_convolution(const float *x, int planes, int height, int width, float *y, int filters, int rows,
                                int columns, int size, int stride, int padding, const policy_code *w,
                                const float *scales, int scale_step, const float *bias)
@@ -183,9 +161,7 @@ static void policy_convolution(const float *x, int planes, int height, int width
                 y[(f * rows + r) * columns + c] = policy_result(sum, scale * scales[f * scale_step], bias[f]);
             }
 }
-"""
-
-DUELING = """\
+//// DUELING
 /* value + (advantage - mean advantage), for each atom */
 static void policy_combine(const float *value, const float *advantages, float *outputs)
 {
@@ -198,9 +174,7 @@ static void policy_combine(const float *value, const float *advantages, float *o
             outputs[i * atoms + k] = value[k] + (advantages[i * atoms + k] - total / POLICY_ACTIONS);
     }
 }
-"""
-
-LARGEST = """\
+//// LARGEST
 /* The number of the action, from 0. */
 static int policy_act(const float *observation)
 {
@@ -211,9 +185,7 @@ static int policy_act(const float *observation)
         best = outputs[i] > outputs[best] ? i : best;
     return best;
 }
-"""
-
-LARGEST_MEAN = """\
+//// LARGEST_MEAN
 /* The number of the action, from 0: that with the largest mean of its distribution over the atoms. */
 static int policy_act(const float *observation)
 {
@@ -240,18 +212,14 @@ static int policy_act(const float *observation)
     }
     return best;
 }
-"""
-
-ACT_TANH = """\
+//// ACT_TANH
 /* The action: POLICY_ACTIONS numbers from -1 to 1. */
 static void policy_act(const float *observation, float *action)
 {
     policy_outputs(observation, action);
     policy_tanh(action, POLICY_ACTIONS);
 }
-"""
-
-ACT_CLIP = """\
+//// ACT_CLIP
 /* The action: POLICY_ACTIONS numbers from -1 to 1. */
 static void policy_act(const float *observation, float *action)
 {
@@ -259,12 +227,9 @@ static void policy_act(const float *observation, float *action)
     for (int i = 0; i < POLICY_ACTIONS; i++)
         action[i] = action[i] < -1.0f ? -1.0f : action[i] > 1.0f ? 1.0f : action[i];
 }
-"""
-
-ACT_OUTPUTS = """\
+//// ACT_OUTPUTS
 /* The action: POLICY_ACTIONS numbers, what the network gives. */
 static void policy_act(const float *observation, float *action)
 {
     policy_outputs(observation, action);
 }
-"""
