@@ -42,11 +42,11 @@ def compare(
     of the line. ``relative.md`` is the same for people. The same runs give the same bytes.
 
     Args:
-        directories: of sweeps, or of runs; lines have their order.
+        directories: the folders of sweeps, or of runs; lines have their order.
         out: the folder to write into, made if it is missing.
-        names: of the sweeps in the figure, in the order of ``directories``; empty: their own.
+        names: the names of the sweeps in the figure, in the order of ``directories``; empty: their own.
         width: as of :func:`~.plot.plot`; ``single`` is called ``relative-single.png`` and so on.
-        types: of files with the figure: ``png``, ``svg``, ``pdf``.
+        types: the types of the files with the figure: ``png``, ``svg``, ``pdf``.
 
     Returns:
         The files written, and warnings about omissions: folders and conditions without runs in fp32 and in

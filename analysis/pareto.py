@@ -38,7 +38,7 @@ def pareto(
         directory: the folder of a sweep with costs counted by ``roundoff cost``; ``bits`` needs no costs.
         cost: ``bits``, ``bytes``, ``bops``, ``memory``, ``sent`` or ``energy``.
         margin: the largest difference that is too small to matter, as a fraction of the fp32 mean score.
-        model: of the figures for ``energy``.
+        model: the source of the figures for ``energy``.
         reference: settings of the runs that others are compared with, as for ``against``; None: ``format`` fp32.
 
     Returns:

@@ -73,7 +73,7 @@ def plot(
         directory: the folder of a sweep, or of runs.
         width: ``screen``; or ``single`` or ``double``, for a column of a journal or two: files are then called
             ``degradation-single.pdf`` and so on.
-        types: of files with figures: ``png``, ``svg``, ``pdf``.
+        types: the types of the files with figures: ``png``, ``svg``, ``pdf``.
         figures: names of those to draw; all there are if empty.
         tables: ``md``, ``tex``: also the summary for people, as ``summary.md`` (Markdown) and ``summary.tex`` (LaTeX,
             with the package booktabs).
@@ -160,7 +160,7 @@ def inline_svg(name: str, table: pd.DataFrame, title: str, metric: Metric) -> st
         name: one of ``FIGURES``.
         table: that it is drawn from.
         title: an alternative text for readers who do not see the figure.
-        metric: of the scores.
+        metric: the metric of the scores.
     """
     drawn = draw(name, _csv(table), table, "", INLINE, metric)
     with mpl.rc_context({"svg.fonttype": "none"}):
@@ -180,11 +180,11 @@ def draw(name: str, content: bytes, table: pd.DataFrame, title: str, size: Size,
 
     Args:
         name: one of ``FIGURES``.
-        content: of the file with its table.
+        content: the content of the file with its table.
         table: the same as it was before.
-        title: of the figure.
-        size: of the figure.
-        metric: of the scores.
+        title: the title of the figure.
+        size: the size of the figure.
+        metric: the metric of the scores.
     """
     numbers = {column for column in table if pd.api.types.is_numeric_dtype(table[column])}  # a program may log any name
     shown = read_table(content, numbers - {"seed"})
@@ -218,7 +218,7 @@ def read_table(content: bytes, numbers: Collection[Any] = ()) -> pd.DataFrame:
     """A table as :func:`plot` wrote it; figures are drawn from it, so their numbers are the file's.
 
     Args:
-        content: of the file.
+        content: the content of the file.
         numbers: columns of numbers, whatever they are called.
     """
     text = {name: str for name in _TEXTS if name not in numbers}

@@ -25,7 +25,7 @@ def round_list(
     contiguous, all of other formats, and all while a CUDA graph is captured, are rounded one by one.
 
     Args:
-        tensors: of one dtype and device, each what :meth:`.Format.round_into` takes.
+        tensors: tensors of one dtype and device, each as :meth:`.Format.round_into` takes it.
         fmt: the format.
         rounding: the mode.
         draw: called for each tensor, in order: the random bits of stochastic rounding; None for the other modes.

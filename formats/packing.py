@@ -66,7 +66,7 @@ def unpack(packed: torch.Tensor, bits: int | None = None, count: int | None = No
     Args:
         packed: uint8; or of one of torch's types of small floats, which say their width themselves: codes of its shape,
             of 4-bit ones twice as many along the last dimension.
-        bits: of a code.
+        bits: the number of bits of a code.
         count: how many codes there are.
 
     Raises:

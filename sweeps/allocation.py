@@ -48,13 +48,13 @@ class Allocation:
         by: the cost that was made small; a model by its name.
         chosen: the format of each part that has one; the others stay in fp32.
         arithmetic: the same as keys of a run: ``policy``, or ``storage``.
-        cost: of a step, or of memory; None if the model gives no cost.
+        cost: the cost of a step, or of memory; None if the model gives no cost.
         reference_cost: the same of fp32.
         mean: over the confirming seeds; None if a run crashed, or they have not ended.
         reference: the same of fp32.
         seeds: the number of these seeds.
-        answer: of the test with these seeds: ``equivalent within 5 %``, ``not shown``, ...; empty as long as they have
-            not ended.
+        answer: the answer of the test with these seeds: ``equivalent within 5 %``, ``not shown``, ...; empty
+            until they have ended.
         finished: whether nothing is left to be run.
         source: the unit and source of the model, where a model determines costs.
         unpriced: products that the model gives no cost for, by the part that is left out for them.

@@ -66,9 +66,9 @@ class Costs:
         seeds: the first and the last seed.
         reference: mean return with nothing in the format; None if that has not been run.
         everything: mean return with everything in the format; None if that has not been run.
-        gains: of each unit in fp32, with all else in the format, over everything in the format; the largest
+        gains: the gain of each unit in fp32, with all else in the format, over everything in the format; the largest
             number of seeds first, then the largest gain.
-        costs: of each unit in the format, with all else in fp32, against nothing in the format; the largest
+        costs: the cost of each unit in the format, with all else in fp32, against nothing in the format; the largest
             number of seeds first, then the largest cost.
     """
 
@@ -136,7 +136,7 @@ def blame_returns(
 
     Args:
         config: a run in the format; its ``seed`` is the first one.
-        directory: of the runs, a sweep's folder, which every command about results reads; a call that was stopped is
+        directory: the sweep's folder, which every command about results reads; a call that was stopped is
             continued by the same call. The table is also written into it.
         executors: makes one for each round.
         watcher: receives the events.

@@ -59,7 +59,7 @@ def presets_table(text: str = "", size: Size | None = None) -> str:
     Args:
         text: a part of the name, the figures or the description, in small or capital letters; empty
             for every preset.
-        size: of the presets; None for all sizes.
+        size: the size of the presets; None for all sizes.
 
     Raises:
         SweepError: no preset is left.

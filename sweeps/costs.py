@@ -46,9 +46,9 @@ def count_costs(
     Args:
         runs: name and config of each.
         directory: the folder of the sweep; made if it is missing.
-        source: of the program, used to detect a change; empty for agents.
+        source: the source code of the program, used to detect a change; empty for agents.
         allow_imports: modules that may be imported to make a task.
-        models: of the cost of products, in addition to the package's models.
+        models: models of the cost of products, in addition to the package's models.
         again: counts everything again.
         on_counted: called with a line on each that was counted.
 

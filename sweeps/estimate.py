@@ -36,7 +36,7 @@ class TimeEstimate:
     """An estimate of how long runs will take.
 
     Attributes:
-        seconds: of each run, by id; runs without an estimate are missing.
+        seconds: the duration of each run, by id; runs without an estimate are missing.
         notes: the grounds of the estimate, a sentence each.
     """
 
@@ -56,7 +56,7 @@ def estimate(runs: Sequence[Run], folders: Iterable[Path], allow_imports: Collec
 
     Args:
         runs: to estimate.
-        folders: of sweeps to search for finished runs.
+        folders: folders of sweeps to search for finished runs.
         allow_imports: modules that a calibration may import; see :func:`roundoff.agents.train`.
 
     Returns:

@@ -66,10 +66,10 @@ def sweep(
             once: after running it, a notebook does not see later edits until its kernel is restarted.
         grid: lists of values by key, such as ``{"format": ["fp32", "e5m7"], "seed": range(3)}``; ranges as in sweep
             files (``"0..9"``, ``{"e5mX": "1..10"}``) are also lists.
-        metric: which of the values that the function returns counts, by name; or a mapping with ``name``, ``goal``
+        metric: the name of the returned value that counts; or a mapping with ``name``, ``goal``
             (``maximize`` or ``minimize``), ``crash``, ``unit``, ``range``.
         base: values of all runs.
-        name: of the sweep; the function's name by default.
+        name: the name of the sweep; the function's name by default.
         out: folder of the results; ``results/<name>`` by default.
         workers: processes at a time. 1 runs one after the other in this process, which any function can; with more of
             them it must be in a file, which each imports: call ``sweep`` under ``if __name__ == "__main__":`` there.

@@ -31,8 +31,8 @@ def find_reproduction(name: str, size: Size, others: Sequence[str] = ()) -> tupl
     """The preset that makes a figure, and the names of the figures to draw from its runs.
 
     Args:
-        name: of a figure (``fig4``, ``accelerated-fig2``), a table, or the subject of a preset (``significand``).
-        size: of the preset; not every subject has one for a night.
+        name: a figure (``fig4``, ``accelerated-fig2``) or a table, or the subject of a preset (``significand``).
+        size: the size of the preset; not every subject has one for a night.
         others: names that mean something to the caller; for the message.
 
     Raises:

@@ -43,7 +43,7 @@ class Finding:
         given: the other keys that vary.
         reference: mean of fp32 over seeds; None if it is not known, or a score is missing.
         enough: the narrowest format that is good enough; None if no format is.
-        means: of the formats that were run, the fewest bits first; None for a format with a crashed run.
+        means: the means of the formats that were run, the fewest bits first; None for a format with a crashed run.
         formats: the number of formats.
         finished: whether nothing is left to be run; else ``enough`` is provisional.
         reason: why the search gives no answer, as fp32 itself has learned nothing; else empty.
@@ -79,7 +79,7 @@ class Standing:
 
     Attributes:
         candidate: the values that distinguish it from the others.
-        mean: of its scores, each seed with the same weight; None if a run lacks a score.
+        mean: the mean of its scores, each seed with the same weight; None if a run lacks a score.
         scores: mean of each seed over tasks, in the order of the sweep; None for a seed without a score.
         crashed: the number of its runs that crashed.
     """
@@ -143,7 +143,7 @@ def run_search(
 
     Args:
         plan: with ``search``.
-        directory: of the results; the findings are also written into it.
+        directory: the directory of the results; the findings are also written into it.
         executors: makes one for each round.
         watcher: receives the events.
         how: as for :func:`run_sweep`.

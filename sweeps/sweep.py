@@ -165,7 +165,7 @@ def run_in_rounds(
 
     Args:
         plan: the sweep, whatever its runs.
-        directory: of the results.
+        directory: the directory of the results.
         executors: makes one for each round.
         watcher: receives the events.
         asked: returns the runs to do, given the folder: all runs returned before, and more. They depend only on the

@@ -29,14 +29,14 @@ def _part_of_a_run(value: Any) -> Any:
 
 @final
 class QuantizationAware(BaseModel):
-    """Networks whose products are computed of operands rounded to ``format``, from a moment of the run on.
+    """Networks that compute products of operands rounded to ``format``, from a certain step of the run on.
 
     The weights that are learned stay as they are; gradients pass straight through the rounding.
 
     Source:
         Lam et al., "ActorQ: Quantization for Actor-Learner Distributed Reinforcement Learning", Appendix B.2, and
-        ``quant_delay`` of Table 5. The authors' code rewrites the whole graph, as is done here: networks that act,
-        those that value, and their slow copies (``experimental_create_training_graph`` of TensorFlow 1).
+        ``quant_delay`` of Table 5. The authors' code rewrites the whole graph, as is done here: actors,
+        critics, and their slow copies (``experimental_create_training_graph`` of TensorFlow 1).
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)

@@ -40,10 +40,10 @@ def draw_actor_time(name: str, table: pd.DataFrame, size: Size = SCREEN, metric:
     """Draws a bar for each format and condition, of its activities one after the other; a panel per task.
 
     Args:
-        name: of the experiment.
+        name: the name of the experiment.
         table: from :func:`actor_time_table`.
-        size: of the figure.
-        metric: of the scores, which it does not show.
+        size: the size of the figure.
+        metric: the metric of the scores, which the figure does not show.
     """
     tasks, labels = sorted(table["task"].unique()), sorted(table["series"].unique(), reverse=True)
     height = 1.2 + 0.36 * len(labels)

@@ -42,7 +42,7 @@ class Drawable(NamedTuple):
     """A figure.
 
     Attributes:
-        table: of an experiment and its summary; also gets the list that warnings are added to. None: there is nothing
+        table: the table of an experiment and its summary; also gets the list that warnings are added to. None: nothing
             to draw.
         draw: name of the experiment, table, size and metric to a figure.
     """

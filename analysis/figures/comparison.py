@@ -1,4 +1,4 @@
-"""Conditions beside each other: baselines, selections of fixes, policies, at one glance."""
+"""Comparison of conditions: baselines, selections of fixes, policies."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ def comparison_table(experiment: Experiment, summary: pd.DataFrame) -> pd.DataFr
 
 
 def draw_comparison(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
-    """Draws a line of the page for each format and condition: mean, 95 % bootstrap interval, every run, crashes.
+    """Draws a row for each format and condition: mean, 95 % bootstrap interval, every run, crashes.
 
-    A panel per task, and one for their mean if there are several; the best stands on top. A line is hatched where all
+    A panel per task, and one for their mean if there are several; the best is at the top. A row is hatched where all
     runs failed.
 
     Args:
-        name: of the experiment.
+        name: the name of the experiment.
         table: from :func:`comparison_table`.
-        size: of the figure.
-        metric: of the scores.
+        size: the size of the figure.
+        metric: the metric of the scores.
     """
     tasks = sorted(dict.fromkeys(table["task"]), key=lambda task: task == ALL_TASKS)
     labels = list(dict.fromkeys(table["series"]))

@@ -94,10 +94,10 @@ def draw_curves(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Met
     A crashed run has a cross where it crashed: at its score, or at the edge of the panel if it lacks one.
 
     Args:
-        name: of the experiment.
+        name: the name of the experiment.
         table: from :func:`curves_table`.
-        size: of the figure.
-        metric: of the scores.
+        size: the size of the figure.
+        metric: the metric of the scores.
     """
     panels = list(table.groupby("panel", sort=False))
     crosses = f"; a cross: crashed ({metric.scored})" if (table["kind"] == "crash").any() else ""
@@ -217,7 +217,7 @@ def label_ends(axis: Axes, ends: Sequence[End]) -> bool:
 
     Args:
         axis: to write on; its limits and scale are final.
-        ends: of the lines.
+        ends: the ends of the lines.
 
     Returns:
         Whether there is room for the names: nothing is written otherwise.

@@ -41,7 +41,7 @@ def degradation_table(experiment: Experiment, summary: pd.DataFrame, across: str
 
     Args:
         experiment: the runs.
-        summary: of the same experiment, from :func:`roundoff.analysis.tables.summary.summarize`.
+        summary: the summary of the same experiment, from :func:`roundoff.analysis.tables.summary.summarize`.
         across: the quantity along a series: ``significand_bits`` or ``exponent_bits`` (formats other than floats are
             left out), ``bits`` (per number, with their share of a block's scale; formats that cannot be read are left
             out), ``format``, or a numeric setting.
@@ -112,12 +112,12 @@ def draw_degradation(
     condition (keys other than task, format and seed that vary).
 
     Args:
-        name: of the experiment.
+        name: the name of the experiment.
         table: from :func:`degradation_table`.
-        size: of the figure.
+        size: the size of the figure.
         x: the column across; None: ``significand_bits``, or ``format`` if some formats lack it. A ``value`` is placed
             by its logarithm where that spreads the values more evenly.
-        metric: of the scores.
+        metric: the metric of the scores.
     """
     if x is None:
         x = "format" if table["significand_bits"].isna().any() else "significand_bits"

@@ -30,7 +30,7 @@ def heatmap_table(experiment: Experiment, summary: pd.DataFrame, warnings: list[
 
     Args:
         experiment: the runs.
-        summary: of the same experiment.
+        summary: the summary of the same experiment.
         warnings: gets a line if there are more panels than are drawn.
 
     Columns: ``task``, ``condition`` (the other varying keys, in words), ``x`` and ``y`` (the two keys), ``across`` and
@@ -82,10 +82,10 @@ def draw_heatmap(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Me
     """Draws :func:`heatmap_table`: a panel per task and condition, a cell with its mean score, x for crashed runs.
 
     Args:
-        name: of the experiment.
+        name: the name of the experiment.
         table: from :func:`heatmap_table`.
-        size: of the figure.
-        metric: of the scores.
+        size: the size of the figure.
+        metric: the metric of the scores.
     """
     across, up = _labels(table, "column", "across"), _labels(table, "row", "up")
     x, y = str(table["x"].iloc[0]), str(table["y"].iloc[0])

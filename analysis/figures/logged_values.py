@@ -76,11 +76,11 @@ def draw_training(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: M
     bootstrap interval, over 60 windows of steps. Values that are not finite leave gaps, and are in no mean.
 
     Args:
-        name: of the experiment.
+        name: the name of the experiment.
         table: from one of them.
-        size: of the figure.
-        metric: of the runs: a program's values have their names for labels, and logarithmic axes if they are positive
-            and span more than two decades.
+        size: the size of the figure.
+        metric: the metric of the runs: a program's values have their names for labels, and logarithmic axes if they
+            are positive and span more than two decades.
     """
     tasks = sorted(table["task"].unique())
     looks = _looks(table, varied=bool((table["series"] != table["format"]).any()))

@@ -116,9 +116,9 @@ def draw_gradients(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figur
     """Draws shares of results against their magnitude, both logarithmic: a panel per role, a line per series.
 
     Args:
-        name: of the experiment.
+        name: the name of the experiment.
         table: from :func:`magnitudes_table`; ``roundoff plot`` shows :func:`gradients_table`.
-        size: of the figure.
+        size: the size of the figure.
 
     Source:
         Low-precision SAC, Figure 6.

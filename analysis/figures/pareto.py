@@ -47,10 +47,10 @@ def draw_pareto(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Met
     equivalent to fp32 are filled; a band shows the equivalence margin around the fp32 mean. Conditions differ in marks.
 
     Args:
-        name: of the experiment.
+        name: the name of the experiment.
         table: from :func:`~..tables.pareto.pareto_table`.
-        size: of the figure.
-        metric: of the scores.
+        size: the size of the figure.
+        metric: the metric of the scores.
     """
     table = table[table["cost"].notna() & table["mean"].notna()]
     table = table.assign(condition=table["series"].map(lambda series: series.partition(", ")[2]))

@@ -66,10 +66,10 @@ def draw_profiles(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: M
     """Draws performance profiles with their 95 % bands, a panel per task: the higher line is the better one.
 
     Args:
-        name: of the experiment.
+        name: the name of the experiment.
         table: from :func:`profiles_table`.
-        size: of the figure.
-        metric: of the scores.
+        size: the size of the figure.
+        metric: the metric of the scores.
 
     Source:
         Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", Section 4.2.

@@ -104,10 +104,10 @@ def draw_relative(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: M
     Marks of several lines are moved a little across, so that their bars do not overlap.
 
     Args:
-        name: of the experiment.
+        name: the name of the experiment.
         table: from :func:`relative_table`, or several such tables together, with distinct series.
-        size: of the figure.
-        metric: of the scores.
+        size: the size of the figure.
+        metric: the metric of the scores.
     """
     lines = list(dict.fromkeys(zip(table["task"], table["series"], strict=True)))
     tasks = Counter(series for _, series in lines)

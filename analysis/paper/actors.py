@@ -1,4 +1,4 @@
-"""Quantized actors beside fp32's: how soon they are as good, and where their time goes; after ActorQ."""
+"""Quantized actors compared with fp32 actors: time to the same return, and time of each activity; after ActorQ."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REFERENCE = "fp32"
 
 
 class _Reached(NamedTuple):
-    """The step and the time at which a level was reached, if it was."""
+    """The step and the time when a level was reached, if it was."""
 
     step: float
     clock: float
@@ -60,7 +60,7 @@ def times_to_reward(experiment: Experiment, _summary: pd.DataFrame) -> list[Meas
 
 
 def breakdown(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
-    """Milliseconds of a step by activity, and the share of what is not inference nor the environment."""
+    """Milliseconds of a step by activity, and the share of the time that goes into weights."""
     runs = _with_actors(experiment)[["id", "task", *_KEYS]].merge(actor_times(experiment), on="id")
     rows = []
     for (task, *_), own in runs.groupby(["task", *_KEYS], sort=True):

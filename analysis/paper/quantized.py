@@ -42,7 +42,7 @@ def by_quantization(experiment: Experiment, belongs: Callable[[str], bool]) -> E
     The ``format`` of such a row is the quantization, and its seed that of the run it comes from.
 
     Args:
-        experiment: whose runs evaluated policies quantized.
+        experiment: an experiment with runs that evaluated quantized policies.
         belongs: whether a quantization is wanted, by its name.
 
     Raises:

@@ -27,7 +27,7 @@ def reproduce(
     Args:
         directory: the folder of the sweep.
         name: one of :data:`REPRODUCIBLE`.
-        types: of files with the figure.
+        types: the types of the files with the figure.
 
     Returns:
         The files written, and warnings about omissions.

@@ -1,4 +1,4 @@
-"""The figures of the report: those of ``roundoff plot``, in the page, with captions."""
+"""The figures of ``roundoff plot`` in the report, with captions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def degradation_figure(points: pd.DataFrame, metric: Metric) -> Safe:
 
 
 def comparison_figure(points: pd.DataFrame, metric: Metric) -> Safe:
-    """Formats and conditions beside each other; from :func:`~.figures.comparison.comparison_table`."""
+    """Comparison of formats and conditions; from :func:`~.figures.comparison.comparison_table`."""
     caption = (
         f"Mean {metric.name} over seeds, 95\u2009% bootstrap interval (bar), and every run;"
         f" crosses are crashed runs ({metric.scored})."

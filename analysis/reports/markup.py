@@ -21,7 +21,7 @@ def element(name: str, /, *children: object, **attributes: object) -> Safe:
     """An element; children that are not :class:`Safe` are escaped, as are the values of attributes.
 
     Args:
-        name: of the element.
+        name: the name of the element.
         children: its content; None is nothing.
         attributes: underscores become dashes, one at the end is dropped (``class_``); None and False: none of that
             name, True: without a value.
@@ -57,7 +57,7 @@ def table(caption: str, columns: Sequence[Column], rows: Iterable[Sequence[objec
     """A table with headers of columns and rows; on a narrow screen each row becomes a card (see ``style.css``).
 
     Args:
-        caption: of the table.
+        caption: the caption of the table.
         columns: the first one is the heading of its row.
         rows: cells; None is shown as a dash.
     """

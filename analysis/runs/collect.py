@@ -49,7 +49,7 @@ def collect(directories: Sequence[str | Path], path: str | Path) -> tuple[int, i
     A torn line, a missing or foreign file or folder is left out, and said.
 
     Args:
-        directories: of sweeps, or of single runs, also of sweeps that are running.
+        directories: the folders of sweeps, or of single runs, also of sweeps that are running.
         path: the file to write: CSV if its name ends with ``.csv``, else Parquet.
 
     Returns:

@@ -33,8 +33,8 @@ class Experiment:
     """The runs and records that were found in a folder.
 
     Attributes:
-        name: of the sweep, or of the folder.
-        description: of the sweep, in words; empty if it lacks one.
+        name: the name of the sweep, or of the folder.
+        description: the description of the sweep, in words; empty if it lacks one.
         runs: one row per run: ``id``; ``status`` (done, crashed, failed or waiting: see :func:`.outcome.read_outcome`);
             ``return``, which is the score, of a program the metric (0 for the crash of an agent, NaN before the end);
             ``return_std`` over the episodes of the final evaluation; ``step``; ``crash_step``; ``reason`` (of a crash
@@ -44,10 +44,10 @@ class Experiment:
         returned: the numbers that programs returned, one row per run that did: ``id``, and the numbers by name (one
             that is called ``id`` is ``id_``).
         metric: the metric of the runs' scores.
-        formats: of the runs, in the order of the sweep's file.
+        formats: the formats of the runs, in the order of the sweep's file.
         config_keys: the columns of ``runs`` that are keys of the config.
-        configs: of the runs, by id, as they were given.
-        folders: of the runs, by id.
+        configs: the configs of the runs, by id, as they were given.
+        folders: the folders of the runs, by id.
         cases: names of the runs' cases in the sweep's file, by id, where they have one.
         costs: the cost of a step, by id, of runs counted by ``roundoff cost`` (:func:`.costs.read_costs`).
         said: the warnings so far: about records only once they were read.
@@ -210,12 +210,12 @@ class _Plan(NamedTuple):
     """The data to read, before anything of a run is read.
 
     Attributes:
-        name: of the sweep, or of the folder.
-        description: of the sweep.
-        folders: of the runs by id, in the order of the sweep's file.
+        name: the name of the sweep, or of the folder.
+        description: the description of the sweep.
+        folders: the folders of the runs by id, in the order of the sweep's file.
         configs: that the sweep planned, by id.
-        metric: of the sweep; None where no file has it.
-        cases: of the runs by id, where the sweep's file names them.
+        metric: the metric of the sweep; None where no file has it.
+        cases: the cases of the runs by id, where the sweep's file names them.
     """
 
     name: str

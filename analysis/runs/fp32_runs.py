@@ -19,7 +19,7 @@ def fp32_twice(configs: Mapping[str, dict[str, Any]], outcomes: Mapping[str, dic
     One run of each set of duplicates is kept: the first that has ended, else the first that failed, else the first.
 
     Args:
-        configs: of the runs, by id.
+        configs: the configs of the runs, by id.
         outcomes: with their ``status``.
     """
     alike: dict[str, list[str]] = {}

@@ -23,7 +23,7 @@ class Logged:
     """The records of runs; each run costs a file, which commands that compare only final scores need not read.
 
     Args:
-        folders: of the runs, by id, in the order of the tables.
+        folders: the folders of the runs, by id, in the order of the tables.
         metric: the name of the value that the learning curves of programs show.
         warnings: receives lines about damaged files that are left out, when the records are read.
         about: the folder of all, for warnings.

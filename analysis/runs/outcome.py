@@ -19,7 +19,7 @@ def read_outcome(folder: Path, warnings: list[str]) -> dict[str, Any]:
     """Reads the outcome of a run.
 
     Args:
-        folder: of the run.
+        folder: the folder of the run.
         warnings: gets a line for each file that is damaged.
 
     Returns:

@@ -28,9 +28,9 @@ class Block(NamedTuple):
 
     Attributes:
         kind: one of :data:`KINDS`.
-        names: of the columns besides the step.
-        places: of the points among the run's.
-        steps: of the points.
+        names: the names of the columns besides the step.
+        places: the indices of the points among the points of the run.
+        steps: the steps of the points.
         columns: the values, name by name.
     """
 
@@ -45,7 +45,7 @@ def read_records(path: Path, warnings: list[str], metric: str) -> list[Block]:
     """The points of learning curves, also quantized, of the exponent histograms and of training.
 
     Args:
-        path: of ``metrics.jsonl``.
+        path: the path of ``metrics.jsonl``.
         warnings: gets a line for each record that is damaged.
         metric: the logged value of a program that its learning curve shows.
     """

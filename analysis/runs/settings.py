@@ -29,7 +29,7 @@ def tasks_of(configs: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """Returns the task of each run, by id: an agent's task; a program's function, with its file if there are several.
 
     Args:
-        configs: of the runs, by id.
+        configs: the configs of the runs, by id.
     """
     programs = {str(config["program"]) for config in configs.values() if is_program(config)}
     short = {name: name.rpartition(":")[2] if len(programs) == 1 else name for name in programs}

@@ -33,8 +33,8 @@ class EquivalenceTest(NamedTuple):
         share: mean difference over |mean of the reference|.
         interval: 90 % interval of ``share``: where it is within the margin on both sides, ``p`` is below 0.05. An end
             is NaN if it does not exist.
-        p: of "the means are as far apart as the margin, or further": the larger one of both sides.
-        p_worse: of the lower side only: of "the condition is worse by the margin, or more".
+        p: the p-value of "the means are as far apart as the margin, or further": the larger one of both sides.
+        p_worse: the p-value of the lower side only: of "the condition is worse by the margin, or more".
     """
 
     share: float
@@ -89,8 +89,8 @@ def in_words(p_difference: float, p_equivalence: float, margin: float, *, at_cei
     """The answer: equivalent, different, both (a difference smaller than the margin), or neither: undecided.
 
     Args:
-        p_difference: of the hypothesis of no difference; NaN if it was not tested.
-        p_equivalence: of :func:`equivalence`; NaN if it was not tested.
+        p_difference: the p-value of the hypothesis of no difference; NaN if it was not tested.
+        p_equivalence: the p-value of :func:`equivalence`; NaN if it was not tested.
         margin: as a fraction, for the words.
         at_ceiling: the reference returns as much as there is; see :func:`~..tables.ceiling.ceiling`.
     """

@@ -52,7 +52,7 @@ def needed_bits(reference: Tasks, widths: Mapping[int, Tasks], *, margin: float 
     not count.
 
     Args:
-        reference: of fp32, for each task the scores by seed; more is better. The score of a crash may be
+        reference: the scores of fp32 by seed, for each task; more is better. The score of a crash may be
             -infinity: a width with such a run is not good.
         widths: the same for each number of significand bits, tasks in the same order.
         margin: as a fraction of the mean return of fp32, >= 0.

@@ -41,7 +41,7 @@ class Power(NamedTuple):
             the return of such a run is not known.
         equal: formats that are as good as the reference: the power.
         seeds: the number on each task that takes ``equal`` to 80 %; NaN if 256 do not.
-        correlation: of the scores of equal seeds, on the task that has the most; NaN if unpaired.
+        correlation: the correlation of the scores of equal seeds, on the task that has the most; NaN if unpaired.
         correlation_p: one-sided, of "pairing by seed does not help": the correlation is 0 or less.
     """
 
@@ -72,7 +72,7 @@ def power_of(
         x: for each task, scores by seed.
         y: the same of the reference, tasks in the same order.
         generator: source of the draws.
-        margin: of the test, as a fraction of the reference's mean.
+        margin: the margin of the test, as a fraction of the reference's mean.
         untrained: the score of a run that learns nothing, on each task; empty if it is not known.
 
     Returns:

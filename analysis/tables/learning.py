@@ -75,7 +75,7 @@ def share_interval(count: int, of: int, level: float = _LEVEL) -> Interval:
     Args:
         count: how often it was seen, from 0 to ``of``.
         of: how often it could have been; NaN ends if 0.
-        level: of confidence, in (0, 1).
+        level: the level of confidence, in (0, 1).
     """
     if not of:
         return NO_INTERVAL

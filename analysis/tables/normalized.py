@@ -1,4 +1,4 @@
-"""Scores on a scale that all tasks share: 0 is what a policy returns before it learns, 1 what fp32 returns after."""
+"""Scores on a scale that all tasks share: 0 is the return of a policy before it learns, 1 the return of fp32 after."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Selection(NamedTuple):
     """The tasks of a row of a table.
 
     Attributes:
-        name: of the task, or :data:`~.summary.ALL_TASKS` for the mean over several.
-        tasks: which they are.
-        scales: of the tasks, by which a mean over them is taken; empty where scores are taken as they are.
+        name: the name of the task, or :data:`~.summary.ALL_TASKS` for the mean over several.
+        tasks: the tasks of the mean.
+        scales: the scales of the tasks, used for a mean over them; empty where scores are taken as they are.
     """
 
     name: str
@@ -56,7 +56,7 @@ def interquartile_mean_of(
     """The interquartile mean of normalized scores of all tasks together, and its 95 % stratified bootstrap interval.
 
     Args:
-        groups: the scores of each task's runs; one that is not finite, a crash, counts 0, which is to have learned
+        groups: the scores of each task's runs; a score that is not finite, a crash, counts 0: it has learned
             nothing.
         generator: source of the resampling.
         replicates: number of resamplings.

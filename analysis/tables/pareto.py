@@ -60,8 +60,8 @@ def pareto_table(
     Args:
         experiment: with its costs, but for ``bits``.
         kind: one of :data:`KINDS`.
-        margin: of equivalence.
-        model: of the figures for ``energy``; None for Horowitz's, or the only other one there is.
+        margin: the margin of equivalence.
+        model: the source of the figures for ``energy``; None for Horowitz's, or the only other one there is.
         reference: settings of the runs that others are compared with, as text; None: ``format`` fp32.
     """
     keys = experiment.conditions.keys

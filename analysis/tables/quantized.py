@@ -19,7 +19,7 @@ def paired_interval(differences: ArrayLike, level: float = 0.95) -> Interval:
     """Student's interval of the mean of paired differences; NaN of fewer than two.
 
     Args:
-        differences: of each pair, one number: episodes of the same seed, or means of runs of the same seed.
+        differences: the difference of each pair: of episodes of the same seed, or of means of runs of the same seed.
         level: confidence level, in (0, 1).
     """
     values = np.ravel(np.asarray(differences, dtype=float))

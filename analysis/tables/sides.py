@@ -102,8 +102,8 @@ def sides(
 
     Args:
         runs: that have ended; with their areas as ``area``, if these are wanted.
-        keys: of the conditions.
-        metric: of the scores.
+        keys: the keys of the conditions.
+        metric: the metric of the scores.
         planned: all runs, including unfinished ones: a finished reference is not the only one if others are to
             come.
         reference: settings of the runs that others are compared with; None: fp32.

@@ -1,4 +1,4 @@
-"""Numbers, intervals, shares and counts as they are read on a page."""
+"""Numbers, intervals, shares and counts as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _MULTIPLE = 10  # of a reference, from which a difference is no longer given in 
 
 
 def number(value: float, digits: int = 3) -> str:
-    """A number as it is read: ``digits`` significant ones, none after the point from 100 on; a dash for NaN."""
+    """A number as text: ``digits`` significant digits, no decimals from 100 on; a dash for NaN."""
     if value is None or not math.isfinite(value):
         return "\u2013" if value is None or math.isnan(value) else str(value)
     if value == 0:
@@ -19,17 +19,17 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def tick(value: float) -> str:
-    """A round number as it stands on an axis."""
+    """A round number as the label of an axis tick."""
     return f"{value:,.10g}".replace("-", "\u2212").replace(",", "\u2009")
 
 
 def interval(low: float, high: float) -> str:
-    """An interval as it is read; a dash if there is none."""
+    """An interval as text; a dash if it is missing."""
     return "\u2013" if math.isnan(low) or math.isnan(high) else f"{number(low)} to {number(high)}"
 
 
 def with_interval(value: float, low: float, high: float) -> str:
-    """A value with its interval, as it is read."""
+    """A value with its interval, as text."""
     around = interval(low, high)
     return f"{number(value)}, no interval" if around == "\u2013" else f"{number(value)} ({around})"
 
@@ -47,7 +47,7 @@ def change(share: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as it is read, never rounded up to certainty or down to impossibility."""
+    """A share as text, never rounded to 0 % or 100 % unless it is exact."""
     if math.isnan(share):
         return "\u2013"
     if share in (0, 1):

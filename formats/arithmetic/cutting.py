@@ -48,7 +48,7 @@ def blocks_in(shape: Sequence[int], axis: int, block: int, *, square: bool = Fal
     """Returns the number of blocks that a tensor of this shape is cut into, and their elements, padding included.
 
     Args:
-        shape: of the tensor; one without axes is a block.
+        shape: the shape of the tensor; one without axes is a block.
         axis: the axis of the blocks; the last one if the tensor lacks it.
         block: the length of a block, at most the length of the axis.
         square: whether blocks are squares, which also extend along the axis :func:`beside` it, if there is one.

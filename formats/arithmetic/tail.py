@@ -64,7 +64,7 @@ def round_shifted(
     Args:
         significand: int64, 0 to 2^62; the magnitude is ``significand / 2^shift``.
         shift: int64 or a Python int, 0 or more; broadcasts.
-        mode: of :func:`rule`, for fractions of 32 bits.
+        mode: the mode of :func:`rule`, for fractions of 32 bits.
         negative: bool, where the number is negative.
         odd: int64, 0 or 1: the parity that a tie looks at; of the integer part if None.
         words: random words for stochastic rounding, int64 in [0, 2^32); None for the other modes.

@@ -43,7 +43,7 @@ class KernelKind:
     Attributes:
         format: the canonical text of the format.
         device: with its index.
-        dtype: of the numbers, float32 or float64.
+        dtype: the dtype of the numbers, float32 or float64.
         mode: rounding mode and, where it is stochastic, where its random bits come from.
         overflow: the policy beyond the largest number.
         layout: ``"in order"`` for row-major tensors, ``"strided"`` for others, ``"listed"`` for several at once.
@@ -82,7 +82,7 @@ def is_right(kind: KernelKind, how: How, dimensions: int, kernel: _Rounds, plain
     While a CUDA graph is captured nothing can be tried: the kernel is then taken to be right.
 
     Args:
-        kind: of the rounding to try.
+        kind: the kind of rounding to try.
         how: the rounding; where random words are given, a sample has its own words.
         dimensions: how many a sample shall have, so that a format's axis is one of them.
         kernel: rounds a tensor into another by the kernel.

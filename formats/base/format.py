@@ -206,7 +206,7 @@ class Format(ABC):
         """The numbers that codes represent, exactly.
 
         Args:
-            codes: of :meth:`encode`, or integers of ``bits`` bits from elsewhere.
+            codes: the codes of :meth:`encode`, or integers of ``bits`` bits from elsewhere.
             dtype: float32 or float64; None for the carrier's, or the scale's.
 
         Raises:

@@ -59,8 +59,8 @@ def round_float(x: torch.Tensor, parameters: torch.Tensor, by_addition: bool) ->
 
     Args:
         x: float32 or float64, any shape and device.
-        parameters: of :func:`float_data`, for the same dtype and device; or a row of them for each ``x[i]``.
-        by_addition: of :func:`float_data`: whether an addition rounds to the format.
+        parameters: from :func:`float_data`, for the same dtype and device; or a row of them for each ``x[i]``.
+        by_addition: whether an addition rounds to the format; from :func:`float_data`.
 
     Returns:
         NaN stays NaN (a signalling one may become quiet); infinities, signed zeros, subnormals and overflow are

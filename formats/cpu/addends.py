@@ -129,8 +129,8 @@ def fill(place: Any, count: Any, index: Any, settings: Any, given: Any) -> None:
     Args:
         place: pointer to uint32, zeros at first.
         count: how many elements, at most ``SCRATCH``.
-        index: of the first element, int64.
-        settings: of the mode.
+        index: the index of the first element, int64.
+        settings: the settings of the mode.
         given: pointer to the caller's words.
     """
     if settings[KIND] == _HASHED:

@@ -98,7 +98,7 @@ class AddressedSquares:
     """Squares of matrices, each rounded as one block by another loop.
 
     Args:
-        side: of the squares.
+        side: the side of the squares.
         block: the loop.
 
     Attributes:

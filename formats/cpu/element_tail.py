@@ -18,9 +18,9 @@ def to_element(bits: Any, smallest: Any, m: Any, largest: Any, zero_sign: Any, m
         bits: the pattern of a finite number.
         smallest: the biased exponent of the smallest normal element, unsigned; at least ``m`` + 1.
         m: unsigned, at most what the carrier stores.
-        largest: of the carrier, positive.
+        largest: the largest number of the carrier, positive.
         zero_sign: unsigned; the sign bit if negative numbers that vanish keep their sign, else 0.
-        mode: of :func:`.mode_of`.
+        mode: the mode of :func:`.mode_of`.
         word: the random word, uint32; 0 if rounding is not stochastic.
     """
     sign = unsigned(bits & SIGN)

@@ -35,7 +35,7 @@ def to_integer(x: Any, mode: Any, word: Any) -> Any:
 
     Args:
         x: the number.
-        mode: of :func:`.mode_of`.
+        mode: the mode of :func:`.mode_of`.
         word: the random word, uint32; 0 if rounding is not stochastic.
     """
     bits = bits_of(x)
@@ -62,7 +62,7 @@ def between_steps(x: Any, inverse: Any, scale: Any, zero: Any, mode: Any, word: 
         inverse: the reciprocal of the scale.
         scale: the distance of the numbers.
         zero: the zero point; with it added, the steps are a code: rounding to odd looks at its parity.
-        mode: of :func:`.mode_of`.
+        mode: the mode of :func:`.mode_of`.
         word: the random word, uint32; 0 if rounding is not stochastic.
     """
     minus = unsigned(bits_of(x) >> unsigned(WIDTH - unsigned(1)))

@@ -46,8 +46,8 @@ class FloatFormat(FloatLayout, Family):
     Args:
         exponent_bits: 2 to 11; 1 also, unless the specials are ``IEEE``.
         significand_bits: stored significand bits m, 0 to 52; the precision is m + 1. fp16 is ``FloatFormat(5, 10)``.
-        specials: which codes are infinity and NaN.
-        bias: of the exponent; None for the default, 2^(exponent_bits - 1) - 1, one more for ``FNUZ`` and ``P3109``.
+        specials: the codes of infinity and NaN.
+        bias: exponent bias; None for the default, 2^(exponent_bits - 1) - 1, one more for ``FNUZ`` and ``P3109``.
         subnormals: False: the codes with E = 0 are all zero, and a value between 0 and the smallest normal
             number is rounded to the one or the other, whichever the mode says.
         overflow: None for infinity where there is one, else NaN where there is one, else saturation.
@@ -145,9 +145,9 @@ class FloatFormat(FloatLayout, Family):
         """Rounds tensors in place, by one launch.
 
         Args:
-            tensors: of one dtype, on one device that has kernels; each contiguous and not empty.
+            tensors: tensors of one dtype, on one device that has kernels; each contiguous and not empty.
             rounding: the mode.
-            randoms: of each tensor, the random bits of stochastic rounding; None for the other modes.
+            randoms: the random bits of stochastic rounding, for each tensor; None for the other modes.
         """
         check_roundable(tensors[0], self)
         how = How(rounding, self.overflow_policy, randoms[0])

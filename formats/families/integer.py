@@ -209,7 +209,7 @@ class IntegerFormat(Family):
         """All numbers in ascending order, float64: of the given scale, else in units of the scale, zero point 0.
 
         Args:
-            dtype: of the tensors that are rounded, which decides the last bits of the numbers; the carrier if None.
+            dtype: the dtype of the rounded tensors, which decides the last bits of the numbers; the carrier if None.
         """
         codes = torch.arange(self.code_min, self.code_max + 1, dtype=dtype or self.carrier)
         return ((codes - self.zero_point) * (1.0 if self.scale is None else self._given(codes))).to(torch.float64)
@@ -350,7 +350,7 @@ class IntegerFormat(Family):
         """The numbers that codes represent: scale * (codes - zero_point), in the dtype of the scale, as ``decode``.
 
         Args:
-            quantized: of :meth:`quantize`; the codes may be integers of any type.
+            quantized: the result of :meth:`quantize`; the codes may be integers of any type.
 
         Raises:
             FormatError: the codes are not integers of the format's width.

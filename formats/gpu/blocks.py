@@ -30,13 +30,13 @@ def blocks(
         target: seen in the same way.
         data: what the format is.
         given: the caller's random words.
-        count: of blocks.
+        count: the number of blocks.
         length: how many numbers lie along the axis of blocks.
         inner: how many lie behind it.
         block: numbers in a block; the last one of an axis may be shorter.
-        base: of the keys of random words.
+        base: the base of the keys of random words.
         bits: how many of a random word count.
-        shape: of the tensors, for DIMENSIONS above 0.
+        shape: the shape of the tensors, for DIMENSIONS above 0.
         from_strides: strides of the source in memory, for DIMENSIONS above 0.
         to_strides: strides of the target.
         DIMENSIONS: 0 where memory is in row-major order.

@@ -32,10 +32,10 @@ def word_of(index: Any, base: Any, bits: Any, given: Any, inside: Any, WORDS: tl
 
     Args:
         index: int64, their places in row-major order.
-        base: of the keys; see :func:`~roundoff.formats.base.random_words.key_base`.
+        base: the base of the keys; see :func:`~roundoff.formats.base.random_words.key_base`.
         bits: how many bits of a word count.
         given: the address of the caller's words.
-        inside: which elements there are; None for all.
+        inside: the mask of the elements that exist; None for all.
         WORDS: one of ``FIXED``, ``HASHED``, ``GIVEN``.
     """
     word = tl.full((), 0, tl.uint32)

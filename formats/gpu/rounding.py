@@ -115,8 +115,8 @@ def to_grids(
     Args:
         source: see above.
         target: see above.
-        layout: of how many neighbours in row-major order each has the same scale, and how many scales there are.
-        scales: of the dtype of ``source``, in order; after the last one the first comes again.
+        layout: the number of neighbours in row-major order that share a scale, and the number of scales.
+        scales: the scales, in the dtype of ``source``, in order; after the last one the first comes again.
         zeros: zero points, of the same dtype and number.
         codes: smallest and largest.
         how: the mode.

@@ -111,7 +111,7 @@ def asymmetric_scale(
         low: smallest numbers, float64.
         high: largest numbers, float64.
         codes: smallest and largest code.
-        dtype: of the tensor to quantize.
+        dtype: the dtype of the tensor to quantize.
 
     Returns:
         Scale, rounded once, and zero point: an integer in the range of the codes; both of ``dtype``.

@@ -69,7 +69,7 @@ def stop(format: FloatFormat, gain: float, target: float, start: float = 0.0) ->
     """Finds where x <- x + gain (y - x) stops, computed exactly and rounded once to the nearest even at every step.
 
     Args:
-        format: of x, with subnormals; its largest number may be y.
+        format: the format of x, with subnormals; its largest number may be y.
         gain: in (0, 1/4], so that no step passes two numbers that would absorb one.
         target: y; any finite number, even if it is not a number of ``format``.
         start: a number of the format.

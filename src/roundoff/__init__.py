@@ -137,7 +137,7 @@ class _Umbrella(ModuleType):
 
 
 def _missing(name: str, error: ImportError) -> Any:
-    """Returns a stand-in for a function whose packages are missing, so that looking up names raises nothing."""
+    """Returns a stand-in for a function that needs missing packages, so that looking up names raises nothing."""
 
     def missing(*_args: Any, **_kwargs: Any) -> Any:
         raise error

@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def origin() -> dict[str, str]:
-    """Tells with what this process computes; what cannot be told is left out.
+    """Returns versions, processor, commit and time of this process; facts that cannot be determined are left out.
 
     Returns:
         Versions of ``python``, ``torch`` and ``numpy``, the ``processor``, the ``commit`` of this package's checkout
@@ -23,7 +23,7 @@ def origin() -> dict[str, str]:
 
 
 def commit_of(file: Path) -> str | None:
-    """The commit that is checked out where a file is; None if git does not track the file, or there is no git."""
+    """The commit that is checked out where a file is; None if git is missing or does not track the file."""
     git = shutil.which("git")
     if git is None:
         return None

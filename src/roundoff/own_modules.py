@@ -1,4 +1,4 @@
-"""Modules of a user's own, such as have formats, tasks or algorithms: where they are looked for, and who is told."""
+"""Modules of the user, which define formats, tasks or algorithms: search path and import."""
 
 from __future__ import annotations
 

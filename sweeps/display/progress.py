@@ -127,8 +127,8 @@ def describe_progress(
     """Describes the progress of a run: percent, step, return, steps per second, loss scale; empty where not known.
 
     Args:
-        progress: of an ``Event``.
-        steps: of the whole run.
+        progress: the progress of an ``Event``.
+        steps: the number of steps of the whole run.
         metric: name of what its ``return`` is, where that is none.
     """
     step, score, rate, scale = (progress.get(key) for key in ("step", "return", "rate", "loss_scale"))

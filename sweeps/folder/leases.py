@@ -49,7 +49,7 @@ class Held(NamedTuple):
     """The content of a lease.
 
     Attributes:
-        number: of the lease.
+        number: the number of the lease.
         holder: who has it; None if it was given back, or cannot be read.
         given_back: whether it was.
         progress: the last note of the holder.
@@ -109,7 +109,7 @@ class Lease:
         """Takes a lease, if nobody is faster.
 
         Args:
-            folder: of the leases.
+            folder: the folder of the leases.
             run: what to hold.
             number: that :meth:`Leases.next_number` has allowed.
             on_loss: is called, in another thread, if this process has been silent so long that another has taken over.
@@ -188,7 +188,7 @@ class Leases:
         """The number of the lease that can take a run; None while somebody holds it.
 
         Args:
-            run: which.
+            run: the id of the run.
             numbers: from :meth:`numbers`.
         """
         if run not in numbers:

@@ -29,7 +29,7 @@ class RunStatus(NamedTuple):
         state: see :data:`State`.
         steps: environment steps of the whole run.
         progress: how far it is: ``step``, ``return``, ``rate``, ``loss_scale``, as far as known.
-        reason: of a crash or a failure; who is at work; why nobody is.
+        reason: the reason of a crash or a failure; else the worker of the run, or why there is no worker.
         metric: name of what its ``return`` is, where that is none.
     """
 

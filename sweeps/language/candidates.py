@@ -15,7 +15,7 @@ def candidates(runs: Iterable[Run], varying: Iterable[str]) -> dict[str, list[Ru
     Keys that follow from the task do not belong to a candidate; keys that follow from the case are not named.
 
     Args:
-        runs: of a sweep.
+        runs: the runs of a sweep.
         varying: the keys that take several values in it.
 
     Raises:

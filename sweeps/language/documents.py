@@ -87,7 +87,7 @@ def read_outline(text: str, source: str, arguments: Sequence[str], program: Prog
     """Reads the outline of a sweep from its file and arguments.
 
     Args:
-        text: of the file.
+        text: the text of the file.
         source: its path, or its name in messages; included files are looked for in the same folder.
         arguments: ``key=value``, ``section=value`` or ``section.key=value``, each with a YAML value.
         program: the program, if the text comes from a program, without columns to refer to, and not from a file.
@@ -166,7 +166,7 @@ class _Reader:
 
         Args:
             document: as parsed.
-            path: of the document.
+            path: the path of the document.
             strict: whether its exclusions must match something; those of included files need not.
             chain: the files that include it, the outermost first.
         """

@@ -17,8 +17,8 @@ def merge(outline: Outline, sections: dict[str, Located], *, own: bool, strict: 
     """Merges a document into the outline.
 
     Args:
-        outline: of the documents before; mistakes are also noted there.
-        sections: of the document, of the right shape, in the order of the file.
+        outline: the outline of the documents before; mistakes are also noted there.
+        sections: the sections of the document, of the right shape, in the order of the file.
         own: whether its name and description are this sweep's, unlike an included file's.
         strict: whether its exclusions must match something.
     """

@@ -49,7 +49,7 @@ class Outline:
     """A sweep before its runs are made.
 
     Attributes:
-        name: of the sweep; None if nothing names it.
+        name: the name of the sweep; None if nothing names it.
         description: for people.
         reproduces: names of figures and tables.
         base: values of all runs, unless an axis says otherwise.
@@ -57,7 +57,7 @@ class Outline:
         random: ``draws`` and ``seed``, and the distributions of ``values`` by key, for drawing its axis.
         exclusions: runs to leave out.
         problems: every mistake so far.
-        subject: of the runs: agents, or a program.
+        subject: the subject of the runs: agents, or a program.
         metric: the returned value that counts, for runs of a program.
         search: the criterion of good enough, if not all formats are run.
         log_to: a tracker that records the runs.

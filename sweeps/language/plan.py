@@ -40,7 +40,7 @@ class Plan:
     """A validated sweep.
 
     Attributes:
-        name: of the sweep.
+        name: the name of the sweep.
         description: one or more lines for people.
         varying: keys that take several values, in the order of the file.
         runs: the product of the varying keys, the last varying fastest, without excluded runs. Without a search,

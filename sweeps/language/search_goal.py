@@ -43,14 +43,14 @@ class SearchGoal(BaseModel):
             families that differ in the bits of a number.
         until: ``within 2 %``: how far below the reference's mean (above it, for a metric to be minimized) is good
             enough.
-        by: of the cheapest: which cost counts: of a step, the bits of a number that it moves on average, bit
+        by: the cost that the cheapest arithmetic minimizes: the bits of a number that a step moves on average, its bit
             operations, bytes moved, the products' cost by a model, given as the model's name or file; or the bytes that
             are kept (``memory``).
-        over: of the cheapest: the parts that get separate formats: roles, operations, modules of a program, or the
+        over: the parts that get separate formats (cheapest): roles, operations, modules of a program, or the
             data that an agent keeps in memory (``storage``).
-        within: of the cheapest: ``5 %``: the margin of equivalence to fp32.
-        formats: of the cheapest: the formats that a part may get, besides fp32.
-        choose: of the cheapest: the number of seeds that choose; the others confirm the choice.
+        within: ``5 %``: the margin of equivalence to fp32 (cheapest).
+        formats: the formats that a part may get, besides fp32 (cheapest).
+        choose: the number of seeds that choose (cheapest); the others confirm the choice.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")

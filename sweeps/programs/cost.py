@@ -28,7 +28,7 @@ def count_steps(config: ProgramConfig, models: Sequence[CostModel] = tuple(MODEL
 
     Args:
         config: the program, and its arguments.
-        models: which say what products cost, by their own numbers.
+        models: models of the cost of products, with their own numbers.
 
     Returns:
         What ``Cost.as_json`` has, for one step, and ``steps``, how many were counted: 0 for a whole program. And what

@@ -29,7 +29,7 @@ def be_run(program: Program, order: dict[str, Any], said: int, stop: int, parent
     """Carries out a run in a separate process and session.
 
     Args:
-        program: of the run.
+        program: the program of the run.
         order: ``config``, ``metric`` and ``directory`` of the run.
         said: a pipe to write to, JSON object by line: ``{"progress": {...}}``, and at the end ``{"event": ...}`` with
             ``ended``, ``failed`` with a ``reason`` and whether it ``ends_sweep``, or ``stopped`` and whether it was

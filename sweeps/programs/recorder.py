@@ -37,9 +37,9 @@ class ProgramRecorder:
     """Listens to one program; see :mod:`roundoff.current_run`.
 
     Args:
-        reporter: of the run.
+        reporter: the reporter of the run.
         metric: name of the value that counts.
-        simulation: of the run.
+        simulation: the simulation of the run.
         stop: once it is made, the program stops at its next checkpoint, or at its next log call if it does not save.
 
     Attributes:

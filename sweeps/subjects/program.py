@@ -33,7 +33,7 @@ class Program:
     Args:
         text: ``train.py:train``, where the file is found relative to ``folder``, or ``package.module:train``, where the
             module is looked for in ``folder`` first.
-        folder: of the sweep file.
+        folder: the folder of the sweep file.
         given: the function itself, where it need not be imported.
     """
 

@@ -128,7 +128,7 @@ class ProgramConfig:
     """The config of a run of a program; see ``RunConfig``.
 
     Attributes:
-        program: which.
+        program: the program.
         given: values of the function's parameters that the sweep sets, as JSON has them.
         own: the keys that are roundoff's.
     """
@@ -178,7 +178,7 @@ class ProgramKeys(Subject):
     """A program as the subject of a sweep.
 
     Args:
-        program: which; it is imported.
+        program: the program; it is imported.
         reserved: names that no parameter can have, since sweep files have them for something else.
 
     Raises:

@@ -12,8 +12,8 @@ class LogTo(BaseModel):
     """The tracker of a sweep. No run depends on it.
 
     Attributes:
-        name: of the tracker.
-        project: of Weights & Biases, or the experiment of MLflow; empty: the sweep's name.
+        name: the name of the tracker.
+        project: the project of Weights & Biases, or the experiment of MLflow; empty: the sweep's name.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")

@@ -33,7 +33,7 @@ class TrackedRun:
         settings: by key; those inside of others by ``outer.inner``.
         curves: records in the order of writing: the step, and finite numbers by name.
         values: numbers at the end: the score, and the values that a program has returned.
-        reason: of a crash.
+        reason: the reason of a crash.
     """
 
     name: str

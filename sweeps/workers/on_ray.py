@@ -29,10 +29,10 @@ class RayExecutor:
 
     Args:
         limit: workers at a time; None for the number that the cluster has room for.
-        address: of the cluster, as ``ray.init`` takes it; None for the cluster named by RAY_ADDRESS, or else a cluster
-            of only this machine, which ends with the sweep.
-        cpus: of a node for each run; may be a fraction.
-        gpus: of a node for each run; may be a fraction.
+        address: the address of the cluster, as ``ray.init`` takes it; None for the cluster named by RAY_ADDRESS, or
+            else a cluster of only this machine, which ends with the sweep.
+        cpus: the CPUs of a node for each run; may be a fraction.
+        gpus: the GPUs of a node for each run; may be a fraction.
 
     Raises:
         MissingExtraError: Ray is not installed.

@@ -35,7 +35,7 @@ class Event:
     Attributes:
         kind: ``started``, ``progress``, ``elsewhere`` (another sweep has it), ``ended`` (its result is in its
             folder), or ``failed``.
-        run: which.
+        run: the run.
         progress: how far it is (``progress``): ``step``, ``return`` of the last evaluation or None, ``rate``
             (environment steps per second), ``loss_scale`` or None.
         reason: why it failed, or has to wait.
@@ -70,7 +70,7 @@ class Executor(Protocol):
 
     Attributes:
         limit: how many at a time, at least 1.
-        tries: of a run if its worker dies.
+        tries: the number of tries of a run if its worker dies.
         is_local: whether they run on this machine, so that its devices are theirs.
     """
 
@@ -109,7 +109,7 @@ def execute(
     Args:
         jobs: runs with their folders; begun in this order.
         executor: where.
-        leases: of the sweep.
+        leases: the leases of the sweep.
         logs: a folder for what workers print.
         compiled: whether updates are compiled; see :func:`roundoff.agents.train`.
         population: how many runs that can share a program a worker is given at once, at most.

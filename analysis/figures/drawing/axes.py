@@ -20,7 +20,7 @@ def score_limits(
     """Ends of an axis of scores, with a margin: the range of the metric if it is known, and all scores.
 
     Args:
-        metric: of the scores.
+        metric: the metric of the scores.
         tasks: shown there. Those of the control suite return 0 to 1000, other agents (``gym:...``) anything.
         scores: all that are shown; NaN and infinities are passed over.
         margin: on either side, as a fraction of the range.
@@ -44,7 +44,7 @@ def limits_by_task(metric: Metric, table: pd.DataFrame) -> dict[str, tuple[float
     """Ends of an axis of scores for the panels of each task: the same for all, unless the suite has but some of them.
 
     Args:
-        metric: of the scores.
+        metric: the metric of the scores.
         table: with ``task``, which may be all of them, and ``return``, all scores that are shown.
     """
     tasks = list(dict.fromkeys(table["task"]))

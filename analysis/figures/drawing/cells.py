@@ -63,13 +63,13 @@ def draw_heat_maps(
 
     Args:
         panels: at least one.
-        title: of the figure.
-        labels: of the axes across and up.
+        title: the title of the figure.
+        labels: the labels of the horizontal and the vertical axis.
         norm: from :func:`shades`.
-        metric: of the scores. The best are bright.
-        width: of a panel on the screen, in inches.
-        height: of a panel on the screen, in inches.
-        size: of the figure.
+        metric: the metric of the scores. The best are bright.
+        width: the width of a panel on the screen, in inches.
+        height: the height of a panel on the screen, in inches.
+        size: the size of the figure.
     """
     with figure(len(panels), title, width, height, size) as (canvas, axes):
         for axis, cells in zip(axes, panels, strict=False):

@@ -25,7 +25,7 @@ def legend_under(canvas: Figure, marks: Sequence[Artist], names: Sequence[str], 
     Args:
         canvas: the figure, with all its panels.
         marks: one for each entry.
-        names: of the entries.
+        names: the names of the entries.
         most: columns there may be.
     """
     if not names:

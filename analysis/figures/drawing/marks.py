@@ -63,11 +63,11 @@ def draw_crashes(
 
     Args:
         axis: to draw on.
-        places: of the runs, on the axis across that of the scores.
+        places: the places of the runs, on the axis perpendicular to the scores.
         scores: NaN for a missing score.
-        metric: of the scores.
+        metric: the metric of the scores.
         up: whether scores go up; else to the right.
-        size: of the crosses.
+        size: the size of the crosses.
     """
     style: dict[str, Any] = {"color": CRASH, "markersize": points(size), "markeredgewidth": points(1.6), "zorder": 4}
     scored = ~np.isnan(scores)
@@ -84,8 +84,8 @@ def tell_scores(axis: Axes, runs: pd.DataFrame, places: np.ndarray, metric: Metr
     Args:
         axis: to write on.
         runs: rows of :func:`marks`.
-        places: of the runs, on the axis across that of the scores.
-        metric: of the scores.
+        places: the places of the runs, on the axis perpendicular to the scores.
+        metric: the metric of the scores.
         up: whether scores go up; else to the right.
     """
     scores = runs["return"].to_numpy(float)

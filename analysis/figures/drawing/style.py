@@ -44,7 +44,7 @@ class Size(NamedTuple):
     """The size of a figure.
 
     Attributes:
-        width: of the whole figure in inches; None: as its panels need.
+        width: the width of the whole figure in inches; None: as its panels need.
         font: size of text, in points; marks and lines are in proportion.
         columns: panels side by side, at most.
         dots: per inch, of a PNG.
@@ -163,10 +163,10 @@ def figure(
 
     Args:
         panels: how many; the remaining places of the last row stay empty.
-        title: of the figure; small if it has two lines.
-        width: of a panel on the screen, in inches.
-        height: of a panel on the screen, in inches.
-        size: of the figure.
+        title: the title of the figure; small if it has two lines.
+        width: the width of a panel on the screen, in inches.
+        height: the height of a panel on the screen, in inches.
+        size: the size of the figure.
         columns: panels side by side; None: the number that fits.
         sharex: whether panels have one scale across.
         sharey: whether panels have one scale up.

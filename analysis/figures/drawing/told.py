@@ -34,7 +34,7 @@ class Told(Artist):
     Args:
         corners: two opposite corners of each place, (places, 2, 2); of a mark these are the same.
         texts: one for each.
-        transform: of the corners.
+        transform: the transform of the corners.
         radius: around a mark, in points; None: of boxes.
     """
 
@@ -96,7 +96,7 @@ def tell_line(axis: Axes, name: str, across: str, points: Iterable[Sequence[floa
 
     Args:
         axis: to write on.
-        name: of the line.
+        name: the name of the line.
         across: the quantity on the horizontal axis.
         points: place across, value, and the ends of its interval, NaN if it lacks one.
         of_means: whether the line is of means.

@@ -21,8 +21,8 @@ def page(title: str, content: Sequence[object]) -> str:
     Its content security policy forbids every load, and every script but the page's own, which is known by its hash.
 
     Args:
-        title: of the window.
-        content: of the body; what is not :class:`roundoff.analysis.reports.markup.Safe` is escaped.
+        title: the title of the window.
+        content: the content of the body; anything but :class:`roundoff.analysis.reports.markup.Safe` is escaped.
     """
     style, script = ((_HERE / name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

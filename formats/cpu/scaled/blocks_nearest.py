@@ -118,7 +118,7 @@ def round_blocks(source: torch.Tensor, target: torch.Tensor, length: int, settin
         source: float32 on the CPU, contiguous, not empty.
         target: same dtype and shape, contiguous; may be ``source``, may not otherwise overlap it.
         length: elements in a row; no block reaches beyond the end of its row, where the last one may be shorter.
-        settings: of :func:`block_settings`.
+        settings: the settings of :func:`block_settings`.
     """
     n = source.numel()
     data = (source.data_ptr(), target.data_ptr())

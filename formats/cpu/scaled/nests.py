@@ -114,7 +114,7 @@ def rows(
         length: how many numbers lie along the axis of blocks.
         block: numbers in a block; the last one of an axis may be shorter.
         what: parameters of the format.
-        settings: of the mode.
+        settings: the settings of the mode.
         given: pointer to the caller's random words.
     """
     bits, words = unfilled(), scratch32()
