@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +28,7 @@ from .language.cheapest import arithmetic, candidate, cost_by, fixed_units, foun
 from .language.plan import Plan
 from .language.run import Run, run_id
 from .language.search_goal import REFERENCE
+from .rounds import mean_score, once, shown, sign
 from .subjects.agents import AGENTS
 from .subjects.subject import RunConfig
 
@@ -36,7 +36,6 @@ _Question = tuple["Sequence[Mapping[str, str]]", int]
 
 _OF_CHOOSING = 0.5
 """The part of the margin that may be lost with the seeds that choose."""
-_FILES = {"policy": "policy.yaml", "storage": "storage.yaml"}
 
 
 @final
@@ -81,8 +80,16 @@ class Allocation:
         named = ", ".join(f"{unit} {name}" for unit, name in self.chosen.items())
         if not self.finished or not self.answer:
             return f"not finished, so far: {named}"
-        means = f"mean {_shown(self.mean)}, {REFERENCE} {_shown(self.reference)}"
+        means = f"mean {shown(self.mean, 'none')}, {REFERENCE} {shown(self.reference, 'none')}"
         return f"{named}{self._saved()}\non {self.seeds} fresh seeds: {self.answer} ({means}){left_out}"
+
+    def write(self, directory: Path) -> None:
+        """Writes ``policy.yaml`` or ``storage.yaml``, which a run takes, if the search is finished."""
+        for key, value in self.arithmetic.items() if self.finished else ():
+            about = f"{self}\nall else: format {REFERENCE}, as sweeps have it, and --format {REFERENCE} of run"
+            comment = "\n# ".join(about.splitlines())
+            text = yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False)
+            write_text(directory / f"{key}.yaml", f"# {comment}\n{text}")
 
     def _saved(self) -> str:
         """The cost relative to the reference's; for a model, also its source."""
@@ -116,7 +123,7 @@ class CheapestArithmetic:
         self._choices = _cheapest_first(plan.search.formats, self._model)
         self.unpriced: dict[str, str] = {}
         self.units = self._in_order()
-        self._sign = 1 if plan.metric is None or plan.metric.goal == "maximize" else -1
+        self._sign = sign(plan)
 
     @property
     def most_runs(self) -> int:
@@ -141,10 +148,10 @@ class CheapestArithmetic:
                 wanted += self._runs(chosen, self._choosing[:count])
         if found:
             wanted += [*self._fresh, *self._runs(found, self._fresh)]
-        return list({run.id: run for run in wanted}.values())
+        return once(wanted)
 
     def found(self, store: SweepDirectory) -> list[Allocation]:
-        """Returns the current result; writes the arithmetic as a file that a run takes, once it is final."""
+        """Returns the current result."""
         questions, found = self._search(store)
         if found is None:
             seeds = len(self._choosing)
@@ -154,14 +161,6 @@ class CheapestArithmetic:
             return [self._allocation(store, chosen, finished=False)]
         finished = store.have_ended([*self._fresh, *self._runs(found, self._fresh)]) if found else True
         return [self._allocation(store, found, finished=finished)]
-
-    def write(self, directory: Path, findings: Sequence[Allocation]) -> None:
-        """Writes the result as ``policy.yaml`` or ``storage.yaml``, if the search is finished."""
-        for finding in findings:
-            for key, value in finding.arithmetic.items() if finding.finished else ():
-                text = yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False)
-                about = f"{finding}\nall else: format {REFERENCE}, as sweeps have it, and --format {REFERENCE} of run"
-                write_text(directory / _FILES[key], f"# {_comment(about)}\n{text}")
 
     def _search(self, store: SweepDirectory) -> tuple[list[_Question], dict[str, str] | None]:
         def scores(question: _Question) -> list[float] | None:
@@ -179,7 +178,7 @@ class CheapestArithmetic:
         runs, same = self._runs(chosen, self._choosing[:count]), self._choosing[:count]
         if not store.have_ended([*same, *runs]):
             return None
-        own, theirs = (_mean(store, which) for which in (runs, same))
+        own, theirs = (mean_score(store, which) for which in (runs, same))
         if own is None or theirs is None:
             return -math.inf
         lost = self._sign * (theirs - own)
@@ -197,8 +196,8 @@ class CheapestArithmetic:
             arithmetic=arithmetic(self._goal, chosen),
             cost=self._cost(candidate(self._goal, base, chosen, self._subject)),
             reference_cost=self._cost(base.config),
-            mean=_mean(store, own) if known else None,
-            reference=_mean(store, theirs) if known else None,
+            mean=mean_score(store, own) if known else None,
+            reference=mean_score(store, theirs) if known else None,
             seeds=len(self._fresh),
             answer=self._answer(store, own) if known else "",
             finished=finished,
@@ -280,22 +279,3 @@ def _cheapest_first(names: Sequence[str], model: CostModel | None) -> list[str]:
         return (math.inf if price is None else price, format_named(name).bits_per_number)
 
     return sorted(names, key=cost)
-
-
-def _mean(store: SweepDirectory, runs: Sequence[Run]) -> float | None:
-    """The mean score; None if a run has not ended, crashed, or lacks a score."""
-    scores = []
-    for run in runs:
-        result = store.result(run) if store.has_ended(run) else None
-        if result is None or result.status == "crashed" or result.score is None:
-            return None
-        scores.append(float(result.score))
-    return statistics.fmean(scores)
-
-
-def _shown(mean: float | None) -> str:
-    return "none" if mean is None else f"{mean:.4g}"
-
-
-def _comment(text: str) -> str:
-    return "\n# ".join(text.splitlines())

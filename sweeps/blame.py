@@ -13,12 +13,13 @@ from roundoff.files import write_json
 from roundoff.searches import FEW, ask, halving
 
 from ..agents import LEFT_MOVES, UNROUNDED, TrainConfig, check_over, units_of_run, with_rules
-from ..analysis import MARGIN, Interval, difference, equivalence, holm, in_words, markdown
+from ..analysis import MARGIN, difference, equivalence, holm, in_words, markdown
 from ..simulate import HIGH, BlameError
 from .folder.directory import SweepDirectory
 from .language.plan import Plan
 from .language.run import Run, run_id
-from .sweep import Summary, run_in_rounds
+from .rounds import mean, once, run_in_rounds, shown
+from .sweep import Summary
 from .watcher import SweepWatcher
 from .workers.pool import Executor
 
@@ -82,10 +83,10 @@ class Costs:
 
     def __str__(self) -> str:
         seeds = f"seeds {self.seeds[0]} to {self.seeds[1]}"
-        known = f"{_shown(self.reference)} in {HIGH}, {_shown(self.everything)} in {self.format} ({seeds})"
+        low, high = (shown(mean, "unknown") for mean in (self.everything, self.reference))
         return "\n".join(
             [
-                f"mean return {known}",
+                f"mean return {high} in {HIGH}, {low} in {self.format} ({seeds})",
                 *self._table(f"one {self.over} in {HIGH}, all else in {self.format}", "gain", self.gains),
                 *self._table(f"one {self.over} in {self.format}, all else in {HIGH}", "cost", self.costs),
             ]
@@ -95,7 +96,7 @@ class Costs:
         rows = [
             {
                 self.over: one.unit,
-                "return": _shown(one.mean),
+                "return": f"{one.mean:.4g}",
                 name: f"{one.effect:+.4g}",
                 "95 % interval": "" if one.low is None else f"{one.low:+.4g} to {one.high:+.4g}",
                 "p (Holm)": "" if one.p is None else f"{one.p:.2g}",
@@ -105,10 +106,6 @@ class Costs:
             for one in effects
         ]
         return ["", f"{heading}:", "", markdown.table(rows) if rows else "no run has ended"]
-
-
-def _shown(mean: float | None) -> str:
-    return "unknown" if mean is None else f"{mean:.4g}"
 
 
 def blame_returns(
@@ -154,12 +151,11 @@ def blame_returns(
         SweepError: the folder is something else.
     """
     check_over(over)
-    search = _Alone(config, over, seeds)
+    search = _Alone(config, over, seeds, margin)
     name = re.sub(r"[^\w.-]", "_", f"blame-{config.task}-{config.format}")
     about = f"What each {over} costs in {config.format}."
     plan = Plan(name, about, ("format", "policy", "seed"), ())
-    summary = run_in_rounds(plan, directory, executors, watcher, search.asked, **how)
-    costs = search.costs(SweepDirectory(directory), margin)
+    summary, costs = run_in_rounds(plan, directory, executors, watcher, search, **how)
     write_json(directory / FOUND, asdict(costs))
     return summary, costs
 
@@ -183,12 +179,12 @@ _GAINS, _COSTS = _Question(_ALL, in_fp32=True), _Question(_NOTHING, in_fp32=Fals
 class _Alone:
     """The cases, and which of them are run with how many seeds."""
 
-    def __init__(self, config: TrainConfig, over: str, seeds: int) -> None:
+    def __init__(self, config: TrainConfig, over: str, seeds: int, margin: float) -> None:
         if config.format == HIGH:
             raise BlameError(
                 f"format is {HIGH}, which rounds nothing: there is nothing to blame; give format=e5m3, say"
             )
-        self._config, self._over, self._count = config, over, seeds
+        self._config, self._over, self._count, self._margin = config, over, seeds, margin
         self._cases: dict[tuple[_Question, str], list[Run]] = {}
         observed = with_rules(config, UNROUNDED, observe=over == "operation")
         data = self._runs(with_rules(config, UNROUNDED), _DATA)
@@ -205,20 +201,20 @@ class _Alone:
         for question in (_GAINS, _COSTS):
             for units, count in self._rounds(store, question):
                 wanted += [run for unit in units for run in self._case(store, question, unit)[:count]]
-        return list({run.id: run for run in wanted}.values())
+        return once(wanted)
 
-    def costs(self, store: SweepDirectory, margin: float) -> Costs:
+    def found(self, store: SweepDirectory) -> Costs:
         """Returns the current result."""
-        means = {name: self._mean(store, name) for name in (_NOTHING, _ALL)}
         first = self._config.seed
+        reference, everything = (mean([*_returns(store, self._references[name]).values()]) for name in (_NOTHING, _ALL))
         return Costs(
             self._config.format,
             self._over,
             (first, first + self._count - 1),
-            means[_NOTHING],
-            means[_ALL],
-            self._effects(store, _GAINS, (), margin),
-            self._effects(store, _COSTS, (_ALL, _DATA), margin),
+            reference,
+            everything,
+            self._effects(store, _GAINS, ()),
+            self._effects(store, _COSTS, (_ALL, _DATA)),
         )
 
     def _rounds(self, store: SweepDirectory, question: _Question) -> list[tuple[Sequence[str], int]]:
@@ -230,20 +226,18 @@ class _Alone:
             needed = (*cases.values(), self._references[question.reference][:count])
             if not all(map(store.have_ended, needed)):
                 return None
-            return {unit: self._gained(store, question, runs) for unit, runs in cases.items()}
+            own = {unit: _returns(store, runs) for unit, runs in cases.items()}
+            theirs = _returns(store, needed[-1])
+            sign = 1 if question.in_fp32 else -1
+            return {
+                unit: sign * math.fsum(one - theirs[seed] for seed, one in of.items()) / count
+                for unit, of in own.items()
+            }
 
         few = len(self._config.roles) if self._over == "role" else FEW  # of roles none is dropped
         return ask(halving(self._units(store), self._count, few), gained)[0]
 
-    def _gained(self, store: SweepDirectory, question: _Question, runs: Sequence[Run]) -> float:
-        """The mean gain or cost of runs that have ended."""
-        reference = self._references[question.reference][: len(runs)]
-        gained = [_return(store, run) - _return(store, other) for run, other in zip(runs, reference, strict=True)]
-        return math.fsum(gained) / len(gained) * (1 if question.in_fp32 else -1)
-
-    def _effects(
-        self, store: SweepDirectory, question: _Question, references: Sequence[str], margin: float
-    ) -> tuple[Effect, ...]:
+    def _effects(self, store: SweepDirectory, question: _Question, references: Sequence[str]) -> tuple[Effect, ...]:
         """A row for each unit, and for some of the references."""
         cases = {name: self._references[name] for name in references}
         cases |= {unit: self._case(store, question, unit) for unit in self._units(store)}
@@ -259,9 +253,10 @@ class _Alone:
                 len(own),
                 [store.state(run) for run in cases[name]].count("crashed"),
                 one.value,
-                *_known(one.interval),
+                None if math.isnan(one.interval.low) else one.interval.low,
+                None if math.isnan(one.interval.high) else one.interval.high,
                 None if math.isnan(p) else float(p),
-                in_words(p, equivalence([own], [theirs], margin).p, margin),
+                in_words(p, equivalence([own], [theirs], self._margin).p, self._margin),
             )
             for (name, own), one, p in zip(found.items(), apart, adjusted, strict=True)
         ]
@@ -291,22 +286,8 @@ class _Alone:
         configs = [with_rules(config, [], seed=seed) for seed in range(first, first + self._count)]
         return [Run(run_id(one), one, case) for one in configs]
 
-    def _mean(self, store: SweepDirectory, reference: str) -> float | None:
-        returns = _returns(store, self._references[reference]).values()
-        return math.fsum(returns) / len(returns) if returns else None
-
 
 def _returns(store: SweepDirectory, runs: Sequence[Run]) -> dict[int, float]:
     """Returns the returns of the runs that have ended, by seed."""
-    return {run.config.seed: _return(store, run) for run in runs if store.has_ended(run)}
-
-
-def _return(store: SweepDirectory, run: Run) -> float:
-    score = store.result(run).score
-    assert score is not None  # of agents each run has one
-    return score
-
-
-def _known(interval: Interval) -> tuple[float | None, float | None]:
-    low, high = (None if math.isnan(end) else end for end in interval)
-    return low, high
+    scores = {run.config.seed: store.result(run).score for run in runs if store.has_ended(run)}
+    return {seed: score for seed, score in scores.items() if score is not None}  # of agents each run has one

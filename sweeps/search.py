@@ -6,8 +6,8 @@ so a search is continued like any sweep.
 
 from __future__ import annotations
 
+import itertools
 import math
-import statistics
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -19,15 +19,17 @@ from .folder.directory import SweepDirectory
 from .language.candidates import candidates
 from .language.plan import branches
 from .language.search_goal import REFERENCE
-from .sweep import Summary, run_in_rounds
+from .rounds import mean, mean_score, once, run_in_rounds, shown, sign
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from .allocation import Allocation, CheapestArithmetic
+    from .allocation import Allocation
     from .language.plan import Plan
     from .language.run import Run
+    from .rounds import Search
+    from .sweep import Summary
     from .watcher import SweepWatcher
     from .workers.pool import Executor
 
@@ -63,13 +65,11 @@ class Finding:
         if self.reference is None:
             return f"{where}{REFERENCE} has no score to compare with"
         if self.reason:
-            return f"{where}cannot be said: {self.reason} ({REFERENCE} {_shown(self.reference)})"
-        tried = ", ".join(f"{name} {_shown(mean)}" for name, mean in self.means.items())
+            return f"{where}cannot be said: {self.reason} ({REFERENCE} {self.reference:.4g})"
+        tried = ", ".join(f"{name} {shown(mean, 'crashed')}" for name, mean in self.means.items())
         found = f"{self.enough} is enough" if self.enough else "none is good enough"
         found = found if self.finished else f"not finished, so far {found}"
-        return (
-            f"{where}{found} ({REFERENCE} {_shown(self.reference)}; {tried}); {len(self.means)} of {self.formats} run"
-        )
+        return f"{where}{found} ({REFERENCE} {self.reference:.4g}; {tried}); {len(self.means)} of {self.formats} run"
 
 
 @final
@@ -107,8 +107,8 @@ class Standings:
         rows = [
             {
                 "candidate": one.candidate,
-                "mean": _shown(one.mean, "none"),
-                "of each seed": ", ".join(_shown(score, "none") for score in one.scores),
+                "mean": shown(one.mean, "none"),
+                "of each seed": ", ".join(shown(score, "none") for score in one.scores),
                 "crashed": str(one.crashed),
             }
             for one in self.standings
@@ -126,10 +126,6 @@ class Standings:
         if best.mean is None:
             return "none is best: each has a run that crashed"
         return f"best: {best.candidate}; chosen by these seeds, so confirm it with others"
-
-
-def _shown(score: float | None, none: str = "crashed") -> str:
-    return none if score is None else f"{score:.4g}"
 
 
 def run_search(
@@ -151,22 +147,18 @@ def run_search(
     Returns:
         How the runs ended, and the findings, which are few if some runs have failed.
     """
-    from .allocation import CheapestArithmetic  # noqa: PLC0415  imports matplotlib and SciPy
+    from .allocation import Allocation, CheapestArithmetic  # noqa: PLC0415  imports matplotlib and SciPy
 
     assert plan.search is not None
-    search: _FewestBits | _BestCandidate | CheapestArithmetic
+    search: Search
     if plan.search.looks_for == "cheapest":
         search = CheapestArithmetic(plan, how.get("allow_imports", ()))
     else:
         search = _BestCandidate(plan) if plan.search.looks_for == "best" else _FewestBits(plan)
-    summary = run_in_rounds(plan, directory, executors, watcher, search.asked, **how)
-    store = SweepDirectory(directory)
-    findings: list[Finding] | list[Standings] | list[Allocation]
-    if isinstance(search, CheapestArithmetic):
-        findings = allocations = search.found(store)
-        search.write(directory, allocations)
-    else:
-        findings = search.found(store)
+    summary, findings = run_in_rounds(plan, directory, executors, watcher, search, **how)
+    for finding in findings:
+        if isinstance(finding, Allocation):
+            finding.write(directory)
     write_json(directory / FOUND, {"findings": [asdict(finding) for finding in findings]})
     return summary, findings
 
@@ -177,15 +169,21 @@ class _FewestBits:
 
     def __init__(self, plan: Plan) -> None:
         assert plan.search is not None
+        self._plan = plan
         rows = branches(plan.runs, plan.search)
-        varying = _differing([plan.search.rest_of(runs[0].config) for runs in rows], plan.varying)
-        self._order = [run.id for run in plan.runs]
-        self._branches = [_Branch(plan, runs, varying) for runs in rows]
+        rests = [plan.search.rest_of(runs[0].config) for runs in rows]
+        # A key under ``actors`` is written ``actors.KEY``.
+        keys = [key for key in dict.fromkeys(itertools.chain(*rests)) if key.partition(".")[0] in plan.varying]
+        told = [key for key in keys if any(rest.get(key) != rests[0].get(key) for rest in rests)]
+        self._branches = [
+            _Branch(plan, runs, {key: value for key, value in rest.items() if key in told})
+            for runs, rest in zip(rows, rests, strict=True)
+        ]
 
     def asked(self, store: SweepDirectory) -> list[Run]:
-        """The runs that the search needs given the results so far, including ended runs; in the plan's order."""
-        wanted = [run for branch in self._branches for run in branch.next(store)]
-        return sorted(wanted, key=lambda run: self._order.index(run.id))
+        """The runs that the next decisions need, including the runs that have ended; in the plan's order."""
+        wanted = {run.id for branch in self._branches for name in branch.asked(store) for run in branch.runs[name]}
+        return [run for run in self._plan.runs if run.id in wanted]
 
     def found(self, store: SweepDirectory) -> list[Finding]:
         """Returns the current result."""
@@ -196,63 +194,50 @@ class _FewestBits:
 class _Branch:
     """Runs that differ only in the searched format and the seed."""
 
-    def __init__(self, plan: Plan, runs: list[Run], varying: Collection[str]) -> None:
+    def __init__(self, plan: Plan, runs: list[Run], given: dict[str, Any]) -> None:
         assert plan.search is not None
-        goal, rest = plan.search, plan.search.rest_of(runs[0].config)
-        self._given = {key: value for key, value in rest.items() if key in varying}
-        self._maximize = plan.metric is None or plan.metric.goal == "maximize"
-        self._margin = goal.margin
-        self._runs: dict[str, list[Run]] = {}
+        self._given, self._margin, self._sign = given, plan.search.margin, sign(plan)
+        self.runs: dict[str, list[Run]] = {}
         for run in runs:
-            self._runs.setdefault(goal.format_of(run.config), []).append(run)
-        self._formats = list(goal.widths(self._runs))
+            self.runs.setdefault(plan.search.format_of(run.config), []).append(run)
+        self._formats = list(plan.search.widths(self.runs))
 
-    def next(self, store: SweepDirectory) -> list[Run]:
-        """The runs that the next decision needs, including the runs that have ended."""
-        return [run for name in self._asked(store) for run in self._runs[name]]
-
-    def finding(self, store: SweepDirectory) -> Finding:
-        """Returns the current result."""
-        asked = self._asked(store)
-        ended = [name for name in asked if store.have_ended(self._runs[name])]
-        means = {name: self._mean(store, name) for name in self._formats if name in ended}
-        judged = means if store.have_ended(self._runs[REFERENCE]) else {}  # it may have failed
-        enough = next((name for name in judged if self._is_enough(store, name)), None)
-        reference = self._mean(store, REFERENCE) if store.have_ended(self._runs[REFERENCE]) else None
-        unlearned = self._unlearned(store) if reference is not None else ""
-        return Finding(self._given, reference, enough, means, len(self._formats), ended == asked, unlearned)
-
-    def _asked(self, store: SweepDirectory) -> list[str]:
+    def asked(self, store: SweepDirectory) -> list[str]:
         """The formats whose results the bisection needs, up to the first missing result."""
 
         def is_enough(name: str) -> bool | None:
-            known = store.have_ended(self._runs[REFERENCE]) and store.have_ended(self._runs[name])
+            known = store.have_ended([*self.runs[REFERENCE], *self.runs[name]])
             return self._is_enough(store, name) if known else None
 
         return [REFERENCE, *ask(bisection(self._formats), is_enough)[0]]
 
-    def _mean(self, store: SweepDirectory, name: str) -> float | None:
-        """Returns the mean score over seeds; None if one crashed, whatever that is scored."""
-        return _mean([_score(store, run) for run in self._runs[name]])
+    def finding(self, store: SweepDirectory) -> Finding:
+        """Returns the current result."""
+        asked = self.asked(store)
+        ended = [name for name in asked if store.have_ended(self.runs[name])]
+        means = {name: mean_score(store, self.runs[name]) for name in self._formats if name in ended}
+        enough = next((name for name in means if self._is_enough(store, name)), None)
+        reference = mean_score(store, self.runs[REFERENCE])  # it may have failed
+        unlearned = self._unlearned(store) if reference is not None else ""
+        return Finding(self._given, reference, enough, means, len(self._formats), ended == asked, unlearned)
 
     def _unlearned(self, store: SweepDirectory) -> str:
         """Why runs in fp32 have learned nothing, as far as they tell; else empty."""
-        results = [store.result(run) for run in self._runs[REFERENCE]]
+        results = [store.result(run) for run in self.runs[REFERENCE]]
         agents = [result for result in results if isinstance(result, Result)]
         if any(result.updates == 0 for result in agents):
             return f"{REFERENCE} itself made no update"
-        before = _mean([result.untrained for result in agents])
-        after = self._mean(store, REFERENCE)
+        before = mean([result.untrained for result in agents])
+        after = mean_score(store, self.runs[REFERENCE])
         if before is None or after is None or after - before > self._margin * abs(after):
             return ""
-        return f"before it learned, {REFERENCE} was as good, {_shown(before)}"
+        return f"before it learned, {REFERENCE} was as good, {before:.4g}"
 
     def _is_enough(self, store: SweepDirectory, name: str) -> bool:
-        reference, mean = self._mean(store, REFERENCE), self._mean(store, name)
-        if reference is None or mean is None or self._unlearned(store):
+        reference, own = (mean_score(store, self.runs[which]) for which in (REFERENCE, name))
+        if reference is None or own is None or self._unlearned(store):
             return False
-        lost = reference - mean if self._maximize else mean - reference
-        return lost <= self._margin * abs(reference)
+        return self._sign * (reference - own) <= self._margin * abs(reference)
 
 
 @final
@@ -269,7 +254,7 @@ class _BestCandidate:
             for run in runs:
                 self._runs.setdefault(name, {}).setdefault(run.config.seed, []).append(run)
         self._seeds = list(dict.fromkeys(run.config.seed for run in plan.runs))
-        self._sign = 1 if plan.metric is None or plan.metric.goal == "maximize" else -1
+        self._sign = sign(plan)
 
     def asked(self, store: SweepDirectory) -> list[Run]:
         """The runs that the search needs given the results so far, including the runs that have ended."""
@@ -279,48 +264,25 @@ class _BestCandidate:
             seeds = self._seeds[:count]
             if not all(store.have_ended(self._runs[name][seed]) for name in left for seed in seeds):
                 return None
-            return {name: self._rank(_mean([self._score(store, name, seed) for seed in seeds])) for name in left}
+            return {name: self._rank(mean(self._scores(store, name, seeds))) for name in left}
 
         rounds = ask(halving(list(self._runs), len(self._seeds)), scores)[0]
         every = [self._runs[name][seed] for left, count in rounds for name in left for seed in self._seeds[:count]]
-        return list({run.id: run for runs in every for run in runs}.values())
+        return once(itertools.chain(*every))
 
     def found(self, store: SweepDirectory) -> list[Standings]:
         """Returns the current result."""
         found = []
         for name, runs in self._runs.items():
             if seeds := [seed for seed in self._seeds if store.have_ended(runs[seed])]:
-                scores = [self._score(store, name, seed) for seed in seeds]
+                scores = self._scores(store, name, seeds)
                 crashed = [store.state(run) for seed in seeds for run in runs[seed]].count("crashed")
-                found.append(Standing(name, _mean(scores), tuple(scores), crashed))
+                found.append(Standing(name, mean(scores), tuple(scores), crashed))
         found.sort(key=lambda one: (len(one.scores), self._rank(one.mean)), reverse=True)
         return [Standings(tuple(found), store.have_ended(self.asked(store)))]
 
     def _rank(self, mean: float | None) -> float:
         return -math.inf if mean is None else self._sign * mean
 
-    def _score(self, store: SweepDirectory, name: str, seed: int) -> float | None:
-        return _mean([_score(store, run) for run in self._runs[name][seed]])
-
-
-def _score(store: SweepDirectory, run: Run) -> float | None:
-    """The score of a run that has ended; None if it crashed, which may be scored more than others that ended well."""
-    result = store.result(run)
-    return None if result.status == "crashed" else result.score
-
-
-def _mean(scores: Sequence[float | None]) -> float | None:
-    """Returns the mean; None without runs, or if a run lacks a score."""
-    found = [score for score in scores if score is not None]
-    if len(found) < len(scores) or not found:
-        return None
-    try:
-        return statistics.fmean(found)
-    except OverflowError:  # of the sum
-        return statistics.mean(found)
-
-
-def _differing(rests: Sequence[dict[str, Any]], varying: Collection[str]) -> list[str]:
-    """The varied keys that distinguish the rows of runs; a key under ``actors`` is written ``actors.KEY``."""
-    every = [key for key in dict.fromkeys(key for rest in rests for key in rest) if key.partition(".")[0] in varying]
-    return [key for key in every if any(rest.get(key) != rests[0].get(key) for rest in rests)]
+    def _scores(self, store: SweepDirectory, name: str, seeds: Sequence[int]) -> list[float | None]:
+        return [mean_score(store, self._runs[name][seed]) for seed in seeds]

@@ -19,9 +19,8 @@ from .watcher import tracked
 from .workers.pool import Event, execute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from pathlib import Path
-    from typing import Any
 
     from .folder.directory import State
     from .language.plan import Plan
@@ -151,37 +150,6 @@ def _as_known(event: Event, store: SweepDirectory) -> tuple[Event, float | None]
     if isinstance(event.run.config, ProgramConfig) and result.crash:
         event = replace(event, reason=result.crash.reason)
     return event, result.score
-
-
-def run_in_rounds(
-    plan: Plan,
-    directory: Path,
-    executors: Callable[[], Executor],
-    watcher: SweepWatcher,
-    asked: Callable[[SweepDirectory], Sequence[Run]],
-    **how: Any,
-) -> Summary:
-    """Runs the requested runs round by round, given the results so far, until no more are requested or some fail.
-
-    Args:
-        plan: the sweep, whatever its runs.
-        directory: the directory of the results.
-        executors: makes one for each round.
-        watcher: receives the events.
-        asked: returns the runs to do, given the folder: all runs returned before, and more. They depend only on the
-            runs that have ended, so that the rounds are continued like any sweep.
-        how: as for :func:`run_sweep`.
-
-    Returns:
-        How the requested runs ended.
-    """
-    store = SweepDirectory(directory)
-    runs = asked(store)
-    while True:
-        summary = run_sweep(replace(plan, runs=tuple(runs)), directory, executor=executors(), watcher=watcher, **how)
-        before, runs = {run.id for run in runs}, asked(store)
-        if summary.failed or {run.id for run in runs} <= before:
-            return summary
 
 
 def _check_devices(configs: Sequence[RunConfig]) -> None:

@@ -20,6 +20,7 @@ from roundoff.sweeps.display.dry_run import describe_plan
 from roundoff.sweeps.errors import SweepError
 from roundoff.sweeps.folder.directory import SweepDirectory
 from roundoff.sweeps.language.cheapest import candidate, cost_by
+from roundoff.sweeps.rounds import mean_score
 from roundoff.sweeps.search import run_search
 from roundoff.sweeps.workers.local import LocalProcesses
 
@@ -362,8 +363,8 @@ def test_formats_in_which_a_run_crashes_have_no_mean_whatever_the_crash_scores()
         results = iter(SimpleNamespace(status=status, score=score) for status, score in statuses)
         return SimpleNamespace(has_ended=lambda _: True, result=lambda _: next(results))
 
-    assert allocation._mean(store(("done", -200.0), ("done", -100.0)), [None] * 2) == -150
-    assert allocation._mean(store(("done", -200.0), ("crashed", 0.0)), [None] * 2) is None
+    assert mean_score(store(("done", -200.0), ("done", -100.0)), [None] * 2) == -150
+    assert mean_score(store(("done", -200.0), ("crashed", 0.0)), [None] * 2) is None
 
 
 AGENT = """
