@@ -106,13 +106,15 @@ class FusedSum:
                 operands divided by commas.
 
         Raises:
-            FormatError: The text is a fused sum with a wrong parameter.
+            FormatError: The text is a fused sum with a wrong parameter, or names an unknown unit of a known GPU.
         """
         name, slash, restart = text.partition("/")
         if name in UNITS:
             if slash and not restart.isdecimal():
                 raise FormatError(f"a matrix unit is NAME or NAME/PRODUCTS, such as {name}/128; got {text!r}")
             return replace(UNITS[name], restart=int(restart)) if slash else UNITS[name]
+        if name.strip().lower().partition("-")[0] in {unit.partition("-")[0] for unit in UNITS}:
+            raise FormatError(f"unknown matrix unit {name!r}; known are {', '.join(UNITS)}")
         if not text.startswith("fused"):
             return None
         found = _TEXT.fullmatch(text.replace(" ", ""))

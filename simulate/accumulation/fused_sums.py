@@ -89,7 +89,7 @@ class FusedSums:
             return self.contract(b.mT, a.mT, None if addend is None else addend.mT).mT
         shape = (a.shape[0], a.shape[1], b.shape[2])
         if a.shape[2] == 0 or 0 in shape:
-            return a.new_zeros(shape)
+            return a.new_zeros(shape) if addend is None else addend.clone()
         x, y = a.detach().cpu(), b.detach().cpu()
         finite = bool(x.isfinite().all() and y.isfinite().all())
         if not finite:  # NaN and infinities go their usual way; the sums of the others are as without them

@@ -205,6 +205,8 @@ def test_special_values_win():
             torch.tensor([[a]]).float(), torch.tensor([b]).float()[..., None]
         )
         assert same_bits(found[0, 0, 0], torch.tensor(expected))
+    first = torch.full((1, 2, 2), 3.0)  # the addend of a sum without products
+    assert torch.equal(FusedSums(how, torch.float32).contract(torch.zeros(1, 2, 0), torch.zeros(1, 0, 2), first), first)
     half = FusedSum.parse("fused(L=4, F=24, rne, e5m10):e5m10")
     assert summed(half, [256.0], [256.0]) == inf
     assert summed(replace(half, to_nearest=False), [255.875, 4.0], [256.0, 4.0]) == 65504
@@ -310,6 +312,7 @@ def test_texts_are_read_back_and_mistakes_are_named():
     for text, message in (
         ("fused(L=64)", "a fused sum is fused"), ("fused(L=0, F=17, rz, e8m17)", "L must be 1 to 1024"),
         ("fused(L=4, F=50, rz, e8m17)", "F must be 1 to 40"), ("h100-fp8/48", "must be a multiple of L = 32"),
+        ("h100", "unknown matrix unit 'h100'; known are v100-fp16"), ("H100-FP8/32", "unknown matrix unit"),
         ("h100-fp8/x", "NAME or NAME/PRODUCTS"), ("fused(L=4, F=9, rz, posit8)", "of float formats"),
         ("h100-fp9", "unknown"), ("fused(L=4, F=9, rz, e11m30)", "within float32"),
     ):  # fmt: skip
