@@ -366,7 +366,7 @@ def test_every_step_that_a_page_names_is_a_function_of_that_file():
     ]
     missing = [step for step in steps if not (ROOT / step[1]).is_file() or step[2] not in defined_in(ROOT / step[1])]
     assert not missing
-    ways = (PAGES / "architecture.md").read_text(encoding="utf-8").split("## Ways through the house\n")[1]
+    ways = (PAGES / "architecture.md").read_text(encoding="utf-8").split("## Paths through the code\n")[1]
     ways = re.split(r"^\*\*", ways.split("\n## ")[0], flags=re.MULTILINE)[1:]
     assert len(ways) >= 8
     for way in ways:
@@ -390,7 +390,7 @@ def test_rooms_are_not_full():
 
 def test_the_page_about_the_house_names_every_module_of_the_umbrella():
     page = (PAGES / "architecture.md").read_text(encoding="utf-8")
-    block = page.split("## The house")[1].split("## ")[0]
+    block = page.split("## Folders")[1].split("## ")[0]
     named = set(re.findall(r"`(\w+(?:\.py|/))`", block))
     umbrella = ROOT / "src/roundoff"
     links = {path.name for path in umbrella.iterdir() if path.is_symlink()}
