@@ -9,7 +9,8 @@ import torch
 
 from bench.timing import interleaved, record
 from roundoff.formats import Format, FormatError, RandomBits, Rounding, round
-from roundoff.formats.as_data import compiled_nearest, row_parameters
+from roundoff.formats.arithmetic.float_tensors import round_nearest
+from roundoff.formats.as_data import row_parameters
 
 SIZES = (10_000, 1_000_000, 16_000_000)
 
@@ -31,7 +32,7 @@ def ours(x: torch.Tensor) -> dict[str, object]:
             x, target, Rounding.STOCHASTIC, None, random
         )
     rows = x.view(10, -1)
-    parameters, compiled = row_parameters(["e5m10", "bf16"] * 5, rows), compiled_nearest()
+    parameters, compiled = row_parameters(["e5m10", "bf16"] * 5, rows), torch.compile(round_nearest, dynamic=True)
     contestants["a format per row, eager"] = lambda: round(rows, ["e5m10", "bf16"] * 5)
     contestants["a format per row, compiled"] = lambda: compiled(rows, parameters)
     return contestants

@@ -1,16 +1,15 @@
-"""Float formats as data: a different one for every row of a batch, and one compiled function for all of them."""
+"""Float formats as data: a different one for every row of a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from .arithmetic.carriers import INTEGER
 from .arithmetic.float_parameters import FloatParameters
-from .arithmetic.float_tensors import round_nearest, signed
+from .arithmetic.float_tensors import signed
 from .base.errors import FormatError
 from .base.format import Format, check_roundable
 from .families.floats import FloatFormat
@@ -53,13 +52,3 @@ def row_parameters(formats: Sequence[Format | str], x: torch.Tensor) -> FloatPar
 
     columns: dict[str, Any] = {name: column(name) for name in FloatParameters._fields}
     return FloatParameters(**columns)
-
-
-@cache
-def compiled_nearest() -> Callable[[torch.Tensor, FloatParameters], torch.Tensor]:
-    """``round_nearest(x, row_parameters(...))``, compiled: other formats of the same shapes need no new compilation.
-
-    Returns:
-        A function of a tensor and its :func:`row_parameters`; compiled when first called for a dtype and device.
-    """
-    return torch.compile(round_nearest, dynamic=True)

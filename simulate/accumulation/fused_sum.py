@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, ClassVar
 
 from ...formats import FloatFormat, Format, FormatError
 
@@ -71,8 +71,7 @@ class FusedSum:
     name: str = ""
     evidence: str = ""
 
-    is_exact: Final = False
-    contractions_only: Final = True
+    is_exact: ClassVar = False
 
     def __post_init__(self) -> None:
         checks = (
