@@ -32,14 +32,13 @@ class Preset(NamedTuple):
 @functools.cache
 def presets() -> dict[str, Preset]:
     """All presets, by name."""
-    return {name: _read(name, file) for name, file in preset_files().items()}
-
-
-def _read(name: str, file: Path) -> Preset:
-    head = yaml.load(file.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
-    figures = head.get("reproduces", ())
-    reproduces = (figures,) if isinstance(figures, str) else tuple(figures)
-    return Preset(name, subject_and_size(name)[1], reproduces, head["description"].strip(), file)
+    found = {}
+    for name, file in preset_files().items():
+        head = yaml.load(file.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+        figures = head.get("reproduces", ())
+        reproduces = (figures,) if isinstance(figures, str) else tuple(figures)
+        found[name] = Preset(name, subject_and_size(name)[1], reproduces, head["description"].strip(), file)
+    return found
 
 
 def find_sweep(name: str) -> Path:

@@ -34,14 +34,12 @@ def traceback_of(error: BaseException) -> str:
 def _of_user(found: TracebackType | None) -> TracebackType | None:
     """Drops the frames of this package, and of importlib, before the user's first."""
     inner = found
-    while inner is not None and _calls(inner.tb_frame):
+    while inner is not None:
+        file = inner.tb_frame.f_code.co_filename
+        if not (file.startswith("<frozen importlib") or Path(file).resolve().is_relative_to(_HERE)):
+            break
         inner = inner.tb_next
     return inner if inner is not None else found
-
-
-def _calls(frame: FrameType) -> bool:
-    file = frame.f_code.co_filename
-    return file.startswith("<frozen importlib") or Path(file).resolve().is_relative_to(_HERE)
 
 
 def _is_library(frame: FrameType) -> bool:

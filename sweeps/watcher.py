@@ -11,8 +11,7 @@ from roundoff.runs.log import read_log
 from roundoff.runs.result import ProgramResult
 
 from .folder.directory import SweepDirectory
-from .trackers import TrackedRun, open_tracker
-from .trackers.tracker import finite, flat
+from .trackers import TrackedRun, finite, flat, open_tracker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -95,17 +95,13 @@ class ProgressDisplay:
             began = self._begun.get(run.id)
             took = "by another sweep" if began is None else f"{time.monotonic() - began:.0f} s"
             reason, _, details = event.reason.partition("\n")
-            what = reason if state == "failed" else self._scored(score) + (f", {reason}" if reason else "")
+            shown = "no score" if score is None else f"{score:.4g}" if self._metric else f"return {score:.1f}"
+            what = reason if state == "failed" else shown + (f", {reason}" if reason else "")
             number = sum(self._counts.values())
             self._console.print(f"[{number}/{self._total}] {run.id}: {state}, {printable(what)}, {took}", markup=False)
             if details and details not in self._shown:  # a traceback, which many runs may share
                 self._shown.add(details)
                 self._console.print(printable(details, lines=True), markup=False)
-
-    def _scored(self, score: float | None) -> str:
-        if score is None:
-            return "no score"
-        return f"{score:.4g}" if self._metric else f"return {score:.1f}"
 
     def _render(self) -> Group:
         steps = self._steps_ended + sum(progress["step"] for _, progress in self._active.values())

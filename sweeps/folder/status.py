@@ -68,7 +68,9 @@ def read_status(directory: str | Path) -> SweepStatus:
             " `roundoff sweep` has made"
         )
     content = store.read()
-    metric = _metric(content.get("metric"))
+    told = content.get("metric")
+    name = told.get("name") if isinstance(told, dict) else None  # where agents are trained, there is none
+    metric = printable(name)[:_LONGEST] if isinstance(name, str) else None
     warnings: list[str] = []
     held = dict(Leases(store.leases).all())
     runs: list[RunStatus] = []
@@ -101,12 +103,6 @@ def read_status(directory: str | Path) -> SweepStatus:
         )
     warnings += unplanned_runs(store.path / "runs", {run.run for run in runs})
     return SweepStatus(content["name"], tuple(runs), tuple(warnings))
-
-
-def _metric(told: Any) -> str | None:
-    """The name of what counts of a program's values; None where agents are trained."""
-    name = told.get("name") if isinstance(told, dict) else None
-    return printable(name)[:_LONGEST] if isinstance(name, str) else None
 
 
 def _is_number(value: Any) -> bool:

@@ -8,27 +8,21 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import Problem
 from ..subjects.subject import RunConfig
 from ..wording import shown, unknown
 from .located_yaml import Located
 from .outline import Choice, Exclusion, Outline, names_of_cases
+from .run import Run, run_id
 from .sweep_file import CASE, MAX_DRAWS, MAX_SEED
 
 MAX_RUNS = 100_000
 _MAX_MISTAKES = 20  # of runs whose values do not go together
 
 
-class Planned(NamedTuple):
-    """A run that is to be: its config, and the name of its case."""
-
-    config: RunConfig
-    case: str
-
-
-def expand(outline: Outline, only: Sequence[Exclusion], source: str) -> Iterator[Planned]:
+def expand(outline: Outline, only: Sequence[Exclusion], source: str) -> Iterator[Run]:
     """The runs of a sweep, in the order of its axes, the last varying fastest.
 
     Args:
@@ -59,7 +53,7 @@ def expand(outline: Outline, only: Sequence[Exclusion], source: str) -> Iterator
             _complain_of_run(outline, config, given, settings, source)
         else:
             left += 1
-            yield Planned(config, case)
+            yield Run(run_id(config), config, case)
     _complain_of_filters(outline, excluding, choosing, source, left)
 
 
@@ -120,7 +114,8 @@ class _Filter:
                     outline.complain(value.place, message)
                 elif key != CASE:
                     _check_value(outline, key, value)
-            self.values[key] = [] if outline.problems else [self._canonical(key, value.plain()) for value in values]
+            plain = [] if outline.problems else [value.plain() for value in values]
+            self.values[key] = plain if key == CASE else [self._subject.canonical(key, value) for value in plain]
 
     def matches(self, settings: RunConfig | dict[str, Any], case: str) -> bool:
         """Whether a run has one of the values for each key."""
@@ -138,9 +133,6 @@ class _Filter:
         keys = [key for key, met in self.met.items() if not met] or list(self.met)
         values = {key: [value.plain() for value in self.exclusion.values[key]] for key in keys}
         return " and ".join(f"{key}: {', '.join(map(str, found))}" for key, found in values.items())
-
-    def _canonical(self, key: str, value: Any) -> Any:
-        return value if key == CASE else self._subject.canonical(key, value)
 
     def _setting(self, settings: RunConfig | dict[str, Any], key: str, case: str) -> Any:
         if key == CASE:

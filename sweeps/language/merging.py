@@ -28,12 +28,9 @@ def merge(outline: Outline, sections: dict[str, Located], *, own: bool, strict: 
         outline.description = sections["description"].value.strip()
     if own and "reproduces" in sections:
         outline.reproduces = tuple(name.value for name in alternatives(sections["reproduces"]))
-    if "metric" in sections:
-        outline.metric = _together(outline.metric, sections["metric"])
-    if "search" in sections:
-        outline.search = _together(outline.search, sections["search"])
-    if "log_to" in sections:
-        outline.log_to = _together(outline.log_to, sections["log_to"])
+    for name in ("metric", "search", "log_to"):
+        if name in sections:
+            setattr(outline, name, _together(getattr(outline, name), sections[name]))
     _Merge(outline).take(sections)
     if "exclude" in sections:
         outline.exclusions = [

@@ -97,8 +97,7 @@ def plan_text(
     outline = read_outline(text, source, overrides, program)
     chosen = [_choice(outline, argument) for argument in only]
     runs: dict[str, Run] = {}
-    for config, case in expand(outline, [choice for choice in chosen if choice], source):
-        run = Run(run_id(config), config, case)
+    for run in expand(outline, [choice for choice in chosen if choice], source):
         runs.setdefault(run.id, run)
     if outline.search is None:  # which compares the runs of each policy with its own in fp32
         runs = _fp32_once(runs, outline.subject)
@@ -137,7 +136,7 @@ def plan_run(path: str | Path | None, overrides: Sequence[str] = ()) -> TrainCon
         if setting := read_argument(override, outline, outline.subject.keys):
             outline.base |= [setting]  # a list is a value here, not several runs
     outline.base = {key: one(key, value, outline) for key, value in outline.base.items()}
-    configs = [planned.config for planned in expand(outline, (), source)]
+    configs = [run.config for run in expand(outline, (), source)]
     if outline.problems:
         raise SweepFileError(outline.problems)
     config = configs[0]

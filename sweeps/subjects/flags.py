@@ -49,12 +49,13 @@ def with_flags(text: str, function: Callable[..., Any]) -> Callable[..., Any]:
     if not isinstance(function, FunctionType):
         return function
     parameters = list(inspect.signature(function).parameters.values())
-    reads = [not _READING.isdisjoint(one.__code__.co_names) for one in (function, *_called(function))]
+    named = [function.__globals__.get(name) for name in function.__code__.co_names]
+    called = [one for one in named if isinstance(one, FunctionType) and one.__module__ == function.__module__]
+    reads = [not _READING.isdisjoint(one.__code__.co_names) for one in (function, *called)]
     if len(parameters) == 1 and _takes_flags(parameters[0], function.__globals__, reads_them=reads[0]):
         return _adapted(text, function, _parser_beside(text, function))
-    if any(reads) and len(parameters) <= 1 and all(map(_takes_words, parameters)):
-        return _adapted(text, function)
-    return function
+    words = [one for one in parameters[:1] if one.name in (*_PARSED, "argv") and one.default in (None, one.empty)]
+    return _adapted(text, function) if any(reads) and words == parameters else function
 
 
 def is_success(function: Callable[..., Any], returned: Any) -> bool:
@@ -69,16 +70,6 @@ def _takes_flags(parameter: inspect.Parameter, names: Mapping[str, Any], *, read
         return True
     uses = any(value is argparse or value is ArgumentParser for value in names.values())
     return uses and parameter.annotation is parameter.empty and parameter.name in _PARSED and not reads_them
-
-
-def _takes_words(parameter: inspect.Parameter) -> bool:
-    return parameter.name in (*_PARSED, "argv") and parameter.default in (None, parameter.empty)
-
-
-def _called(function: FunctionType) -> list[FunctionType]:
-    """Functions of the same module that it names."""
-    found = (function.__globals__.get(name) for name in function.__code__.co_names)
-    return [one for one in found if isinstance(one, FunctionType) and one.__module__ == function.__module__]
 
 
 def _parser_beside(text: str, function: FunctionType) -> Callable[[], Any]:

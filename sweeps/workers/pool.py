@@ -8,7 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -147,30 +147,24 @@ class _Slot:
         return self.ready and not self.runs
 
 
+@dataclass
 class _Pool:
-    def __init__(
-        self,
-        groups: Sequence[list[Run]],
-        directories: dict[str, Path],
-        executor: Executor,
-        leases: Leases,
-        logs: Path,
-        compiled: bool | None,
-        allow_imports: Collection[str],
-        metric: Metric | None,
-    ) -> None:
-        self._executor = executor
-        self._metric = metric
-        self._allow_imports = allow_imports
+    groups: InitVar[Sequence[list[Run]]]
+    _directories: dict[str, Path]
+    _executor: Executor
+    _leases: Leases
+    _logs: Path
+    _compiled: bool | None
+    _allow_imports: Collection[str]
+    _metric: Metric | None
+    _started: int = 0
+    _stillborn: int = 0  # workers in a row that died before they were ready
+
+    def __post_init__(self, groups: Sequence[list[Run]]) -> None:
         own = {module_of_algorithm(getattr(run.config, "algorithm", None)) for runs in groups for run in runs}
-        self._modules = sorted(sys.modules.keys() & {*allow_imports, *own})  # here they may have registered formats
-        self._compiled = compiled
-        self._leases = leases
-        self._logs = logs
-        self._started = 0
-        self._stillborn = 0  # workers in a row that died before they were ready
+        # Here they may have registered formats.
+        self._modules = sorted(sys.modules.keys() & {*self._allow_imports, *own})
         self._waiting = deque(groups)
-        self._directories = directories
         self._tries = dict.fromkeys(self._directories, 0)
         self._inbox: queue.SimpleQueue[tuple[_Slot, Any]] = queue.SimpleQueue()
         self._slots: list[_Slot] = []

@@ -1,4 +1,4 @@
-"""The interface of a tracker of finished runs: settings, curves and result."""
+"""Trackers of experiments, to which a sweep logs its finished runs: settings, curves and result of each."""
 
 from __future__ import annotations
 
@@ -7,20 +7,47 @@ import re
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, final
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from roundoff.extras import require
 
-from ..errors import SweepError
+from .errors import SweepError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from .log_to import LogTo
-
 _BATCH = 500  # numbers that MLflow is given at once; it takes 1000
 _LONGEST = 500  # characters of a setting that MLflow keeps
 _NO_NAME = re.compile(r"[^\w\-. :/]")  # what no name of MLflow's may have
+
+
+@final
+class LogTo(BaseModel):
+    """The tracker of a sweep. No run depends on it.
+
+    Attributes:
+        name: the name of the tracker.
+        project: the project of Weights & Biases, or the experiment of MLflow; empty: the sweep's name.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    name: Literal["wandb", "mlflow"]
+    project: Annotated[str, Field(max_length=120)] = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, given: Any) -> Any:
+        if isinstance(given, str):
+            given = {"name": given}
+        if isinstance(given, dict) and given.get("name") == "tensorboard":
+            raise ValueError(
+                "each run has a log for TensorBoard in any case: leave it out, and see"
+                " `tensorboard --logdir` of the sweep's folder"
+            )
+        return given
 
 
 @dataclass(frozen=True)
