@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from .programs.population import worth_sharing as worth_sharing
     from .run import checkpoint as checkpoint
     from .run.device import open_device as open_device
-    from .run.observed import Numerics as Numerics
     from .run.parts import check_run as check_run
     from .run.profile import Profile as Profile
     from .run.profile import read_profile as read_profile
+    from .run.reporter import Numerics as Numerics
     from .run.reporter import Reporter as Reporter
     from .run.stopping import PATIENCE as PATIENCE
     from .run.stopping import Stopped as Stopped
@@ -58,62 +58,6 @@ if TYPE_CHECKING:
     from .training.blame import with_rules as with_rules
     from .training.cost import count_updates as count_updates
     from .training.export import export_policy as export_policy
-
-_MODULES = {
-    "BASELINES": "config.baselines",
-    "FIXES": "config.fixes",
-    "OPTIONAL_FIXES": "config.fixes",
-    "SAC": "algorithms.sac.agent",
-    "TASKS": "environments.tasks",
-    "Crash": "roundoff.runs.result",
-    "FileError": "errors",
-    "Job": "training.together",
-    "Mismatch": "rollout_mismatch",
-    "Progress": "run.reporter",
-    "Quantization": "quantization.quantization",
-    "QuantizedRun": "training.quantize",
-    "Result": "roundoff.runs.result",
-    "RunError": "errors",
-    "TrainConfig": "config.train_config",
-    "importance_weights": "rollout_mismatch",
-    "mismatch": "rollout_mismatch",
-    "quantize": "training.quantize",
-    "recursions": "config.recursions",
-    "export": "training.export",
-    "train": "training.alone",
-    "train_together": "training.together",
-}
-
-_FOR_OTHER_FOLDERS = {
-    "Kind": "environments.tasks",
-    "LEFT_MOVES": "training.blame",
-    "Numerics": "run.observed",
-    "PATIENCE": "run.stopping",
-    "Profile": "run.profile",
-    "Reporter": "run.reporter",
-    "StopRequest": "run.stopping",
-    "Stopped": "run.stopping",
-    "Stopwatch": "run.stopwatch",
-    "UNROUNDED": "training.blame",
-    "adapted": "adapters.settings",
-    "blame_run": "training.blame",
-    "check_over": "training.blame",
-    "check_run": "run.parts",
-    "checkpoint": "run.checkpoint:",  # the module itself
-    "count_updates": "training.cost",
-    "export_policy": "training.export",
-    "guarded_folder": "actors.stage",
-    "may_import": "environments.tasks",
-    "module_of": "environments.tasks",
-    "modules_of_tasks_in": "environments.tasks",
-    "open_device": "run.device",
-    "read_profile": "run.profile",
-    "shared_kind": "programs.population",
-    "stopping_on_sigterm": "run.stopping",
-    "units_of_run": "training.blame",
-    "with_rules": "training.blame",
-    "worth_sharing": "programs.population",
-}
 
 __all__ = [
     "BASELINES",
@@ -140,4 +84,4 @@ __all__ = [
     "train_together",
 ]
 
-__getattr__ = lazy_names(__name__, _MODULES | _FOR_OTHER_FOLDERS)
+__getattr__ = lazy_names(__name__)

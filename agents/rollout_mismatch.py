@@ -12,7 +12,7 @@ from ..simulate import exact
 Correction: TypeAlias = Literal[
     "none", "token", "token-truncate", "token-mask", "sequence", "sequence-truncate", "sequence-mask"
 ]
-"""How the unlike probabilities of sampled tokens are made up for; see :func:`importance_weights`."""
+"""Corrections for the different probabilities of sampled tokens; see :func:`importance_weights`."""
 
 
 class Mismatch(NamedTuple):

@@ -11,6 +11,7 @@ from ..formats import Rounding, apart
 from ..simulate import result_format, store
 
 _OF_DTYPES = {torch.float16: "e5m10", torch.bfloat16: "e8m7"}
+_to = apart(torch.Tensor.to)
 
 
 @apart
@@ -51,7 +52,7 @@ def rounded_stochastically(exact: torch.Tensor, dtype: torch.dtype, operation: s
         FormatError: ``dtype`` is a half precision, without a simulation to give random bits.
     """
     fmt = result_format(operation) or _OF_DTYPES.get(dtype)
-    return _as(exact if fmt is None else store(exact, fmt, Rounding.STOCHASTIC), dtype)
+    return _to(exact if fmt is None else store(exact, fmt, Rounding.STOCHASTIC), dtype)
 
 
 def rounded_once(exact: torch.Tensor, dtype: torch.dtype, operation: str) -> torch.Tensor:
@@ -60,9 +61,4 @@ def rounded_once(exact: torch.Tensor, dtype: torch.dtype, operation: str) -> tor
     Otherwise as :func:`rounded_stochastically`; it draws no random bits.
     """
     fmt = result_format(operation) or _OF_DTYPES.get(dtype)
-    return _as(exact if fmt is None else store(exact, fmt, Rounding.NEAREST_EVEN), dtype)
-
-
-@apart
-def _as(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return x.to(dtype)
+    return _to(exact if fmt is None else store(exact, fmt, Rounding.NEAREST_EVEN), dtype)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, final
 
+import torch
+
 from ..formats import Format, Rounding
 from ..simulate import store
 
 if TYPE_CHECKING:
-    import torch
-
     from .config.storage import Stored
 
 

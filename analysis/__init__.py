@@ -16,6 +16,7 @@ with heavy_imports():
 
     # isort: split
     # For the other folders, which import nothing from behind this face; no part of the public interface.
+    from .against import answer_of as answer_of
     from .statistics.comparisons import difference as difference
     from .statistics.comparisons import holm as holm
     from .statistics.equivalence import MARGIN as MARGIN
@@ -36,15 +37,4 @@ if TYPE_CHECKING:
 
 __all__ = ["AnalysisError", "Experiment", "against", "compare", "pareto", "plot", "read_experiment", "report", "table"]
 
-_FOR_THE_COMMAND_LINE = {
-    "PERFORMANCE": "paper.performance_tables",
-    "TYPES": "plot",
-    "check_known": "plot",
-    "collect": "runs.collect",
-    "performance_page": "paper.performance_tables",
-    "quantized": "tables.quantized:",  # the module itself
-    "records": "tables.summary",
-    "reproduce": "paper.reproduction",
-}
-
-__getattr__ = lazy_names(__name__, _FOR_THE_COMMAND_LINE)
+__getattr__ = lazy_names(__name__)

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from .errors import AnalysisError
 from .plot import about_open_runs
-from .runs.experiment import read_experiment
+from .runs.experiment import Experiment, read_experiment
 from .statistics.equivalence import MARGIN
 from .statistics.power import FAILING, WANTED
 from .tables import markdown
 from .tables.against_fp32 import against_reference, reference_values
+from .tables.answer import answer
 from .tables.summary import ALL_TASKS, REFERENCE, failed, records
 from .tables.wording import change
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    import pandas as pd
-
-    from .runs.experiment import Experiment
-
 
 _NAMED = 5  # conditions that a warning names at most
 
@@ -34,17 +30,17 @@ def against(
 
     Args:
         directory: the folder of a sweep, or of runs.
-        margin: what difference is too small to matter, as a fraction of the reference's mean score.
-        reference: settings of the runs that others are compared with, in place of ``format`` fp32: what each is, as
-            text, ``none`` for a missing one; for a policy or storage also the name of its case.
+        margin: the largest difference that does not matter, as a fraction of the reference's mean score.
+        reference: settings of the runs to compare with, as text, in place of ``format`` fp32; ``none`` for a missing
+            setting. The name of a case also selects its policy or storage.
 
     Returns:
-        The numbers (:func:`~.tables.against_fp32.against_reference`), the same for people as tables in Markdown,
+        The table (:func:`~.tables.against_fp32.against_reference`), its text in Markdown with sentences for people,
         and warnings about omissions.
 
     Raises:
-        AnalysisError: there is no run in the folder that has ended, or none of the reference and another one, or a
-            setting of the reference does not vary.
+        AnalysisError: no run has ended, either the reference or the runs to compare are missing, or a setting of the
+            reference does not vary.
     """
     path = Path(directory)
     experiment = read_experiment(path)
@@ -62,12 +58,21 @@ def against(
     return table, _text(table, experiment), tuple(warnings)
 
 
+def answer_of(directory: str | Path) -> str:
+    """The answer of a folder (:func:`~.tables.answer.answer`); empty where no runs can be compared."""
+    try:
+        experiment = read_experiment(directory)
+    except AnalysisError:
+        return ""
+    return answer(against_reference(experiment), experiment)
+
+
 def _text(table: pd.DataFrame, experiment: Experiment) -> str:
-    """The tables for people: differences and answers; learning; the power of the tests. The latter where known."""
+    """The answer and tables for people: differences; learning; the power of the tests. The latter where known."""
     rows = records(table)
     learning = [row for row in rows if row["learnable"] or not math.isnan(row["area_difference"])]
     told = [row for row in rows if not math.isnan(row["equivalent_if_equal"])]
-    parts = [markdown.table([_compared(row, experiment) for row in rows])]
+    parts = [answer(table, experiment), markdown.table([_compared(row, experiment) for row in rows])]
     if learning:
         parts += ["How often runs learn, what those return that do, and the mean return over the learning curve:"]
         parts += [markdown.table([_learned(row, experiment) for row in learning])]
@@ -90,7 +95,7 @@ def _compared(row: dict[str, Any], experiment: Experiment) -> dict[str, str]:
         cells |= {"failed": str(row["failed"] or "")}
     cells |= {"difference": _number(row["difference"]), "95 % interval": _between(row, "difference", _number)}
     cells |= {"pairs": str(row["pairs"] or ""), "p (Holm)": _p(row["p_holm"])}
-    cells |= {"share": change(row["share"]), "90 % interval": _between(row, "share", change)}
+    cells |= {"relative difference": change(row["share"]), "90 % interval": _between(row, "share", change)}
     return cells | {"p of equivalence": _p(row["p_equivalent"]), "answer": row["answer"]}
 
 
@@ -98,8 +103,8 @@ def _learned(row: dict[str, Any], experiment: Experiment) -> dict[str, str]:
     learnable = row["learnable"]
     shares = f" ({_between(row, 'unlearned', _share)})" if learnable else ""
     cells = _where(row, experiment)
-    cells |= {"did not learn": f"{row['unlearned']} of {learnable}{shares}" if learnable else ""}
-    cells |= {"difference of those that did": _number(row["learned_difference"])}
+    cells |= {"ended below half way": f"{row['unlearned']} of {learnable}{shares}" if learnable else ""}
+    cells |= {"difference of the others": _number(row["learned_difference"])}
     cells |= {"95 % interval": _between(row, "learned_difference", _number)}
     cells |= {"difference over the curve": _number(row["area_difference"])}
     cells |= {"its 95 % interval": _between(row, "area_difference", _number), "p (Holm)": _p(row["area_p_holm"])}

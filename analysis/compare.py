@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -134,7 +133,10 @@ def _for_people(lines: pd.DataFrame, metric: Metric) -> str:
         cells = {"sweep": str(sweep), "task": str(task), "condition": str(condition)}
         cells["fp32"] = f"{line['reference'].iloc[0]:.4g}"
         for width in widths:
-            cells[f"m = {width:g}"] = "; ".join(map(_cell, records(line[line["significand_bits"] == width])))
+            cells[f"m = {width:g}"] = "; ".join(
+                f"{row['share']:.2f} ({row['share_low']:.2f} to {row['share_high']:.2f})".removesuffix(" (nan to nan)")
+                for row in records(line[line["significand_bits"] == width])
+            )
         rows.append(cells)
     fewest, most = lines["runs"].min(), lines["runs"].max()
     runs = f"{fewest}" if fewest == most else f"{fewest} to {most}"
@@ -142,8 +144,3 @@ def _for_people(lines: pd.DataFrame, metric: Metric) -> str:
         f"Mean {metric.name} as a share of fp32's (95 % bootstrap interval) by significand bits m; under fp32 its mean"
         f" {metric.name}. Runs of each format: {runs}.\n\n{markdown_table(rows)}\n"
     )
-
-
-def _cell(row: dict[str, Any]) -> str:
-    share = f"{row['share']:.2f}"
-    return share if math.isnan(row["share_low"]) else f"{share} ({row['share_low']:.2f} to {row['share_high']:.2f})"

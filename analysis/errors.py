@@ -1,4 +1,4 @@
-"""Errors of the analysis that a user can mend."""
+"""Errors of the analysis that a user can fix."""
 
 from roundoff.errors import RoundoffError
 

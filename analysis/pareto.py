@@ -1,28 +1,24 @@
-"""``roundoff pareto``: the score of each format against its cost, and the front."""
+"""``roundoff pareto``: the score of each format against its cost, and the Pareto front."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from .errors import AnalysisError
 from .plot import about_open_runs, check_known
 from .runs.costs import COSTS
-from .runs.experiment import read_experiment
+from .runs.experiment import Experiment, read_experiment
 from .statistics.equivalence import MARGIN
 from .tables import markdown
 from .tables.against_fp32 import reference_values
 from .tables.pareto import KINDS, models_of, pareto_table
 from .tables.summary import records
 from .tables.wording import interval, number
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import pandas as pd
-
-    from .runs.experiment import Experiment
 
 
 def pareto(
@@ -73,7 +69,7 @@ def pareto(
         warnings.append(f"{path}: not counted, for want of a formula of their products: {', '.join(uncounted)}")
     without = [str(row["series"]) for row in records(table) if math.isnan(row["cost"])]
     if without:
-        warnings.append(f"{path}: without a cost, and on no front: {', '.join(dict.fromkeys(without))}")
+        warnings.append(f"{path}: without a cost, and on no Pareto front: {', '.join(dict.fromkeys(without))}")
     text = markdown.table([_shown(row, experiment, "the reference" if reference else "fp32") for row in records(table)])
     return table, f"Cost: {table['label'].iloc[0]}.\n\n{text}", tuple(warnings)
 
@@ -84,4 +80,4 @@ def _shown(row: dict[str, Any], experiment: Experiment, reference: str) -> dict[
         cells["condition"] = experiment.conditions.label(row)
     cells |= {"cost": number(row["cost"]), "mean": number(row["mean"])}
     cells |= {"95 % interval": interval(row["ci_low"], row["ci_high"])}
-    return cells | {"front": "on it" if row["front"] else "", f"against {reference}": str(row["answer"])}
+    return cells | {"Pareto front": "on it" if row["front"] else "", f"against {reference}": str(row["answer"])}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import html
 import io
+import math
 import re
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import pandas as pd
+from matplotlib.figure import Figure
 
 from roundoff.runs.metric import RETURN, Metric
 
@@ -17,19 +20,12 @@ from .errors import AnalysisError
 from .figures.catalogue import ALWAYS, FIGURES
 from .figures.drawing.style import INLINE, SIZES, Size, drawable
 from .figures.drawing.told import with_texts
-from .runs.experiment import read_experiment
+from .runs.experiment import Experiment, read_experiment
 from .runs.files import make_folder, replace_file
-from .tables import printed
-from .tables.first_failures import first_failures
+from .tables import markdown
 from .tables.pareto import with_costs
-from .tables.summary import ended, summarize
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-
-    from matplotlib.figure import Figure
-
-    from .runs.experiment import Experiment
+from .tables.run_table import first_failures
+from .tables.summary import ALL_TASKS, ended, records, summarize
 
 # Neither dates nor versions: the same runs give the same bytes.
 _METADATA: dict[str, dict[str, Any]] = {
@@ -59,7 +55,7 @@ def plot(
 
     Tables: ``summary.csv`` (:func:`~.tables.summary.summarize`, with the costs that ``roundoff cost`` has counted) and
     ``runs.csv`` (every run); ``failures.csv``, if observed runs crashed
-    (:func:`~.tables.first_failures.first_failures`). Figures:
+    (:func:`~.tables.run_table.first_failures`). Figures:
     ``degradation``, ``curves``, ``profiles`` and ``training``; ``degradation-exponent`` and ``plane``, if the exponent
     varies too; ``degradation-significand`` and ``degradation-bits`` (per number), if formats of several families vary;
     ``settings``, if a setting has three numbers or more; ``curves-environments`` and ``curves-batch_size``, if that
@@ -91,7 +87,7 @@ def plot(
     check_known("width", [width], SIZES)
     check_known("type", types, TYPES)
     check_known("figure", figures, FIGURES)
-    check_known("kind of table", tables, printed.FORMATS)
+    check_known("kind of table", tables, FORMATS)
     experiment = read_experiment(path)
     if out is not None:
         make_folder(folder)
@@ -105,14 +101,15 @@ def plot(
     if failures["observed"].any():
         written.append(replace_file(folder / "failures.csv", _csv(failures)))
     for kind in tables:
-        text = printed.as_text(printed.printed(experiment, summary), kind)
+        text = as_text(printed(experiment, summary), kind)
         written.append(replace_file(folder / f"summary.{kind}", text.encode()))
     for name in figures or FIGURES:
         stem = name if width == "screen" else f"{name}-{width}"
         drawn = FIGURES[name].table(experiment, summary, warnings)
         if drawn is not None and (len(drawn) or (name in ALWAYS and experiment.metric.of_agents)):
             of_figure = Named(name, folder / f"{name}.csv", [folder / f"{stem}.{kind}" for kind in types])
-            written += write_figure(of_figure, drawn, experiment.name, width, experiment.metric)
+            subject = "" if experiment.metric.of_agents else experiment.name
+            written += write_figure(of_figure, drawn, subject, width, experiment.metric)
     return written, (*experiment.said, *warnings)
 
 
@@ -230,12 +227,9 @@ def _csv(table: pd.DataFrame) -> bytes:
     """Floats with ten digits; as Python strings, which pandas writes several times faster than its own floats."""
     written = table.astype(object)
     for name in filter(lambda name: pd.api.types.is_float_dtype(table[name]), table):
-        written[name] = _written(table[name])
+        texts = pd.Series([f"{number:.10g}" for number in table[name]], table.index, object)
+        written[name] = texts.mask(table[name].isna())
     return written.to_csv(index=False, lineterminator="\n").encode()
-
-
-def _written(numbers: pd.Series[float]) -> pd.Series[Any]:
-    return pd.Series([f"{number:.10g}" for number in numbers], numbers.index, object).mask(numbers.isna())
 
 
 def _image(drawn: Figure, kind: str, dots: float) -> bytes:
@@ -262,3 +256,58 @@ def _fewer_colours(png: io.BytesIO, dots: float) -> bytes:
     smaller = io.BytesIO()
     few.save(smaller, "PNG", optimize=True, dpi=(dots, dots))
     return smaller.getvalue()
+
+
+FORMATS = ("md", "tex")
+"""The formats of tables for people."""
+
+_FAILED = "first non-finite operation"
+
+
+def printed(experiment: Experiment, summary: pd.DataFrame) -> pd.DataFrame:
+    """The summary in words: a row per task, format and condition, with what failed first where observed runs crashed.
+
+    Columns: ``task`` if there are several, ``format``, ``condition`` if there are any, ``runs``, ``crashed``,
+    ``failed`` if any did, the mean of the metric with its standard deviation, its 95 % interval, how much worse than
+    fp32 it is, and the first non-finite operation if any run names one.
+    """
+    metric, conditions = experiment.metric, experiment.conditions
+    where = ["task", "format", *conditions.keys]
+    failures = first_failures(experiment)
+    failed = {tuple(str(row[key]) for key in where): row["first_non_finite"] for row in records(failures)}
+    several = len(set(summary["task"])) > 1
+    rows = []
+    for row in records(summary):
+        cells = {"task": "mean over tasks" if row["task"] == ALL_TASKS else row["task"]} if several else {}
+        cells |= {"format": row["format"]} | ({"condition": conditions.label(row)} if conditions.keys else {})
+        cells |= {"runs": str(row["n"]), "crashed": str(row["crashed"])}
+        cells |= {"failed": str(row["failed"])} if summary["failed"].any() else {}
+        cells[metric.label] = _number(row["mean"]) + (f" ± {row['std']:.2g}" if _there(row["std"]) else "")
+        ends = [_number(row[name]) for name in ("ci_low", "ci_high")]
+        cells["95 % interval"] = " to ".join(ends) if all(ends) else ""
+        cells["fp32 - this" if metric.sign > 0 else "this - fp32"] = _number(row["drop"])
+        rows.append(cells | {_FAILED: failed.get(tuple(str(row[key]) for key in where), "")})
+    table = pd.DataFrame(rows)
+    return table if any(failed.values()) else table.drop(columns=_FAILED, errors="ignore")
+
+
+def as_text(table: pd.DataFrame, kind: str) -> str:
+    """A table of text as a file.
+
+    Args:
+        table: from :func:`printed`.
+        kind: ``md``; or ``tex``, for the package ``booktabs``.
+    """
+    if kind == "md":
+        return markdown.table(records(table)) + "\n"
+    numbers = {"runs", "crashed", "failed", "95 % interval"}
+    aligned = "".join("r" if name in numbers or "fp32" in name else "l" for name in table.columns)
+    return table.to_latex(index=False, escape=True, column_format=aligned).replace("±", r"$\pm$")
+
+
+def _there(value: Any) -> bool:
+    return not math.isnan(value)
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if _there(value) else ""

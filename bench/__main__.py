@@ -7,6 +7,7 @@ from bench import (
     acting,
     adapters,
     compiled,
+    digits,
     eager,
     families,
     folders,
@@ -38,6 +39,7 @@ language.main()
 eager.main()
 update.main()
 compiled.main()
+digits.main()
 policy_gradient.main()
 population.main()
 products.main()

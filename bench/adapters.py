@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bench.timing import interleaved, record
-from roundoff.agents.adapters.model import make_model
+from roundoff.agents.adapters.evaluation import make_model
 from roundoff.agents.adapters.world import open_world
 from roundoff.agents.algorithms.arithmetic import simulation_of
 from roundoff.agents.config.train_config import TrainConfig

@@ -1,7 +1,7 @@
-"""What counting the cost of a program costs, and what it costs those that count nothing.
+"""Cost of counting the cost of a program, with counting and without it.
 
 ``python -m bench.counting FOLDER`` times the step of a small network here and in another checkout of this project, such
-as a copy in which the counter's hooks are cut out: a process in each, which take turns.
+as a copy without the counter's hooks: one process in each, in turns.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def uncounted() -> dict[str, AbstractContextManager[Any]]:
 
 
 def answer() -> None:
-    """Makes as many steps as each line of the input says, and prints how long they took."""
+    """Makes the number of steps on each line of the input, and prints their time."""
     contestants = {name: mlp_step(mode) for name, mode in uncounted().items()}
     for step in contestants.values():
         for _ in range(STEPS):
@@ -112,12 +112,12 @@ def beside(folder: Path) -> list[dict[str, object]]:
 
 
 def main(folder: str) -> None:
-    """Prints and records the figures, beside those of another checkout."""
+    """Prints and records the figures, next to the figures of another checkout."""
     modes = uncounted() | {"observed": simulate(FORMAT, observe=True), "counted": simulate(FORMAT, cost=True)}
     seconds = interleaved({name: mlp_step(mode) for name, mode in modes.items()}, clock=time.process_time, seconds=0.2)
     base = seconds["plain fp32"]
     rows: list[dict[str, object]] = [
-        {"what": name, "seconds": value, "times_plain": value / base} for name, value in seconds.items()
+        {"what": name, "seconds": value, "slowdown": value / base} for name, value in seconds.items()
     ]
     rows += beside(Path(folder).resolve())
     for row in rows:

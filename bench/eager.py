@@ -1,6 +1,6 @@
 """Eager steps of agents, of other libraries' agents and of larger networks; new simulations, and new processes.
 
-All in CPU time on one thread: e5m10 in C++ and through Python, each beside the same program in plain float32.
+All in CPU time on one thread: e5m10 in C++ and through Python, each next to the same program in plain float32.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Block(nn.Module):
         self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for _ in range(2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The input, plus what is made of it."""
+        """The input, plus the output of the layers."""
         inside = torch.relu(self.norms[0](self.first(x)))
         return torch.relu(x + self.norms[1](self.second(inside)))
 
@@ -61,7 +61,7 @@ def stepping(net: nn.Module, x: torch.Tensor) -> Callable[[], None]:
 
 
 def residual(channels: int, images: int) -> Callable[[], None]:
-    """Two residual blocks behind a convolution, on images of 32 x 32."""
+    """A convolution and two residual blocks, on images of 32 x 32."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, channels, 3, padding=1), Block(channels), Block(channels))
     net.extend([nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10)])
@@ -106,13 +106,13 @@ def rows_of(what: str, seconds: dict[str, float], first: str | None = None) -> l
     rows = []
     for way, value in seconds.items():
         row: dict[str, object] = {"what": what, "way": way, "microseconds": 1e6 * value}
-        rows.append(row | ({"times_plain": value / seconds[first]} if first else {}))
+        rows.append(row | ({"slowdown": value / seconds[first]} if first else {}))
         print(what, way, f"{1e6 * value:.1f} us", f"{value / seconds[first]:.2f}" if first else "", flush=True)
     return rows
 
 
 def entering() -> list[dict[str, object]]:
-    """Entering and leaving a simulation again, and one that is new."""
+    """Entering and leaving a simulation again, and a new simulation."""
 
     def again(asked: str, *, is_new: bool) -> Callable[[], object]:
         os.environ[VARIABLE] = asked
@@ -135,7 +135,7 @@ def entering() -> list[dict[str, object]]:
 
 
 def decorated() -> list[dict[str, object]]:
-    """A step of training in one simulation; and as a decorated function, each call of which makes a new one."""
+    """A step of training in one simulation; and as a decorated function, with a new simulation for each call."""
     rows = []
     for what, is_new in (("training step, in one simulation", False), ("training step, in a new one", True)):
         ways = {way: _training(asked, is_new=is_new) for way, asked in WAYS.items()}

@@ -10,7 +10,7 @@ import torch
 from bench.timing import interleaved, record
 from roundoff.formats import Format, FormatError, RandomBits, Rounding, round
 from roundoff.formats.arithmetic.float_tensors import round_nearest
-from roundoff.formats.as_data import row_parameters
+from roundoff.formats.rounding import row_parameters
 
 SIZES = (10_000, 1_000_000, 16_000_000)
 

@@ -178,7 +178,7 @@ def main() -> None:
     """Prints and records everything."""
     trial = "--try" in sys.argv
     if not trial and not torch.cuda.is_available():
-        sys.exit("python -m bench.gpu needs an NVIDIA GPU and a PyTorch that sees it; see docs/gpu.md")
+        sys.exit("python -m bench.gpu needs an NVIDIA GPU and a PyTorch that sees it; see docs/limits.md")
     bench = Bench(trial=trial)
     for name in ("rounding", "steps", "updates", "populations"):
         rows = getattr(bench, name)()

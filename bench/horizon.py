@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 
 from roundoff.analysis import read_experiment
+from roundoff.analysis.figures.drawing.legends import legend_under
+from roundoff.analysis.figures.drawing.style import REFERENCE, figure, look
 from roundoff.analysis.reports.writing import learned_horizons
 from roundoff.formats import FloatFormat, Format
 from roundoff.formats.tools.recursions import reach
@@ -59,25 +61,26 @@ def rows_of_cases(folder: Path) -> list[dict[str, str]]:
 
 def draw(table: list[dict[str, str]], path: Path) -> None:
     """Prediction beside what was learned: a panel for each discount."""
-    from matplotlib import pyplot as plt  # noqa: PLC0415  the table needs none
-
     discounts = sorted({float(row["discount"]) for row in table})
-    size = 3 * len(discounts), 3.2
-    canvas, axes = plt.subplots(1, len(discounts), figsize=size, layout="constrained", squeeze=False)
-    for discount, axis in zip(discounts, axes[0], strict=True):
-        here = [row for row in table if float(row["discount"]) == discount]
-        band = {int(row["m"]): (float(row["predicted_least"]), float(row["predicted_most"])) for row in here}
-        axis.fill_between(list(band), *zip(*band.values(), strict=True), alpha=0.3, label="predicted, to the nearest")
-        for (targets, label), marker in zip(LABELS.items(), "os", strict=True):
-            points = [(int(row["m"]), float(row["learned"])) for row in here if row["targets"] == targets]
-            axis.plot(*zip(*points, strict=True), marker, label=label)
-        axis.axhline(1 / (1 - discount), color="0.4", linewidth=1)
-        axis.set_title(f"discount {discount:g}", fontsize="medium")
-        axis.set_xlabel("significand bits m")
-        axis.set_ylim(bottom=0)
-    axes[0, 0].set_ylabel("horizon of values, in steps")
-    axes[0, 0].legend(fontsize="small")
-    canvas.savefig(path, dpi=130, metadata={"Software": None})
+    with figure(len(discounts), "Values reach a shorter horizon in few bits", 3.4, 3.0) as (canvas, axes):
+        for discount, axis in zip(discounts, axes, strict=True):
+            here = [row for row in table if float(row["discount"]) == discount]
+            band = {int(row["m"]): (float(row["predicted_least"]), float(row["predicted_most"])) for row in here}
+            color, label = look(0).color, "predicted, to nearest"
+            axis.fill_between(list(band), *zip(*band.values(), strict=True), alpha=0.3, color=color, label=label)
+            for number, (targets, learned) in enumerate(LABELS.items()):
+                points = [(int(row["m"]), float(row["learned"])) for row in here if row["targets"] == targets]
+                color, marker, _ = look(number)
+                axis.plot(*zip(*points, strict=True), marker, color=color, label=learned)
+            axis.axhline(
+                1 / (1 - discount), color=REFERENCE.color, linestyle=REFERENCE.line, label="1 / (1 - discount)"
+            )
+            axis.set_title(f"discount {discount:g}")
+            axis.set_xlabel("significand bits m")
+            axis.set_ylim(bottom=0)
+        axes[0].set_ylabel("horizon of values, in steps")
+        legend_under(canvas, *axes[0].get_legend_handles_labels())
+    canvas.savefig(path, dpi=100, metadata={"Software": None})
 
 
 def main() -> None:

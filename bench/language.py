@@ -56,7 +56,7 @@ def main() -> None:
             contestants |= {name: within(asked, make(width), policy) for name, asked in ways.items()}
         taken = interleaved(contestants, rounds=rounds, seconds=seconds, clock=process_time)
         rows += [
-            {"what": what, "way": name, "milliseconds": 1e3 * used, "times_plain": used / taken["plain"]}
+            {"what": what, "way": name, "milliseconds": 1e3 * used, "slowdown": used / taken["plain"]}
             for name, used in taken.items()
         ]
         print(what, {name: f"{1e3 * used:.1f} ms, {used / taken['plain']:.2f}" for name, used in taken.items()})

@@ -1,22 +1,31 @@
 """Sums of matrix units: their relative errors, and their time over ``torch.mm`` and that of other emulators.
 
-``python -m bench.matrix_units`` prints both tables and writes them to ``bench/results/matrix_units.json``.
+``python -m bench.matrix_units`` prints both tables and writes them to ``bench/results/matrix_units.json``. ``python -m
+bench.matrix_units figure`` draws docs/figures/matrix-units.png: the errors, and the losses of the runs of
+``examples/characters/units.yaml`` in docs/data/units-of-characters.csv.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 
+import pandas as pd
 import torch
 
 from bench.timing import interleaved, record
+from roundoff.analysis.figures.drawing.legends import legend_under
+from roundoff.analysis.figures.drawing.style import figure, look, names_under
 from roundoff.formats import round
 from roundoff.simulate.accumulation.description import Accumulation
 from roundoff.simulate.accumulation.fused_sum import FusedSum
 from roundoff.simulate.accumulation.run import accumulate
 
 DEPTHS = 256, 1024, 4096
+ROOT = Path(__file__).parents[1]
 UNITS = "ada-fp8", "h100-fp8", "h100-fp8/128", "b200-fp8", "e8m13/32"
 
 
@@ -34,8 +43,37 @@ def matrices(rows: int, depth: int, columns: int, *, positive: bool) -> tuple[to
     return a, b
 
 
+def draw() -> None:
+    """Draws the relative errors of positive sums by their length, and the losses of a GPT by unit."""
+    rows = json.loads((ROOT / "bench" / "results" / "matrix_units.json").read_text(encoding="utf-8"))["rows"]
+    losses = pd.read_csv(ROOT / "docs" / "data" / "units-of-characters.csv")
+    with figure(2, "Matrix units: sums of one sign, and what a GPT learns", 4.2, 3.8) as (canvas, axes):
+        for number, row in enumerate(row for row in rows if "unit" in row):
+            errors = [100 * abs(row[f"error_{depth}"]) for depth in DEPTHS]
+            color, marker, line = look(number)
+            axes[0].loglog(DEPTHS, errors, color=color, marker=marker, linestyle=line, label=row["unit"])
+        axes[0].set_title("sums of positive products")
+        axes[0].set_xticks(DEPTHS, [str(depth) for depth in DEPTHS], minor=False)
+        axes[0].minorticks_off()
+        axes[0].set_xlabel("number of products")
+        axes[0].set_ylabel("relative error in %")
+        cases = list(dict.fromkeys(losses["case"]))
+        for place, case in enumerate(cases):
+            own = losses[losses["case"] == case]["return"]
+            axes[1].plot([place] * len(own), own, "o", color=look(0).color, alpha=0.5)
+            axes[1].plot(place, own.mean(), "_", color="black", markersize=18)
+        axes[1].set_title("GPT in FP8, five seeds")
+        axes[1].set_ylabel("loss, nats per character")
+        names_under(axes[1], range(len(cases)), [case.removeprefix("FP8 with ") for case in cases])
+        legend_under(canvas, *axes[0].get_legend_handles_labels())
+    canvas.savefig(ROOT / "docs" / "figures" / "matrix-units.png", dpi=100, metadata={"Software": None})
+
+
 def main() -> None:
     """Prints and records the tables."""
+    if sys.argv[1:] == ["figure"]:
+        draw()
+        return
     torch.set_num_threads(1)
     rows: list[dict[str, object]] = []
     for unit in UNITS:

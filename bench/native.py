@@ -34,7 +34,7 @@ OTHERS = {
 
 
 def within(asked: str | None, body, policy: Policy | str = FORMAT):
-    """``body`` run plain, or in a simulation of its own, with or without C++."""
+    """``body`` without a simulation, or in a new one, with or without C++."""
     simulation = nullcontext() if asked is None else simulate(policy)
 
     def run():
@@ -46,7 +46,7 @@ def within(asked: str | None, body, policy: Policy | str = FORMAT):
 
 
 def asking(asked: str | None, make):
-    """What ``make`` makes, which enters a simulation of its own, with or without C++."""
+    """The result of ``make``, which enters a new simulation, with or without C++."""
     os.environ[VARIABLE] = asked or ""  # agents ask once, when they are made
     call = make()
 
@@ -104,7 +104,7 @@ def main() -> None:
     for what, contestants, calls in [*measured, ("SAC update, 128 units, batch 128", sac, 1)]:
         taken = interleaved(contestants, rounds=15, seconds=0.1, clock=time.process_time)
         rows += [
-            {"what": what, "way": name, "microseconds": seconds / calls * 1e6, "times_plain": seconds / taken["plain"]}
+            {"what": what, "way": name, "microseconds": seconds / calls * 1e6, "slowdown": seconds / taken["plain"]}
             for name, seconds in taken.items()
         ]
         print(

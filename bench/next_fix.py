@@ -1,9 +1,9 @@
-"""The comparisons of docs/next-fix.md, and its figure: ``python -m bench.next_fix``.
+"""The comparisons of docs/research/next-fix.md, and its figure: ``python -m bench.next_fix``.
 
 Reads what ``bench.kept_runs keep`` made of the folder of ``roundoff sweep next-fix-overnight``. Prints the tables of
 the page in Markdown: primary comparisons first, as they were written down before the experiment. Draws
-docs/figures/next-fix.png, with its table beside it. ``python -m bench.next_fix values FOLDER ...`` writes, of runs in
-these folders that were logged, what their critics say into docs/data/next-fix-values.csv.
+docs/figures/next-fix.png, with its table. ``python -m bench.next_fix values FOLDER ...`` writes the values of the
+critics of logged runs in these folders into docs/data/next-fix-values.csv.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import pandas as pd
 from bench import kept_runs
 from roundoff.analysis import read_experiment
 from roundoff.analysis.figures.degradation import degradation_table, draw_degradation
+from roundoff.analysis.figures.drawing.style import SCREEN
 from roundoff.analysis.statistics.comparisons import difference, holm
 from roundoff.analysis.statistics.equivalence import MARGIN, equivalence, in_words
-from roundoff.analysis.tables.learning import share_interval
+from roundoff.analysis.tables.against_fp32 import share_interval
 from roundoff.analysis.tables.summary import summarize
 
 ROOT = Path(__file__).parents[1]
@@ -34,8 +35,8 @@ FIXES = {0: "six fixes", 1: "with stochastic compensation", 3: "with all four"} 
 FP32, ALL_FOUR = "fp32, six fixes", "e4m3, with all four"
 COMPENSATED, SIX = "e5m3, with stochastic compensation", "e5m3, six fixes"
 EVERY = (FP32, "e5m10, six fixes", "e4m3, six fixes", ALL_FOUR, SIX, COMPENSATED)
-LINES = {"six fixes": "the paper's six fixes", "with stochastic compensation": "and stochastic compensation"}
-LINES |= {"with all four": "and all four changes"}
+LINES = {"six fixes": "six fixes", "with stochastic compensation": "six fixes + stochastic compensation"}
+LINES |= {"with all four": "six fixes + four changes"}
 
 
 def case_of(config: dict[str, Any]) -> str:
@@ -46,8 +47,8 @@ def case_of(config: dict[str, Any]) -> str:
 def runs_of(file: Path = RUNS) -> pd.DataFrame:
     """Runs that have ended, of seeds with a run of every case on every task.
 
-    Columns: ``task``, ``format``, ``case``, ``seed``, ``status``, ``return`` (0 of a crash), ``untrained`` (of fp32
-    alone) and ``area`` (mean return over the evaluations).
+    Columns: ``task``, ``format``, ``case``, ``seed``, ``status``, ``return`` (0 of a crash), ``untrained`` (only of
+        fp32) and ``area`` (mean return over the evaluations).
     """
     shared, *rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     found = []
@@ -84,7 +85,7 @@ def against(runs: pd.DataFrame, pairs: list[tuple[str, str]], *, same: bool) -> 
 
     Args:
         runs: of :func:`runs_of`.
-        pairs: a case, and the one that it is compared with.
+        pairs: a case, and the case to compare with.
         same: whether equivalence is tested, within 5 % of the other one's mean; else a difference.
     """
     rows = [(one, other, task) for one, other in pairs for task in TASKS]
@@ -105,22 +106,13 @@ def against(runs: pd.DataFrame, pairs: list[tuple[str, str]], *, same: bool) -> 
 
 def head(test: str) -> str:
     """The head of such a table."""
-    names = ["task", "case", "against", "its mean", "the other's", "difference, 95 %", "share, 90 %", f"p of {test}"]
-    names += ["p (Holm)", "below half way", "of the other", "answer"]
+    names = ["task", "case", "against", "mean", "other mean", "difference, 95 %", "relative difference, 90 %"]
+    names += [f"p of {test}", "p (Holm)", "below half way", "other below half way", "answer"]
     return f"| {' | '.join(names)} |\n|{'---|' * len(names)}"
 
 
-def every_return(runs: pd.DataFrame) -> str:
-    """The table of all returns, seeds in order."""
-    lines = [f"| format of everything | {' | '.join(TASKS)} |".replace("_", " "), "|---|---|---|"]
-    for case in EVERY:
-        cells = [", ".join(f"{score:.0f}" for score in scores_of(runs, case, task).values()) for task in TASKS]
-        lines.append(f"| {case} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
 def tables(runs: pd.DataFrame) -> dict[str, str]:
-    """What the page has: both primary comparisons, secondary ones, what critics say, and every return."""
+    """What the page has: both primary comparisons, secondary ones, and what critics say."""
     other = [(ALL_FOUR, "e5m10, six fixes"), ("e5m10, six fixes", FP32)]
     return {
         "primary (1)": f"{head('equivalence')}\n{against(runs, [(ALL_FOUR, FP32)], same=True)}",
@@ -130,7 +122,6 @@ def tables(runs: pd.DataFrame) -> dict[str, str]:
             f"{head('no difference')}\n{against(runs, [(ALL_FOUR, 'e4m3, six fixes'), (ALL_FOUR, FP32)], same=False)}"
         ),
         "values": table_of_values(pd.read_csv(VALUES)),
-        "every return": every_return(runs),
     }
 
 
@@ -144,14 +135,15 @@ def marks_of(runs: pd.DataFrame) -> pd.DataFrame:
     for ending, line in LINES.items():
         new = table["series"].str.contains(f"e[0-9]mX, .*, {ending}")
         table.loc[new, "series"] = line
+    table.loc[table["format"] == "fp32", "series"] = "fp32"
     return table
 
 
 def values_of(folders: list[Path]) -> pd.DataFrame:
-    """What critics say, of runs that have ended and were logged: a row for each.
+    """The values of the critics of logged runs that have ended, a row for each.
 
     Columns: ``case``, ``task``, ``seed`` and ``value``: the mean output of the critics on their batches, in units of
-    unscaled rewards, over what was logged in the last quarter of the run.
+    unscaled rewards, over the last quarter of the run.
     """
     rows = []
     for run in sorted(run for folder in folders for run in (folder / "runs").iterdir()):
@@ -179,7 +171,7 @@ def table_of_values(values: pd.DataFrame) -> str:
 
 
 def main() -> None:
-    """Does what the command line says."""
+    """Runs the command line."""
     match sys.argv[1:]:
         case ["values", *folders] if folders:
             values_of([Path(name) for name in folders]).to_csv(VALUES, index=False, float_format="%.6g")
@@ -189,8 +181,8 @@ def main() -> None:
                 print(f"{name}:\n\n{text}\n")
             table = marks_of(runs)
             table.to_csv(FIGURE.with_suffix(".csv"), index=False, float_format="%.10g")
-            canvas = draw_degradation("SAC with everything in a format", table, x="bits")
-            canvas.savefig(FIGURE.with_suffix(".png"), dpi=80, metadata={"Software": None})
+            canvas = draw_degradation("SAC with everything in a format", table, SCREEN._replace(columns=2), x="bits")
+            canvas.savefig(FIGURE.with_suffix(".png"), dpi=90, metadata={"Software": None})
         case _:
             sys.exit(f"python -m bench.next_fix [values FOLDER ...]; got {sys.argv[1:]}")
 

@@ -1,4 +1,4 @@
-"""What runs: programs of others in formats and policies, what becomes of them, and their CPU time beside plain PyTorch.
+"""Programs of others in formats and policies: their outcome, and their CPU time relative to plain PyTorch.
 
 ``python -m bench.programs`` needs the packages of ``bench/others.py``; ``python -m bench.what_runs`` writes the page.
 """
@@ -87,7 +87,7 @@ def finite(program: Program, training: Training, step: Callable[[], torch.Tensor
 
 
 def birth(program: Program, mode: str) -> str:
-    """The first operation of the program's steps with a result that is not finite; "" if there is none."""
+    """The first operation of the program's steps with a result that is not finite; "" without one."""
     training, _ = started(program, simulation(mode, observe=False))
     entered = simulation(mode, observe=True)
     with contextlib.suppress(Exception), entered:
@@ -115,7 +115,7 @@ def outcome(program: Program, mode: str) -> Outcome:
 
 
 def measured(program: Program) -> dict[str, object]:
-    """One row: what comes of each mode, and times the CPU seconds of plain PyTorch."""
+    """One row: the outcome of each mode, and its multiple of the CPU time of plain PyTorch."""
     modes = [mode for mode in MODES if program.compiles or mode != COMPILED]
     plain = started(program, contextlib.nullcontext())
     assert finite(program, *plain), program.name
@@ -130,9 +130,9 @@ def measured(program: Program) -> dict[str, object]:
         )  # fmt: skip
     row: dict[str, object] = {"program": program.name, "package": program.package, "seconds": seconds["plain"]}
     for mode, found in outcomes.items():
-        slower = {"times_plain": seconds[mode] / seconds["plain"]} if mode in seconds else {}
+        slower = {"slowdown": seconds[mode] / seconds["plain"]} if mode in seconds else {}
         row[mode] = {"word": found.word, "why": found.why} | slower
-        print(f"{program.name:20} {mode:12} {found.word:8} {slower.get('times_plain', 0):5.2f} {found.why}", flush=True)
+        print(f"{program.name:20} {mode:12} {found.word:8} {slower.get('slowdown', 0):5.2f} {found.why}", flush=True)
     return row
 
 

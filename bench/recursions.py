@@ -15,6 +15,7 @@ import torch
 
 import roundoff
 from roundoff.agents.optimizers.decisions import add_product
+from roundoff.analysis.figures.drawing.style import REFERENCE, figure, look
 from roundoff.formats.tools.recursions import least_change, reach
 from roundoff.remedies import KahanEMA, stochastic_target
 
@@ -78,28 +79,31 @@ def rows() -> list[dict[str, float]]:
 
 def draw(table: list[dict[str, float]]) -> None:
     """Prediction beside measurement."""
-    from matplotlib import pyplot as plt  # noqa: PLC0415  the measurement needs none
-
     bits = [row["m"] for row in table]
-    canvas, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-    left.fill_between(
-        bits, [row["predicted_least"] for row in table], [row["predicted_most"] for row in table], alpha=0.3,
-        label="predicted, to nearest",
-    )  # fmt: skip
-    left.plot(bits, [row["nearest"] for row in table], "o", color="C0", label="learned, to nearest")
-    left.plot(bits, [row["stochastic"] for row in table], "s", color="C1", label="learned, stochastic targets")
-    left.axhline(1 / (1 - DISCOUNT), color="C1", linewidth=1)
-    left.set_ylabel(f"value of 1 at every step, discount {DISCOUNT}")
-    most = [row["lag_predicted_most"] + 2.0 ** -(row["m"] + 1) for row in table]  # and half an ulp of its own
-    right.plot(bits, most, color="C0", label="at most, predicted")
-    right.plot(bits, [row["lag_nearest"] for row in table], "o", color="C0", label="compensated, to nearest")
-    right.plot(bits, [row["lag_stochastic"] for row in table], "s", color="C1", label="compensated stochastically")
-    right.set_yscale("log")
-    right.set_ylabel(f"lag of an average, tau {TAU}")
-    for axis in (left, right):
-        axis.set_xlabel("significand bits m")
-        axis.legend(fontsize="small")
-    canvas.savefig(f"{FIGURE}.png", dpi=150, metadata={"Software": None})
+    (first, round_mark, _), (second, square, _) = look(0), look(1)
+    with figure(2, "Recursions in few significand bits", 5.0, 3.6) as (canvas, (left, right)):
+        least, most = ([row[f"predicted_{end}"] for row in table] for end in ("least", "most"))
+        left.fill_between(bits, least, most, alpha=0.3, color=first, label="predicted, to nearest")
+        left.plot(bits, [row["nearest"] for row in table], round_mark, color=first, label="learned, to nearest")
+        stochastic = [row["stochastic"] for row in table]
+        left.plot(bits, stochastic, square, color=second, label="learned, stochastic targets")
+        left.axhline(1 / (1 - DISCOUNT), color=REFERENCE.color, linestyle=REFERENCE.line, label="1 / (1 - discount)")
+        left.set_title("Values stop early")
+        left.set_ylabel(f"value of 1 at every step, discount {DISCOUNT}")
+        most = [row["lag_predicted_most"] + 2.0 ** -(row["m"] + 1) for row in table]  # and half an ulp of its own
+        right.plot(bits, most, color=first, label="at most, predicted")
+        right.plot(
+            bits, [row["lag_nearest"] for row in table], round_mark, color=first, label="compensated, to nearest"
+        )
+        lags = [row["lag_stochastic"] for row in table]
+        right.plot(bits, lags, square, color=second, label="compensated stochastically")
+        right.set_title("Averages lag")
+        right.set_yscale("log")
+        right.set_ylabel(f"lag of an average over its source, tau {TAU}")
+        for axis in (left, right):
+            axis.set_xlabel("significand bits m")
+            axis.legend(fontsize="small")
+    canvas.savefig(f"{FIGURE}.png", dpi=100, metadata={"Software": None})
 
 
 def main() -> None:

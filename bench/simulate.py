@@ -25,7 +25,7 @@ class Quantize(torch.autograd.Function):
 
 
 class ConvNet(nn.Module):
-    """A small convolutional net; ``quantizer`` stands after every layer."""
+    """A small convolutional net; ``quantizer`` follows every layer."""
 
     def __init__(self, quantizer=None) -> None:
         super().__init__()
@@ -146,5 +146,5 @@ def main() -> None:
         print(f"\n{title}")
         for name, s in seconds.items():
             print(f"  {name:28} {s * 1e3:8.2f} ms  {s / base:6.2f} x plain")
-        rows.append({"what": title, "seconds": seconds, "times_plain": {k: s / base for k, s in seconds.items()}})
+        rows.append({"what": title, "seconds": seconds, "slowdown": {k: s / base for k, s in seconds.items()}})
     print("written to", record("simulate", rows))

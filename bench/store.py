@@ -15,9 +15,9 @@ from bench.timing import record
 from roundoff.agents import TrainConfig, train
 from roundoff.analysis.runs.collect import collect
 from roundoff.sweeps import plan_file, plan_text, run_sweep
-from roundoff.sweeps.catalogue import find_sweep
 from roundoff.sweeps.folder.leases import this_process
 from roundoff.sweeps.folder.status import read_status
+from roundoff.sweeps.language.preset_files import find_sweep
 from roundoff.sweeps.workers.local import LocalProcesses
 
 RUNS, RECORDS = 300, 500

@@ -9,6 +9,7 @@ import re
 import sys
 from functools import cache
 from importlib import import_module, metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
@@ -43,6 +44,14 @@ autodoc_preserve_defaults = True
 
 nitpicky = True  # a reference to a name that is not documented is a mistake
 
+# Addresses of pages that were merged into others.
+_MOVED = {
+    "docs/decisions.html": "../CONTRIBUTING.html#decisions",
+    "docs/first-answer.html": "programs.html#plan-seeds-and-steps",
+    "docs/own-dtypes.html": "sums-and-modes.html#programs-in-half-precision",
+    "docs/versions.html": "limits.html#tested-versions",
+}
+
 _INTERNAL = {"ignore_compile_internals", "load_observer_state", "tells_products_apart", "writing"}
 _PUBLIC = ("formats", "simulate", "agents", "sweeps", "analysis", "testing")
 
@@ -67,7 +76,7 @@ def _google(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: li
 
 
 def _read(lines: list[str]) -> list[str]:
-    """Lines of a docstring as Sphinx reads them: formulas (indented paragraphs) as written, bars as those of |x|."""
+    """Lines of a docstring as Sphinx reads them: formulas (indented paragraphs) as written, bars escaped."""
     found: list[str] = []
     is_formula = False
     for line in lines:
@@ -82,7 +91,7 @@ def _read(lines: list[str]) -> list[str]:
 
 
 def _skip(_app: Sphinx, _what: str, name: str, _obj: Any, skip: bool, _options: Any) -> bool:
-    """Whether a member is left out: internals of PyTorch's modes and of the package have no place on the pages."""
+    """Whether a member is left out: the pages do not show internals of PyTorch's modes and of the package."""
     return skip or name in _INTERNAL
 
 
@@ -93,7 +102,7 @@ def _keys(_app: Sphinx, _what: str, _name: str, obj: Any, *_: Any) -> tuple[str,
 
 @cache
 def _all_names() -> set[str]:
-    """The names of every module that was imported, of what is in it, and of the members of its classes."""
+    """The names of all imported modules, their objects, and the members of their classes."""
     modules = [module for name, module in sys.modules.items() if name.startswith("roundoff.")]
     objects = [vars(module) for module in modules]
     members = [dir(entry) for names in objects for entry in names.values() if isinstance(entry, type)]
@@ -103,7 +112,7 @@ def _all_names() -> set[str]:
 def _by_last_part(
     app: Sphinx, env: BuildEnvironment, node: nodes.Element, content: nodes.TextElement
 ) -> nodes.Node | None:
-    """Names that Sphinx does not find: public ones under another path (``roundoff.round``), and what is not public."""
+    """Resolves names that Sphinx does not find: public names under another path (``roundoff.round``), private names."""
     if node.get("refdomain") != "py":
         return None
     last = node["reftarget"].rpartition(".")[2]
@@ -119,6 +128,12 @@ def _by_last_part(
     return content if in_signature or last in _all_names() else None
 
 
+def _redirect(app: Sphinx, error: Exception | None) -> None:
+    """Writes a page at each old address that leads to the new one."""
+    for old, new in _MOVED.items() if error is None and app.builder.format == "html" else ():
+        (Path(app.outdir) / old).write_text(f'<meta http-equiv="refresh" content="0; url={new}">', encoding="utf-8")
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("builder-inited", _import_all)
@@ -126,3 +141,4 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-skip-member", _skip)
     app.connect("autodoc-process-signature", _keys)
     app.connect("missing-reference", _by_last_part)
+    app.connect("build-finished", _redirect)

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from .tools.table import facts as facts
     from .tools.table import format_table as format_table
     from .tools.table import parsed as parsed
+    from .tools.vectors import golden_vectors as golden_vectors
     from .tools.verify import verify as verify
 
 __all__ = [
@@ -82,16 +83,4 @@ __all__ = [
     "unpack",
 ]
 
-_FOR_THE_COMMAND_LINE = {
-    "aligned": "tools.table",
-    "describe": "tools.table",
-    "facts": "tools.table",
-    "folder_of_loops": "cpu.c_functions",
-    "format_table": "tools.table",
-    "parsed": "tools.table",
-    "plot_formats": "tools.plot",
-    "tried_kinds": "base.first_use",
-    "verify": "tools.verify",
-}
-
-__getattr__ = lazy_names(__name__, _FOR_THE_COMMAND_LINE)
+__getattr__ = lazy_names(__name__)

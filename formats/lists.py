@@ -19,7 +19,7 @@ def round_list(
     rounding: Rounding = Rounding.NEAREST_EVEN,
     draw: Callable[[], RandomBits | None] | None = None,
 ) -> None:
-    """Rounds every tensor where it stands; the same bits as one by one.
+    """Rounds every tensor in place; the same bits as one by one.
 
     To a float format, tensors on a device that has kernels are rounded by one launch. Those that are empty or not
     contiguous, all of other formats, and all while a CUDA graph is captured, are rounded one by one.

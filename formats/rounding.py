@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 import torch
-from torch._C import _len_torch_dispatch_stack
+from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
+from torch.autograd import forward_ad
 
 from roundoff.extras import require
 
-from .arithmetic.float_tensors import round_nearest
-from .as_data import row_parameters
+from .arithmetic.carriers import INTEGER
+from .arithmetic.float_parameters import FloatParameters
+from .arithmetic.float_tensors import round_nearest, signed
 from .base.errors import FormatError
 from .base.family import Family
 from .base.format import Format, check_roundable
 from .base.layouts import is_dense
 from .base.memory import apart, is_traced, is_virtual, settled
-from .base.modes import Overflow, RandomBits, Rounding, check_choices, seeded
+from .base.modes import Overflow, Random, RandomBits, Rounding, check_choices, seeded
+from .base.on_device import where
 from .base.operator import as_operator
 from .families.floats import FloatFormat
-from .gradients import round_with_gradient
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from .gradients import Gradient
 
 __all__ = ["Backend", "is_dense", "round"]
 
@@ -50,7 +48,7 @@ def round(
     """Rounds every element of ``x`` to a number of ``format``: by default the nearest one, ties to even.
 
     NaN stays NaN, even if the format lacks NaN: hiding one would hide the crash a study looks for. Zeros and results
-    that underflow keep the sign of ``x``, unless the format has no negative zero. Float formats underflow gradually
+    that underflow keep the sign of ``x``, unless the format lacks a negative zero. Float formats underflow gradually
     (to subnormal numbers), unless they lack these. Overflow means to round, as if the range were unbounded, beyond the
     largest number. It follows the format's policy or ``overflow``: infinity or NaN (for the modes that round toward
     zero there, and to-odd, the largest number instead, as in IEEE 754), the largest number, or wrapping round
@@ -203,4 +201,121 @@ def _round_rows(
         # All rows are rounded, so that an element's random bits do not depend on the other rows' formats.
         rounded = round(x, fmt, rounding=rounding, overflow=overflow, random=random, backend=backend)
         result = torch.where(mine.view(-1, *[1] * (x.dim() - 1)), rounded, result)
+    return result
+
+
+def row_parameters(formats: Sequence[Format | str], x: torch.Tensor) -> FloatParameters:
+    """The parameters of float formats, one per row of ``x``, as tensors that broadcast against it.
+
+    Making them costs some microseconds a format: keep them where the same formats come again.
+
+    Args:
+        formats: One float format or name for each row of ``x``, or a single one for all.
+        x: float32 or float64, at least one dimension; only dtype, shape and device count.
+
+    Raises:
+        FormatError: there is another number of formats, one is not a float format, or does not fit in ``x.dtype``.
+    """
+    parsed = [Format.parse(fmt) for fmt in formats]
+    if x.ndim == 0 or len(parsed) not in (1, x.shape[0]):
+        raise FormatError(
+            f"a sequence of formats has one per row: got {len(parsed)} for a tensor of shape {tuple(x.shape)}"
+        )
+    rows = []
+    for fmt in parsed:
+        if not isinstance(fmt, FloatFormat) or not fmt.signed:
+            raise FormatError(f"formats per row must be float formats, with a sign, got {fmt}")
+        check_roundable(x, fmt)
+        rows.append(fmt.parameters(x.dtype))
+    shape = (len(rows), *[1] * (x.ndim - 1))
+    integer = INTEGER[x.dtype]
+
+    def on_device(values: list[Any], dtype: torch.dtype) -> torch.Tensor:
+        return torch.tensor(values, dtype=dtype, device="cpu").to(x.device, non_blocking=True).view(shape)
+
+    def column(name: str) -> torch.Tensor:
+        values = [getattr(row, name) for row in rows]
+        if isinstance(values[0], float):
+            return on_device(values, x.dtype)
+        return on_device([signed(v, integer) for v in values], integer)
+
+    columns: dict[str, Any] = {name: column(name) for name in FloatParameters._fields}
+    return FloatParameters(**columns)
+
+
+Bounds = tuple[float, float]
+Gradient = Literal["straight-through", "clipped"]
+
+
+class _Round(torch.autograd.Function):
+    """Rounds forward, and passes gradients through backward, all of them or those in range."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, rounded: torch.Tensor, bounds: Bounds | None) -> Any:
+        ctx.bounds = bounds
+        ctx.save_for_backward(*(() if bounds is None else (x,)))
+        return rounded.view_as(rounded)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return _passed(ctx, gradients[0]), None, None
+
+
+class _RoundInTransforms(torch.autograd.Function):
+    """Gradients of a rounding in torch.func and forward-mode differentiation, in the slower form that they ask for."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: torch.Tensor, random: Random, rounded: Callable[..., torch.Tensor], bounds: Bounds | None) -> Any:  # noqa: ARG004
+        return rounded(x, random)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG004
+        x, _, _, ctx.bounds = inputs
+        if ctx.bounds is not None:
+            ctx.save_for_backward(x)
+            ctx.save_for_forward(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return _passed(ctx, gradients[0]), None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        return _passed(ctx, tangents[0])
+
+
+def _passed(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+    if ctx.bounds is None:
+        return gradient
+    (x,) = ctx.saved_tensors
+    low, high = ctx.bounds
+    return where((x >= low) & (x <= high), gradient, 0.0)
+
+
+def round_with_gradient(
+    x: torch.Tensor, fmt: Format, gradient: Gradient, random: Random, rounded: Callable[..., torch.Tensor]
+) -> torch.Tensor:
+    """Rounds ``x`` by ``rounded(x, random)``, with the gradient that :func:`roundoff.round` describes.
+
+    Raises:
+        FormatError: ``gradient`` is unknown; or clipped, and the data decide the range.
+    """
+    if gradient not in ("straight-through", "clipped"):
+        raise FormatError(f"gradient must be 'straight-through' or 'clipped', got {gradient!r}")
+    bounds = None
+    if gradient == "clipped":
+        bounds = fmt.bounds(x.dtype)
+        if bounds is None:
+            raise FormatError(
+                f"{fmt} takes its range from the data, which leaves nothing to clip; use straight-through"
+            )
+    in_forward_mode = forward_ad._current_level >= 0  # noqa: SLF001  the level that is entered, -1 for none
+    transformed = not torch.compiler.is_compiling() and (_are_functorch_transforms_active() or in_forward_mode)
+    result: torch.Tensor
+    if transformed:
+        result = _RoundInTransforms.apply(x, random, rounded, bounds)  # type: ignore[no-untyped-call]
+    else:
+        result = _Round.apply(x, rounded(x, random), bounds)  # type: ignore[no-untyped-call]
     return result

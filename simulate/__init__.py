@@ -11,9 +11,8 @@ from .compiling.step import CompiledStep, CompileWarning, compile  # noqa: A004 
 from .cost.models import CostModel
 from .dispatch.complaints import PolicyWarning
 from .dispatch.entry import simulate
-from .dispatch.pausing import exact
+from .dispatch.requests import exact, store
 from .dispatch.simulation import Simulation
-from .dispatch.storing import store
 from .policy.parts import part
 from .policy.places import in_role
 from .policy.policy import Policy
@@ -40,11 +39,9 @@ from .compiling.population import reason_against_sharing as reason_against_shari
 from .compiling.program import reason_against_compiling as reason_against_compiling
 from .compiling.slots import Slots as Slots
 from .cost.models import MODELS as MODELS
-from .cost.step import CountedSteps as CountedSteps
-from .cost.step import learned as learned
 from .dispatch.graph_writer import FormatsAsData as FormatsAsData
-from .dispatch.storing import is_exact as is_exact
-from .dispatch.storing import result_format as result_format
+from .dispatch.requests import is_exact as is_exact
+from .dispatch.requests import result_format as result_format
 from .policy.carriers import carriers_of_operands as carriers_of_operands
 from .policy.rules import Role as Role
 from .watching.lost_numbers import OTHER_REASONS as OTHER_REASONS
@@ -57,7 +54,13 @@ from .watching.lost_numbers import lost_numbers as lost_numbers
 if TYPE_CHECKING:
     from .compiling.program_cache import folder_of_programs as folder_of_programs
     from .cost.counter import CostCounter as CostCounter
+    from .cost.counter import CountedSteps as CountedSteps
+    from .cost.counter import learned as learned
     from .cost.report import Cost as Cost
+    from .difference.recorder import Recorder as Recorder
+    from .difference.report import DiffReport as DiffReport
+    from .difference.report import diff as diff
+    from .difference.trace import Trace as Trace
     from .native.building import folder_of_natives as folder_of_natives
     from .native.library import reason_against_native as reason_against_native
     from .scripts.blaming import blame_script as blame_script
@@ -67,6 +70,9 @@ if TYPE_CHECKING:
     from .scripts.running import end_as_python as end_as_python
     from .scripts.running import run_as_main as run_as_main
     from .scripts.running import show_as_python as show_as_python
+    from .significance.digits import DigitsReport as DigitsReport
+    from .significance.digits import digits as digits
+    from .significance.scripts import script_digits as script_digits
     from .testing.self_check import check_bits as check_bits
     from .watching.lost_numbers import left_behind as left_behind
 
@@ -95,21 +101,4 @@ __all__ = [
     "store",
 ]
 
-_FOR_OTHER_FOLDERS = {
-    "Cost": "cost.report",
-    "CostCounter": "cost.counter",
-    "Measure": "scripts.measures",
-    "PythonChildren": "scripts.children",
-    "Script": "scripts.running",
-    "blame_script": "scripts.blaming",
-    "check_bits": "testing.self_check",
-    "end_as_python": "scripts.running",
-    "folder_of_natives": "native.building",
-    "folder_of_programs": "compiling.program_cache",
-    "left_behind": "watching.lost_numbers",
-    "reason_against_native": "native.library",
-    "run_as_main": "scripts.running",
-    "show_as_python": "scripts.running",
-}
-
-__getattr__ = lazy_names(__name__, _FOR_OTHER_FOLDERS)
+__getattr__ = lazy_names(__name__)

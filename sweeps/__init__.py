@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     # isort: split
     # For the command line, which imports nothing from behind this face; no part of the public interface.
     from .blame import blame_returns as blame_returns
-    from .catalogue import find_sweep as find_sweep
-    from .catalogue import presets_table as presets_table
     from .costs import count_costs as count_costs
     from .costs import runs_in as runs_in
     from .costs import runs_of_plan as runs_of_plan
@@ -33,6 +31,8 @@ if TYPE_CHECKING:
     from .language import located_yaml as located_yaml
     from .language.documents import read_cost_model as read_cost_model
     from .language.plan import plan_run as plan_run
+    from .language.preset_files import find_sweep as find_sweep
+    from .language.preset_files import presets_table as presets_table
     from .language.run import run_id as run_id
     from .language.schema import sweep_schema as sweep_schema
     from .programs import called as called
@@ -47,47 +47,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "Run", "Summary", "SweepError", "SweepFileError", "plan_file", "plan_text", "run_sweep"]
 
-_MODULES = {
-    "Plan": "language.plan",
-    "Run": "language.run",
-    "Summary": "sweep",
-    "SweepError": "errors",
-    "SweepFileError": "errors",
-    "plan_file": "language.plan",
-    "plan_text": "language.plan",
-    "run_sweep": "sweep",
-}
-
-_FOR_THE_COMMAND_LINE = {
-    "Executor": "workers.pool",
-    "LocalProcesses": "workers.local",
-    "ProgressDisplay": "display.progress",
-    "RayExecutor": "workers.on_ray",
-    "RunDisplay": "display.progress",
-    "blame_returns": "blame",
-    "called": "programs.called:",  # the module itself
-    "count_costs": "costs",
-    "describe_estimate": "display.dry_run",
-    "describe_plan": "display.dry_run",
-    "exit_status": "display.status_table",
-    "find_reproduction": "reproduction",
-    "find_sweep": "catalogue",
-    "finished_elsewhere": "reproduction",
-    "located_yaml": "language.located_yaml:",
-    "plan_run": "language.plan",
-    "presets_table": "catalogue",
-    "read_cost_model": "language.documents",
-    "read_status": "folder.status",
-    "run_id": "language.run",
-    "run_search": "search",
-    "runs_in": "costs",
-    "runs_of_plan": "costs",
-    "status_lines": "display.status_table",
-    "status_values": "display.status_table",
-    "sweep_schema": "language.schema",
-    "take_over": "reproduction",
-    "usable_cores": "sweep",
-    "watch_status": "display.status_table",
-}
-
-__getattr__ = lazy_names(__name__, _MODULES | _FOR_THE_COMMAND_LINE)
+__getattr__ = lazy_names(__name__)

@@ -24,7 +24,7 @@ from ..simulate import CostModel, CountedSteps
 from .costs import counted_steps
 from .errors import SweepError
 from .folder.directory import SweepDirectory
-from .language.cheapest import arithmetic, candidate, cost_by, fixed_units, found_units
+from .language.candidates import arithmetic, candidate, cost_by, fixed_units, found_units
 from .language.plan import Plan
 from .language.run import Run, run_id
 from .language.search_goal import REFERENCE
@@ -52,7 +52,7 @@ class Allocation:
         mean: over the confirming seeds; None if a run crashed, or they have not ended.
         reference: the same of fp32.
         seeds: the number of these seeds.
-        answer: the answer of the test with these seeds: ``equivalent within 5 %``, ``not shown``, ...; empty
+        answer: the answer of the test with these seeds: ``equivalent within 5 %``, ``inconclusive``, ...; empty
             until they have ended.
         finished: whether nothing is left to be run.
         source: the unit and source of the model, where a model determines costs.
@@ -122,7 +122,28 @@ class CheapestArithmetic:
         self._fresh = list(plan.runs[plan.search.choose :])
         self._choices = _cheapest_first(plan.search.formats, self._model)
         self.unpriced: dict[str, str] = {}
-        self.units = self._in_order()
+        # The parts that the cheapest format makes cheaper, sorted by the ratio of saving to loss, best first. The
+        # saving is a share of the cost; the loss is how far a few steps lead astray.
+        base = self._plan.runs[0]
+        plain = self._cost(base.config)
+        if plain is None:
+            raise SweepError(
+                f"search.by: {_without_numbers(self._by, {REFERENCE: self._without(base.config)})}: there is nothing to"
+                " compare with"
+            )
+        units = fixed_units(self._goal, base.config)
+        if units is None:
+            units = found_units(self._goal, self._count(base.config).cost)
+        worth = {}
+        for unit in units:
+            config = candidate(self._goal, base, {unit: self._choices[0]}, self._subject)
+            cost = self._cost(config)
+            if cost is None:
+                self.unpriced[unit] = self._without(config)
+            elif cost < plain:
+                lost = self._count(config).led_astray(self._count(base.config))
+                worth[unit] = (plain - cost) / lost if lost else math.inf
+        self.units = sorted(worth, key=worth.__getitem__, reverse=True)
         self._sign = sign(plan)
 
     @property
@@ -210,7 +231,7 @@ class CheapestArithmetic:
         scores = []
         for name, which in (("", runs), (f" in {REFERENCE}", self._fresh)):
             if crashed := [store.state(run) for run in which].count("crashed"):
-                return f"not shown: {crashed} of {len(which)} runs{name} crashed"
+                return f"inconclusive: {crashed} of {len(which)} runs{name} crashed"
             results = {run.config.seed: store.result(run).score for run in which}
             scores.append({seed: self._sign * score for seed, score in results.items() if score is not None})
         own, theirs = scores
@@ -222,32 +243,6 @@ class CheapestArithmetic:
         case = ", ".join(f"{unit} {name}" for unit, name in chosen.items())
         configs = [candidate(self._goal, run, chosen, self._subject) for run in runs]
         return [Run(run_id(config), config, case) for config in configs]
-
-    def _in_order(self) -> list[str]:
-        """The parts that the cheapest format makes cheaper, sorted by the ratio of saving to loss, best first.
-
-        The saving is a share of the cost; the loss is how far a few steps lead astray.
-        """
-        base = self._plan.runs[0]
-        plain = self._cost(base.config)
-        if plain is None:
-            raise SweepError(
-                f"search.by: {_without_numbers(self._by, {REFERENCE: self._without(base.config)})}: there is nothing to"
-                " compare with"
-            )
-        units = fixed_units(self._goal, base.config)
-        if units is None:
-            units = found_units(self._goal, self._count(base.config).cost)
-        worth = {}
-        for unit in units:
-            config = candidate(self._goal, base, {unit: self._choices[0]}, self._subject)
-            cost = self._cost(config)
-            if cost is None:
-                self.unpriced[unit] = self._without(config)
-            elif cost < plain:
-                lost = self._count(config).led_astray(self._count(base.config))
-                worth[unit] = (plain - cost) / lost if lost else math.inf
-        return sorted(worth, key=worth.__getitem__, reverse=True)
 
     def _cost(self, config: RunConfig) -> float | None:
         return cost_by(self._by, self._count(config).cost)

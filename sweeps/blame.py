@@ -42,7 +42,7 @@ class Effect:
         low: lower end of its 95 % interval, by Student's t, paired by seed; None for one seed.
         high: the upper end.
         p: two-sided, of "no difference", by Holm adjusted for all rows of the table.
-        answer: as ``roundoff against`` has it: ``shown to differ``, ``equivalent within 5 %``, ``not shown``, ...
+        answer: as ``roundoff against`` has it: ``shown to differ``, ``equivalent within 5 %``, ``inconclusive``, ...
     """
 
     unit: str
@@ -155,7 +155,7 @@ def blame_returns(
     name = re.sub(r"[^\w.-]", "_", f"blame-{config.task}-{config.format}")
     about = f"What each {over} costs in {config.format}."
     plan = Plan(name, about, ("format", "policy", "seed"), ())
-    summary, costs = run_in_rounds(plan, directory, executors, watcher, search, **how)
+    summary, costs = run_in_rounds(plan, directory, executors, watcher, search, FOUND, **how)
     write_json(directory / FOUND, asdict(costs))
     return summary, costs
 

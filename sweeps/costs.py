@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, final
 
+import torch
 from pydantic import ValidationError
 
+from roundoff.current_run import part_of
 from roundoff.errors import FileError, RoundoffError
 from roundoff.files import make_directory, read_json, write_json
 
 from ..agents import TrainConfig
-from ..simulate import MODELS, CostModel
+from ..simulate import MODELS, Cost, CostCounter, CostModel, CountedSteps, Simulation, Watcher, learned
 from .errors import SweepError
 from .folder.directory import COSTS, MARKER, SweepDirectory
-from .subjects.program_keys import ProgramConfig
+from .language.plan import Plan
+from .programs.recorder import seed_generators
+from .programs.run import keys_of, surroundings
+from .subjects.program_keys import ARITHMETIC, ProgramConfig
+from .subjects.subject import RunConfig
+from .user_code import described
 from .wording import complaint
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-
-    from ..simulate import CountedSteps
-    from .language.plan import Plan
-    from .subjects.subject import RunConfig
-
 LAYOUT = 1
+_STEPS = 2  # that are counted of a program
 
 
 def count_costs(
@@ -63,7 +65,8 @@ def count_costs(
     asked = [*MODELS.values(), *models]
     alike: dict[str, list[tuple[str, RunConfig]]] = {}
     for identity, config in runs:
-        alike.setdefault(_arithmetic(config.as_json()), []).append((identity, config))
+        arithmetic = {key: value for key, value in config.as_json().items() if key != "seed"}
+        alike.setdefault(json.dumps(arithmetic, sort_keys=True), []).append((identity, config))
     if not alike:
         raise SweepError(f"{directory}: there is no run of which a cost could be counted")
     before = {} if again else _before(path, source, [model.name for model in asked])
@@ -73,26 +76,23 @@ def count_costs(
         if key not in known:
             config = same[0][1]
             try:
-                known[key] = counted_cost(config, allow_imports, asked)
+                known[key] = counted_steps(config, allow_imports, asked).cost
             except RoundoffError as error:
                 known[key] = {"reason": str(error)}
                 reasons.append(str(error))
             if on_counted:
                 on_counted(_told(config, known[key]))
         if len(reasons) < len(known):  # at each one, so that nothing is lost of what was counted
-            _write(path, source, {key: (known[key], same) for key, same in alike.items() if key in known})
+            entries = [
+                {**known[key], "config": json.loads(key), "runs": [name for name, _ in same]}
+                for key, same in alike.items()
+                if key in known
+            ]
+            make_directory(path.parent)
+            write_json(path, {"layout": LAYOUT, "source": source, "costs": entries})
     if len(reasons) == len(alike):
         raise SweepError(f"no cost could be counted: {reasons[0]}")
     return path
-
-
-def _write(path: Path, source: str, known: dict[str, tuple[dict[str, Any], list[tuple[str, RunConfig]]]]) -> None:
-    """Writes the counts of each arithmetic, with its runs."""
-    entries = [
-        {**entry, "config": json.loads(key), "runs": [name for name, _ in same]} for key, (entry, same) in known.items()
-    ]
-    make_directory(path.parent)
-    write_json(path, {"layout": LAYOUT, "source": source, "costs": entries})
 
 
 def runs_of_plan(plan: Plan) -> list[tuple[str, RunConfig]]:
@@ -116,20 +116,14 @@ def runs_in(directory: str | Path) -> list[tuple[str, RunConfig]]:
             f"{directory}: its runs are of {content['program']}, which is run to count its cost: name the sweep file,"
             " with --out if the folder is another than results/NAME"
         )
-    return [(str(entry["id"]), _config_of(directory, entry)) for entry in content["runs"]]
-
-
-def _config_of(directory: str | Path, entry: dict[str, Any]) -> RunConfig:
-    """The config of a run of a folder; raises SweepError if this version refuses it."""
-    try:
-        return TrainConfig(**entry["config"])
-    except ValidationError as error:
-        told = "; ".join(f"{'.'.join(map(str, one['loc']))} {complaint(one)}".strip() for one in error.errors())
-        raise SweepError(f"{directory}: the config of the run {entry['id']} cannot be used: {told}") from None
-
-
-def _arithmetic(config: dict[str, Any]) -> str:
-    return json.dumps({key: value for key, value in config.items() if key != "seed"}, sort_keys=True)
+    found: list[tuple[str, RunConfig]] = []
+    for entry in content["runs"]:
+        try:
+            found.append((str(entry["id"]), TrainConfig(**entry["config"])))
+        except ValidationError as error:
+            told = "; ".join(f"{'.'.join(map(str, one['loc']))} {complaint(one)}".strip() for one in error.errors())
+            raise SweepError(f"{directory}: the config of the run {entry['id']} cannot be used: {told}") from None
+    return found
 
 
 def _before(path: Path, source: str, models: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -147,28 +141,15 @@ def _before(path: Path, source: str, models: Iterable[str]) -> dict[str, dict[st
     return found
 
 
-def counted_cost(
-    config: RunConfig, allow_imports: Collection[str] = (), models: Sequence[CostModel] = tuple(MODELS.values())
-) -> dict[str, Any]:
-    """Counts the cost of a step of a run, of a program or of an agent.
-
-    Raises:
-        RoundoffError: it cannot be counted.
-    """
-    return counted_steps(config, allow_imports, models).cost
-
-
 def counted_steps(
     config: RunConfig, allow_imports: Collection[str] = (), models: Sequence[CostModel] = tuple(MODELS.values())
 ) -> CountedSteps:
-    """A few steps of a run: what one costs, and where they have led.
+    """Counts a few steps of a run, of a program or of an agent: the cost of one, and their outcome.
 
     Raises:
         RoundoffError: it cannot be counted.
     """
     if isinstance(config, ProgramConfig):
-        from .programs.cost import count_steps  # noqa: PLC0415  imports torch
-
         return count_steps(config, models)
     from ..agents import count_updates  # noqa: PLC0415  imports torch, and environments
 
@@ -183,3 +164,77 @@ def _told(config: RunConfig, entry: dict[str, Any]) -> str:
     moved = entry["bytes_read"] + entry["bytes_written"]
     told = f"{where}: {entry['bops']:,.0f} bit operations, {moved:,.0f} bytes moved, {entry['bytes_kept']:,.0f} kept"
     return told + (f"; not counted: {', '.join(entry['uncounted'])}" if entry["uncounted"] else "")
+
+
+def count_steps(config: ProgramConfig, models: Sequence[CostModel] = tuple(MODELS.values())) -> CountedSteps:
+    """Counts the cost of a step of a program, in the arithmetic of its run.
+
+    The program is called here as a run calls it, and ended after a few steps of the optimizer that makes the first one:
+    the first step rounds the initial weights to their formats, and is not counted. A program without a second step is
+    counted as a whole.
+
+    Args:
+        config: the program, and its arguments.
+        models: models of the cost of products, with their own numbers.
+
+    Returns:
+        What ``Cost.as_json`` has, for one step, and ``steps``, how many were counted: 0 for a whole program. And what
+        the optimizer's parameters were after its first step, and after the last one.
+
+    Raises:
+        SweepError: the program raised something.
+    """
+    own = config.own
+    stop = _StopAfterSteps(_STEPS)
+    simulation = Simulation(own.policy_of_run(), seed=own.seed, watchers=[stop], warn_unused=False)
+    stop.counter = simulation.count_cost()
+    keys = keys_of(config.program)
+    function, arguments = config.program.load(), keys.arguments(config)
+    seed_generators(config.seed)
+    try:
+        with part_of(None), surroundings(own.threads):
+            if ARITHMETIC in keys.takes:
+                function(**arguments, arithmetic=simulation)
+            else:
+                with simulation:
+                    function(**arguments)
+    except _EnoughError:
+        return CountedSteps(stop.counter.report().as_json(_STEPS, models) | {"steps": _STEPS}, stop.begin, stop.end)
+    except (Exception, SystemExit) as error:
+        raise SweepError(f"{config.program.text}: {described(error)}") from error
+    whole = stop.first or stop.counter.report()
+    return CountedSteps(whole.as_json(1, models) | {"steps": 0}, {}, {})
+
+
+class _EnoughError(BaseException):
+    """A program has made the steps to be counted; not an error that the program would handle."""
+
+
+@final
+class _StopAfterSteps(Watcher):
+    """Begins to count after the first step of an optimizer, and ends the program after some more of its steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.counter: CostCounter
+        self.first: Cost | None = None
+        self.begin: dict[str, torch.Tensor] = {}
+        self.end: dict[str, torch.Tensor] = {}
+        self._steps = steps
+        self._optimizer: torch.optim.Optimizer | None = None
+
+    def optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """Called after each step of any optimizer."""
+        if self._optimizer is None:
+            self._optimizer = optimizer
+            self.first = self.counter.report()
+            self.counter.restart()
+            self.begin = _parameters(optimizer)
+        elif optimizer is self._optimizer:
+            self._steps -= 1
+            if self._steps == 0:
+                self.end = _parameters(optimizer)
+                raise _EnoughError
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    return learned({"parameters": [x for group in optimizer.param_groups for x in group["params"]]})

@@ -27,7 +27,7 @@ CALIBRATION_SECONDS = 30.0
 
 _LONGEST = 1e10  # seconds that a run can have taken
 _MOST_SECONDS = 12.0
-"""How long one run of a calibration may take: two of them measure a kind."""
+"""Longest time of one run of a calibration; two of them measure a kind."""
 _UNTRIED = "how long {} takes is known once a run like it has ended"
 
 

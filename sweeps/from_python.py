@@ -6,38 +6,32 @@ import json
 import time
 from _thread import interrupt_main
 from collections import deque
-from collections.abc import Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roundoff.errors import RoundoffError
-from roundoff.files import directory_lock, make_directory, make_directory_inside, remove_temporaries
 
 from ..agents import Stopped
 from ..formats import Format
 from .display.progress import ProgressDisplay
 from .errors import SweepError
 from .folder.directory import SweepDirectory
-from .folder.leases import Lease, Leases
-from .language.plan import plan_text
+from .folder.leases import Lease
+from .language.plan import Plan, plan_text
+from .language.run import Run
 from .programs.run import NoMetricError, run_program
 from .subjects.program import Program
 from .subjects.program_keys import ProgramConfig
-from .sweep import check_metric, run_sweep
-from .watcher import tracked
+from .sweep import check_metric, claim, run_sweep
+from .watcher import SweepWatcher, tracked
 from .workers.local import LocalProcesses
 from .workers.pool import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     import pandas as pd
 
-    from .language.plan import Plan
-    from .language.run import Run
-    from .watcher import SweepWatcher
 
 __all__ = ["sweep"]
 
@@ -83,6 +77,7 @@ def sweep(
         SweepFileError: a key or a value is wrong.
         SweepError: the folder holds something else, or runs have failed; their exceptions are printed.
     """
+    global _at_work  # noqa: PLW0603  of the process, as imports are
     from ..analysis import table  # noqa: PLC0415  imports matplotlib
 
     if _at_work:
@@ -99,7 +94,8 @@ def sweep(
         **({"log_to": log_to if isinstance(log_to, str) else dict(log_to)} if log_to else {}),
         **({"metric": metric if isinstance(metric, str) else dict(metric)} if metric else {}),
     }
-    with _working():
+    _at_work = True
+    try:
         plan = plan_text(_as_text(sections), "roundoff.sweep", program=program)
         directory = Path(out) if out else Path("results") / plan.name
         failures: list[str] = []
@@ -109,19 +105,11 @@ def sweep(
             else:
                 summary = run_sweep(plan, directory, executor=LocalProcesses(workers), watcher=display)
                 failures += [f"see {directory / 'logs'}"] * summary.failed
+    finally:
+        _at_work = False
     if failures:
         raise SweepError(f"{len(failures)} runs failed: {'; '.join(dict.fromkeys(failures))}")
     return table(directory)
-
-
-@contextmanager
-def _working() -> Iterator[None]:
-    global _at_work  # noqa: PLW0603  of the process, as imports are
-    _at_work = True
-    try:
-        yield
-    finally:
-        _at_work = False
 
 
 def _as_text(sections: dict[str, Any]) -> str:
@@ -142,13 +130,7 @@ def _as_text(sections: dict[str, Any]) -> str:
 def _run_here(plan: Plan, directory: Path, watcher: SweepWatcher, failures: list[str]) -> None:
     """Runs the unfinished runs one after the other, except runs that other sweeps do meanwhile; records failures."""
     store = SweepDirectory(directory)
-    make_directory(directory)
-    with directory_lock(directory, wait=True):
-        remove_temporaries(directory)
-        for notice in store.claim(plan):
-            watcher.notice(notice)
-        make_directory_inside(directory, "runs")
-        leases = Leases(make_directory_inside(directory, "leases"))
+    _, leases = claim(store, plan, directory, watcher)
     waiting = [run for run in plan.runs if not store.has_ended(run)]
     watcher.begin(waiting, len(plan.runs) - len(waiting), 1)
     damaged = {run.id: why for run in waiting if (why := store.damage(run))}
@@ -177,7 +159,7 @@ def _run_here(plan: Plan, directory: Path, watcher: SweepWatcher, failures: list
 def _run_one(plan: Plan, run: Run, store: SweepDirectory, watcher: SweepWatcher, failures: list[str]) -> None:
     assert isinstance(run.config, ProgramConfig)
     assert plan.metric is not None
-    store.forget_failure(run)
+    store.files(run).forget_failure()
     watcher.event(Event("started", run), "running", None)
 
     def progress(told: Any) -> None:

@@ -18,12 +18,11 @@ from roundoff.files import (
 )
 from roundoff.runs.folder import RunDirectory
 
-from .catalogue import presets
 from .errors import SweepError
 from .folder.directory import MARKER, SweepDirectory
 from .folder.leases import Leases
 from .language.plan import Plan, plan_file
-from .language.preset_files import ENDS, Size, subject_and_size
+from .language.preset_files import ENDS, Size, presets, subject_and_size
 from .language.run import Run
 
 

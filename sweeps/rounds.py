@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from .folder.directory import SweepDirectory
+from .language.plan import Plan
+from .language.run import Run
 from .sweep import Summary, run_sweep
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
-
-    from .language.plan import Plan
-    from .language.run import Run
-    from .watcher import SweepWatcher
-    from .workers.pool import Executor
+from .watcher import SweepWatcher
+from .workers.pool import Executor
 
 
 class Search(Protocol):
@@ -35,9 +33,10 @@ def run_in_rounds(
     executors: Callable[[], Executor],
     watcher: SweepWatcher,
     search: Search,
+    answered_in: str,
     **how: Any,
 ) -> tuple[Summary, Any]:
-    """Runs what a search asks for, round by round, until it asks for no more or some runs fail.
+    """Runs the requests of a search, round by round, until the search is complete or some runs fail.
 
     Args:
         plan: the sweep, whatever its runs.
@@ -45,12 +44,17 @@ def run_in_rounds(
         executors: makes one for each round.
         watcher: receives the events.
         search: asks for the runs.
+        answered_in: the file in the folder that the caller writes then; without it, the search has not finished.
         how: as for :func:`~.sweep.run_sweep`.
 
     Returns:
         How the requested runs ended, and the search's result.
     """
     store = SweepDirectory(directory)
+    store.check(plan)
+    plan = replace(plan, answered_in=answered_in)
+    with suppress(OSError):  # which writing into the folder will tell
+        (directory / answered_in).unlink()  # of an earlier call
     runs = search.asked(store)
     while True:
         summary = run_sweep(replace(plan, runs=tuple(runs)), directory, executor=executors(), watcher=watcher, **how)

@@ -1,6 +1,6 @@
 """Searches of a sweep: for the fewest bits that are good enough, by bisection, or for the best candidate, by halving.
 
-Bisection assumes that more bits are no worse. The next runs depend only on the runs that have ended,
+Bisection assumes that more bits never make a result worse. The next runs depend only on the runs that have ended,
 so a search is continued like any sweep.
 """
 
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from roundoff.files import write_json
@@ -17,21 +19,16 @@ from roundoff.searches import ask, bisection, halving
 
 from .folder.directory import SweepDirectory
 from .language.candidates import candidates
-from .language.plan import branches
+from .language.plan import Plan, branches
+from .language.run import Run
 from .language.search_goal import REFERENCE
-from .rounds import mean, mean_score, once, run_in_rounds, shown, sign
+from .rounds import Search, mean, mean_score, once, run_in_rounds, shown, sign
+from .sweep import Summary
+from .watcher import SweepWatcher
+from .workers.pool import Executor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
     from .allocation import Allocation
-    from .language.plan import Plan
-    from .language.run import Run
-    from .rounds import Search
-    from .sweep import Summary
-    from .watcher import SweepWatcher
-    from .workers.pool import Executor
 
 FOUND = "search.json"
 
@@ -117,23 +114,17 @@ class Standings:
             return "no candidate has ended"
         from ..analysis import markdown  # noqa: PLC0415  imports matplotlib and SciPy
 
-        return f"{markdown.table(rows)}\n\n{self._verdict()}"
-
-    def _verdict(self) -> str:
         best = self.standings[0]
+        verdict = f"best: {best.candidate}; chosen by these seeds, so confirm it with others"
         if not self.finished:
-            return "not finished: which is best is not known yet"
-        if best.mean is None:
-            return "none is best: each has a run that crashed"
-        return f"best: {best.candidate}; chosen by these seeds, so confirm it with others"
+            verdict = "not finished: which is best is not known yet"
+        elif best.mean is None:
+            verdict = "none is best: each has a run that crashed"
+        return f"{markdown.table(rows)}\n\n{verdict}"
 
 
 def run_search(
-    plan: Plan,
-    directory: Path,
-    executors: Callable[[], Executor],
-    watcher: SweepWatcher,
-    **how: Any,
+    plan: Plan, directory: Path, executors: Callable[[], Executor], watcher: SweepWatcher, **how: Any
 ) -> tuple[Summary, list[Finding] | list[Standings] | list[Allocation]]:
     """Runs the part of a plan that its search needs, round by round.
 
@@ -155,7 +146,7 @@ def run_search(
         search = CheapestArithmetic(plan, how.get("allow_imports", ()))
     else:
         search = _BestCandidate(plan) if plan.search.looks_for == "best" else _FewestBits(plan)
-    summary, findings = run_in_rounds(plan, directory, executors, watcher, search, **how)
+    summary, findings = run_in_rounds(plan, directory, executors, watcher, search, FOUND, **how)
     for finding in findings:
         if isinstance(finding, Allocation):
             finding.write(directory)
@@ -203,7 +194,7 @@ class _Branch:
         self._formats = list(plan.search.widths(self.runs))
 
     def asked(self, store: SweepDirectory) -> list[str]:
-        """The formats whose results the bisection needs, up to the first missing result."""
+        """The formats that the bisection asks about, up to the first missing result."""
 
         def is_enough(name: str) -> bool | None:
             known = store.have_ended([*self.runs[REFERENCE], *self.runs[name]])
@@ -222,7 +213,7 @@ class _Branch:
         return Finding(self._given, reference, enough, means, len(self._formats), ended == asked, unlearned)
 
     def _unlearned(self, store: SweepDirectory) -> str:
-        """Why runs in fp32 have learned nothing, as far as they tell; else empty."""
+        """The reason that runs in fp32 have learned nothing, as far as they tell; else empty."""
         results = [store.result(run) for run in self.runs[REFERENCE]]
         agents = [result for result in results if isinstance(result, Result)]
         if any(result.updates == 0 for result in agents):

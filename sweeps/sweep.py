@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from roundoff.files import directory_lock, make_directory, make_directory_inside, remove_temporaries
 
 from ..agents import check_run
 from ..agents.config import TrainConfig
 from .errors import SweepError
-from .folder.directory import SweepDirectory
+from .folder.directory import State, SweepDirectory
 from .folder.leases import Leases
+from .language.plan import Plan
+from .language.run import Run
 from .subjects.program_keys import ProgramConfig
-from .watcher import tracked
-from .workers.pool import Event, execute
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-    from pathlib import Path
-
-    from .folder.directory import State
-    from .language.plan import Plan
-    from .language.run import Run
-    from .subjects.subject import RunConfig
-    from .watcher import SweepWatcher
-    from .workers.pool import Executor
+from .subjects.subject import RunConfig
+from .watcher import SweepWatcher, tracked
+from .workers.pool import Event, Executor, execute
 
 
 @dataclass(frozen=True)
@@ -91,16 +84,9 @@ def run_sweep(
         for config in {(one.task, one.algorithm): one for one in configs}.values():
             check_run(config, allow_imports)
     watcher = tracked(watcher, plan, directory)
-    make_directory(directory)
-    with directory_lock(directory, wait=True):
-        remove_temporaries(directory)
-        for notice in store.claim(plan):
-            watcher.notice(notice)
-        runs = make_directory_inside(directory, "runs")
-        logs = make_directory_inside(directory, "logs")
-        make_directory_inside(directory, "leases")
+    runs, leases = claim(store, plan, directory, watcher)
+    logs = make_directory_inside(directory, "logs")
     states = {run.id: store.state(run) for run in plan.runs}
-    leases = Leases(store.leases)
     if executor.is_local:
         _check_devices([run.config for run in plan.runs if states[run.id] not in ("done", "crashed")])
     jobs = _jobs(plan, store, states, runs, leases)
@@ -124,6 +110,16 @@ def run_sweep(
                 check_metric(event, states.values())
     ended = list(states.values())
     return Summary(ended.count("done"), ended.count("crashed"), ended.count("failed"))
+
+
+def claim(store: SweepDirectory, plan: Plan, directory: Path, watcher: SweepWatcher) -> tuple[Path, Leases]:
+    """Makes a folder the one of a sweep; returns the folder of its runs, and their leases."""
+    make_directory(directory)
+    with directory_lock(directory, wait=True):
+        remove_temporaries(directory)
+        for notice in store.claim(plan):
+            watcher.notice(notice)
+        return make_directory_inside(directory, "runs"), Leases(make_directory_inside(directory, "leases"))
 
 
 def check_metric(event: Event, states: Iterable[str]) -> None:
@@ -174,7 +170,7 @@ def _jobs(
     for run, path in jobs:
         if path.is_symlink():
             make_directory_inside(runs, run.id)
-        store.forget_failure(run)
+        store.files(run).forget_failure()
     for identity in leases.numbers():
         if states.get(identity) in ("done", "crashed"):  # whoever held it was killed after its end
             leases.forget(identity)

@@ -1,22 +1,20 @@
-"""Trackers of experiments, to which a sweep logs its finished runs: settings, curves and result of each."""
+"""Trackers of experiments. A sweep logs its finished runs to them: settings, curves and results."""
 
 from __future__ import annotations
 
 import math
 import re
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, final
+from typing import Annotated, Any, Literal, final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from roundoff.extras import require
 
 from .errors import SweepError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 _BATCH = 500  # numbers that MLflow is given at once; it takes 1000
 _LONGEST = 500  # characters of a setting that MLflow keeps
@@ -71,19 +69,8 @@ class TrackedRun:
     reason: str = ""
 
 
-class Tracker(Protocol):
-    """Keeps runs of one sweep."""
-
-    def keep(self, run: TrackedRun) -> None:
-        """Logs a run.
-
-        Raises:
-            SweepError: the tracker refuses it, or cannot be reached.
-        """
-
-
-def open_tracker(log_to: LogTo, sweep: str) -> Tracker:
-    """The tracker that a sweep names.
+def open_tracker(log_to: LogTo, sweep: str) -> WandB | MLflow:
+    """The tracker that a sweep names. Its ``keep`` logs a run, or raises SweepError if the tracker refuses it.
 
     Raises:
         MissingExtraError: its package is not installed.

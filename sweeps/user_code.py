@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 
 _HERE = Path(__file__).resolve().parent  # of the code that calls the user's
 _OURS = tuple(_HERE.parent / name for name in ("src", "formats", "simulate", "agents", "sweeps", "analysis"))
@@ -20,8 +20,10 @@ def described(error: BaseException) -> str:
     last = None
     frames = traceback.walk_tb(_of_user(error.__traceback__))
     for frame, line in frames:
-        if not _is_library(frame):
-            last = f"{frame.f_code.co_filename}:{line}"
+        name = frame.f_code.co_filename
+        is_library = "site-packages" in name or name.startswith("<")
+        if not is_library and not any(map(Path(name).resolve().is_relative_to, _OURS)):
+            last = f"{name}:{line}"
     return f"{text} ({last})" if last else text
 
 
@@ -40,11 +42,3 @@ def _of_user(found: TracebackType | None) -> TracebackType | None:
             break
         inner = inner.tb_next
     return inner if inner is not None else found
-
-
-def _is_library(frame: FrameType) -> bool:
-    name = frame.f_code.co_filename
-    if "site-packages" in name or name.startswith("<"):
-        return True
-    file = Path(name).resolve()
-    return any(file.is_relative_to(folder) for folder in _OURS)

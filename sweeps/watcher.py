@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, final
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol, final
 
 from roundoff.errors import RoundoffError
 from roundoff.files import create_file, directory_lock, make_directory_inside, parse_json
-from roundoff.runs.folder import RunDirectory
 from roundoff.runs.log import read_log
 from roundoff.runs.result import ProgramResult
 
-from .folder.directory import SweepDirectory
-from .trackers import TrackedRun, finite, flat, open_tracker
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from .folder.directory import State
-    from .language.plan import Plan
-    from .language.run import Run
-    from .trackers import Tracker
-    from .workers.pool import Event
-
+from .folder.directory import State, SweepDirectory
+from .language.plan import Plan
+from .language.run import Run
+from .trackers import MLflow, TrackedRun, WandB, finite, flat, open_tracker
+from .workers.pool import Event
 
 _LONGEST = 1000  # characters of a reason that are told
 
@@ -56,7 +49,7 @@ def tracked(watcher: SweepWatcher, plan: Plan, directory: Path) -> SweepWatcher:
 class _Tracked:
     """Logs a run when it has ended, and at the beginning all ended runs that were not logged."""
 
-    def __init__(self, watcher: SweepWatcher, plan: Plan, directory: Path, tracker: Tracker) -> None:
+    def __init__(self, watcher: SweepWatcher, plan: Plan, directory: Path, tracker: WandB | MLflow) -> None:
         assert plan.log_to is not None
         self._watcher, self._plan, self._tracker = watcher, plan, tracker
         self._directory, self._name = directory, plan.log_to.name
@@ -104,19 +97,14 @@ def _as_told(run: Run, directory: Path) -> TrackedRun:
         values |= result.values
     reason = result.crash.reason[:_LONGEST] if result.crash else ""
     case = {"case": run.case} if run.case else {}
-    curves = list(_curves(RunDirectory(store.run_path(run)).metrics))
-    return TrackedRun(run.id, result.status, flat(run.config.as_json()) | case, curves, finite(values), reason)
-
-
-def _curves(path: Path) -> list[tuple[int, dict[str, float]]]:
-    """The records of a run's log, with names as its log for TensorBoard has them: ``eval/return``, ``train/loss``."""
-    found = []
-    for line in read_log(path, []).splitlines():
+    # The records of a run's log, with names as its log for TensorBoard has them: `eval/return`, `train/loss`
+    curves = []
+    for line in read_log(store.files(run).metrics, []).splitlines():
         try:
             record = parse_json(line)
             kind, step = record.pop("kind"), int(record.pop("step"))
         except (ValueError, KeyError, TypeError, AttributeError):
             continue  # a damaged line, of which `roundoff plot` warns
         kind = f"{kind}/{record['in']}" if "in" in record else kind
-        found.append((step, {f"{kind}/{name}": value for name, value in finite(record).items()}))
-    return found
+        curves.append((step, {f"{kind}/{name}": value for name, value in finite(record).items()}))
+    return TrackedRun(run.id, result.status, flat(run.config.as_json()) | case, curves, finite(values), reason)

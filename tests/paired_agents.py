@@ -5,6 +5,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import strategies as st
 
@@ -148,3 +149,18 @@ def slopes(widths, table):
     least = np.exp2(-np.array(widths, dtype=float) - 4)[:, None]
     logarithms = np.log2(np.maximum(np.asarray(table), least))
     return [float(np.polyfit(widths, column, 1)[0]) for column in logarithms.T]
+
+
+def check_same_in_float64(problem, fixes):
+    """The fixes change nothing in exact arithmetic: after one update and after ten, agents differ by rounding."""
+    one, ten = differences(problem, "fp64", fixes, (1, 10))
+    assert one < 2**-49
+    assert ten < 2**-48
+
+
+def check_halving(problem, fixes):
+    """The difference that the fixes make halves with each significand bit."""
+    widths = (12, 30, 48)
+    table = [differences(problem, f"e11m{m}", fixes, (1, 10), seeds=3) for m in widths]
+    states.cache_clear()
+    assert slopes(widths, table) == pytest.approx([-1, -1], abs=0.25)

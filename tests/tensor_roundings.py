@@ -13,7 +13,7 @@ from roundoff.formats.arithmetic.elements import Element
 from roundoff.formats.arithmetic.float_tensors import round_by_mode, round_nearest
 from roundoff.formats.arithmetic.patterns import float64_bits, narrowed, power_of_two, significand_and_exponent
 from roundoff.formats.arithmetic.tail import round_shifted, rule
-from roundoff.formats.base.modes import Overflow, Rounding
+from roundoff.formats.base.modes import NEAREST, Overflow, Rounding
 from roundoff.formats.base.names import format_called
 from roundoff.formats.base.on_device import table_on, where
 from roundoff.formats.base.random_words import random_words
@@ -130,7 +130,7 @@ def _whole_steps(
     part = rest.to(torch.float64) / step.to(torch.float64)
     # One bit below the fraction says that it is not zero, however small. NaN must not become an integer.
     fraction = where(part < 1, part * 2.0**32, 0.0).to(torch.int64)
-    significand = (fraction << 1) | (rest > 0).to(torch.int64)
+    significand = (fraction << 1) | ((rest > 0) & (rest + rest != step)).to(torch.int64)
     odd = where(k.isnan(), 0.0, k + zero).to(torch.int64) & 1
     up = round_shifted(significand, 33, rule(rounding), x < 0, odd=odd, words=words)
     k = k + up.to(k.dtype)
@@ -152,7 +152,7 @@ def _logarithms(fmt, x: torch.Tensor, how: How) -> torch.Tensor:
     octave = (bits >> 52) - 1023
     within = ((bits & ((1 << 52) - 1)) | (1023 << 52)).view(torch.float64).contiguous()  # 1 up to 2
     table = _powers(fmt.fraction_bits, x.dtype)
-    if how.rounding in (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY):
+    if how.rounding in NEAREST:
         k = (octave << fmt.fraction_bits) + torch.bucketize(within, table_on(_borders(fmt.fraction_bits), x.device))
     else:
         table = table_on(table, x.device).to(torch.float64)

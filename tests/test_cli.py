@@ -6,12 +6,14 @@ import os
 import pty
 import random
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from contextlib import nullcontext, suppress
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -251,7 +253,8 @@ def test_profiles(undisturbed, tmp_path):
         (["formats", "e9000m1"], "e9000m1"),
         (["formats", "--plot"], "name the formats to draw"),
         (["formats", "--plot", "e5m10", "--out", "missing/formats.png"], "missing"),
-        (["formats", "--plot", "e5m10", "--json"], "leave one of them out"),
+        (["formats", "--plot", "e5m10", "--json"], "take one of them"),
+        (["formats", "e4m3", "--vectors", ""], "cannot be written"),
         (["status", "foreign", "--watch", "--json"], "leave one of them out"),
         (["verify", "e5m99"], "significand"),
         (["verify", "e5m10", "--device", "cuda:99"], "cuda"),
@@ -305,6 +308,14 @@ def test_what_there_is(capsys, monkeypatch):
     assert roundoff_version == importlib.metadata.version("roundoff")
     assert printed("-h") == printed("--help")
     assert printed("sweep", "-h") == printed("sweep", "--help") != ""
+    listed = [line for line in printed("--help").splitlines() if re.fullmatch(r"[A-Z]\w+:", line)]
+    assert listed == ["Options:", "Simulate:", "Sweep:", "Agents:", "Tools:"]
+    for name, command in typer.main.get_command(app).commands.items():
+        assert f"\n  {name} " in printed("--help")
+        examples = [shlex.split(line) for line in printed(name, "--help").partition("\nExamples:\n")[2].splitlines()]
+        assert [words[:2] for words in filter(None, examples)] == [["roundoff", name]] * 2
+        for words in filter(None, examples):
+            command.make_context(name, list(takewhile(lambda word: word != ">", words[2:])))  # options and values exist
     half, scaled = json.loads(printed("formats", "e5m10", "int8", "--json"))
     assert (half["largest"], half["smallest"], half["also_called"][0]) == (65504.0, 2.0**-24, "fp16")
     assert scaled["largest"] is None

@@ -66,7 +66,7 @@ def test_a_sound_installation(doctor, monkeypatch, tmp_path):
     assert loops["files"] >= 1 <= loops["bytes"]
     status, printed = doctor()
     assert status == 0
-    assert 'extra ray          no ray: pip install "roundoff[ray]"\n' in printed
+    assert 'extra ray          no ray: pip install ".[ray]"\n' in printed
     assert printed.endswith("nothing is broken\n")
 
 

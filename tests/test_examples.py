@@ -34,7 +34,8 @@ def test_a_notebook(path, tmp_path, monkeypatch):
     """A notebook's cells run, one after the other, and say what the text between them says."""
     notebook = json.loads(path.read_text(encoding="utf-8"))
     cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    assert all(not cell["outputs"] for cell in notebook["cells"] if cell["cell_type"] == "code")  # none is kept in git
+    assert any(cell["outputs"] for cell in notebook["cells"] if cell["cell_type"] == "code")  # kept in git, and small
+    assert path.stat().st_size < 100_000
     names = {"__name__": path.stem}
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for number, cell in enumerate(cells):
@@ -45,6 +46,12 @@ def test_a_notebook(path, tmp_path, monkeypatch):
         assert losses["e5m4, products"] < 1
         assert losses["e5m10"] < 1  # the second one, with a larger eps
         assert "addcdiv" in str(names["simulation"].report().birth)
+    elif path.stem == "recipes":
+        plain, *recipes, everything = names["losses"].values()
+        assert plain < 3.5  # nats; knowing nothing costs 4.5
+        assert [loss for loss in recipes if loss < 1.05 * plain] == recipes
+        assert len(recipes) == 4
+        assert everything != everything  # NaN  # noqa: PLR0124
     else:
         assert len(names["table"]) == 11 * 3
         assert names["table"].groupby("format")["score"].mean()["fp32"] < 0.2
@@ -63,7 +70,7 @@ def test_an_example_wholly_in_eight_bits(name, least, most, tmp_path):
 
 
 def test_every_folder_is_tested():
-    assert len(NOTEBOOKS) == 2
+    assert len(NOTEBOOKS) == 3
     assert {path.parent.name for path in EXAMPLES.glob("*/sweep.yaml")} == set(SHORT)
 
 

@@ -72,7 +72,7 @@ local.LocalProcesses = forked.ForkedWorkers
 
 
 def told(extra, package):
-    return f'this needs {package}: pip install "roundoff[{extra}]"'
+    return f'this needs {package}: pip install ".[{extra}]"'
 
 
 @pytest.fixture(scope="module")
@@ -296,7 +296,7 @@ def test_names_can_be_looked_at_in_the_base_installation(tmp_path, run_without):
     hidden = {package for packages in EXTRAS.values() for package in packages} - own
     run = run_without(hidden, NAMES, tmp_path)
     assert run.returncode == 0, run.stderr
-    assert run.stdout.count('pip install "roundoff[sweep]"') == 2
+    assert run.stdout.count('pip install ".[sweep]"') == 2
 
 
 def test_the_function_and_the_package_simulate_are_kept_apart(tmp_path, run_without):

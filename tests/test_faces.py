@@ -1,47 +1,45 @@
-"""The faces of packages: what they name is there, for type checkers too, and is what its module has."""
+"""The faces of packages: what they name is there, and is what its module has."""
 
 import ast
-import types
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-FACES = ("agents", "agents.config", "analysis", "formats", "simulate", "sweeps")
+FACES = ("agents", "agents.config", "analysis", "formats", "simulate", "sweeps", "remedies")
 
 
-def tables(face):
-    """The tables of a face from which names are imported when they are first used, in one."""
-    return {
-        name: place
-        for table, value in vars(face).items()
-        if table == "_MODULES" or table.startswith("_FOR_")
-        for name, place in value.items()
-    }
-
-
-def names_of_type_checkers(face):
-    """What a face imports for type checkers alone."""
+def imports_for_type_checkers(face):
+    """The names that a face imports when they are first used, each with whether it is public: without "as" itself."""
     blocks = [
         statement
         for statement in ast.parse(Path(face.__file__).read_text()).body
         if isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING"
     ]
     imports = [line for block in blocks for line in block.body]
-    return [alias.asname or alias.name for line in imports for alias in line.names]
+    return {alias.asname or alias.name: alias.asname != alias.name for line in imports for alias in line.names}
 
 
 @pytest.mark.parametrize("name", FACES)
 def test_every_name_is_there(name):
     face = import_module(f"roundoff.{name}")
-    places = tables(face)
-    assert places
-    for one, place in places.items():
-        assert isinstance(getattr(face, one), types.ModuleType) == place.endswith(":"), one
-    assert sorted(names_of_type_checkers(face)) == sorted(places)
-    assert set(face.__all__) <= {*places, *vars(face)}
+    names = imports_for_type_checkers(face)
+    assert names
+    for one in names:
+        assert getattr(face, one) is not None, one
+    assert set(face.__all__) <= {*names, *vars(face)}
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         face.nothing  # noqa: B018
+
+
+def test_a_name_may_be_a_module_or_have_another_name_in_its_module():
+    from roundoff import agents
+    from roundoff.agents import config
+    from roundoff.agents.config import own_algorithms
+    from roundoff.agents.run import checkpoint
+
+    assert agents.checkpoint is checkpoint
+    assert config.check_own_algorithm is own_algorithms.check
 
 
 def test_what_is_public_is_told_from_what_is_for_other_folders():
@@ -49,4 +47,5 @@ def test_what_is_public_is_told_from_what_is_for_other_folders():
     from roundoff.agents import config
 
     for face in (agents, config, sweeps):
-        assert set(face.__all__) == set(face._MODULES)
+        names = imports_for_type_checkers(face)
+        assert set(face.__all__) == {name for name, public in names.items() if public}

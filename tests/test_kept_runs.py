@@ -19,7 +19,8 @@ from roundoff.analysis.tables.pareto import pareto_table
 from roundoff.analysis.tables.summary import summarize
 
 DATA = Path(__file__).parents[1] / "docs" / "data" / "next-fix-overnight.jsonl"
-PAGE = DATA.parents[1] / "next-fix.md"
+RESEARCH = DATA.parents[1] / "research"
+PAGE = RESEARCH / "next-fix.md"
 FP32 = "fp32, six fixes"
 FIXES = ("six fixes", "with all four")
 
@@ -73,11 +74,11 @@ def test_what_the_page_about_the_next_fix_says_in_words_is_so():
     below = [next_fix.failures(runs, f"e4m3, {what}", task).split()[0] for what in FIXES for task in next_fix.TASKS]
     assert sum(map(int, below[:2])) == 31
     assert below[2:] == ["0", "0"]
-    files = (DATA.parents[2] / "README.md", DATA.parents[1] / "results.md")
+    files = (DATA.parents[2] / "README.md", RESEARCH / "results.md")
     fronts = [" ".join(file.read_text(encoding="utf-8").split()) for file in files]
     assert "sixteen seeds each, no run in e4m3 fails, where 31 of 32 fail without them." in fronts[0]
-    assert "no run of e4m3 fails, and nearly all do without; on one of two tasks it is equivalent" in fronts[1]
-    assert "None of 32 runs fails, on two tasks; with the six fixes alone 31 of 32 do." in page
+    assert "no run in e4m3 fails, and nearly all fail without them. It is equivalent" in fronts[1]
+    assert "None of 32 runs fails on two tasks; with only the six fixes 31 of 32 fail." in page
     ours, plain = ([next_fix.scores_of(runs, case, "cartpole_swingup")] for case in ("e4m3, with all four", FP32))
     share, (least, most), *_ = equivalence(ours, plain)
     assert f"e4m3 returns {-100 * share:.0f} % less, and the interval" in page
@@ -90,7 +91,7 @@ def test_what_the_page_about_the_next_fix_says_in_words_is_so():
     means = values.pivot_table(index="task", columns="case", values="value")
     shares = means["e4m3, with all four"] / means[FP32]
     said = [f"{100 * (1 - shares[task]):.0f}" for task in next_fix.TASKS]
-    assert f"but in e4m3 they are {said[0]} and {said[1]} % below those of fp32" in page
+    assert f"but in e4m3 they remain {said[0]} and {said[1]} % below fp32" in page
     assert (means["e4m3, six fixes"] / means[FP32]).max() < 0.14  # "far below the 14 to 24 of 100 steps"
 
 
@@ -104,12 +105,13 @@ SIGNIFICAND = DATA.with_name("significand-quick.csv")
 
 
 def significand_tables(folder):
-    """The table of docs/results.md about significand bits, from the scores of its runs; and their summary."""
+    """The table of results.md about significand bits, from the scores of its runs; and their summary."""
     kept_runs.lay_scores(SIGNIFICAND, folder)
     experiment = read_experiment(folder)
     summary, against = summarize(experiment), against_reference(experiment).set_index("format")
-    head = ["format, all six fixes", "return", "std", "did not learn", "difference", "share, 90 %", "p of equivalence"]
-    lines = [f"| {' | '.join([*head, 'difference over the curve', 'answer'])} |", "|" + "---|" * 9]
+    head = ["format, all six fixes", "return", "std", "below half way", "difference", "relative difference, 90 %"]
+    head += ["p of equivalence", "difference over the curve", "answer"]
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * 9]
     for row in summary.to_dict("records"):
         mean = f"{row['mean']:.0f} ({row['ci_low']:.0f} to {row['ci_high']:.0f})"
         cells = [row["format"], mean, f"{row['std']:.0f}"]
@@ -128,7 +130,7 @@ def significand_tables(folder):
 def test_the_table_of_significand_bits_is_that_of_sixteen_seeds(tmp_path):
     text, summary = significand_tables(tmp_path / "runs")
     assert set(summary["n"]) == {16}
-    page = (DATA.parents[1] / "results.md").read_text(encoding="utf-8")
+    page = (RESEARCH / "results.md").read_text(encoding="utf-8")
     assert text in page, text
     wide = [f"{summary.loc[f'e5m{m}', 'mean']:.0f}" for m in (10, 8, 6, 5, 4)]
     front = " ".join((DATA.parents[2] / "README.md").read_text(encoding="utf-8").split())
@@ -146,7 +148,7 @@ def test_fp32_without_fixes_is_compared_as_its_runs_say():
         found.append(table)
     by_return, by_area = (difference(*([dict(table[kind])] for table in found)) for kind in ("return", "area"))
     equal = equivalence(*([dict(table["return"])] for table in found))
-    page = " ".join((DATA.parents[1] / "results.md").read_text(encoding="utf-8").split())
+    page = " ".join((RESEARCH / "results.md").read_text(encoding="utf-8").split())
     assert f"fp32 without any fix returns {found[0]['return'].mean():.0f} and is equivalent" in page
     spans = [f"{one.value:+.0f} ({one.interval.low:.0f} to {one.interval.high:+.0f}" for one in (by_return, by_area)]
     assert f"the difference is {spans[0]}; p of equivalence {equal.p:.2g})" in page
@@ -161,7 +163,7 @@ def test_the_tables_of_peers_are_those_of_the_kept_runs(name, capsys):
     peers.main([str(DATA.with_name(f"{name}.csv"))])
     _, _, *rows = capsys.readouterr().out.splitlines()
     assert len(rows) >= 3
-    page = (DATA.parents[1] / "results-algorithms.md").read_text(encoding="utf-8")
+    page = (RESEARCH / "results-algorithms.md").read_text(encoding="utf-8")
     assert "\n".join(rows) in page, "\n".join(rows)
 
 
@@ -175,10 +177,10 @@ def test_scores_are_those_of_the_runs(tmp_path):
 
 
 def table_against_fp32(rows, means, seeds, name):
-    """A table of docs/results-sac.md: what a case is beside fp32, of the table of all comparisons, and both means."""
-    head = [f"{seeds} seeds", "fp32", name, "difference, 95 %", "share, 90 %", "p of equivalence within 5 %"]
-    head += ["p (Holm)"]
-    lines = [f"| {' | '.join([*head, 'did not learn', 'answer'])} |", "|" + "---|" * 9]
+    """A table of results-sac.md: what a case is beside fp32, of the table of all comparisons, and both means."""
+    head = [f"{seeds} seeds", "fp32", name, "difference, 95 %", "relative difference, 90 %"]
+    head += ["p of equivalence within 5 %", "p (Holm)"]
+    lines = [f"| {' | '.join([*head, 'below half way', 'answer'])} |", "|" + "---|" * 9]
     for row in rows.sort_values("task", key=lambda tasks: tasks == "all", kind="stable").to_dict("records"):
         if row["normalized"]:  # each by its untrained policy and fp32
             cells = ["all, normalized", "", "", ""]
@@ -193,7 +195,7 @@ def table_against_fp32(rows, means, seeds, name):
 
 
 def tables_of_eight_bits(folder):
-    """The tables of docs/results-sac.md about fp16 and eight bits, from the scores of their runs, by case."""
+    """The tables of results-sac.md about fp16 and eight bits, from the scores of their runs, by case."""
     kept_runs.lay_scores(DATA.with_name("eight-bits-overnight.csv"), folder)
     experiment = read_experiment(folder)
     returns = experiment.runs.groupby(["task", "case"])["return"].agg(["mean", "count"])
@@ -205,9 +207,9 @@ def tables_of_eight_bits(folder):
     }
 
 
-def table_of_the_papers_tasks(folder, format="e5m10", name="fp16"):
-    """The table of docs/results-sac.md about the paper's tasks that have ended in a format, and what it is made of."""
-    for kept in ("paper-256", "paper-256-e4m3"):
+def table_of_the_papers_tasks(folder, format="e5m10", name="fp16", file="paper-256-e4m3"):
+    """The table of results-sac.md about the paper's tasks that have ended in a format, and what it is made of."""
+    for kept in ("paper-256", file):
         kept_runs.lay(DATA.with_name(f"{kept}.jsonl"), folder)
     runs = read_experiment(folder / "runs").runs
     counts = runs.groupby(["task", "format"]).size().unstack(fill_value=0)[["fp32", format]]  # noqa: PD010
@@ -222,42 +224,78 @@ def table_of_the_papers_tasks(folder, format="e5m10", name="fp16"):
 
 def test_the_table_of_the_papers_tasks_is_that_of_the_kept_runs(tmp_path):
     table, rows = table_of_the_papers_tasks(tmp_path / "runs")
-    page = " ".join((DATA.parents[1] / "results-sac.md").read_text(encoding="utf-8").split())
+    page = " ".join((RESEARCH / "results-sac.md").read_text(encoding="utf-8").split())
     assert " ".join(table.split()) in page, table
     ended = rows[rows["task"] != "all"].to_dict("records")
     for row in ended:
         area = [f"{row[name]:.0f}" for name in ("area_difference", "area_difference_low", "area_difference_high")]
         where = f"by {area[0]} on {row['task'].replace('_', ' ')} ({area[1]} to {area[2]}, p {row['area_p_holm']:.2g}"
         assert where in page
-        assert f"up to {100 * row['unlearned_high']:.0f} % may still fail. A run of" in page
+        assert f"up to {100 * row['unlearned_high']:.0f} % can still fail. A run of" in page
     assert f"{['One', 'Two', 'Three', 'Four', 'Five'][len(ended) - 1]} tasks of six have ended" in page
     runs = read_experiment(tmp_path / "runs" / "runs").runs
     lowest = runs.sort_values("return").groupby("task").first().loc["reacher_easy"]
-    assert f"one run of {lowest['format']}, that of seed {lowest['seed']}, ended at {lowest['return']:.0f}" in page
+    assert f"one run of {lowest['format']}, seed {lowest['seed']}, ended at {lowest['return']:.0f}" in page
     cheetah = runs[(runs["task"] == "cheetah_run") & (runs["format"] == "fp32")]["return"]
     assert f"({cheetah.min():.0f} to {cheetah.max():.0f} on cheetah run;" in page
     (mean,) = rows[rows["task"] == "all"].to_dict("records")
     area, low, high = (100 * mean[f"area_difference{end}"] for end in ("", "_low", "_high"))
-    assert f"that of fp16 is {area:.1f} % higher ({low:.1f} to {high:.1f} %, p {mean['area_p_holm']:.2g})" in page
+    assert (
+        f"fp16's return over the curve is {area:.1f} % higher ({low:.1f} to {high:.1f} %, p {mean['area_p_holm']:.2g})"
+        in page
+    )
 
 
 def test_the_table_of_the_papers_tasks_in_e4m3_is_that_of_the_kept_runs(tmp_path):
     table, _ = table_of_the_papers_tasks(tmp_path / "runs", "e4m3", "e4m3")
-    page = " ".join((DATA.parents[1] / "results-sac.md").read_text(encoding="utf-8").split())
+    page = " ".join((RESEARCH / "results-sac.md").read_text(encoding="utf-8").split())
     assert " ".join(table.split()) in page, table
     _, *kept = map(json.loads, DATA.with_name("paper-256-e4m3.jsonl").read_text(encoding="utf-8").splitlines())
     curves = pd.DataFrame({row["run"]: {one["step"]: one["return_mean"] for one in row["evaluations"]} for row in kept})
     mean, ends = curves.mean(axis=1), [f"{end:.0f}" for end in curves.iloc[-1]]
     best = f"their mean return is highest, {mean.max():.0f}, after {mean.idxmax():,} steps".replace(",0", " 0")
     assert f"{best}, and falls to {mean.iloc[-1]:.0f}. The runs of seeds 0 to 4 end at {', '.join(ends)};" in page
+    exact, _ = table_of_the_papers_tasks(tmp_path / "exact", "e4m3", "e4m3, exact errors", "exact-errors-256")
+    assert " ".join(exact.split()) in page, exact
     for name in ("results.md", "next-fix.md"):
-        text = " ".join((DATA.parents[1] / name).read_text(encoding="utf-8").split())
+        text = " ".join((RESEARCH / name).read_text(encoding="utf-8").split())
         assert f"rise to {mean.max():.0f}" in text
         assert f"fall to {mean.iloc[-1]:.0f}" in text
+    _, *kept = map(json.loads, DATA.with_name("long-128.jsonl").read_text(encoding="utf-8").splitlines())
+    lasts = {}
+    for row in kept:
+        config = row["config"]["config"]
+        case = "fp32" if config["format"] == "fp32" else "exact" if "exact_errors" in config["fixes"] else "targets"
+        last = [one["return_mean"] for one in row["evaluations"] if one["kind"] == "eval"][-5:]
+        lasts.setdefault(case, {})[config["seed"]] = sum(last) / 5
+    assert {tuple(sorted(own)) for own in lasts.values()} == {(4, 5, 6, 7, 8)}
+    for case, words in (("fp32", "fp32"), ("exact", "e4m3, exact errors"), ("targets", "e4m3, stochastic targets")):
+        own = lasts[case]
+        each = ", ".join(f"{own[seed]:.0f}" for seed in sorted(own))
+        cells = f"| {words} | {sum(own.values()) / 5:.0f} ({each}) |"
+        if case != "fp32":
+            by, same = difference([own], [lasts["fp32"]]), equivalence([own], [lasts["fp32"]])
+            cells += f" {by.value:.0f} ({by.interval.low:.0f} to {by.interval.high:.0f}) |"
+            cells += f" {100 * same.interval.low:.1f} to {100 * same.interval.high:.1f} % | {same.p:.2g} |"
+        assert cells in page, cells
+    by = difference([lasts["exact"]], [lasts["targets"]])
+    assert f"returns {by.value:.0f} ({by.interval.low:.0f} to {by.interval.high:.0f}, p {by.p:.1g}) more" in page
+
+
+def test_the_table_of_matrix_units_is_that_of_the_kept_runs():
+    losses = pd.read_csv(DATA.with_name("units-of-characters.csv")).pivot_table("return", "case", "seed", sort=False)
+    cases = {case: own.to_dict() for case, own in losses.iterrows()}
+    page = (RESEARCH.parent / "matrix-units.md").read_text(encoding="utf-8")
+    for case, own in cases.items():
+        cells = f"| {case} | {sum(own.values()) / 5:.3f} |"
+        if case != "FP8 with float32 sums":
+            by = difference([own], [cases["FP8 with float32 sums"]])
+            cells += f" {by.value:+.4f} ({by.interval.low:+.4f} to {by.interval.high:+.4f}) |"
+        assert cells in page, cells
 
 
 def test_the_tables_of_fp16_and_eight_bits_are_those_of_the_kept_runs(tmp_path):
-    page = (DATA.parents[1] / "results-sac.md").read_text(encoding="utf-8")
+    page = (RESEARCH / "results-sac.md").read_text(encoding="utf-8")
     tables = tables_of_eight_bits(tmp_path / "runs")
     assert set(tables) == {"fp16", "eight bits"}
     for table in tables.values():
@@ -282,7 +320,7 @@ def table_of_cases(name, folder):
 @pytest.mark.parametrize("name", ["baselines-quick", "leave-one-out-quick"])
 def test_the_tables_of_baselines_and_of_fixes_left_out_are_those_of_the_kept_runs(name, tmp_path):
     table = table_of_cases(name, tmp_path / "runs")
-    assert table in (DATA.parents[1] / "results-fixes.md").read_text(encoding="utf-8"), table
+    assert table in (RESEARCH / "results-algorithms.md").read_text(encoding="utf-8"), table
 
 
 def test_which_fixes_are_needed_is_what_the_kept_runs_say():
@@ -294,13 +332,13 @@ def test_which_fixes_are_needed_is_what_the_kept_runs_say():
     found = {case: difference([own], [reference]).p for case, own in by_case.items() if case not in crashed}
     first, second, *others = sorted(found, key=found.__getitem__)
     assert (first, second) == ("without hAdam", "without softplus-fix")
-    page = (DATA.parents[1] / "results-fixes.md").read_text(encoding="utf-8")
-    assert f"hAdam (p {5 * found[first]:.2g}); softplus-fix (p {4 * found[second]:.2g})" in page  # by Holm, of five
+    page = " ".join((RESEARCH / "results-algorithms.md").read_text(encoding="utf-8").split())
+    assert f"hAdam (p {5 * found[first]:.2g}) and softplus-fix (p {4 * found[second]:.2g})" in page  # by Holm, of five
     assert min(3 * found[case] for case in others) > 0.05
 
 
 def tables_of_costs():
-    """The tables of docs/results-sac.md about what few bits save, from what was counted and what the paper prints."""
+    """The tables of results-sac.md about what few bits save, from what was counted and what the paper prints."""
     costs = pd.read_csv(DATA.with_name("costs-of-sac.csv"))
     small = costs[costs["hidden_units"] == 128].set_index("case")
     first = ["| an update, 128 units, batch 128 | fp32 | fp16 | eight bits |", "|---|---|---|---|"]
@@ -309,7 +347,8 @@ def tables_of_costs():
         values, whole = small[column], small.loc["fp32", column]
         shares = [f"{values[case]:,} ({100 * values[case] / whole:.0f} %)" for case in ("fp16", "eight bits")]
         first.append(f"| {' | '.join([name, f'{whole:,}', *shares])} |")
-    second = ["| units, batch | fp32, MB | fp16, MB | share | paper: fp32, MB | fp16, MB | share |", "|" + "---|" * 7]
+    second = ["| units, batch | fp32, MB | fp16, MB | of fp32 | paper: fp32, MB | fp16, MB | of fp32 |"]
+    second += ["|" + "---|" * 7]
     printed = pd.read_csv(DATA.parents[2] / "analysis" / "paper" / "published.csv")
     printed = printed[printed["name"] == "table11"].set_index("where")["value"]
     for (units, batch), rows in costs[costs["hidden_units"] > 128].groupby(["hidden_units", "batch_size"]):
@@ -325,7 +364,7 @@ def tables_of_costs():
 
 
 def test_the_tables_of_costs_are_those_that_were_counted():
-    page = (DATA.parents[1] / "results-sac.md").read_text(encoding="utf-8")
+    page = (RESEARCH / "results-sac.md").read_text(encoding="utf-8")
     for table in tables_of_costs():
         assert table in page, table
 
@@ -349,7 +388,7 @@ def front_of(folder, scores, costs, key):
 
 def as_front(table, key):
     """Rows of a table as the pages have them, the dearest first."""
-    lines = [f"| {key} | bytes moved | share | return | on the front | answer |", "|" + "---|" * 6]
+    lines = [f"| {key} | bytes moved | of fp32 | return | Pareto front | answer |", "|" + "---|" * 6]
     whole = table["cost"].max()
     for row in table.sort_values("cost", ascending=False).to_dict("records"):
         cost = [f"{row['cost']:,.0f}", f"{100 * row['cost'] / whole:.0f} %", f"{row['mean']:.0f}"]
@@ -366,7 +405,7 @@ def as_front(table, key):
 )
 def test_fronts_of_kept_runs_are_those_of_the_pages(tmp_path, scores, costs, key, page):
     table = as_front(front_of(tmp_path / "runs", scores, costs, key), key)
-    assert table in (DATA.parents[1] / page).read_text(encoding="utf-8"), table
+    assert table in (RESEARCH / page).read_text(encoding="utf-8"), table
 
 
 def table_of_recipes():
@@ -376,7 +415,7 @@ def table_of_recipes():
     assert {tuple(sorted(own)) for own in losses.values()} == {(0, 1, 2, 3, 4)}
     costs = pd.read_csv(DATA.with_name("costs-of-recipes.csv")).set_index("case")["bops"]
     means = {case: sum(own.values()) / len(own) for case, own in losses.items()}
-    lines = ["| recipe | bit operations | share | loss | difference, 95 % | on the front | answer |", "|" + "---|" * 7]
+    lines = ["| recipe | bit operations | share | loss | difference, 95 % | Pareto front | answer |", "|" + "---|" * 7]
     for case, cost in costs.sort_values(ascending=False, kind="stable").items():
         as_good = [one for one in costs.index if costs[one] <= cost and means[one] <= means[case]]
         front = all((costs[one], means[one]) == (cost, means[case]) for one in as_good)
@@ -395,7 +434,7 @@ def test_the_front_of_recipes_is_that_of_the_kept_runs():
 
 
 def text_of_cheapest(file, parts, formats, margin, fresh, fp32_of="cheapest-roles-overnight.csv"):
-    """The table of docs/results-sac.md about a search for the cheapest arithmetic, and its last word, from its runs."""
+    """The table of results-sac.md about a search for the cheapest arithmetic, and the test on fresh seeds."""
     runs = pd.read_csv(DATA.with_name(file))
     fp32, again = (
         dict(zip(plain["seed"], plain["return"], strict=True))
@@ -403,7 +442,7 @@ def text_of_cheapest(file, parts, formats, margin, fresh, fp32_of="cheapest-role
         for plain in (one[one["case"].isna()],)
     )
     assert again.items() <= fp32.items()  # those that were run again returned the same
-    lines = [f"| asked about | beside | {' | '.join(formats)} | found |", "|" + "---|" * (3 + len(formats))]
+    lines = [f"| part | other parts | {' | '.join(formats)} | chosen |", "|" + "---|" * (3 + len(formats))]
     found = []
     for part in parts:
         cells, passed = [], []
@@ -446,9 +485,10 @@ ROLES = ("backward", "forward", "optimizer", "averages")
     ],
 )
 def test_the_cheapest_arithmetic_of_sac_is_what_its_runs_say(search):
-    page = (DATA.parents[1] / "results-sac.md").read_text(encoding="utf-8")
-    for text in text_of_cheapest(*search):
-        assert text in page, text
+    page = (RESEARCH / "results-sac.md").read_text(encoding="utf-8")
+    table, answer = text_of_cheapest(*search)
+    assert table in page, table
+    assert answer in " ".join(page.split()), answer
 
 
 def test_the_cheapest_arithmetic_of_the_digits_is_what_its_runs_say():
@@ -471,7 +511,7 @@ OPTIMIZERS = {
 
 
 def table_of_eight_bits(name, digits, better):
-    """A table of docs/next-fix.md about a program wholly in a format: ten seeds, mean (least to most; crashes).
+    """A table of next-fix.md about a program wholly in a format: ten seeds, mean (least to most; crashes).
 
     Rows are formats, and columns what steps them; "=" says equivalent to fp32 within 5 %, Holm's p of all.
     """
@@ -507,7 +547,7 @@ def test_programs_wholly_in_eight_bits_are_those_of_the_kept_runs(name, digits, 
 
 
 def test_who_learns_from_whom_is_what_the_kept_runs_say(tmp_path):
-    page = (DATA.parents[1] / "results-algorithms.md").read_text(encoding="utf-8")
+    page = (RESEARCH / "results-algorithms.md").read_text(encoding="utf-8")
     table = table_of_cases("secondary-learner-quick", tmp_path / "runs")
     assert table in page, table
     runs = pd.read_csv(DATA.with_name("secondary-learner-quick.csv"))
@@ -609,7 +649,7 @@ ENGINES = {
 
 
 def test_engines_of_one_format_are_as_far_apart_as_was_measured():
-    page = (DATA.parents[1] / "rollouts.md").read_text(encoding="utf-8")
+    page = (DATA.parents[1] / "fidelity.md").read_text(encoding="utf-8")
     found = pd.read_csv(DATA.with_name("engines-of-one-format.csv"))
     assert found["seed"].nunique() == 16
     means = found.pivot_table(index="engine", columns="format", values="kl")[["bf16", "fp16", "fp32"]]
@@ -681,7 +721,7 @@ def table_of_ppo():
 
 def test_ppo_from_rollouts_in_few_bits_is_what_was_measured():
     table = table_of_ppo()
-    assert table in (DATA.parents[1] / "policy-gradients.md").read_text(encoding="utf-8"), table
+    assert table in (DATA.parents[1] / "agents.md").read_text(encoding="utf-8"), table
 
 
 @pytest.mark.parametrize("file", ["reasoning.csv", "reasoning-fp8.csv"])

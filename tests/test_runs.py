@@ -2,10 +2,10 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
-import roundoff.runs
 from roundoff.errors import FileError
 from roundoff.runs.folder import RunDirectory
 from roundoff.runs.metric import Metric
@@ -20,7 +20,9 @@ RESULTS = [
 
 
 def test_the_description_names_every_file_of_a_run(tmp_path):
-    named = re.findall(r"^``(\S+)``$", roundoff.runs.__doc__, flags=re.MULTILINE)
+    page = Path(__file__).parents[1] / "docs" / "running-sweeps.md"
+    files_of_a_run = page.read_text(encoding="utf-8").split("## The files of a run")[1].split("\n## ")[0]
+    named = re.findall(r"^\| `([\w.]+)/?` \|", files_of_a_run, flags=re.MULTILINE)
     files = vars(RunDirectory(tmp_path))
     del files["path"]
     assert sorted(named) == sorted(path.name for path in files.values())

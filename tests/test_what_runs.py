@@ -17,7 +17,7 @@ QUICK = ("nn.MultiheadAttention", "optim.Adam", "optim.SparseAdam")
 def cells():
     """The page's table: program, package, mode, and what is said."""
     text = PAGE.read_text(encoding="utf-8")
-    (table,) = re.findall(r"^\| program \| of \|.*?\n\n", text, re.DOTALL | re.MULTILINE)
+    (table,) = re.findall(r"^\| program \| library \|.*?\n\n", text, re.DOTALL | re.MULTILINE)
     head, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line]
     for program, package, *said in lines:
         for mode, what in zip(head[2:], said, strict=True):

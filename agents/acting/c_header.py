@@ -266,7 +266,11 @@ class _Header:
         middles = torch.tensor([(a + b) / 2 for a, b in zip(numbers, following, strict=True)])
         up = round(middles, fmt) != torch.tensor(numbers)
         bounds = torch.where(up, torch.nextafter(middles, torch.zeros(())), middles).tolist()
-        self._data[:0] = _table({"policy_magnitudes": magnitudes, "policy_bounds": bounds, "policy_numbers": by_code})
+        arrays = {"policy_magnitudes": magnitudes, "policy_bounds": bounds, "policy_numbers": by_code}
+        self._data[:0] = [
+            f"static const float {name}[{len(items)}] = {{\n{', '.join(map(_c_float, items))}\n}};\n"
+            for name, items in arrays.items()
+        ]
         self._data.insert(
             3,
             "static float policy_number(int code)\n{\n"
@@ -282,13 +286,6 @@ class _Header:
             f" and {buffers} bytes of buffers.\n"
             "   C99; include it in one source file; one thread at a time. By roundoff export. */"
         )
-
-
-def _table(arrays: dict[str, list[float]]) -> list[str]:
-    return [
-        f"static const float {name}[{len(items)}] = {{\n{', '.join(map(_c_float, items))}\n}};\n"
-        for name, items in arrays.items()
-    ]
 
 
 def _c_float(x: float) -> str:

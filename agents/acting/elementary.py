@@ -7,7 +7,7 @@ import torch
 from ..models.policy_layers import Activation
 
 HALVINGS = 12
-"""How often an argument of the exponential is halved before its series, and the result squared after."""
+"""Number of times that an argument of the exponential is halved before its series, and the result squared after it."""
 TERMS = 10
 """The number of terms of the series beside the first."""
 SMALLEST_EXPONENT = -700.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
@@ -13,18 +14,14 @@ from roundoff.extras import from_extras
 
 from ...simulate import Policy, Rule, Simulation
 from ..errors import RunError
-from ..models.policy_layers import Activation, ConvolutionLayer, Decision, combined
+from ..models.policy_layers import Activation, ConvolutionLayer, Decision, Layer, combined
 from .elementary import FUNCTIONS, exponential, tanh
 from .graphs import has_integer_operators, onnx_model
 from .integers import is_computed_in_integers, product
 from .packed import PackedPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import NDArray
-
-    from ..models.policy_layers import Layer
 
     Floats = NDArray[np.float32]
 

@@ -54,7 +54,10 @@ def policy_of(
         if len(shape) != _PLANES:
             raise RunError(f"observation_shape must be (planes, height, width), got {observation_shape!r}")
     _check_shapes(layers, shape)
-    return PolicyLayers(shape, (), (tuple(layers),), _decision(decision), last.weight.shape[0])
+    allowed = [one for one in Decision if one is not Decision.LARGEST_MEAN]
+    if decision not in allowed:
+        raise RunError(f"decision must be {', '.join(allowed)}, got {decision!r}")
+    return PolicyLayers(shape, (), (tuple(layers),), Decision(decision), last.weight.shape[0])
 
 
 def _check_shapes(layers: Sequence[Layer], shape: tuple[int, ...]) -> None:
@@ -138,10 +141,3 @@ def _normalized(first: LinearLayer, mean: torch.Tensor | None, std: torch.Tensor
     weight = first.weight.to(torch.float64) / scale
     bias = first.bias.to(torch.float64) - weight @ shift
     return LinearLayer(plain(weight), plain(bias), first.activation)
-
-
-def _decision(value: Decision | str) -> Decision:
-    allowed = [one for one in Decision if one is not Decision.LARGEST_MEAN]
-    if value not in allowed:
-        raise RunError(f"decision must be {', '.join(allowed)}, got {value!r}")
-    return Decision(value)

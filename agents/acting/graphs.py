@@ -185,8 +185,4 @@ _ZERO_POINT = 128
 
 
 def _moves(layer: ConvolutionLayer, shape: tuple[int, ...]) -> dict[str, Any]:
-    return {
-        "kernel_shape": list(shape[2:]),
-        "strides": [layer.stride] * 2,
-        "pads": [layer.padding] * 4,
-    }
+    return {"kernel_shape": list(shape[2:]), "strides": [layer.stride] * 2, "pads": [layer.padding] * 4}

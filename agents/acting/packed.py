@@ -41,7 +41,7 @@ class PackedPolicy:
     @cached_property
     def policy(self) -> PolicyLayers:
         """The policy with its weights decoded to float32."""
-        return _with_weights(self.layout, [self.format.decode(one).to(torch.float32) for one in self.encoded])
+        return with_numbers(self.layout, (self.format.decode(one).to(torch.float32) for one in self.encoded), "weight")
 
     @property
     def layers(self) -> Iterator[tuple[Layer, Any]]:
@@ -71,7 +71,7 @@ class PackedPolicy:
                         f"the {name} of layer {i} of the policy are not all finite numbers: what was learned is lost"
                     )
         encoded = tuple(fmt.encode(layer.weight) for layer in policy)
-        return cls(fmt, _with_weights(policy, [torch.empty(0)] * len(encoded)), encoded)
+        return cls(fmt, with_numbers(policy, [torch.empty(0)] * len(encoded), "weight"), encoded)
 
     def to_bytes(self) -> bytes:
         """The policy as one message: a header in JSON, then the codes, as densely as they can be, scales and biases.
@@ -102,7 +102,8 @@ class PackedPolicy:
         }
         text = json.dumps(header).encode()
         text += b" " * (-(len(_MAGIC) + _LENGTH.size + len(text)) % _ALIGNED)
-        return b"".join([_MAGIC, _LENGTH.pack(len(text)), text, *(_aligned(blob) for blob in blobs)])
+        padded = (blob + b"\0" * (-len(blob) % _ALIGNED) for blob in blobs)
+        return b"".join([_MAGIC, _LENGTH.pack(len(text)), text, *padded])
 
     @classmethod
     def from_bytes(cls, message: bytes) -> Self:
@@ -203,19 +204,16 @@ class _Reader:
             raise ValueError(f"it has {len(self._message)} bytes, of which {self._place} are its own")
 
 
-def _with_weights(policy: PolicyLayers, weights: Iterable[torch.Tensor]) -> PolicyLayers:
-    """The policy with other weights, of all layers in order."""
-    following = iter(weights)
+def with_numbers(policy: PolicyLayers, numbers: Iterable[torch.Tensor], *names: str) -> PolicyLayers:
+    """The policy with other weights and biases, as far as named, of each layer in order."""
+    following = iter(numbers)
 
     def of(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
-        return tuple(replace(layer, weight=next(following)) for layer in layers)
+        parts: list[dict[str, Any]] = [{name: next(following) for name in names} for _ in layers]
+        return tuple(replace(layer, **part) for layer, part in zip(layers, parts, strict=True))
 
     return replace(policy, shared=of(policy.shared), heads=tuple(of(head) for head in policy.heads))
 
 
 def _parts(encoded: Any) -> tuple[torch.Tensor, ...]:
     return (encoded,) if isinstance(encoded, torch.Tensor) else tuple(encoded)
-
-
-def _aligned(blob: bytes) -> bytes:
-    return blob + b"\0" * (-len(blob) % _ALIGNED)

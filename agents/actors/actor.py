@@ -7,13 +7,14 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..acting.engines import Engine
+from ..acting.engines import Engine, SimulatedEngine
+from ..acting.packed import PackedPolicy
 from ..algorithms.explorer import explorer_of
 from ..config.actor_keys import WithActors
 from ..config.own_algorithms import import_as_told
@@ -21,21 +22,15 @@ from ..config.train_config import TrainConfig
 from ..environments.parallel import Steps, VectorEnvironment
 from ..errors import RunError
 from ..experience.sampling import LocalSampler, Sample, random_actions
+from ..models.policy_layers import Decision
 from ..streams import Stream, sequence, torch_generator
 from .chunks import ACTIVITIES, Chunk, PolicyChoice, Pull, pulls_before
-from .noise import NoisyPolicy
 from .weights import opened
 
+_Weights = tuple[int, NDArray[np.uint8]]  # of an actor: their version, and the packed weights
 _SECONDS_TO_PULL = 120.0  # for the first weights; a machine may be busy with starting processes
 _SECONDS_TO_ANSWER = 30.0  # for later ones, without which an actor goes on with those it has
 _PAUSE = 0.2
-
-
-class _Weights(NamedTuple):
-    """The weights of an actor: their version, and the packed weights."""
-
-    version: int
-    blob: NDArray[np.uint8]
 
 
 class Actor:
@@ -100,7 +95,8 @@ class Actor:
             actions, basis = self._choose()
             choices.append(None if basis is None else PolicyChoice(self._observations, basis))
             if not np.isfinite(actions).all():
-                samples.append(_ended(actions, self._observations))
+                nothing, seen = np.zeros(len(actions)), self._observations
+                samples.append(Sample(0, actions, Steps(seen, nothing, nothing, nothing != 0, seen), nothing))
                 break
             with self._measure("environment"):
                 sample = self._sampler.act(actions)
@@ -114,15 +110,15 @@ class Actor:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue identically: plain values and tensors."""
-        weights = self._weights
+        version, blob = self._weights or (None, None)
         return {
             "sampler": self._sampler.state_dict(),
             "explorer": self._explorer.state_dict(),
             "noise": self._noise.get_state(),
             "random": json.dumps(self._random.bit_generator.state),
             "steps": self._steps,
-            "version": weights.version if weights else None,
-            "blob": torch.from_numpy(weights.blob.copy()) if weights else None,
+            "version": version,
+            "blob": None if blob is None else torch.from_numpy(blob.copy()),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> NDArray[Any]:
@@ -134,7 +130,7 @@ class Actor:
         self._random.bit_generator.state = json.loads(state["random"])
         self._steps = state["steps"]
         if state["version"] is not None:
-            self._take(_Weights(state["version"], state["blob"].numpy()))
+            self._take((state["version"], state["blob"].numpy()))
         return observations
 
     def process_id(self) -> int:
@@ -156,7 +152,7 @@ class Actor:
 
     def _pull(self, at: int) -> Pull | None:
         """Takes over the newest weights; None if it has them, or cannot get newer ones."""
-        before = self._weights.version if self._weights else None
+        before = self._weights[0] if self._weights else None
         began = time.perf_counter()
         pulled = self._newest(_SECONDS_TO_PULL if before is None else 0.0)
         self._seconds["pull"] += time.perf_counter() - began
@@ -164,7 +160,7 @@ class Actor:
             return None
         self._take(pulled)
         nothing = np.zeros((0, 0), dtype=np.float32)
-        return Pull(at, pulled.version, before, pulled.blob.nbytes, nothing, nothing)
+        return Pull(at, pulled[0], before, pulled[1].nbytes, nothing, nothing)
 
     def _newest(self, patience: float) -> _Weights | None:
         """Returns the weights published last if they are new, else None; waits ``patience`` seconds for the first ones.
@@ -176,9 +172,9 @@ class Actor:
         while True:
             try:
                 found = self._ray.get(self._quantizer.latest.remote(), timeout=_SECONDS_TO_ANSWER)
-                if found and not (self._weights and self._weights.version == found[0]):
+                if found and not (self._weights and self._weights[0] == found[0]):
                     version, (reference,) = found
-                    return _Weights(version, self._ray.get(reference, timeout=_SECONDS_TO_ANSWER))
+                    return version, self._ray.get(reference, timeout=_SECONDS_TO_ANSWER)
             except self._ray.exceptions.RayError:
                 pass  # the quantizer has died, and comes back
             if self._weights:
@@ -190,7 +186,7 @@ class Actor:
     def _take(self, weights: _Weights) -> None:
         """Makes an engine from a message; an empty one means that these weights cannot act."""
         with self._measure("deserialize"):
-            message = weights.blob.tobytes()
+            message = weights[1].tobytes()
         with self._measure("load"):
             if message and self._keys.noise_of:
                 self._engine = NoisyPolicy(message, self._keys.noise_of, self._noise)
@@ -213,8 +209,42 @@ class Actor:
             self._seconds[activity] += time.thread_time() - began
 
 
-def _ended(actions: NDArray[np.floating[Any]], observations: NDArray[np.float32]) -> Sample:
-    """Returns the sample of a step that could not be taken since its actions are not finite."""
-    nothing = np.zeros(len(actions))
-    steps = Steps(observations, nothing, nothing, nothing != 0, observations)
-    return Sample(0, actions, steps, nothing)
+@final
+class NoisyPolicy:
+    """Acts as an engine does, with other outputs: y + |q - y| u, with y in fp32 and q in a format.
+
+    The noise is as long as the format's error in each state, and its direction u is drawn evenly at each
+    step. So both perturb alike strongly, but rounding errs each time alike in the same state, and noise does not. What
+    does not count is taken out of the error and of u: where the largest of the outputs decides, their common shift, and
+    in a categorical head the common shift of each action's logits.
+
+    Args:
+        message: a packed policy in fp32.
+        format: the format that causes the error, in weights and activations; see ``Simulated``.
+        generator: draws the directions.
+    """
+
+    def __init__(self, message: bytes, format: str, generator: torch.Generator) -> None:
+        packed = PackedPolicy.from_bytes(message)
+        self._exact = SimulatedEngine(message)
+        self._rounded = SimulatedEngine(PackedPolicy.of(packed.policy, format).to_bytes())
+        # Of how many parts of the outputs a common shift changes nothing.
+        self._parts = {Decision.LARGEST: 1, Decision.LARGEST_MEAN: packed.layout.action_size}.get(
+            packed.layout.decision
+        )
+        self._generator = generator
+
+    def outputs_and_actions(self, observations: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The outputs with noise, (n, outputs), and the actions, (n, action); NaN where an output is."""
+        exact, rounded = (
+            torch.from_numpy(engine.outputs_and_actions(observations)[0]).double()
+            for engine in (self._exact, self._rounded)
+        )
+        direction = torch.randn(exact.shape, generator=self._generator, dtype=torch.float64)
+        error = rounded - exact
+        if self._parts:
+            apart = [one.view(len(one), self._parts, -1) for one in (error, direction)]
+            error, direction = ((one - one.mean(2, keepdim=True)).flatten(1) for one in apart)
+        length, drawn = (one.norm(dim=1, keepdim=True) for one in (error, direction))
+        noisy = (exact + direction * (length / drawn).where(drawn != 0, 0.0)).float()
+        return noisy.numpy(), self._exact.decided(noisy).numpy()

@@ -12,7 +12,7 @@ from ..environments.parallel import Steps
 from ..experience.sampling import Sample
 
 ACTIVITIES = ("environment", "step", "pull", "deserialize", "load")
-"""What an actor spends its time on: the environment, inference, waiting for new weights, unpacking and loading them."""
+"""Activities of an actor: the environment, inference, waiting for new weights, unpacking and loading them."""
 
 
 def pulls_before(steps: int, each: int, every: int) -> bool:
@@ -60,7 +60,7 @@ class Chunk(NamedTuple):
     actions: NDArray[np.floating[Any]]
     """(steps, n, action); where an actor could not act, the last ones are not finite."""
     steps: Steps
-    """What they led to; every field has one more dimension, (steps, n, ...)."""
+    """The transitions; every field has one more dimension, (steps, n, ...)."""
     returns: NDArray[np.float64]
     """(steps, n)."""
     pulls: list[Pull]

@@ -15,7 +15,7 @@ from ..algorithms.learner import Learner
 from ..config.actor_keys import WithActors
 from ..errors import RunError
 from ..experience.sampling import NotFinite, Sample
-from .chunks import ACTIVITIES, Chunk, Pull, pulls_before
+from .chunks import ACTIVITIES, Chunk, pulls_before
 from .stage import GO_ON, ActorDied, Stage
 from .weights import FullPolicy
 
@@ -226,14 +226,30 @@ class RemoteSampler:
         rank, chunk, i = self._chunk
         for pull in chunk.pulls:
             if pull.at == i:
-                self._note(rank, pull)
+                # The distance of the actor's policy from the learner's
+                updates = self._learner.updates
+                record: dict[str, Any] = {"actor": rank, "version": pull.version, "staleness": updates - pull.version}
+                if pull.before is not None:
+                    record["staleness_before"] = updates - pull.before
+                if len(pull.states):
+                    learners = self._learners(pull.states)
+                    record["kl"] = self._explorers[rank].divergence(learners, torch.tensor(pull.basis))
+                self._pulls.append(record)
+                self._pulled[rank]["pulls"] += 1
+                self._pulled[rank]["bytes"] += pull.size
         sample = chunk.sample(i, rank)
         if self._ratios is not None:
             sample = sample._replace(ratios=self._ratios[i])
         self._steps[rank] += self._each
         self._since += self._each
         self._now[rank] = chunk.seconds
-        self._tell_the_time()
+        # At evaluations, the seconds that an actor has spent: the mean of all
+        config = self._config
+        step = sum(self._steps) * config.action_repeat
+        before = step - self._each * config.action_repeat
+        if step // config.eval_every != before // config.eval_every or step >= config.steps > before:
+            total = sum(sum(spent.values()) for spent in self._spent())
+            self._clock.append([min(step, config.steps), round(total / self._keys.count, 4)])
         self._chunk = (rank, chunk, i + 1)
         if i + 1 == len(chunk.actions):
             self._chunk = None
@@ -269,19 +285,6 @@ class RemoteSampler:
 
     # What is recorded
 
-    def _note(self, rank: int, pull: Pull) -> None:
-        """Notes how far an actor's policy is from the learner's."""
-        updates = self._learner.updates
-        record: dict[str, Any] = {"actor": rank, "version": pull.version, "staleness": updates - pull.version}
-        if pull.before is not None:
-            record["staleness_before"] = updates - pull.before
-        if len(pull.states):
-            learners = self._learners(pull.states)
-            record["kl"] = self._explorers[rank].divergence(learners, torch.tensor(pull.basis))
-        self._pulls.append(record)
-        self._pulled[rank]["pulls"] += 1
-        self._pulled[rank]["bytes"] += pull.size
-
     def _learners(self, states: NDArray[np.float32]) -> torch.Tensor:
         """The policy of the learner, as it is now, in some states."""
         return self._learner.policy_at(self._perceive(states)).to("cpu", torch.float32)
@@ -308,12 +311,3 @@ class RemoteSampler:
             {name: earlier[name] + now[name] for name in ACTIVITIES}
             for earlier, now in zip(self._earlier, self._now, strict=True)
         ]
-
-    def _tell_the_time(self) -> None:
-        """Notes, at evaluations, the seconds that an actor has spent: the mean of all."""
-        config = self._config
-        step = sum(self._steps) * config.action_repeat
-        before = step - self._each * config.action_repeat
-        if step // config.eval_every != before // config.eval_every or step >= config.steps > before:
-            total = sum(sum(spent.values()) for spent in self._spent())
-            self._clock.append([min(step, config.steps), round(total / self._keys.count, 4)])

@@ -19,8 +19,7 @@ from ..config.train_config import TrainConfig
 from ..errors import RunError
 from . import guardian
 from .actor import Actor
-from .quantizer import Quantizer
-from .weights import FullPolicy
+from .weights import FullPolicy, Quantizer
 
 _ANSWER = 120.0  # seconds that one which has answered before may take
 _GRACE = 30.0  # that a machine may take to end all of it

@@ -1,22 +1,20 @@
-"""A policy on its way from the learner to the quantizer, and from there to the actors."""
+"""A policy on its way from the learner to the quantizer, a process that packs it, and from there to the actors."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
-from ..acting.engines import message_for, open_engine
-from ..acting.packed import PackedPolicy
+from ..acting.engines import Engine, message_for, open_engine
+from ..acting.packed import PackedPolicy, with_numbers
+from ..config.actor_keys import ActorKeys
+from ..models.policy_layers import PolicyLayers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from ..acting.engines import Engine
-    from ..config.actor_keys import ActorKeys
-    from ..models.policy_layers import Layer, PolicyLayers
 
 _NOTHING = torch.empty(0)
 
@@ -33,13 +31,13 @@ class FullPolicy(NamedTuple):
     def of(cls, policy: PolicyLayers) -> FullPolicy:
         """Takes it apart."""
         numbers = [part.numpy() for layer in policy for part in (layer.weight, layer.bias)]
-        return cls(_with(policy, [_NOTHING] * len(numbers)), numbers)
+        return cls(with_numbers(policy, [_NOTHING] * len(numbers), "weight", "bias"), numbers)
 
     def packed(self, keys: ActorKeys) -> NDArray[np.uint8]:
         """Returns the message that actors pull, for :func:`opened`; empty if a value is not finite."""
         if not all(np.isfinite(part).all() for part in self.numbers):
             return np.zeros(0, dtype=np.uint8)
-        policy = _with(self.layout, [torch.from_numpy(part.copy()) for part in self.numbers])
+        policy = with_numbers(self.layout, (torch.from_numpy(part.copy()) for part in self.numbers), "weight", "bias")
         if keys.communicate:
             return np.frombuffer(PackedPolicy.of(policy, keys.communicate).to_bytes(), dtype=np.uint8)
         return np.frombuffer(message_for(keys.engine, PackedPolicy.of(policy, keys.format)), dtype=np.uint8)
@@ -60,11 +58,28 @@ def opened(message: bytes, keys: ActorKeys) -> Engine | None:
     return open_engine(keys.engine, message)
 
 
-def _with(policy: PolicyLayers, numbers: list[torch.Tensor]) -> PolicyLayers:
-    """The policy with other numbers, weight and bias of each layer in order."""
-    following = iter(numbers)
+class Quantizer:
+    """A Ray actor with two threads: one packs, while the other returns the latest packed policy.
 
-    def of(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
-        return tuple(replace(layer, weight=next(following), bias=next(following)) for layer in layers)
+    Args:
+        keys: the keys of the actors, as JSON values.
+    """
 
-    return replace(policy, shared=of(policy.shared), heads=tuple(of(head) for head in policy.heads))
+    def __init__(self, keys: dict[str, Any]) -> None:
+        import ray  # noqa: PLC0415  we are inside of it
+
+        torch.set_num_threads(1)
+        self._ray, self._keys = ray, ActorKeys(**keys)
+        self._latest: tuple[int, list[Any]] | None = None
+
+    def pack(self, version: int, policy: FullPolicy) -> None:
+        """Packs a policy and publishes it."""
+        self._latest = (version, [self._ray.put(policy.packed(self._keys))])
+
+    def latest(self) -> tuple[int, list[Any]] | None:
+        """The version, and a reference to its message, in a list, since Ray would send the referenced object."""
+        return self._latest
+
+    def process_id(self) -> int:
+        """Returns the id of this process."""
+        return os.getpid()

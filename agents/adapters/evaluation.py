@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, final
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from roundoff.extras import from_extras
 
 from ...simulate import Simulation
 from ..algorithms.arithmetic import change_to, simulation_of
@@ -17,9 +21,57 @@ from ..quantization.products import QuantizedProducts, Ranges
 from ..quantization.quantization import Quantization
 from ..run.evaluate import Evaluation, evaluate
 from ..streams import Stream, sequence
-from .model import Model
-from .randomness import seeded
 from .settings import AdapterConfig
+
+if TYPE_CHECKING:
+    from .world import World
+
+
+class Model(Protocol):
+    """An algorithm of a library, made for a task."""
+
+    network: torch.nn.Module
+    """All that acts and learns."""
+    action_space: Any
+    """The space of actions of the environments to learn in."""
+    observation_space: Any
+    """The space of observations of the environments to learn in."""
+
+    @property
+    def updates(self) -> int | None:
+        """The number of updates made; None if the library does not report it."""
+
+    def learn(self, steps: int) -> None:
+        """Learns for this number of agent steps, or a little longer, where the library takes whole rollouts."""
+
+    def begin(self, count: int) -> None:
+        """Clears its memory of episodes: ``count`` new ones begin, outside of training."""
+
+    def act(self, observations: NDArray[Any]) -> NDArray[Any]:
+        """The deterministic actions for observations, (n, ...), as the environment takes them."""
+
+    def go_on(self, rows: NDArray[Any]) -> None:
+        """Is told which of the episodes acted in last go on; a mask."""
+
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """All that is learned, by name."""
+
+    def logged(self) -> dict[str, float]:
+        """The numbers that the library has last logged of its updates."""
+
+
+def make_model(config: AdapterConfig, world: Callable[[int], World]) -> Model:
+    """The model that a config asks for, with its initial weights.
+
+    Args:
+        config: the config of the run.
+        world: opens the environment of a number, from 0 to ``config.environments - 1``.
+    """
+    with from_extras():
+        module = import_module(f".{config.library()}", __package__)
+    made: Model = module.make(config, [lambda i=i: world(i) for i in range(config.environments)])
+    return made
+
 
 STEPS_OF_TRAINING = 1 << 31
 """Half of the steps that a simulation can count: stochastic rounding in evaluations has the other half."""
@@ -86,14 +138,23 @@ class ModelEvaluation:
         model.begin(config.eval_episodes)
 
         def policy(observations: NDArray[Any]) -> NDArray[np.floating[Any]]:
-            seen = self._seen(observations)
+            # Observations of our environments in the form that the library has
+            space = self.model.observation_space
+            seen = observations.astype(space.dtype).reshape(len(observations), *space.shape)
             if quantization is not None and seen.dtype in (np.float32, np.float64):
                 seen = quantization.number(torch.from_numpy(seen)).numpy()
             with simulation or nullcontext(), products or nullcontext():
                 actions = model.act(seen)
             if discrete and not output.is_finite():  # else the actions themselves say it
                 return np.full((len(observations), 1), np.nan)
-            return self._as_ours(actions)
+            # Actions of the library's environments as ours take them, (n, action)
+            space = self.model.action_space
+            if not hasattr(space, "low"):
+                chosen: NDArray[np.int64] = actions.astype(np.int64) - int(space.start)
+                return np.eye(int(space.n))[chosen]
+            low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+            ours: NDArray[np.float64] = (actions - (low + high) / 2) / ((high - low) / 2)
+            return ours.reshape(len(actions), -1)
 
         try:
             with torch.no_grad(), seeded(self.device, seed):
@@ -102,21 +163,6 @@ class ModelEvaluation:
             output.remove()
             for module, training in modes.items():
                 module.training = training
-
-    def _seen(self, observations: NDArray[Any]) -> NDArray[Any]:
-        """Returns observations of our environments in the form of the library's."""
-        space = self.model.observation_space
-        return observations.astype(space.dtype).reshape(len(observations), *space.shape)
-
-    def _as_ours(self, actions: NDArray[Any]) -> NDArray[np.floating[Any]]:
-        """Actions of the library's environments as ours take them, (n, action)."""
-        space = self.model.action_space
-        if not hasattr(space, "low"):
-            chosen: NDArray[np.int64] = actions.astype(np.int64) - int(space.start)
-            return np.eye(int(space.n))[chosen]
-        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-        ours: NDArray[np.float64] = (actions - (low + high) / 2) / ((high - low) / 2)
-        return ours.reshape(len(actions), -1)
 
 
 @contextmanager
@@ -161,3 +207,18 @@ class _LastOutput:
     def _note(self, _layer: Any, _inputs: Any, output: Any) -> None:
         if isinstance(output, torch.Tensor) and output.is_floating_point():
             self._last = output.detach()
+
+
+@contextmanager
+def seeded(device: torch.device, seed: int) -> Iterator[None]:
+    """The global generators of Python, NumPy and PyTorch, seeded for the block, and restored after it."""
+    kept, kept_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002  libraries draw from it
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        try:
+            random.seed(seed)
+            np.random.seed(seed)  # noqa: NPY002
+            torch.manual_seed(seed)
+            yield
+        finally:
+            random.setstate(kept)
+            np.random.set_state(kept_numpy)  # noqa: NPY002

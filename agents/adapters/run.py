@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
@@ -10,37 +11,26 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 import torch
 
+from roundoff.runs.folder import RunDirectory
 from roundoff.runs.log import MetricsLog
-from roundoff.runs.result import Crash
+from roundoff.runs.result import Crash, Result
 
 from ...simulate import OTHER_REASONS, damaged_weight, exact, lost_numbers
 from ..algorithms.arithmetic import change_to, simulation_of
-from ..environments.parallel import VectorEnvironment
+from ..environments.parallel import EnvironmentGroup, VectorEnvironment
 from ..errors import RunError
-from ..run.observed import Numerics
+from ..quantization.products import Ranges
+from ..quantization.quantization import Quantization
+from ..run.evaluate import Evaluation
 from ..run.profile import Profile
-from ..run.reporter import Reporter
+from ..run.reporter import Numerics, Progress, Reporter
 from ..run.restored import take_over
-from ..run.stopping import Stopped
+from ..run.stopping import Stopped, StopRequest
 from ..run.stopwatch import Stopwatch
-from .evaluation import STEPS_OF_TRAINING, ModelEvaluation
-from .model import make_model
-from .randomness import seeded
+from .evaluation import STEPS_OF_TRAINING, Model, ModelEvaluation, make_model, seeded
+from .settings import AdapterConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
-
-    from roundoff.runs.folder import RunDirectory
-    from roundoff.runs.result import Result
-
-    from ..environments.parallel import EnvironmentGroup
-    from ..quantization.products import Ranges
-    from ..quantization.quantization import Quantization
-    from ..run.evaluate import Evaluation
-    from ..run.reporter import Progress
-    from ..run.stopping import StopRequest
-    from .model import Model
-    from .settings import AdapterConfig
     from .world import World
 
 
@@ -118,7 +108,10 @@ class AdaptedRun:
         ):
             self._reporter.report(self._step)
             crash = self._reporter.crashed(self._learn(), self._step)
-        return self._finish(crash)
+        assert self.model is not None
+        result = self._reporter.result(crash, self._step, self.model.updates)
+        weights = {name: tensor.detach().cpu() for name, tensor in self.model.weights().items()}
+        return self._reporter.end(result, weights, self.profile)
 
     @contextmanager
     def restored(
@@ -153,15 +146,17 @@ class AdaptedRun:
         with self.stopwatch.measure("library"):
             model = self._make()
         try:
-            with (
-                warnings.catch_warnings(),
-                self.stopwatch.measure("library"),
-                self._inside,
-            ):
+            with warnings.catch_warnings(), self.stopwatch.measure("library"), self._inside:
                 self._enter()
                 warnings.filterwarnings("ignore", "the number .* is read inside a simulation")  # by lines of others
-                _round_(model)
-                self._look_at_untrained()
+                # Rounds initial weights to the format, as far as the policy rounds updated weights
+                with torch.no_grad():
+                    for tensor in model.weights().values():
+                        if tensor.is_floating_point():
+                            tensor.copy_(tensor.clone())
+                # Evaluates the model before it learns, in a run that others are compared with
+                if self.config.format == "fp32" and self._simulation is None:
+                    self._reporter.look_at_untrained(self._episodes())
                 model.learn(self.config.transitions)
             self._be_quantized()
             self._evaluate()  # behind the last update
@@ -221,7 +216,10 @@ class AdaptedRun:
             self._step += self.config.action_repeat
             total += reward
             if last:
-                self._end_episode(total)
+                assert self.model is not None
+                with self.stopwatch.measure("logging"):
+                    self._reporter.log.write("train", self._step, {"episode_return": total, **self.model.logged()})
+                self._reporter.report(self._step)
                 total = 0.0
 
         return open_world(self.config, number, self._before_step, after, self.stopwatch)
@@ -243,12 +241,6 @@ class AdaptedRun:
         if self._reporter.is_due:
             self._reporter.report(self._step)
 
-    def _end_episode(self, total: float) -> None:
-        assert self.model is not None
-        with self.stopwatch.measure("logging"):
-            self._reporter.log.write("train", self._step, {"episode_return": total, **self.model.logged()})
-        self._reporter.report(self._step)
-
     def _evaluate(self) -> None:
         """Evaluates the model as it is, with separate random streams; training is not affected.
 
@@ -267,22 +259,3 @@ class AdaptedRun:
 
     def _episodes(self, quantization: Quantization | None = None) -> Evaluation:
         return self._evaluation.episodes(self._step, quantization)[0]
-
-    def _look_at_untrained(self) -> None:
-        """Evaluates the model before it learns, in a run that others are compared with."""
-        if self.config.format == "fp32" and self._simulation is None:
-            self._reporter.look_at_untrained(self._episodes())
-
-    def _finish(self, crash: Crash | None) -> Result:
-        assert self.model is not None
-        result = self._reporter.result(crash, self._step, self.model.updates)
-        weights = {name: tensor.detach().cpu() for name, tensor in self.model.weights().items()}
-        return self._reporter.end(result, weights, self.profile)
-
-
-def _round_(model: Model) -> None:
-    """Rounds initial weights to the format, as far as the policy rounds updated weights."""
-    with torch.no_grad():
-        for tensor in model.weights().values():
-            if tensor.is_floating_point():
-                tensor.copy_(tensor.clone())

@@ -1,9 +1,17 @@
-"""The keys of runs with an algorithm of another library; imports neither the library nor PyTorch."""
+"""The keys of runs with an algorithm of another library; imports neither the library nor PyTorch.
+
+Options may name classes from a fixed list: nothing else named in a file is imported.
+"""
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator
@@ -13,13 +21,11 @@ from roundoff.errors import check_name
 from ..config.fields import Panel, key
 from ..config.rules import KeyRule, complaint
 from ..config.train_config import TrainConfig
-from .parts import check_parts
-from .signatures import default, parameters
 
 _OWN_AGENTS = ("native", "keep_networks", "random_start", "clip_rewards")
 """Keys that other libraries know nothing of."""
 _LARGEST_SEED = 2**32 - 1
-"""What NumPy's global generator takes, which the libraries seed."""
+"""Range of seeds of NumPy's global generator, which the libraries seed."""
 
 
 def check_options(options: Any) -> dict[str, Any]:
@@ -53,14 +59,14 @@ class AdapterConfig(TrainConfig):
     own_options: ClassVar[tuple[str, ...]]
     """Options that no constructor takes, and the adapter does."""
     own_defaults: ClassVar[Mapping[str, Any]] = {}
-    """What the adapter takes for some of them where they are not given."""
+    """Defaults of the adapter for some of them."""
     set_by_run: ClassVar[Mapping[str, str]]
-    """What constructors take and the run hands them, and the key that says what."""
+    """Arguments of constructors that the run passes, with the key of each."""
 
     options: Annotated[dict[str, Any], BeforeValidator(check_options)] = key(
         {},
-        "Arguments of the library's constructor, by the library's names; see docs/libraries.md. Names such as"
-        " `roundoff:HAdam` stand for classes.",
+        "Arguments of the library's constructor, under the library's names; see docs/libraries.md. Names such as"
+        " `roundoff:HAdam` select classes.",
     )
 
     @property
@@ -146,7 +152,7 @@ class SB3Config(AdapterConfig):
         "_init_setup_model": "it is always done",
     }
 
-    algorithm: str = key("sb3:PPO", "The algorithm; each has keys of its own.")
+    algorithm: str = key("sb3:PPO", "The algorithm. Each algorithm has its own keys.")
 
 
 _TIANSHOU = {
@@ -180,7 +186,7 @@ class TianshouConfig(AdapterConfig):
         "observation_space": "say task",
     }
 
-    algorithm: str = key("tianshou:DQN", "The algorithm; each has keys of its own.")
+    algorithm: str = key("tianshou:DQN", "The algorithm. Each algorithm has its own keys.")
 
 
 CONFIGS: dict[str, type[AdapterConfig]] = {found.library(): found for found in (SB3Config, TianshouConfig)}
@@ -189,3 +195,82 @@ CONFIGS: dict[str, type[AdapterConfig]] = {found.library(): found for found in (
 def adapted() -> tuple[str, ...]:
     """All algorithms of other libraries, as a config writes them."""
     return tuple(f"{library}:{name}" for library, found in CONFIGS.items() for name in found.places)
+
+
+def parameters(place: str) -> tuple[str, ...] | None:
+    """The names of the constructor parameters of a class.
+
+    Args:
+        place: ``<package>.<module>:<class>``.
+
+    Returns:
+        The parameters of its constructor, without ``self``; None where the package is not installed, or has another
+        class there.
+    """
+    found = _constructor(place)
+    return None if found is None else tuple(one.arg for one in (*found.args, *found.kwonlyargs) if one.arg != "self")
+
+
+def default(place: str, name: str) -> Any:
+    """Returns the default of a parameter of a class; None if it is unknown or not a literal."""
+    found = _constructor(place)
+    if found is None:
+        return None
+    given = dict(zip((one.arg for one in reversed(found.args)), reversed(found.defaults), strict=False))
+    given |= {one.arg: value for one, value in zip(found.kwonlyargs, found.kw_defaults, strict=True) if value}
+    value = given.get(name)
+    return value.value if isinstance(value, ast.Constant) else None
+
+
+@cache
+def _constructor(place: str) -> ast.arguments | None:
+    """Returns the parameters of the constructor of a class; None if it is not found."""
+    module, _, name = place.partition(":")
+    package, *rest = module.split(".")
+    spec = find_spec(package)
+    folders = spec.submodule_search_locations if spec else None
+    if not folders:
+        return None
+    try:
+        tree = ast.parse(Path(folders[0]).joinpath(*rest).with_suffix(".py").read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return None
+    bodies = [node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
+    found = [part for body in bodies for part in body if isinstance(part, ast.FunctionDef) and part.name == "__init__"]
+    return found[0].args if found else None
+
+
+_PLACES = {
+    **{f"roundoff:{name}": f"..optimizers.{name.lower()}:{name}" for name in ("Adam", "HAdam")},
+    "roundoff:PlanesExtractor": ".planes_extractor:PlanesExtractor",
+    **{f"torch:{name}": f"torch.optim:{name}" for name in ("Adam", "AdamW", "NAdam", "RAdam", "RMSprop", "SGD")},
+    **{f"torch:{name}": f"torch.nn:{name}" for name in ("ELU", "GELU", "LeakyReLU", "ReLU", "SiLU", "Tanh")},
+    "sb3:RMSpropTFLike": "stable_baselines3.common.sb2_compat.rmsprop_tf_like:RMSpropTFLike",
+}
+_PREFIXES = tuple(sorted({name.partition(":")[0] + ":" for name in _PLACES}))
+
+
+def check_parts(options: Any) -> None:
+    """Raises ValueError where a text in ``options`` begins like the name of a part, but does not name one."""
+    for text in _texts(options):
+        if text.startswith(_PREFIXES):
+            check_name("part", text, sorted(_PLACES))
+
+
+def with_parts(options: Any) -> Any:
+    """``options`` with the classes in place of their names."""
+    if isinstance(options, dict):
+        return {name: with_parts(value) for name, value in options.items()}
+    if isinstance(options, list):
+        return [with_parts(value) for value in options]
+    if isinstance(options, str) and options in _PLACES:
+        module, _, name = _PLACES[options].partition(":")
+        return getattr(import_module(module, __package__), name)
+    return options
+
+
+def _texts(options: Any) -> list[str]:
+    if isinstance(options, str):
+        return [options]
+    inner = options.values() if isinstance(options, dict) else options if isinstance(options, list) else ()
+    return [text for value in inner for text in _texts(value)]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tianshou.algorithm.modelfree.qrdqn import QRDQNPolicy
 from tianshou.algorithm.optim import TorchOptimizerFactory
 from tianshou.data import Batch, Collector, PrioritizedVectorReplayBuffer, VectorReplayBuffer
@@ -16,16 +18,8 @@ from tianshou.utils.logger.logger_base import BaseLogger
 from tianshou.utils.net.common import Net
 from tianshou.utils.net.discrete import ImplicitQuantileNetwork, NoisyLinear
 
-from .parts import with_parts
-from .signatures import parameters
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from .settings import AdapterConfig
-    from .world import World
+from .settings import AdapterConfig, parameters, with_parts
+from .world import World
 
 _TRAINER = ("batch_size", "update_step_num_gradient_steps_per_sample", "collection_step_num_env_steps")
 

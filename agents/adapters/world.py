@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
 import gymnasium
@@ -13,8 +14,6 @@ from ..errors import RunError
 from ..streams import Stream, sequence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from ..config.train_config import TrainConfig

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, final
+from collections.abc import Mapping
+from typing import Any, Protocol, final
 
 import torch
 
+from ..config.actor_keys import WithActors
 from ..config.own_algorithms import agent_module
 from ..streams import Stream, torch_generator
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ..config.actor_keys import WithActors
 
 
 class Explorer(Protocol):

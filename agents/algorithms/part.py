@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import torch
 
 Metrics: TypeAlias = "dict[str, torch.Tensor]"

@@ -70,7 +70,9 @@ class PolicyGradient(Learner):
         self.policy = Categorical() if self.discrete else DiagonalNormal(normal_fix="normal_fix" in config.fixes)
         actor = self._make_network(sizes)
         self.networks = {"actor": actor}
-        self.normalizer = self._make_normalizer(sizes)
+        if config.normalize_observations and len(sizes.observation_shape) == _PLANES:
+            raise RunError(f"normalize_observations is for vectors, and {config.task} shows planes; leave it out")
+        self.normalizer = ObservationNormalizer(sizes.observation_size) if config.normalize_observations else None
         self.rounded_(actor.flat)
         with self.constructing():
             self.optimizers = {"actor": self.make_optimizer(actor.flat, kahan=True)}
@@ -93,13 +95,6 @@ class PolicyGradient(Learner):
         network = PlanesNetwork(shape, convolutions_for(shape, A3C_NET), hidden, [[sizes.action_size], [1]], **options)
         network.layers[-4].mul_(POLICY_GAIN)
         return network
-
-    def _make_normalizer(self, sizes: Sizes) -> ObservationNormalizer | None:
-        if not self.config.normalize_observations:
-            return None
-        if len(sizes.observation_shape) == _PLANES:
-            raise RunError(f"normalize_observations is for vectors, and {self.config.task} shows planes; leave it out")
-        return ObservationNormalizer(sizes.observation_size)
 
     @property
     def network(self) -> ActorCritic | PlanesNetwork:

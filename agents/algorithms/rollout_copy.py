@@ -92,7 +92,8 @@ class RolloutCopy:
         learner, copy, keys = self._learner, self._current(), self._keys
         with _arithmetic_of(copy, self._learner.actions):
             outputs = copy.outputs(self._quantization.number(observations))
-        own = _exact_log_prob(copy.policy, outputs, actions)
+        with exact():
+            own = copy.policy.log_prob(tuple(one.double() for one in outputs), actions.double())
         log_ratios = (log_prob.double() - own).squeeze(1)
         self.distances = {
             f"rollout_{name.removesuffix('_token')}": value for name, value in distances(log_ratios).items()
@@ -117,11 +118,6 @@ def _arithmetic_of(copy: CopiedPolicy, actions: int) -> Iterator[None]:
         copy.simulation.step = PLACES * actions + ACT
     with copy.simulation or nullcontext(), copy.products or nullcontext():
         yield
-
-
-@exact
-def _exact_log_prob(policy: PolicyHead, outputs: tuple[torch.Tensor, ...], actions: torch.Tensor) -> torch.Tensor:
-    return policy.log_prob(tuple(one.double() for one in outputs), actions.double())
 
 
 def _places_in_sequences(last: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

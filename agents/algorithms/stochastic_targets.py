@@ -9,6 +9,9 @@ from ..stochastic import exactly, rounded_stochastically
 from .categorical import projected
 from .exact_errors import difference, mean_of_copies, unrounded_target
 
+_add_product_ = apart(lambda total, a, b: total.add_(a * b.double()))
+_passed_on = apart(lambda d, discount, last, weight: (d.double() * discount).masked_fill(last, 0.0) * weight)
+
 
 @torch.no_grad()
 def stochastic_target(
@@ -96,7 +99,8 @@ def stochastic_returns(
         Schulman et al., "High-Dimensional Continuous Control Using Generalized Advantage Estimation", (16).
     """
     dtype = rewards.dtype
-    sums, weights = _sums(rewards, discounts, following, last, discount, gae_lambda)
+    sums = unrounded_target(rewards, discounts, following, discount, None, None, 1.0)  # without those of A_(t+1)
+    weights = _passed_on(discounts, exactly(discount, dtype), last, gae_lambda)
     advantages = torch.empty_like(rewards)
     for t in reversed(range(len(rewards))):
         if t + 1 < len(rewards):
@@ -120,36 +124,12 @@ def stochastic_projection(
     a value that moves along the atoms by less than half an ulp of its place stays where it is, and a part that is below
     half an ulp of another part is lost. The probabilities of a row add up to the same sum as the input's on average.
     """
-    exact = _projected(probabilities, rewards, discounts, atoms, exactly(discount, atoms.dtype), limits)
+    tensors = (probabilities, rewards, discounts, atoms)
+    exact = _projected(*tensors, discount=exactly(discount, atoms.dtype), limits=limits)
     return rounded_stochastically(exact, probabilities.dtype, "scatter_add")
 
 
 @apart
-def _sums(
-    rewards: torch.Tensor,
-    discounts: torch.Tensor,
-    following: torch.Tensor,
-    last: torch.Tensor,
-    discount: float,
-    gae_lambda: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """R without the contribution of A_(t+1), and the factor of the latter; float64."""
-    passed_on = discounts.double() * exactly(discount, rewards.dtype)
-    return rewards.double() + passed_on * following.double(), passed_on.masked_fill(last, 0.0) * gae_lambda
-
-
-@apart
-def _add_product_(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-    total.add_(a * b.double())
-
-
-@apart
-def _projected(
-    probabilities: torch.Tensor,
-    rewards: torch.Tensor,
-    discounts: torch.Tensor,
-    atoms: torch.Tensor,
-    discount: float | torch.Tensor,
-    limits: tuple[float, float],
-) -> torch.Tensor:
-    return projected(probabilities.double(), rewards.double(), discounts.double(), atoms.double(), discount, limits)
+def _projected(*tensors: torch.Tensor, discount: float | torch.Tensor, limits: tuple[float, float]) -> torch.Tensor:
+    probabilities, rewards, discounts, atoms = (x.double() for x in tensors)
+    return projected(probabilities, rewards, discounts, atoms, discount, limits)

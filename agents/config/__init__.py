@@ -24,40 +24,6 @@ if TYPE_CHECKING:
     from .registry import fields as fields_of
     from .train_config import ALGORITHMS, LIBRARIES, TrainConfig, check_device, check_policy, config_class, config_of
 
-_MODULES = {
-    "ALGORITHMS": "train_config",
-    "BASELINES": "baselines",
-    "FIXES": "fixes",
-    "KeyRole": "fields",
-    "LIBRARIES": "train_config",
-    "OPTIONAL_FIXES": "fixes",
-    "PARTS_OF_FIXES": "fixes",
-    "Panel": "fields",
-    "Positive": "fields",
-    "QuantizationAware": "quantization_aware",
-    "TrainConfig": "train_config",
-    "WRITTEN": "own_algorithms",
-    "check_device": "train_config",
-    "check_own_algorithm": "own_algorithms:check",
-    "check_policy": "train_config",
-    "config_class": "train_config",
-    "config_of": "train_config",
-    "drawn_values": "registry",
-    "fields_of": "registry:fields",
-    "has_actors": "actor_keys",
-    "is_about_values": "recursions",
-    "key": "fields",
-    "keys": "registry",
-    "keys_with": "registry",
-    "leading": "registry",
-    "module_of_algorithm": "own_algorithms:module_of",
-    "modules_of_algorithms_in": "own_algorithms",
-    "panels": "registry",
-    "remarks": "recursions",
-    "said_of": "recursions",
-    "without_policy": "registry",
-}
-
 __all__ = [
     "ALGORITHMS",
     "BASELINES",
@@ -92,4 +58,4 @@ __all__ = [
     "without_policy",
 ]
 
-__getattr__ = lazy_names(__name__, _MODULES)
+__getattr__ = lazy_names(__name__)

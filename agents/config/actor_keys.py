@@ -73,25 +73,25 @@ class ActorKeys(BaseModel):
 
 
 def parse_actors(value: Any) -> Any:
-    """A mapping as keys of actors; raises ValueError with all that is wrong in it."""
+    """Reads a mapping as keys of actors; raises ValueError with all mistakes."""
     return read_keys_under("actors", ActorKeys, value)
 
 
 class WithActors(OffPolicyKeys):
-    """Learning from what others experience: the algorithms whose policy a single network is."""
+    """Keys of actors, which collect experience for algorithms with a single policy network."""
 
     actors: Annotated[ActorKeys | None, BeforeValidator(parse_actors)] = key(
         None,
-        "Processes that act with a quantized copy of the policy while this one learns: a mapping with `count` (4),"
-        " `format` (int8), `communicate`, `engine` (`simulated` or `onnxruntime`), `pull_every` (1000),"
-        " `samples_per_insert`, `lockstep`, `importance_weights` and `noise_of`; `environments` is then as many, unless"
-        " it is given. Such runs do not repeat, unless they are in lockstep; see docs/actorq.md.",
+        "Processes that act with a quantized copy of the policy while the run's process learns: a mapping with"
+        " `count` (4), `format` (int8), `communicate`, `engine` (`simulated` or `onnxruntime`), `pull_every` (1000),"
+        " `samples_per_insert`, `lockstep`, `importance_weights` and `noise_of`; `environments` is then `count` by"
+        " default. Such runs repeat only in lockstep; see docs/learners.md.",
         KeyRole.OUTSIDE_UPDATES | KeyRole.LATER,
     )
     initial_weights: Literal["orthogonal", "uniform"] = key(
         "uniform",
-        "`uniform`: weights and biases within 1 / sqrt(inputs), as PyTorch's layers and those of Mnih et al., Lillicrap"
-        " et al. and Fujimoto et al. begin; or `orthogonal`, with biases of 0.",
+        "`uniform`: weights and biases within 1 / sqrt(inputs), as in PyTorch's layers and the papers by Mnih et"
+        " al., Lillicrap et al. and Fujimoto et al.; or `orthogonal`, with biases of 0.",
         KeyRole.LATER,
     )
 

@@ -11,7 +11,7 @@ from roundoff.errors import check_name
 @final
 @dataclass(frozen=True)
 class Baseline:
-    """The changes of a baseline to the agent without fixes; docs/baselines.md describes them.
+    """The changes of a baseline to the agent without fixes; docs/agents.md describes them.
 
     Attributes:
         coercion: NaN becomes 0, and an infinity the largest number of its sign, wherever values are kept.

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from enum import Flag, auto
 from typing import TYPE_CHECKING, Annotated, Any, final
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
     from pydantic.fields import FieldInfo
 
 Positive = Annotated[int, Field(ge=1, lt=2**31)]  # more than what sizes of tensors and numbers of threads can be
@@ -38,9 +37,9 @@ class KeyRole(Flag):
 
     NONE = 0
     EXECUTION = auto()
-    """How a run is carried out, not what is trained; runs that differ in such keys alone are of one condition."""
+    """Keys that do not change the training; runs that differ only in them have one condition."""
     ARITHMETIC = auto()
-    """What numbers are computed in; a run and its reference in fp32 differ in such keys."""
+    """Keys of the arithmetic; a run and its reference in fp32 differ in them."""
     OUTSIDE_UPDATES = auto()
     """No update depends on it, so that agents that differ in it share compiled programs."""
     DATA = auto()
@@ -48,7 +47,7 @@ class KeyRole(Flag):
     TIMELESS = auto()
     """The time that a step takes does not depend on it."""
     AMOUNT = auto()
-    """How much there is to do, not how long a part of it takes."""
+    """Keys of the amount of work, without the duration of a part of it."""
     LATER = auto()
     """A key that came after runs of its algorithm: at its default no part of their identity, so that they keep their
     names and go on."""

@@ -6,14 +6,7 @@ from collections.abc import Collection, Iterable
 
 from roundoff.errors import suggestion
 
-FIXES = (
-    "hadam",
-    "softplus_fix",
-    "normal_fix",
-    "kahan_momentum",
-    "compound_loss_scaling",
-    "kahan_gradients",
-)
+FIXES = ("hadam", "softplus_fix", "normal_fix", "kahan_momentum", "compound_loss_scaling", "kahan_gradients")
 
 STOCHASTIC_TARGETS = "stochastic_targets"
 STOCHASTIC_MOMENTS = "stochastic_moments"
@@ -29,14 +22,14 @@ OPTIONAL_FIXES = (
 )
 
 COMPENSATION_OF = ("weights", "averages")
-"""What ``stochastic_compensation`` is of; of one of them alone it is named with that behind ``_of_``."""
+"""The parts of ``stochastic_compensation``; one of them has the name with ``_of_`` and the part."""
 _PARTS = {f"stochastic_compensation_of_{what}": "stochastic_compensation" for what in COMPENSATION_OF}
 PARTS_OF_FIXES = tuple(_PARTS)
 """Fixes that others consist of."""
 _KNOWN = (*FIXES, *OPTIONAL_FIXES, *PARTS_OF_FIXES)
 
 NEED_SINGLE_STEPS = ("compound_loss_scaling", "kahan_gradients")
-"""What several steps that are applied at once know nothing of."""
+"""Keys that several steps applied at once do not have."""
 
 COMPENSATED_STEPS = "kahan_gradients"
 """Keeps what weights lose, and adds it later."""

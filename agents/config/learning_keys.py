@@ -98,78 +98,79 @@ class OptimizerKeys(TrainConfig):
     reason_not_compiled: ClassVar[str | None] = None
 
     fixes: Annotated[tuple[str, ...], BeforeValidator(parse_fixes)] = key(
-        FIXES, '`"all"`, `"none"` or names; stored as a tuple in the order of Table 1.'
+        FIXES, "`all`, `none` or a list of names; stored as a tuple in the order of the paper's Table 1."
     )
     baseline: Annotated[str, AfterValidator(check_baseline)] = key(
         "none",
-        "One of the paper's baselines in place of the fixes: `naive`, `coercion`, `loss_scaling`, `master_weights`,"
-        " `amp` or `eps`; `fixes` is then none. `none`: the agent with its fixes. See docs/baselines.md.",
+        "One of the paper's baselines instead of the fixes: `naive`, `coercion`, `loss_scaling`, `master_weights`,"
+        " `amp` or `eps`; `fixes` is then none. `none`: the agent with its fixes. See docs/agents.md.",
     )
     evaluation: Literal["deterministic", "sampled"] = key(
         "deterministic",
-        "The actions of evaluations: `deterministic`, the mean, most likely or greedy action, as in the papers of SAC,"
-        " TD3, D4PG and low-precision SAC; or `sampled`, what acts in training, noise and all, whose returns the papers"
-        " of A2C, PPO and of accelerated methods report. DQN's random actions are then as many as in training at that"
+        "The actions of evaluations. `deterministic`: the mean, most likely or greedy action, as in the papers on"
+        " SAC, TD3, D4PG and low-precision SAC. `sampled`: the actions of training, including noise, as in the"
+        " papers on A2C, PPO and accelerated methods; DQN then takes random actions as often as in training at that"
         " moment (Mnih et al.: 5 %).",
         KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS | KeyRole.LATER,
     )
     perturb: Annotated[int, Field(ge=0, le=2**20)] = key(
         0,
-        "By how many units in the last place each first weight is moved, up or down as the seed says, in fp32: runs"
-        " that differ by chance alone, to hold differences between formats against; see docs/reading.md.",
+        "Number of units in the last place by which each initial weight is moved, up or down according to the seed,"
+        " in fp32. Such runs differ only by chance, and are a reference for differences between formats; see"
+        " docs/reading.md.",
         KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS | KeyRole.LATER,
     )
     hidden_units: Positive = key(1024, "Width of the hidden layers of actor and critics.")
-    hidden_layers: Positive = key(2, "The number of hidden layers of actor and critics.")
+    hidden_layers: Positive = key(2, "Number of hidden layers of actor and critics.")
     batch_size: Positive = key(1024, "Transitions per update.")
     lr: PositiveFloat = key(1e-4, "Learning rate of all parameters.", _DATA)
-    discount: Annotated[float, Field(ge=0, le=1)] = key(0.99, "The discount factor per agent step.", _DATA)
+    discount: Annotated[float, Field(ge=0, le=1)] = key(0.99, "Discount factor per agent step.", _DATA)
     reward_scale: Annotated[PositiveFloat | Literal["auto"], BeforeValidator(read_reward_scale)] = key(
         1.0,
-        "By what rewards, and with them values, targets and the entropy in them, are multiplied to fit into the"
-        " format: a power of two, or `auto`. Gradients and what is logged stay as they are; see docs/reward-scale.md.",
+        "Factor that scales rewards, values, targets and the entropy in them into the range of the format: a power"
+        " of two, or `auto`. Gradients and logged values do not change; see docs/eight-bits.md.",
         KeyRole.ARITHMETIC | KeyRole.TIMELESS | KeyRole.LATER,
     )
     optimizer: Literal["adam", "rmsprop"] = key(
         "adam",
-        "`adam` or `rmsprop`, which has no first moment and no bias corrections; fixes are for both alike.",
+        "`adam`, or `rmsprop` without first moment and bias corrections; the fixes apply to both.",
         KeyRole.LATER,
     )
     adam_beta1: Below1 = key(0.9, "Decay of the first moment.", _FREE)
     adam_beta2: Below1 = key(0.999, "Decay of the second moment; RMSProp's alpha.", _FREE)
     adam_eps: PositiveFloat = key(1e-8, "Added to the denominator of Adam or RMSProp, outside of the root.", _FREE)
     initial_loss_scale: PositiveFloat = key(
-        1e4, "For `compound_loss_scaling`, and for baselines with loss scaling (`amp` has its own).", _FREE
+        1e4,
+        "Initial loss scale of `compound_loss_scaling`, and of baselines with loss scaling (`amp` has its own).",
+        _FREE,
     )
     loss_scale_growth_interval: Positive = key(
-        10_000, "Consecutive finite steps after which the loss scale doubles; for the same fixes and baselines.", _FREE
+        10_000, "Consecutive finite steps after which the loss scale doubles, for the same fix and baselines.", _FREE
     )
     kahan_momentum_scale: PositiveFloat = key(1e4, "C of `kahan_momentum`.", _FREE)
     storage: Annotated[Storage | None, BeforeValidator(read_storage)] = key(
         None,
-        "Formats of tensors in memory, where they differ from `format`: `{weights: mxint8, weight_gradients: e5m2}`,"
-        " perhaps with a `rounding`: `{weights: {format: mxint8, rounding: stochastic}}`; see docs/eight-bits.md.",
+        "Formats of tensors in memory, if they differ from `format`: `{weights: mxint8, weight_gradients: e5m2}`,"
+        " optionally with a `rounding`: `{weights: {format: mxint8, rounding: stochastic}}`; see docs/eight-bits.md.",
         KeyRole.ARITHMETIC | KeyRole.LATER,
     )
     learners: Positive = key(
         1,
-        "Processes that learn together, each from its own share of `environments` and with its own batches, and sum"
-        " their gradients; see docs/learners.md.",
+        "Number of processes that learn together and sum their gradients. Each has a part of `environments` and its"
+        " own batches; see docs/learners.md.",
         KeyRole.LATER,
     )
     asynchronous: bool = key(
         False,
-        "Learners apply their gradients to central parameters, each when it has some, instead of summing them. Such"
-        " runs do not repeat.",
+        "Learners apply their gradients to central parameters independently, instead of summing them. Such runs do"
+        " not repeat.",
         KeyRole.LATER,
     )
     communicate_every: Positive = key(
         1, "Steps that an asynchronous learner takes between exchanges with the central parameters.", KeyRole.LATER
     )
     communicate: Annotated[str | None, AfterValidator(format_with_codes)] = key(
-        None,
-        "The format in which gradients travel between `learners`, packed; null: as they are.",
-        KeyRole.LATER,
+        None, "Format of the packed gradients that `learners` exchange; null: unchanged.", KeyRole.LATER
     )
 
     @property
@@ -228,29 +229,27 @@ class OffPolicyKeys(OptimizerKeys):
     """Learning from a replay buffer, with slow copies of networks as targets."""
 
     tau: Annotated[float, Field(gt=0, le=1)] = key(
-        0.005, "The share of the way to their source that target networks move at each of their updates.", _DATA
+        0.005, "Fraction of the distance to their source that target networks move at each of their updates.", _DATA
     )
     seed_steps: Count = key(
-        5000,
-        "Agent steps with uniform random actions, before updates begin.",
-        KeyRole.OUTSIDE_UPDATES | KeyRole.AMOUNT,
+        5000, "Agent steps with uniform random actions, before updates begin.", KeyRole.OUTSIDE_UPDATES | KeyRole.AMOUNT
     )
     replay_capacity: Positive = key(
         1_000_000,
-        "Transitions kept (images, if observations are pixels); older ones are overwritten.",
+        "Number of stored transitions (images, if observations are pixels); new ones overwrite the oldest.",
         KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS,
     )
     training_intensity: PositiveFloat | None = key(
         None,
-        "How often a transition is learned from, on average: updates x `batch_size` / transitions, after those of"
+        "Average number of updates that use a transition: updates x `batch_size` / transitions, counted after"
         " `seed_steps`. `null`: one update per transition.",
         KeyRole.OUTSIDE_UPDATES | KeyRole.LATER,
     )
     sampler_learner: Annotated[dict[str, Any] | None, BeforeValidator(read_sampler_learner)] = key(
         None,
-        "Another agent acts in place of this one, and learns as in a run of its own; this one learns from the same"
-        " transitions, in batches of its own. A mapping of the keys in which that agent differs: `{format: fp32}`, `{}`"
-        " for none; see docs/learners.md.",
+        "Another agent acts instead of this one, and learns as in a separate run. This one learns from the same"
+        " transitions, in its own batches. A mapping of the keys that differ for the other agent: `{format: fp32}`,"
+        " or `{}` if none differ; see docs/learners.md.",
         KeyRole.OUTSIDE_UPDATES | KeyRole.LATER,
     )
 

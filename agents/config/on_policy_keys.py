@@ -19,14 +19,9 @@ ROLLOUT_PANELS = {
     "rollout_outside": Panel("steps whose ratio is not within 0.1 of 1"),
     "rollout_ess": Panel("effective sample size of a rollout's steps"),
 }
-"""What is drawn of rollouts in an arithmetic of their own."""
+"""The values of rollouts that are drawn in a separate arithmetic."""
 _FREE = KeyRole.TIMELESS
 _OF_EXPERIENCE = KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS | KeyRole.LATER
-
-
-def _quantization(value: Any) -> Any:
-    (found,) = parse_quantizations([value])
-    return found
 
 
 @final
@@ -40,7 +35,7 @@ class Rollouts(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
-    format: Annotated[str | dict[str, Any], BeforeValidator(_quantization)] = Field(
+    format: Annotated[str | dict[str, Any], BeforeValidator(lambda value: parse_quantizations([value])[0])] = Field(
         description="How the copy computes: whatever `evaluate_in` takes."
     )
     correction: Literal[
@@ -78,7 +73,7 @@ class OnPolicyKeys(OptimizerKeys):
     adam_eps: PositiveFloat = with_default(OptimizerKeys, "adam_eps", 1e-5)
     horizon: Positive = key(
         2048,
-        "Agent steps of every environment in a rollout, after which is learned; `batch_size` divides horizon x"
+        "Agent steps of every environment in a rollout; updates follow each rollout. `batch_size` divides horizon x"
         " environments.",
         KeyRole.OUTSIDE_UPDATES,
     )
@@ -88,34 +83,35 @@ class OnPolicyKeys(OptimizerKeys):
     value_weight: PositiveFloat = key(0.5, "Weight of the values' squared error.", _FREE)
     entropy_weight: NonNegativeFloat = key(0.0, "Weight of the policy's entropy, which the policy maximizes.")
     max_grad_norm: PositiveFloat | None = key(
-        0.5, "Gradients with a larger norm, over all parameters together, are scaled down to it; null: none are."
+        0.5,
+        "Largest norm of the gradients over all parameters; larger gradients are scaled down to it. null: unlimited.",
     )
     normalize_advantages: bool = key(
-        True, "Advantages of a minibatch have their mean subtracted and are divided by their standard deviation."
+        True, "Subtract the mean of a minibatch's advantages, and divide by their standard deviation."
     )
     normalize_observations: bool | None = key(
         None,
-        "Observations have their running mean subtracted, are divided by their running standard deviation and clipped"
-        " to [-10, 10], before they are rounded; null: as OpenAI's Baselines do, with ppo where the task is known to"
-        " take numbers.",
+        "Subtract the running mean of observations, divide by their running standard deviation and clip to [-10,"
+        " 10], before rounding. null: true for ppo if the task is known to have continuous actions, as in OpenAI"
+        " Baselines.",
         _OF_EXPERIENCE,
     )
     normalize_rewards: bool | None = key(
         None,
-        "Rewards are divided by the running standard deviation of discounted returns and clipped to [-10, 10], before"
-        " they are rounded; what is logged are rewards as they are. null: with ppo where the task is known"
-        " to take numbers.",
+        "Divide rewards by the running standard deviation of discounted returns and clip to [-10, 10], before"
+        " rounding; logged rewards are not normalized. null: true for ppo if the task is known to have continuous"
+        " actions.",
         _OF_EXPERIENCE,
     )
     lr_schedule: Literal["constant", "linear"] = key(
-        "constant", "`linear`: the learning rate falls to 0 over the updates of the run.", _FREE
+        "constant", "`constant`, or `linear`: the learning rate falls to 0 over the updates of the run.", _FREE
     )
 
     rollouts: Annotated[Rollouts | None, BeforeValidator(read_rollouts)] = key(
         None,
-        "Rollouts by a copy of the policy in another arithmetic: a mapping with its `format` (whatever `evaluate_in`"
-        " takes), the `correction` (`none`) by which the surrogate's terms are weighed, its `threshold` (2) and `least`"
-        " (0); null: the learner acts as it learns. See docs/rollouts.md.",
+        "Rollouts by a copy of the policy in another arithmetic: a mapping with its `format` (any value of"
+        " `evaluate_in`), the `correction` (`none`) that weighs the surrogate's terms, its `threshold` (2) and"
+        " `least` (0); null: the learner acts in its own arithmetic. See docs/rollouts.md.",
         KeyRole.ARITHMETIC | KeyRole.LATER,
     )
 

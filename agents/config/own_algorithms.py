@@ -12,7 +12,7 @@ from typing import Any
 from roundoff.own_modules import NAME, import_all, look_in, looked_in
 
 HOW_WRITTEN = "MODULE:CLASS"
-"""How they are written, for messages."""
+"""Notation of a user's algorithm, for messages."""
 
 WRITTEN = rf"({NAME}):[^\W\d]\w*"
 """The regular expression of how they are written, whose group is the module."""

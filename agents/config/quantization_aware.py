@@ -6,13 +6,9 @@ from typing import Annotated, Any, Literal, final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from .storage import canonical_format
+
 OPERANDS = ("both", "forward")
-
-
-def _format_of_operands(name: str) -> str:
-    from ...formats import Format  # noqa: PLC0415  imports torch, which costs seconds
-
-    return str(Format.parse(name))
 
 
 def _operands(value: Any) -> Any:
@@ -41,7 +37,7 @@ class QuantizationAware(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
-    format: Annotated[str, AfterValidator(_format_of_operands)] = Field(
+    format: Annotated[str, AfterValidator(canonical_format)] = Field(
         description="Of weights and activations in the forward pass; any format."
     )
     operands: Annotated[Literal["both", "forward"], BeforeValidator(_operands)] = Field(

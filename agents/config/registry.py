@@ -2,70 +2,59 @@
 
 from __future__ import annotations
 
-from functools import cache, reduce
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, reduce, wraps
 from operator import or_
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from . import own_algorithms
-from .fields import KeyRole, role_of
+from .fields import KeyRole, Panel, role_of
 from .train_config import ALGORITHMS, LIBRARIES, config_class, config_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from pydantic.fields import FieldInfo
 
-    from .fields import Panel
-
-
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _OF_ONE_FORMAT = frozenset({"every-op", "storage", "mixed-precision", "engine"})
 """Presets that round to the format of the run and to no other one."""
 
 
+def _remembered(read: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Caches results for the algorithms that are known; a module may bring others later."""
+    known = cache(lambda _names, *args, **kwargs: read(*args, **kwargs))
+
+    @wraps(read)
+    def result(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        return known(_names(), *args, **kwargs)  # type: ignore[arg-type]
+
+    return result
+
+
+@_remembered
 def fields(key: str) -> dict[str, FieldInfo]:
     """Returns the fields of a key by algorithm; empty if the key does not exist."""
-    return _fields(key, _names())
-
-
-def keys() -> tuple[str, ...]:
-    """The keys of all algorithms, beginning with the keys that every run has."""
-    return _keys(_names())
-
-
-def keys_with(role: KeyRole) -> frozenset[str]:
-    """The keys that have any of the roles for some algorithm."""
-    return _keys_with(role, _names())
-
-
-def panels() -> Mapping[str, Panel]:
-    """The logged values that are drawn, by name; of all algorithms."""
-    return _panels(_names())
-
-
-# Remembered for these algorithms: a module may bring others later.
-@cache
-def _fields(key: str, names: tuple[str, ...]) -> dict[str, FieldInfo]:
-    found = {name: config_of(name).model_fields.get(key) for name in names}
+    found = {name: config_of(name).model_fields.get(key) for name in _names()}
     return {name: field for name, field in found.items() if field}
 
 
-@cache
-def _keys(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(key for name in names for key in config_of(name).model_fields))
+@_remembered
+def keys() -> tuple[str, ...]:
+    """The keys of all algorithms, beginning with the keys that every run has."""
+    return tuple(dict.fromkeys(key for name in _names() for key in config_of(name).model_fields))
 
 
-@cache
-def _keys_with(role: KeyRole, names: tuple[str, ...]) -> frozenset[str]:
-    roles = {key: reduce(or_, (role_of(field) for field in _fields(key, names).values())) for key in _keys(names)}
+@_remembered
+def keys_with(role: KeyRole) -> frozenset[str]:
+    """The keys that have any of the roles for some algorithm."""
+    roles = {key: reduce(or_, (role_of(field) for field in fields(key).values())) for key in keys()}
     return frozenset(key for key in roles if roles[key] & role)
 
 
-@cache
-def _panels(names: tuple[str, ...]) -> Mapping[str, Panel]:
-    found: dict[str, Panel] = {}
-    for name in names:
-        found |= config_of(name).panels
-    return found
+@_remembered
+def panels() -> Mapping[str, Panel]:
+    """The logged values that are drawn, by name; of all algorithms."""
+    return {name: panel for algorithm in _names() for name, panel in config_of(algorithm).panels.items()}
 
 
 def drawn_values(configs: Iterable[Mapping[str, Any]]) -> list[str]:

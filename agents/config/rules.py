@@ -23,6 +23,7 @@ ENGINE_FORMATS = {"onnxruntime": ("fp32", "int8", "int8_ax0")}
 """The formats of engines of actors that have not all of them."""
 
 _MOST_SHOWN = 12
+_PLAIN = {"baseline": "none", "learners": 1, "native": False, "qat": None, "evaluate_in": ()}  # runs with storage
 _SUITE_STEPS = 1000  # of an episode
 _MOST_LEFT = 0.05  # of a reward at the end of the steps that are summed
 
@@ -72,11 +73,6 @@ def other_than(config: Any, allowed: Mapping[str, Any]) -> tuple[str, Any] | Non
 # Conditions that take more than a line, in the order of their rows.
 
 
-def _too_many_workers(config: Any) -> int | None:
-    most: int = max(config.environments, config.eval_episodes)
-    return most if config.environment_workers > most else None
-
-
 def _unfit_quantization(config: Any, found: Sequence[Any] | None = None) -> str:
     """Describes the first quantization that does not fit, of those found or of ``evaluate_in``; empty if all fit."""
     found = config.evaluate_in if found is None else found
@@ -114,44 +110,19 @@ def _compensates(config: Any) -> bool:
     return COMPENSATED_STEPS in config.fixes
 
 
-def _adds_twice(config: Any) -> bool:
-    kept = config.storage and config.storage.weights
-    return kept is not None and kept.rounding == STOCHASTIC and _compensates(config)
-
-
-def _not_beside_storage(config: Any) -> tuple[str, Any] | None:
-    plain = {"baseline": "none", "learners": 1, "native": False, "qat": None, "evaluate_in": ()}
-    return None if config.storage is None else other_than(config, plain)
-
-
 def _steps_without_update(config: Any) -> tuple[int, str, int] | None:
     own = config.share()
     least = own.seed_steps + math.ceil(1 / Fraction(own.updates_per_transition))
-    return (least, _who(config), own.transitions) if own.transitions < least else None
-
-
-def _who(config: Any) -> str:
-    return f"each of the {config.learners} learners" if config.learners > 1 else "the run"
-
-
-def _normalized(config: Any) -> str | None:
-    return next((name for name in ("normalize_observations", "normalize_rewards") if getattr(config, name)), None)
+    who = f"each of the {config.learners} learners" if config.learners > 1 else "the run"
+    return (least, who, own.transitions) if own.transitions < least else None
 
 
 def _uneven_rollout(config: Any) -> tuple[Any, str, str] | None:
     own = config.share()
     of_each = f" of each of the {config.learners} learners" if config.learners > 1 else ""
-    return (own, of_each, _divisors(own.rollout)) if own.rollout % own.batch_size else None
-
-
-def _divisors(number: int) -> str:
-    found = [str(one) for one in range(1, number + 1) if number % one == 0]
-    return ", ".join(found if len(found) <= _MOST_SHOWN else [*found[:3], "...", *found[-3:]])
-
-
-def _end_without_atoms(config: Any) -> str | None:
-    given = (name for name in ("v_min", "v_max") if getattr(config, name) is not None)
-    return next(given, None) if config.atoms == 1 else None
+    divisors = [str(one) for one in range(1, own.rollout + 1) if own.rollout % one == 0]
+    shown = ", ".join(divisors if len(divisors) <= _MOST_SHOWN else [*divisors[:3], "...", *divisors[-3:]])
+    return (own, of_each, shown) if own.rollout % own.batch_size else None
 
 
 def _largest_of_support(config: Any) -> tuple[float, float] | None:
@@ -177,7 +148,7 @@ def beyond_support(config: Any) -> float | None:
 
 
 def _reasons(make: Callable[[], object]) -> str:
-    """Why a config cannot be made, all on a line; empty if it can."""
+    """The reasons that a config cannot be made, on one line; empty if it can."""
     try:
         make()
     except ValidationError as error:
@@ -192,7 +163,8 @@ RULES = (
     # Every run.
     KeyRule(lambda c: complaint(c.check_algorithm), "algorithm", "{found}"),
     KeyRule(lambda c: complaint(c.check_actions, has_discrete_actions(c.task)), "task", "{found}"),
-    KeyRule(_too_many_workers, "environment_workers",
+    KeyRule(lambda c: c.environment_workers > (most := max(c.environments, c.eval_episodes)) and most,
+         "environment_workers",
          "environment_workers is {c.environment_workers}, but there are {c.environments} environments to train in and"
          " {c.eval_episodes} to evaluate in; allowed are 0 to {found}"),
     KeyRule(_unfit_quantization, "evaluate_in", "evaluate_in: {found}"),
@@ -263,10 +235,11 @@ RULES = (
          "storage.first_moments: {c.optimizer} has none; leave it out"),
     KeyRule(lambda c: _is_stored(c, "targets") and getattr(c, "tau", 1) == 1, "storage",
          "storage.targets are moved by tau; copies, with tau: 1, are kept as weights are: leave it out"),
-    KeyRule(_adds_twice, "storage",
+    KeyRule(lambda c: c.storage and c.storage.weights and c.storage.weights.rounding == STOCHASTIC and _compensates(c),
+         "storage",
          f"storage.weights are rounded stochastically, and {COMPENSATED_STEPS} adds what rounding loses later: leave"
          " that out of fixes, or round weights to the nearest"),
-    KeyRule(_not_beside_storage, "storage",
+    KeyRule(lambda c: c.storage and other_than(c, _PLAIN), "storage",
          "storage is not for runs with {found[0]}, got {found[0]}: {found[1]}; leave one of them out"),
     KeyRule(lambda c: c.storage and complaint(check_fit, c.storage, c.format), "storage", "{found}"),
     # Baselines.
@@ -288,8 +261,10 @@ RULES = (
          "lr_schedule: {c.lr_schedule} is for one learner, got learners: {c.learners}; leave it out"),
     KeyRule(lambda c: c.normalize_advantages and c.batch_size == 1, "normalize_advantages",
          "normalize_advantages needs a batch_size of 2 or more, got 1; or set it to false"),
-    KeyRule(lambda c: c.learners > 1 and _normalized(c), "normalize_observations",
-         "{found}: true is for one learner, whose running moments others would not have, got learners:"
+    KeyRule(lambda c: c.learners > 1
+             and [name for name in ("normalize_observations", "normalize_rewards") if getattr(c, name)],
+         "normalize_observations",
+         "{found[0]}: true is for one learner, whose running moments others would not have, got learners:"
          " {c.learners}; leave one of them out"),
     KeyRule(lambda c: c.normalize_rewards and c.clip_rewards, "normalize_rewards",
          "normalize_rewards: true and clip_rewards: true both bound rewards; leave one of them out"),
@@ -341,8 +316,8 @@ RULES = (
     KeyRule(lambda c: c.sampler_learner is not None and _reasons(c.of_sampler_learner), "sampler_learner",
          "sampler_learner: {found}"),
     # Values of several steps, as distributions.
-    KeyRule(_end_without_atoms, "atoms",
-         "{found} is of a categorical head, and atoms is 1; leave {found} out, or set atoms: 51"),
+    KeyRule(lambda c: c.atoms == 1 and other_than(c, {"v_min": None, "v_max": None}), "atoms",
+         "{found[0]} is of a categorical head, and atoms is 1; leave {found[0]} out, or set atoms: 51"),
     KeyRule(lambda c: c.atoms > 1 and c.support[0] >= c.support[1], "atoms",
          "v_min must be less than v_max, got v_min {c.support[0]:g} and v_max {c.support[1]:g}"),
     KeyRule(lambda c: beyond_support(c) if c.v_max is None else None, "atoms",

@@ -8,7 +8,8 @@ from typing import Annotated, Any, final
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_serializer
 
 
-def _format(name: str) -> str:
+def canonical_format(name: str) -> str:
+    """The canonical name of a format."""
     from ...formats import Format  # noqa: PLC0415  imports torch, which costs seconds
 
     return str(Format.parse(name))
@@ -29,7 +30,7 @@ class Stored(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
-    format: Annotated[str, AfterValidator(_format)]
+    format: Annotated[str, AfterValidator(canonical_format)]
     rounding: Annotated[str, AfterValidator(_rounding)] = "nearest-even"
 
 
@@ -56,11 +57,11 @@ StoredKey = Annotated[Stored | None, BeforeValidator(_read_stored), WithJsonSche
 
 @final
 class Storage(BaseModel):
-    """The storage of values in memory in formats of their own, while ``format`` is the format of computation.
+    """Storage formats by kind of value, while ``format`` is the format of computation.
 
-    Numbers are rounded when they are written to memory, and used as they are read from there. What is left out is
-    kept in ``format``. Scales that numbers share follow from their places in memory: of activations and their gradients
-    along the last axis, of all else along the parameters of a network in a row, across its layers.
+    A value is rounded when it is written to memory, and used as it is read back. Kinds that are left out are kept in
+    ``format``. In block formats, activations and their gradients share scales along the last axis, and all other kinds
+    along the parameters of a network in a row, across its layers.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")

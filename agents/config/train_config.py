@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -20,15 +21,13 @@ from .quantization_aware import QuantizationAware, read_qat
 from .rules import KeyRule, check
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ...formats import Format
 
 ALGORITHMS = tuple(sorted(path.parent.name for path in Path(__file__).parents[1].glob("algorithms/*/settings.py")))
 """The algorithms there are: the folders in ``agents/algorithms``."""
 
 LIBRARIES = ("sb3:NAME", "tianshou:NAME")
-"""How the algorithms of other libraries are written; ``agents/adapters/settings.py`` has their names."""
+"""Notation of the algorithms of other libraries; ``agents/adapters/settings.py`` has their names."""
 
 _LIBRARY_PREFIXES = tuple(name.removesuffix("NAME") for name in LIBRARIES)
 
@@ -97,8 +96,8 @@ def check_device(name: str) -> str:
 class TrainConfig(BaseModel):
     """Everything a run depends on. Its fields are the keys that a sweep file may set.
 
-    ``TrainConfig(algorithm="td3", ...)`` makes a config of that algorithm's class, which has keys of its own, and
-    defaults. Text is not taken for a number; an integer is taken for a float.
+    ``TrainConfig(algorithm="td3", ...)`` makes a config of that algorithm's class, with its keys and defaults. Text is
+    not taken for a number; an integer is taken for a float.
 
     Raises:
         pydantic.ValidationError: a key or value is wrong, or values do not go together.
@@ -113,11 +112,11 @@ class TrainConfig(BaseModel):
     acts: ClassVar[tuple[str, ...]] = ("continuous",)
     """The kinds of actions that the algorithm can choose: ``continuous``, ``discrete``."""
     rules: ClassVar[tuple[KeyRule, ...]] = ()
-    """What keys of its own must not say together, checked after the table of all (``config/rules.py``)."""
+    """Rules about its keys, checked after the table of all rules (``config/rules.py``)."""
     reason_not_compiled: ClassVar[str | None] = "its algorithm has no optimizers that could be compiled"
-    """Why no updates of the algorithm are compiled, in words; None if they can be."""
+    """The reason that no updates of the algorithm are compiled; None if they can be."""
 
-    algorithm: str = key("sac", "The algorithm; each has keys of its own.")
+    algorithm: str = key("sac", "The algorithm. Each algorithm has its own keys.")
     task: Annotated[str, AfterValidator(check_task)] = key(
         "cartpole_swingup",
         "`<domain>_<task>` of the DeepMind control suite, `gym:<id>` of a Gymnasium environment, `minatar:<game>`, or"
@@ -126,42 +125,42 @@ class TrainConfig(BaseModel):
     )
     format: Annotated[str, AfterValidator(_canonical_format)] = key(
         "fp32",
-        "The number format of the whole agent: a float, posit, logarithmic or fixed-point one; in canonical form.",
+        "The number format of the entire agent: float, posit, logarithmic or fixed point; in canonical form.",
         KeyRole.ARITHMETIC,
     )
     policy: Annotated[dict[str, Any], BeforeValidator(check_policy)] = key(
         {},
-        "What is simulated in `format`, and how: `every-op`, `storage`, `mixed-precision`, a recipe such as"
-        " `fp8-tensorwise`, or a mapping with a preset,"
-        " settings (rounding, granularity, accumulate, scalars, operands) and rules for operations and roles; see"
-        " `roundoff.Policy`.",
+        "Which operations are simulated in `format`, and how: `every-op`, `storage`, `mixed-precision`, a recipe"
+        " such as `fp8-tensorwise`, or a mapping with a preset, settings (rounding, granularity, accumulate,"
+        " scalars, operands) and rules for operations and roles; see `roundoff.Policy`.",
         KeyRole.ARITHMETIC,
     )
     native: bool = key(
         False,
-        "Compute with real tensors of PyTorch's type for `format` (e5m10: torch.float16, bf16: torch.bfloat16) instead"
-        " of simulating it; see docs/native.md.",
+        "Compute with PyTorch tensors of the dtype for `format` (e5m10: torch.float16, bf16: torch.bfloat16) instead"
+        " of simulating it; see docs/fidelity.md.",
         KeyRole.ARITHMETIC,
     )
     observe: bool = key(
         False,
-        "Count what rounding does to every operation: adds records to the metrics, and `numerics.csv`.",
+        "Count the effects of rounding in every operation: adds records to the metrics, and `numerics.csv`.",
         KeyRole.ARITHMETIC,
     )
     keep_networks: bool = key(
         False,
-        "Keep the networks as they are at each evaluation, so that `roundoff plot` can compare them with those of the"
-        " same run in fp32 (under `snapshots/`: about 4 bytes a weight, for each evaluation).",
+        "Store the networks at each evaluation, so that `roundoff plot` can compare them with the same run in fp32"
+        " (under `snapshots/`: about 4 bytes a weight, for each evaluation).",
         KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS,
     )
     qat: Annotated[QuantizationAware | None, BeforeValidator(read_qat)] = key(
         None,
-        "Quantization-aware training: `{format: int8_row, operands: both, after: 0.5}` rounds what networks multiply to"
-        " `format`, from that part of the steps on, also in evaluations; see docs/quantization-aware.md.",
+        "Quantization-aware training: `{format: int8_row, operands: both, after: 0.5}` rounds operands of the"
+        " networks' products to `format`, after that fraction of the steps, and also in evaluations; see"
+        " docs/quantization.md.",
         KeyRole.ARITHMETIC | KeyRole.LATER,
     )
     seed: Annotated[int, Field(ge=0, lt=2**63)] = key(
-        0, "Every random stream of the run derives from it.", KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS
+        0, "The seed of every random stream of the run.", KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS
     )
     steps: Positive = key(
         500_000,
@@ -169,16 +168,17 @@ class TrainConfig(BaseModel):
         KeyRole.OUTSIDE_UPDATES | KeyRole.AMOUNT,
     )
     action_repeat: Positive = key(
-        1, "How often the environment repeats each action; the rewards are summed.", KeyRole.OUTSIDE_UPDATES
+        1, "Number of times that the environment repeats each action; the rewards are summed.", KeyRole.OUTSIDE_UPDATES
     )
     eval_every: Positive = key(
         10_000, "Environment steps between evaluations.", KeyRole.OUTSIDE_UPDATES | KeyRole.AMOUNT
     )
-    eval_episodes: Positive = key(10, "Episodes of an evaluation.", KeyRole.OUTSIDE_UPDATES | KeyRole.AMOUNT)
+    eval_episodes: Positive = key(10, "Episodes per evaluation.", KeyRole.OUTSIDE_UPDATES | KeyRole.AMOUNT)
     evaluate_in: Annotated[tuple[str | dict[str, Any], ...], BeforeValidator(parse_quantizations)] = key(
         (),
-        "Each evaluation runs again, in the same episodes, with the policy quantized in each of these ways: formats"
-        " such as `fp16`, `quarl8`, `int8_ax0`, or mappings; see docs/quantization.md. Training does not depend on it.",
+        "Repeats each evaluation, in the same episodes, with the policy quantized in each of these ways: formats"
+        " such as `fp16`, `quarl8`, `int8_ax0`, or mappings; see docs/quantization.md. Training does not depend on"
+        " it.",
         KeyRole.EXECUTION | KeyRole.OUTSIDE_UPDATES | KeyRole.LATER,
     )
     checkpoint_every: Positive = key(
@@ -186,25 +186,27 @@ class TrainConfig(BaseModel):
     )
     environments: Positive = key(
         1,
-        "Environments that training steps together, in two alternating groups if there are several, with one call of"
-        " the policy per group; see docs/environments.md. Updates per transition stay the same.",
+        "Number of training environments that step together, with one call of the policy per group. Several"
+        " environments form two alternating groups. The number of updates per transition stays the same. See"
+        " docs/environments.md.",
         KeyRole.OUTSIDE_UPDATES,
     )
     environment_workers: Count = key(
         0,
-        "Processes that step the environments of training and evaluation; 0: this one does. The metrics do not depend"
-        " on it.",
+        "Processes that step the environments of training and evaluation; 0: the run's process steps them. The"
+        " metrics do not depend on it.",
         KeyRole.EXECUTION | KeyRole.OUTSIDE_UPDATES,
     )
     random_start: Count = key(
         0,
-        "The first episode of each training environment begins with up to so many random actions, a random number, of"
-        " which nothing is learned: several environments are then at different places of their episodes.",
+        "The first episode of each training environment begins with a random number of random actions, up to this"
+        " number. The agent does not learn from them. Several environments are then at different positions of their"
+        " episodes.",
         KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS | KeyRole.LATER,
     )
     clip_rewards: bool = key(
         False,
-        "The agent learns from rewards clipped to [-1, 1], as usual for Atari; returns are of the rewards as they are.",
+        "Learn from rewards clipped to [-1, 1], as usual for Atari. Returns use unclipped rewards.",
         KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS | KeyRole.LATER,
     )
     device: Annotated[str, AfterValidator(check_device)] = key("cpu", "`cpu`, `cuda` or `cuda:<n>`.", KeyRole.EXECUTION)
@@ -320,7 +322,7 @@ class TrainConfig(BaseModel):
             raise ValueError(f"{type(self).__name__} is for algorithm: {own}, got {self.algorithm}; use TrainConfig")
 
     def check_actions(self, discrete: bool | None) -> None:
-        """Raises ValueError if the algorithm cannot choose the actions of its task, naming one that can.
+        """Raises ValueError if the algorithm cannot choose the actions of its task, naming an algorithm that can.
 
         Args:
             discrete: whether an action is one of several; None if unknown.

@@ -29,19 +29,21 @@ class ValueKeys(WithActors):
     )
     atoms: Positive = key(
         1,
-        "1: the network gives Q values. More: probabilities of so many values between `v_min` and `v_max`; Bellemare et"
-        " al. have 51. `adam_eps` of dqn is then 0.01 / `batch_size`, where it is not given.",
+        "1: the network returns Q values. More: probabilities of this number of values between `v_min` and `v_max`;"
+        " Bellemare et al. use 51. The default of dqn's `adam_eps` is then 0.01 / `batch_size`.",
     )
-    v_min: float | None = key(None, "The least value of a categorical head; `null`: -10, of d4pg -150.")
-    v_max: float | None = key(None, "The largest value of a categorical head; `null`: 10, of d4pg 150.")
+    v_min: float | None = key(None, "Smallest value of a categorical head; `null`: -10, for d4pg -150.")
+    v_max: float | None = key(None, "Largest value of a categorical head; `null`: 10, for d4pg 150.")
     n_steps: Positive = key(
-        1, "Number of rewards that are summed before the target network gives the value of the rest."
+        1, "Number of rewards that are summed before the target network's value of the next state is added."
     )
-    prioritized: bool = key(False, "Draw transitions by priority: the TD error; of a categorical head, the divergence.")
+    prioritized: bool = key(
+        False, "Draw transitions by priority: the TD error, or the divergence for a categorical head."
+    )
     priority_exponent: Share = key(0.5, "Exponent of a transition's error in its priority; 0 draws uniformly.")
     importance_exponent: Share = key(
         0.4,
-        "Exponent of the weights that correct for priorities, at the beginning; it rises linearly to 1.",
+        "Initial exponent of the weights that correct for priorities; it rises linearly to 1.",
         KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS,
     )
 

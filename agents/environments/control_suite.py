@@ -149,12 +149,7 @@ def _domain(name: str) -> Any:
     spec.loader.exec_module(module)
     if hasattr(module, "rewards"):
         module.rewards = SimpleNamespace(tolerance=tolerance)
-    module.Physics.from_xml_string = _from_compiled(module.Physics)
-    return module
-
-
-def _from_compiled(physics: Any) -> Any:
-    """``physics.from_xml_string``, which compiles each description once (45 ms) and copies the model (2 ms)."""
+    # `physics.from_xml_string`, which compiles each description once (45 ms) and copies the model (2 ms)
     from dm_control.mujoco.wrapper import MjModel  # noqa: PLC0415  imported by now
 
     models: dict[Any, Any] = {}  # by the description alone: what files it names are the suite's own
@@ -162,15 +157,16 @@ def _from_compiled(physics: Any) -> Any:
     def from_xml_string(xml_string: Any, assets: Any = None) -> Any:
         if xml_string not in models:
             models[xml_string] = MjModel.from_xml_string(xml_string, assets=assets)
-        return physics.from_model(copy(models[xml_string]))
+        return module.Physics.from_model(copy(models[xml_string]))
 
-    return staticmethod(from_xml_string)
+    module.Physics.from_xml_string = staticmethod(from_xml_string)
+    return module
 
 
 def _import_suite() -> None:
     """Imports it without looking for a renderer, which costs time or fails on machines without a display.
 
-    Pixels are rendered by ``roundoff.agents.environments.renderer`` instead, which respects the user's settings.
+    Pixels are rendered by ``roundoff.agents.environments.pixels`` instead, which respects the user's settings.
     """
     chosen = os.environ.get("MUJOCO_GL")
     os.environ["MUJOCO_GL"] = "disabled"

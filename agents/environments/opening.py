@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from roundoff.extras import from_extras, require
@@ -9,8 +10,6 @@ from roundoff.extras import from_extras, require
 from .tasks import PACKAGES, Kind, kind_of, module_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     import numpy as np
     from numpy.typing import NDArray
 

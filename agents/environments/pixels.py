@@ -1,17 +1,23 @@
-"""Control tasks with images as observations: the DeepMind control suite, rendered, the last images stacked."""
+"""Control tasks with images as observations: the DeepMind control suite, its renderer, the last images stacked."""
 
 from __future__ import annotations
 
+import atexit
+import os
+import sys
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import RunError
 from .control_suite import Environment
 from .episodes import Transition
-from .renderer import Renderer
 
 # Camera 0 shows the whole of every task, except of these, as in DrQ.
 _CAMERAS = {"quadruped": 2}
@@ -29,7 +35,7 @@ class PixelEnvironment:
         action_repeat: how often each action is repeated; an image is made after the last time.
         size: height and width of an image.
         frames: images of an observation.
-        fast: see :class:`~roundoff.agents.environments.renderer.Renderer`.
+        fast: see :class:`~roundoff.agents.environments.pixels.Renderer`.
 
     Attributes:
         action_size: the number of elements in an action.
@@ -90,3 +96,110 @@ class PixelEnvironment:
 
     def _observation(self) -> NDArray[np.uint8]:
         return np.concatenate(self._images)
+
+
+# In the order in which they are tried; MuJoCo has a module of the name for each.
+_AUTOMATIC = ("egl", "osmesa")
+_ALLOWED = (*_AUTOMATIC, "glfw")
+
+_PACKAGES = (
+    "on Debian and Ubuntu install the packages libegl1, libegl-mesa0 and libgl1-mesa-dri (EGL; with an NVIDIA driver"
+    " libegl1 is enough), or libosmesa6 (OSMesa); learning from states needs none"
+)
+
+
+@final
+class Renderer:
+    """Renders the view of a fixed camera of a model.
+
+    Args:
+        model: a ``mujoco.MjModel``; its settings for image quality are changed.
+        data: its ``mujoco.MjData``.
+        size: height and width in pixels.
+        camera: number of the camera.
+        fast: without shadows, reflections and smoothed edges.
+
+    Raises:
+        RunError: this machine cannot render.
+    """
+
+    def __init__(self, model: Any, data: Any, *, size: int, camera: int, fast: bool) -> None:
+        self._context = gl_context()
+        import mujoco  # noqa: PLC0415  a state environment may be the first to import it, with rendering disabled
+
+        self._mujoco: Any = mujoco
+        self._model, self._data = model, data
+        model.vis.global_.offwidth = model.vis.global_.offheight = size
+        if fast:
+            model.vis.quality.offsamples = 0
+        self._resources = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_150.value)
+        self._scene = mujoco.MjvScene(model, maxgeom=max(1000, 2 * model.ngeom))
+        if fast:
+            self._scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = 0
+            self._scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
+        self._camera = mujoco.MjvCamera()
+        self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
+        self._camera.fixedcamid = camera
+        self._option, self._perturbation = mujoco.MjvOption(), mujoco.MjvPerturb()
+        self._viewport = mujoco.MjrRect(0, 0, size, size)
+        self._pixels = np.empty((size, size, 3), dtype=np.uint8)
+
+    def render(self) -> NDArray[np.uint8]:
+        """The image of this moment: (3, size, size), red, green, blue; the first row is the top."""
+        mujoco = self._mujoco
+        # Each time, since another renderer may have been at work: of this module, or of someone else.
+        self._context.make_current()
+        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._resources)
+        mujoco.mjv_updateScene(
+            self._model, self._data, self._option, self._perturbation, self._camera,
+            mujoco.mjtCatBit.mjCAT_ALL.value, self._scene,
+        )  # fmt: skip
+        mujoco.mjr_render(self._viewport, self._scene, self._resources)
+        mujoco.mjr_readPixels(self._pixels, None, self._viewport, self._resources)
+        return np.ascontiguousarray(self._pixels[::-1].transpose(2, 0, 1))
+
+
+@cache
+def gl_context() -> Any:
+    """The OpenGL context of this process, made current; all renderers share it.
+
+    The environment variable ``MUJOCO_GL`` decides: ``egl``, ``osmesa`` or ``glfw``. Without it, the first of EGL and
+    OSMesa that works. ``MUJOCO_EGL_DEVICE_ID`` chooses the GPU of EGL.
+
+    Raises:
+        RunError: none works, or not the one asked for; the message names the packages to install.
+    """
+    wanted = os.environ.get("MUJOCO_GL", "").strip().lower()
+    if wanted and wanted not in _ALLOWED:
+        raise RunError(
+            f"MUJOCO_GL is {wanted}, but observations: pixels need a renderer: set it to {', '.join(_ALLOWED)},"
+            " or unset it to have one chosen"
+        )
+    reasons = []
+    for backend in (wanted,) if wanted else _AUTOMATIC:
+        try:
+            return _open(backend)
+        except Exception as error:  # noqa: BLE001  missing libraries show as nearly anything: AttributeError, OSError
+            reasons.append(f"{backend}: {str(error).partition(chr(10))[0] or type(error).__name__}")
+            _forget_opengl()
+    raise RunError(
+        f"no renderer works on this machine, which observations: pixels need ({'; '.join(reasons)}); {_PACKAGES}"
+    )
+
+
+def _open(backend: str) -> Any:
+    # Triton has an LLVM of its own, and so has Mesa: a process that loads Triton after it ends by a segmentation fault.
+    with suppress(ImportError):
+        import_module("triton._C.libtriton")
+    context = import_module(f"mujoco.{backend}").GLContext(640, 480)
+    context.make_current()
+    # Before the library closes down, which it registered before this.
+    atexit.register(context.free)
+    return context
+
+
+def _forget_opengl() -> None:
+    """Lets another backend be tried: PyOpenGL settles for a platform when it is first imported."""
+    os.environ.pop("PYOPENGL_PLATFORM", None)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "OpenGL"]:
+        del sys.modules[name]

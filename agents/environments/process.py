@@ -39,37 +39,34 @@ def main() -> None:
     # When the socket closes, the parent is gone, or needs this process no more.
     with suppress(EOFError, ConnectionError):
         try:
-            _serve(connection, int(sys.argv[2]), signals)
+            memory = int(sys.argv[2])
+            order = json.loads(connection.recv_bytes())
+            environments = {slot: open_environment(**order["opening"]) for group in order["groups"] for slot in group}
+            any_environment = next(iter(environments.values()))
+            # Not closed explicitly: the arrays need it to the end.
+            buffer = mmap.mmap(memory, 0)
+            os.close(memory)
+            sizes = (any_environment.observation_size, any_environment.action_size, any_environment.observation_dtype)
+            slots = EnvironmentSlots(environments, Exchange(buffer, order["slots"], *sizes))
+            _send(connection, {})
+            groups, begin_next = order["groups"], order["begin_next"]
+            while True:
+                message = connection.recv_bytes()
+                if len(message) == 1:
+                    group = message[0]
+                    slots.step(groups[group], begin_next=begin_next[group])
+                    if signals:
+                        signals.clear()
+                        connection.send_bytes(bytes([STOP]))
+                    connection.send_bytes(message)
+                else:
+                    _send(connection, answer(slots, json.loads(message)))
         except (EOFError, ConnectionError):
             raise
         except RoundoffError as error:
             _send(connection, {"error": str(error)})
         except Exception as error:  # noqa: BLE001  a fault of an environment is told to whoever uses it
             _send(connection, {"error": f"{type(error).__name__}: {error}"})
-
-
-def _serve(connection: Connection, memory: int, signals: list[int]) -> None:
-    order = json.loads(connection.recv_bytes())
-    environments = {slot: open_environment(**order["opening"]) for group in order["groups"] for slot in group}
-    any_environment = next(iter(environments.values()))
-    # Not closed explicitly: the arrays need it to the end.
-    buffer = mmap.mmap(memory, 0)
-    os.close(memory)
-    sizes = (any_environment.observation_size, any_environment.action_size, any_environment.observation_dtype)
-    slots = EnvironmentSlots(environments, Exchange(buffer, order["slots"], *sizes))
-    _send(connection, {})
-    groups, begin_next = order["groups"], order["begin_next"]
-    while True:
-        message = connection.recv_bytes()
-        if len(message) == 1:
-            group = message[0]
-            slots.step(groups[group], begin_next=begin_next[group])
-            if signals:
-                signals.clear()
-                connection.send_bytes(bytes([STOP]))
-            connection.send_bytes(message)
-        else:
-            _send(connection, answer(slots, json.loads(message)))
 
 
 def answer(slots: EnvironmentSlots, call: dict[str, Any]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class Kind(StrEnum):
 
 
 PACKAGES = {Kind.SUITE: "dm_control", Kind.GYMNASIUM: "gymnasium", Kind.MINATAR: "minatar", Kind.ATARI: "ale_py"}
-"""What must be installed for each kind, by the name to import."""
+"""Packages that each kind needs, by the name to import."""
 
 
 def kind_of(task: str) -> Kind:

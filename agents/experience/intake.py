@@ -145,12 +145,7 @@ class PixelIntake(Intake):
     """
 
     def __init__(
-        self,
-        replay: FrameReplay,
-        image_shape: tuple[int, ...],
-        fmt: Format,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, replay: FrameReplay, image_shape: tuple[int, ...], fmt: Format, dtype: torch.dtype, device: torch.device
     ) -> None:
         super().__init__(fmt, dtype, device)
         self.frames = replay

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
 
 import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from numpy.typing import NDArray
 
     from ..environments.parallel import EnvironmentGroup, Steps
@@ -24,7 +23,7 @@ class Sample(NamedTuple):
     actions: NDArray[np.floating[Any]]
     """(n, action), as they were given."""
     steps: Steps
-    """What they led to."""
+    """The results of the actions."""
     returns: NDArray[np.float64]
     """(n,): rewards of the episodes so far."""
     first: int = 0

@@ -33,12 +33,7 @@ class FlatNetwork(ABC):
     """
 
     def __init__(
-        self,
-        shapes: Sequence[tuple[int, ...]],
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-        generator: torch.Generator,
+        self, shapes: Sequence[tuple[int, ...]], *, dtype: torch.dtype, device: torch.device, generator: torch.Generator
     ) -> None:
         self._shapes = shapes
         self._counts = [torch.Size(shape).numel() for shape in shapes]

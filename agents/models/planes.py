@@ -139,11 +139,7 @@ class PlanesNetwork(FlatNetwork):
         self._uniform = uniform
         inputs = torch.Size(convolved_shape(convolutions, shape) if convolutions else shape).numel()
         own = [perceptron_shapes([(inputs, *shared)[-1], *widths], 1) for widths in heads]
-        parts = [
-            convolution_shapes(convolutions, shape[0]),
-            perceptron_shapes([inputs, *shared], 1),
-            *own,
-        ]
+        parts = [convolution_shapes(convolutions, shape[0]), perceptron_shapes([inputs, *shared], 1), *own]
         self._ends = list(accumulate(map(len, parts)))
         super().__init__([one for part in parts for one in part], dtype=dtype, device=device, generator=generator)
 
@@ -154,11 +150,7 @@ class PlanesNetwork(FlatNetwork):
             (initialize_uniformly if self._uniform else initialize_perceptrons)(perceptrons, generator)
 
     def outputs(
-        self,
-        layers: Sequence[torch.Tensor],
-        x: torch.Tensor,
-        scales: Sequence[float] = (),
-        exact: Sequence[bool] = (),
+        self, layers: Sequence[torch.Tensor], x: torch.Tensor, scales: Sequence[float] = (), exact: Sequence[bool] = ()
     ) -> list[torch.Tensor]:
         """Returns the outputs of each head, (n, outputs).
 

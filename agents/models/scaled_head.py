@@ -23,7 +23,8 @@ class _Head(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         x, weight = ctx.saved_tensors
-        gradient = _as_type_of(gradients[0], x)
+        # The values are of the format already; only their type is that of unrounded outputs.
+        gradient = _to(gradients[0], x.dtype)
         needs_bias, needs_x, needs_weight, *_ = ctx.needs_input_grad
         batch = gradient.ndim - 2
         return (
@@ -39,15 +40,8 @@ def _layer(bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: flo
     return (torch.addmm if x.ndim == 2 else torch.baddbmm)(bias, x, weight, beta=scale, alpha=scale)
 
 
-@apart
-def _exact_layer(bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: float) -> torch.Tensor:
-    return _layer(bias.double(), x.double(), weight.double(), scale)
-
-
-@apart
-def _as_type_of(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    # The values are of the format already; only their type is that of unrounded outputs.
-    return gradient.to(x.dtype)
+_exact_layer = apart(lambda bias, x, weight, scale: _layer(bias.double(), x.double(), weight.double(), scale))
+_to = apart(torch.Tensor.to)
 
 
 def head(

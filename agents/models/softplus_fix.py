@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
-
-if TYPE_CHECKING:
-    from torch.autograd.function import FunctionCtx
+from torch.autograd.function import FunctionCtx
 
 
 def softplus_naive(x: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from functools import lru_cache
+from operator import truediv
 from typing import Any, ClassVar, NamedTuple, Self, final
 
 import numpy as np
@@ -41,13 +42,15 @@ LONGEST_TABLE = 400_000
 """Tables of this length take a second to make for each of an agent's three optimizers; 0.9999 needs less."""
 
 _MOST_TABLES = 16
+_full, _quotient = apart(torch.full), apart(truediv)
+_is_within = apart(lambda magnitude, limit, others: others & (magnitude <= limit))  # NaN is not
 
 
 class StepNumbers(NamedTuple):
     """Quantities of a step that depend on its number; tensors where that is not at hand."""
 
     divisor: float | Tensor
-    """What the second moment is divided by, to free it of its bias."""
+    """Divisor that removes the bias of the second moment."""
     rate: float | Tensor
     """Minus the learning rate, over the bias of the first moment."""
 
@@ -224,17 +227,14 @@ class AdamBase(torch.optim.Optimizer, ABC):
 
     def has_room(self, factor: float, largest: float | Tensor) -> Tensor:
         """Returns whether every buffer stays within ``largest`` when :meth:`rescale_` is called with ``factor``."""
-        fits = _true(self.defaults["loss_scale"].device)
-        for buffers, limit in zip(self._buffers(), self._limits(factor, largest), strict=True):
+        fits: Tensor = _full((), True, device=self.defaults["loss_scale"].device)
+        limits = _quotient(largest, factor), _quotient(largest, self.second_factor(factor))
+        for buffers, limit in zip(self._buffers(), limits, strict=True):
             for buffer in buffers:
                 fits = _is_within(magnitude(buffer), limit, fits)
                 if is_at_hand(fits) and not surely(fits):
                     return fits
         return fits
-
-    @apart
-    def _limits(self, factor: float, largest: Any) -> tuple[Any, Any]:
-        return largest / factor, largest / self.second_factor(factor)
 
     @abstractmethod
     def _update_second(self, seconds: list[Tensor], gradients: list[Tensor], beta2: float) -> None:
@@ -426,16 +426,6 @@ def _eps(group: dict[str, Any], dtype: torch.dtype) -> Any:
 def _count(steps: Sequence[Tensor], taken: int | Tensor) -> None:
     for step in steps:
         step.add_(taken)
-
-
-@apart
-def _true(device: torch.device) -> Tensor:
-    return torch.full((), True, device=device)
-
-
-@apart
-def _is_within(magnitude: Tensor, limit: float | Tensor, others: Tensor) -> Tensor:
-    return others & (magnitude <= limit)  # NaN is not
 
 
 class KeepingSquares(AdamBase):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from operator import truediv
+from typing import final
 
 from torch import Tensor
 
@@ -11,6 +12,7 @@ from .dynamic_loss_scale import DynamicLossScale
 
 # How much below the largest number buffers must stay when the scale grows.
 HEADROOM = 1.1
+_quotient = apart(truediv)
 
 
 @final
@@ -41,12 +43,7 @@ class CompoundLossScaler(DynamicLossScale):
         self.optimizer.rescale_(factor)
 
     def _may_double(self) -> Tensor:
-        return self.optimizer.has_room(2.0, _with_headroom(self.largest))
+        return self.optimizer.has_room(2.0, _quotient(self.largest, HEADROOM))
 
     def _step_optimizer(self, finite: Tensor) -> None:
         self.optimizer.step(where=finite)
-
-
-@apart
-def _with_headroom(largest: Any) -> Any:
-    return largest / HEADROOM

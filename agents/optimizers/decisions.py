@@ -17,6 +17,10 @@ from ...formats import apart, is_traced
 from ...simulate import is_exact
 
 _aten = torch.ops.aten
+_read = apart(bool)
+# These are computed in full precision; the operation around them is rounded.
+_product, _minus, _stacked = apart(torch.mul), apart(torch.neg), apart(torch.stack)
+_sum_with_quotient = apart(lambda x, dividend, divisor, factor: x + dividend.to(factor.dtype) * factor / divisor)
 
 
 @apart
@@ -57,19 +61,13 @@ def surely_not(condition: Tensor) -> bool:
     return is_at_hand(condition) and not _read(condition)
 
 
-@apart
-def _read(condition: Tensor) -> bool:
-    return bool(condition)
+_largest = apart(lambda x: x.abs().amax().double())  # two passes, one when compiled; isfinite().all() would take five
 
 
 def magnitude(x: Tensor) -> Tensor:
     """The largest absolute value, as float64; NaN if there is one, and 0 if there is nothing."""
-    return _largest(x) if x.numel() else kept(0.0, x.device)
-
-
-@apart
-def _largest(x: Tensor) -> Tensor:
-    return x.abs().amax().double()  # two passes, one when compiled; isfinite().all() would take five
+    largest: Tensor = _largest(x) if x.numel() else kept(0.0, x.device)
+    return largest
 
 
 @apart
@@ -149,30 +147,7 @@ def add_quotients_(
     if not any(isinstance(factor, torch.Tensor) for factor in factors):
         _foreach_addcdiv_(tensors, dividends, divisors, factors)
     elif is_exact(_aten._foreach_addcdiv_.Tensor):
-        _foreach_addcdiv_(tensors, dividends, divisors, _stacked(factors))
+        _foreach_addcdiv_(tensors, dividends, divisors, _stacked(list(factors)))
     else:
         for x, dividend, divisor, factor in zip(tensors, dividends, divisors, factors, strict=True):
             x.copy_(_sum_with_quotient(x, dividend, divisor, factor))
-
-
-# These are computed in full precision; the operation around them is rounded.
-
-
-@apart
-def _product(x: Tensor, factor: Tensor) -> Tensor:
-    return x * factor
-
-
-@apart
-def _minus(x: Tensor) -> Tensor:
-    return -x
-
-
-@apart
-def _stacked(factors: Sequence[Tensor]) -> Tensor:
-    return torch.stack(list(factors))
-
-
-@apart
-def _sum_with_quotient(x: Tensor, dividend: Tensor, divisor: Tensor, factor: Tensor) -> Tensor:
-    return x + dividend.to(factor.dtype) * factor / divisor

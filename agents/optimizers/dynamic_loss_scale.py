@@ -19,6 +19,8 @@ from .decisions import kept, magnitude, surely, surely_not
 SMALLEST_SCALE = 2.0**-64
 """The scale below which it is not halved."""
 
+_equal = apart(torch.eq)
+
 
 class DynamicLossScale(ABC):
     """Steps an optimizer with gradients multiplied by a scale; the subclass defines how the optimizer takes it.
@@ -94,7 +96,7 @@ class DynamicLossScale(ABC):
         if not (surely(finite) and surely_not(due)):
             may_double = not surely_not(due) and self._may_double()
             factor = _halved_or_doubled(self.tensors["scale"], finite, due, may_double)
-            if not surely(_is_one(factor)):
+            if not surely(_equal(factor, 1)):
                 self._rescale(factor)
         return finite
 
@@ -139,11 +141,6 @@ def _are_below(magnitudes: Sequence[Tensor], largest: float | Tensor) -> Tensor:
     # Strictly: a format without infinities saturates, and the largest number stands for what is beyond.
     below = [value < largest for value in magnitudes] or [torch.full((), True)]  # NaN is not
     return below[0] if len(below) == 1 else torch.stack(below).all()
-
-
-@apart
-def _is_one(factor: Tensor) -> Tensor:
-    return factor == 1
 
 
 @apart

@@ -26,7 +26,7 @@ def kahan_add_(
     Args:
         total: the sum so far; any floating-point type, any shape; changed in place.
         compensation: like ``total``; zero before the first call; changed in place.
-        values: the values to add; like ``total``; left alone.
+        values: the values to add; like ``total``; unchanged.
         keep: rounds a sum for memory, to fewer bits than it is computed in; None: keeps all bits. The rounding error is
             also compensated.
 

@@ -17,6 +17,9 @@ from .decisions import at_hand, copy_, kept, magnitude, multiply_, subtract_prod
 from .kahan_gradients import add_compensated_, kahan_add_
 from .stochastic_compensation import step_towards
 
+_sum = apart(torch.add)
+_lost = apart(lambda average, step, moved: (moved - average) - step)
+
 
 class MovingAverage(ABC):
     """An average that follows a tensor: average <- average + tau (source - average).
@@ -143,16 +146,6 @@ class StoredEMA(TraceableAverage):
             self.compensation.copy_(state["compensation"])
 
 
-@apart
-def _sum(average: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
-    return average + step
-
-
-@apart
-def _lost(average: torch.Tensor, step: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
-    return (moved - average) - step
-
-
 @final
 class KahanEMA(TraceableAverage):
     """The average kept C times as large in a buffer that accumulates the steps by Kahan summation.
@@ -233,18 +226,16 @@ class KahanEMA(TraceableAverage):
         self.buffer.copy_(state["buffer"])
         self.compensation.copy_(state["compensation"])
 
+    @apart
     def _make_room(self, source: torch.Tensor) -> tuple[Any, Any]:
         """Halves C until C |source| has a factor of 2 to spare; returns the factor of the change, and C.
 
         The buffer moves between itself and C * source at every step, so it cannot overflow if that cannot. The factor
         of 2 is for the compensation and the rounding of sums.
         """
-        return self._halved(magnitude(source), source.dtype)
-
-    @apart
-    def _halved(self, magnitude: torch.Tensor, dtype: torch.dtype) -> tuple[Any, Any]:
+        largest, dtype = magnitude(source), source.dtype
         scales = self._scale * self._halvings
-        fits = (scales <= 1) | ~(2 * scales * magnitude > self.largest) | ~magnitude.isfinite()
+        fits = (scales <= 1) | ~(2 * scales * largest > self.largest) | ~largest.isfinite()
         factor = self._halvings.gather(0, fits.to(torch.int64).argmax().view(1)).view(())
         self._scale.mul_(factor)
         return at_hand(factor, dtype), at_hand(self._scale, dtype)

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 
 import torch
 
-from ...formats import apart, round
+from ...formats import Format, apart, round
+from ...simulate import Watcher
 from ..coercion import coerce_
 from ..config.baselines import BASELINES
 from ..config.fixes import STOCHASTIC_MOMENTS, is_stochastic
 from ..stored import Kept
-from .adam import Adam
+from .adam import Adam, AdamBase
 from .compound_loss_scaling import CompoundLossScaler
 from .decisions import at_hand, copy_, kept
+from .dynamic_loss_scale import DynamicLossScale
 from .hadam import HAdam
 from .loss_scaling import LossScaler
 from .master_weights import MasterWeights
@@ -23,12 +25,8 @@ from .rmsprop import HRMSProp, RMSProp
 from .scaled_norms import norm_over, norm_over_naive
 
 if TYPE_CHECKING:
-    from ...formats import Format
-    from ...simulate import Watcher
     from ..config.learning_keys import OptimizerKeys
     from ..config.storage import Storage
-    from .adam import AdamBase
-    from .dynamic_loss_scale import DynamicLossScale
     from .step_norms import StepNorms
 
 _CLIPPING_EPS = 1e-6
@@ -44,11 +42,6 @@ _STORED = {
 
 _SCALED = ("gradients", "moment", "second")
 """The kept tensors that the loss scale multiplies."""
-
-
-def _overflows(keep: Kept) -> bool:
-    """Whether an infinity stays one."""
-    return bool(round(torch.tensor(math.inf), keep.format).isinf())
 
 
 class Together(Protocol):
@@ -87,13 +80,7 @@ class NetworkOptimizer:
     norms: StepNorms | None = None
 
     def __init__(
-        self,
-        flat: torch.Tensor,
-        config: OptimizerKeys,
-        format: Format,
-        *,
-        kahan: bool,
-        storage: Storage | None = None,
+        self, flat: torch.Tensor, config: OptimizerKeys, format: Format, *, kahan: bool, storage: Storage | None = None
     ) -> None:
         assert format.max is not None
         assert format.smallest is not None
@@ -127,7 +114,8 @@ class NetworkOptimizer:
             betas = (config.adam_beta1, config.adam_beta2)
             self.optimizer = (HAdam if roots else Adam)([self.parameters], betas=betas, **options)
         # Where nothing becomes infinite, the largest number stands for what is beyond.
-        narrow = [keep.format for name, keep in self._kept.items() if name in _SCALED and not _overflows(keep)]
+        scaled = [keep.format for name, keep in self._kept.items() if name in _SCALED]
+        narrow = [fmt for fmt in scaled if not round(torch.tensor(math.inf), fmt).isinf()]
         largest = min(fmt.max for fmt in (format, *narrow) if fmt.max is not None)
         self.scaler: DynamicLossScale | None = None
         if compound or baseline.loss_scaling:

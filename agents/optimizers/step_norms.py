@@ -50,7 +50,11 @@ class StepNorms:
         assert flat.grad is not None
         self._before = flat.clone()
         gradients = flat.grad.double() / (scaler.scale if scaler else 1.0)
-        self._count(gradients)
+        if self._exponents is None:
+            self._exponents = torch.zeros(_MOST - _LEAST + 2, dtype=torch.int64, device=gradients.device)
+        places = gradients.frexp().exponent.to(torch.int64) - 1 - _LEAST
+        places[~gradients.isfinite() | (gradients == 0)] = _MOST - _LEAST + 1
+        self._exponents = self._exponents.to(gradients.device).index_add_(0, places, torch.ones_like(places))
         self.latest = self._norms("gradients", gradients)
 
     @apart
@@ -87,13 +91,6 @@ class StepNorms:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the state that :meth:`state_dict` returned."""
         self._exponents = state["exponents"]
-
-    def _count(self, gradients: torch.Tensor) -> None:
-        if self._exponents is None:
-            self._exponents = torch.zeros(_MOST - _LEAST + 2, dtype=torch.int64, device=gradients.device)
-        places = gradients.frexp().exponent.to(torch.int64) - 1 - _LEAST
-        places[~gradients.isfinite() | (gradients == 0)] = _MOST - _LEAST + 1
-        self._exponents = self._exponents.to(gradients.device).index_add_(0, places, torch.ones_like(places))
 
     def _norms(self, name: str, values: torch.Tensor) -> dict[str, Any]:
         norm = torch.linalg.vector_norm

@@ -10,6 +10,9 @@ from ...formats import apart
 from ..stochastic import exactly, rounded_stochastically
 from .kahan_gradients import add_compensated_
 
+_less_product = apart(lambda a, b, c: a.double() - b.double() * c)
+_product_less = apart(lambda a, b, c: a.double() * b - c.double())
+
 
 @torch.no_grad()
 def stochastic_kahan_add_(
@@ -34,7 +37,7 @@ def stochastic_kahan_add_(
     Args:
         total: the sum so far; any floating-point type, any shape; changed in place.
         compensation: like ``total``; zero before the first call; changed in place.
-        values: the values to add; like ``total``; left alone.
+        values: the values to add; like ``total``; unchanged.
         factor: times this; a number, or a tensor without dimensions.
         keep: as for ``kahan_add_``.
 
@@ -42,7 +45,7 @@ def stochastic_kahan_add_(
         ``total``. NaN and infinities of values spread into it; once it overflows to infinity, the compensation becomes
         NaN, and the total at the next call.
     """
-    exact = _increment(values, compensation, factor)
+    exact = _product_less(values, exactly(factor, values.dtype), compensation)
     return add_compensated_(total, compensation, rounded_stochastically(exact, total.dtype, "sub"), keep)
 
 
@@ -63,23 +66,6 @@ def step_towards(
         scale: the ratio of ``average`` to the average of ``source``.
         minus_tau: minus the step of the average.
     """
-    return rounded_stochastically(_step(average, compensation, source, scale, minus_tau), average.dtype, "sub")
-
-
-@apart
-def _increment(values: torch.Tensor, compensation: torch.Tensor, factor: float | torch.Tensor) -> torch.Tensor:
-    exact: torch.Tensor = values.double() * exactly(factor, values.dtype) - compensation.double()
-    return exact
-
-
-@apart
-def _step(
-    average: torch.Tensor,
-    compensation: torch.Tensor,
-    source: torch.Tensor,
-    scale: float | torch.Tensor,
-    minus_tau: float | torch.Tensor,
-) -> torch.Tensor:
-    away = average.double() - source.double() * exactly(scale, average.dtype)
-    exact: torch.Tensor = away * exactly(minus_tau, average.dtype) - compensation.double()
-    return exact
+    dtype = average.dtype
+    away = _less_product(average, source, exactly(scale, dtype))
+    return rounded_stochastically(_product_less(away, exactly(minus_tau, dtype), compensation), dtype, "sub")

@@ -9,6 +9,9 @@ import torch
 from ...formats import apart
 from ..stochastic import rounded_stochastically
 
+_mean = apart(lambda moment, values, beta: moment.double() * beta + values.double() * (1 - beta))
+_root = apart(lambda w, x, beta: torch.hypot(w.double() * math.sqrt(beta), x.double() * math.sqrt(1 - beta)))
+
 
 @torch.no_grad()
 def stochastic_mean_(moment: torch.Tensor, values: torch.Tensor, beta: float) -> torch.Tensor:
@@ -48,18 +51,7 @@ def stochastic_root_(moment: torch.Tensor, values: torch.Tensor, beta: float) ->
 
 
 @apart
-def _mean(moment: torch.Tensor, values: torch.Tensor, beta: float) -> torch.Tensor:
-    exact: torch.Tensor = moment.double() * beta + values.double() * (1 - beta)
-    return exact
-
-
-@apart
 def _mean_square(moment: torch.Tensor, values: torch.Tensor, beta: float) -> torch.Tensor:
     wide = values.double()
     exact: torch.Tensor = moment.double() * beta + wide * wide * (1 - beta)
     return exact
-
-
-@apart
-def _root(moment: torch.Tensor, values: torch.Tensor, beta: float) -> torch.Tensor:
-    return torch.hypot(moment.double() * math.sqrt(beta), values.double() * math.sqrt(1 - beta))

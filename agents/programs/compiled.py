@@ -19,8 +19,9 @@ from ..config.fixes import draws_random_bits
 from ..config.learning_keys import OptimizerKeys
 from ..config.registry import keys_with
 from ..config.train_config import TrainConfig
+from ..experience.on_policy import Minibatch
+from ..experience.replay import Batch
 from ..optimizers.adam import LONGEST_TABLE, steps_until_constant
-from .traced_learner import TracedLearner, as_tensors
 
 _BASELINES = ("none", "naive", "eps")
 
@@ -80,7 +81,7 @@ def compile_acting(learner: Learner, on_notice: Callable[[str], None] | None = N
 
 
 def reason_not_to(simulation: Simulation | None, updates: int, device: str) -> str | None:
-    """Why it would not save time, in words; None if it would."""
+    """The reason that it would not save time; None if it would."""
     if device != "cpu":
         return "the time that compiling saves on a GPU has not been measured; --compile compiles them"
     if simulation is None:
@@ -91,7 +92,7 @@ def reason_not_to(simulation: Simulation | None, updates: int, device: str) -> s
 
 
 def reason_against(config: TrainConfig) -> str | None:
-    """Why the updates of such a learner cannot be compiled, in words; None if it may be possible."""
+    """The reason that the updates of such a learner cannot be compiled; None if it may be possible."""
     return next(_reasons_against(config), None)
 
 
@@ -219,3 +220,39 @@ class CompiledUpdates:
         if self.reason is None and self._on_notice:
             self._on_notice(f"updates run eagerly: {reason}")
         self.reason = self.reason or reason
+
+
+@final
+class TracedLearner:
+    """A learner as programs see it: tensors, which they change, and functions of such tensors.
+
+    Args:
+        learner: as it is, new or resumed.
+
+    Attributes:
+        learner: the same.
+        tensors: all that an update reads and writes: of each optimizer and each average its tensors, by its name, and
+            under ``numbers`` the hyper-parameters that are data to programs.
+    """
+
+    def __init__(self, learner: Learner) -> None:
+        self.learner = learner
+        self.tensors: dict[str, Any] = {name: one.tensors for name, one in learner.optimizers.items()}
+        self.tensors |= {name: average.tensors for name, average in learner.traceable_averages.items()}
+        options: dict[str, Any] = {"dtype": learner.dtype, "device": learner.device}
+        self.tensors["numbers"] = {name: torch.as_tensor(value, **options) for name, value in learner.numbers.items()}
+
+    def program(self, part: Part) -> Callable[..., Metrics]:
+        """A part as a function of ``tensors`` and of the result of :func:`as_tensors`."""
+
+        def compute(tensors: dict[str, Any], *inputs: torch.Tensor) -> Metrics:
+            learner = self.learner.bound_to(tensors)
+            rest = inputs[part.batch :]
+            return learner.compute(part, ((learner.unpacked(inputs[0]),) if part.batch else ()) + rest)
+
+        return compute
+
+
+def as_tensors(inputs: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+    """The inputs of a part, with the batch as its rows."""
+    return tuple(x.rows if isinstance(x, (Batch, Minibatch)) else x for x in inputs)

@@ -15,8 +15,7 @@ from ..algorithms.part import Metrics, Part
 from ..config.learning_keys import OffPolicyKeys, OptimizerKeys
 from ..config.train_config import TrainConfig
 from ..experience.replay import Batch
-from .compiled import compile_acting, kind, programs_of, reason_against, reason_not_to
-from .traced_learner import TracedLearner
+from .compiled import TracedLearner, compile_acting, kind, programs_of, reason_against, reason_not_to
 
 _Inputs = tuple[torch.Tensor, tuple[torch.Tensor, ...]]  # rows and noises of an update
 
@@ -74,7 +73,10 @@ class Population:
             for part in first.parts
         }
         # What each learns from; of those that have nothing to learn, something of the same shape.
-        self._inputs = [self._nothing(first) for _ in members]
+        batch_size = first.config.batch_size
+        options: dict[str, Any] = {"dtype": first.dtype, "device": first.device}
+        noises = tuple(torch.zeros(n, first.action_size, **options) for n in first.noise_sizes(batch_size))
+        self._inputs: list[_Inputs] = [(torch.zeros(batch_size, first.row_size, **options), noises)] * len(members)
         inputs = self._stacked()
         for part in first.parts:  # compiled while nothing depends on it yet
             self._steps[part.name].prepare(self._tensors, *part.inputs(*inputs))
@@ -118,13 +120,6 @@ class Population:
         """Returns the inputs of all members, stacked."""
         rows, noises = zip(*self._inputs, strict=True)
         return torch.stack(rows), tuple(torch.stack(of_members) for of_members in zip(*noises, strict=True))
-
-    @staticmethod
-    def _nothing(learner: Learner) -> _Inputs:
-        batch_size = learner.config.batch_size
-        options: dict[str, Any] = {"dtype": learner.dtype, "device": learner.device}
-        noises = [torch.zeros(n, learner.action_size, **options) for n in learner.noise_sizes(batch_size)]
-        return torch.zeros(batch_size, learner.row_size, **options), tuple(noises)
 
 
 @final

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import torch
 
+from roundoff.errors import FileError, RoundoffError, causes
 from roundoff.files import atomic_writer, cannot_be_written, open_to_read
-
-from ..errors import FileError
 
 # Raised whenever the meaning of what is stored changes.
 VERSION = 3
@@ -32,14 +32,22 @@ def save(path: Path, state: dict[str, Any], about: dict[str, Any] | None = None)
         try:
             torch.save({"version": VERSION, "state": state, **({"about": about} if about else {})}, file)
         except RuntimeError as error:  # what PyTorch makes of a disk that is full
-            reason = next((part.strerror for part in _causes(error) if isinstance(part, OSError)), None)
+            reason = next((part.strerror for part in causes(error) if isinstance(part, OSError)), None)
             raise FileError(cannot_be_written(path, reason or str(error).partition("\n")[0])) from error
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__context__
+@contextmanager
+def taking_over(path: Path) -> Iterator[None]:
+    """Raises FileError where the block cannot take over the state of a checkpoint: the file can have any content."""
+    try:
+        yield
+    except RoundoffError:
+        raise
+    except Exception as error:  # of whatever kind
+        raise FileError(
+            f"{path}: is no complete checkpoint of this run ({type(error).__name__}: {error});"
+            " delete the run's folder to start the run anew"
+        ) from error
 
 
 def load(path: Path) -> dict[str, Any]:

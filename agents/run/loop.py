@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from roundoff.errors import RoundoffError
 from roundoff.runs.folder import RunDirectory, check_same_config
 from roundoff.runs.log import MetricsLog, NoLog
 from roundoff.runs.result import Crash, Result
@@ -22,7 +21,6 @@ from ..actors.stage import Stage
 from ..algorithms.part import Metrics
 from ..config.train_config import TrainConfig
 from ..environments.parallel import VectorEnvironment
-from ..errors import FileError
 from ..experience.replay import Replay
 from ..experience.sampling import NotFinite, Sample
 from ..learners.single import LearnerLost, Learners, SingleLearner
@@ -92,7 +90,16 @@ class Run:
         self.log_checksum: int | None = None
         self._evaluated_at = -1
         with self.stopwatch.measure("actors" if stage else "environment"):
-            self._resume_or_begin()
+            # Goes on from the checkpoint, if there is one
+            step = -1
+            if self.learners.leads and self.files.checkpoint.exists():
+                self._resume(self.files.checkpoint)
+                step = self.state.step
+            step = self.learners.first_step(step)
+            if step < 0:
+                self.state.begin()
+            elif not self.learners.leads:
+                self._resume(self.files.checkpoint_of(self.learners.rank, step))
         self._be_quantized()
         self.learners.join(self.learner.optimizers, self.state.step)
         self._first_step = self.state.step
@@ -121,7 +128,10 @@ class Run:
         """
         self.stopwatch.go_on()
         self._report()
-        with self.reporter.logging(self._log()):
+        log: MetricsLog | NoLog = NoLog()
+        if self.learners.leads:
+            log = MetricsLog(self.files, length=self.log_length, step=self.state.step, checksum=self.log_checksum)
+        with self.reporter.logging(log):
             crash = None
             self._look_at_untrained()
             try:
@@ -164,16 +174,13 @@ class Run:
         for record in sampler.pulls():
             self.reporter.log.write("pull", self.state.step, record)
         if lost:
-            return self._not_finite(lost)
+            if lost.args:  # who acted says it
+                return Crash(self.state.step, str(lost))
+            reason = "the policy took a non-finite action in training"
+            if not all(bool(part.isfinite().all()) for part in self.agent.observations):
+                reason += f"; its observation is not finite in {self.config.format}, to whose range it does not belong"
+            return Crash(self.state.step, reason)
         return (yield from self._learn(sample)) if sample else None
-
-    def _not_finite(self, lost: NotFinite) -> Crash:
-        if lost.args:  # who acted says it
-            return Crash(self.state.step, str(lost))
-        reason = "the policy took a non-finite action in training"
-        if not all(bool(part.isfinite().all()) for part in self.agent.observations):
-            reason += f"; its observation is not finite in {self.config.format}, to whose range it does not belong"
-        return Crash(self.state.step, reason)
 
     def _learn(self, sample: Sample) -> _Updating:
         """Takes over the transitions of a sample, one by one, each with its update."""
@@ -263,11 +270,6 @@ class Run:
         config, step = self.config, self.state.step
         return config.steps if step >= config.steps else step // config.eval_every * config.eval_every
 
-    def _log(self) -> MetricsLog | NoLog:
-        if not self.learners.leads:
-            return NoLog()
-        return MetricsLog(self.files, length=self.log_length, step=self.state.step, checksum=self.log_checksum)
-
     def _save(self) -> None:
         """Writes a checkpoint: each learner its own, the leader last; its checkpoint shows that all are complete."""
         learners = self.learners
@@ -289,35 +291,16 @@ class Run:
             if learners.leads:
                 checkpoint.save(self.files.checkpoint, state)
 
-    def _resume_or_begin(self) -> None:
-        """Goes on from the checkpoint, if there is one."""
-        step = -1
-        if self.learners.leads and self.files.checkpoint.exists():
-            self._resume(self.files.checkpoint)
-            step = self.state.step
-        step = self.learners.first_step(step)
-        if step < 0:
-            self.state.begin()
-        elif not self.learners.leads:
-            self._resume(self.files.checkpoint_of(self.learners.rank, step))
-
     def _resume(self, path: Path) -> None:
         """Takes over a checkpoint."""
         state = checkpoint.load(path)
-        try:
+        with checkpoint.taking_over(path):
             check_same_config(state["config"], self.config, str(path))
             self.state.load_state_dict(state)
             self.last_checkpoint = self.state.step
             self.stopwatch.continue_from(state["seconds"])
             self.reporter.untrained = state.get("untrained")  # older versions did not look at it
             self.log_length, self.log_checksum = state["metrics_length"], state.get("metrics_checksum")
-        except RoundoffError:
-            raise
-        except Exception as error:  # of whatever kind: anything may stand in the file
-            raise FileError(
-                f"{path}: is no complete checkpoint of this run ({type(error).__name__}: {error});"
-                " delete the run's folder to start the run anew"
-            ) from error
 
     def _finish(self, crash: Crash | None) -> Result:
         """Writes the final files of a finished run, if this learner leads."""

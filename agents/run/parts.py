@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
+
+from numpy.typing import NDArray
 
 from roundoff.extras import require
 
 from ..config.actor_keys import WithActors, has_actors
 from ..config.own_algorithms import agent_module
+from ..config.train_config import TrainConfig
 from ..environments.opening import check_task_imports
 from ..environments.parallel import VectorEnvironment
 from ..errors import RunError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Sequence
-
     import torch
-    from numpy.typing import NDArray
 
     from ..algorithms.learner import Learner
     from ..algorithms.part import Metrics
-    from ..config.train_config import TrainConfig
     from ..experience.intake import Intake
     from ..experience.sampling import Sample
     from ..sizes import Sizes
@@ -73,11 +73,7 @@ def check_run(config: TrainConfig, allow_imports: Collection[str] = ()) -> None:
 
 
 def open_environments(
-    config: TrainConfig,
-    on_stop: Callable[[], None],
-    allow_imports: Collection[str] = (),
-    *,
-    evaluation: bool = True,
+    config: TrainConfig, on_stop: Callable[[], None], allow_imports: Collection[str] = (), *, evaluation: bool = True
 ) -> VectorEnvironment:
     """The groups to train in, one or two that alternate, and the evaluation group, which may be empty; not seeded yet.
 

@@ -28,6 +28,11 @@ _IN_WORDS = {
     "other": "what has no name here",
 }
 
+_ABOUT_GPU = {
+    True: "The GPU was waited for after each activity, so nothing overlapped; a run without --profile is faster.",
+    False: "The GPU was not waited for: its work counts where a result was next needed; `train --profile` waits.",
+}
+
 
 @final
 @dataclass(frozen=True)
@@ -76,7 +81,9 @@ class Profile:
         for name, seconds in [*ordered, ("together", total)]:
             per_step = f" {1000 * seconds / steps:19.3f}" if steps else ""
             lines.append(f"{name:<13} {seconds:10.2f} {100 * seconds / total:6.1f} %{per_step}")
-        return "\n".join([*lines, self._limit(*ordered[0], total), *self._about_gpu()])
+        return "\n".join(
+            [*lines, self._limit(*ordered[0], total), *([] if self.waited is None else [_ABOUT_GPU[self.waited]])]
+        )
 
     def _limit(self, name: str, seconds: float, total: float) -> str:
         this = "this run" if self.runs == 1 else f"these {self.runs} runs"
@@ -84,15 +91,6 @@ class Profile:
         if 2 * seconds >= total:
             return f"What limits {this} is {what}: {share}."
         return f"Nothing alone limits {this}; most goes to {what}: {share}."
-
-    def _about_gpu(self) -> list[str]:
-        if self.waited is None:
-            return []
-        if self.waited:
-            return [
-                "The GPU was waited for after each activity, so nothing overlapped; a run without --profile is faster."
-            ]
-        return ["The GPU was not waited for: its work counts where a result was next needed; `train --profile` waits."]
 
 
 def read_profile(path: Path) -> Profile:

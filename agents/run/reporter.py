@@ -1,4 +1,4 @@
-"""Report a run of any kind: log, evaluations, progress, crash and result."""
+"""Report a run of any kind: log, evaluations, progress, numerics, crash and result."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 
@@ -18,9 +19,77 @@ from ..quantization.quantization import Quantization
 from ..sizes import KnownSizes, Sizes
 from . import checkpoint
 from .evaluate import Evaluation
-from .observed import Numerics
 from .profile import Profile
 from .stopwatch import Stopwatch
+
+if TYPE_CHECKING:
+    from ...simulate import Simulation
+    from ..optimizers.step_norms import StepNorms
+
+
+_COUNTS = ("results", "overflow", "underflow", "subnormal", "infinite", "nan", "additions", "absorbed")
+
+
+@final
+class Numerics:
+    """Turns the cumulative counts of an observing simulation into one record per interval.
+
+    Args:
+        simulation: the simulation of the agent; it observes.
+        watched: the observers of the gradients of each network, by name; None: not observed.
+    """
+
+    def __init__(self, simulation: Simulation, watched: Mapping[str, StepNorms] | None = None) -> None:
+        self._simulation, self._watched = simulation, watched or {}
+        self._before: dict[str, dict[str, int]] = {}
+
+    def record(self) -> dict[str, Any]:
+        """Returns the counts since the last record, by role, with results by binary exponent.
+
+        ``{"forward": {"results": 512, "overflow": 0, ..., "exponents": {"-3": 100, ...}}, ...}``: ``exponents`` has
+        under k the number of results with a magnitude in [2^k, 2^(k+1)); zeros and non-finite ones are in none.
+        Exponents of the gradients of each network, without the loss scale, are under ``gradients of critic`` and so on.
+        """
+        report = self._simulation.report()
+        now: dict[str, dict[str, int]] = {}
+        for role, rows in report.table.groupby("role"):
+            now[str(role)] = {name: int(rows[name].sum()) for name in _COUNTS}
+        for role, exponent, results in report.histogram.itertuples(index=False):
+            now[str(role)][str(exponent)] = int(results)
+        record: dict[str, Any] = {}
+        for role, sums in now.items():
+            before = self._before.get(role, {})
+            new = {name: count - before.get(name, 0) for name, count in sums.items()}
+            record[role] = {name: new[name] for name in _COUNTS}
+            record[role]["exponents"] = {name: n for name, n in new.items() if name not in _COUNTS and n}
+        self._before = now
+        found = {name: norms.take_exponents() for name, norms in sorted(self._watched.items())}
+        return record | {f"gradients of {name}": {"exponents": counts} for name, counts in found.items() if counts}
+
+    def first_nonfinite(self) -> str:
+        """Says where the first infinity or NaN was computed."""
+        return str(self._simulation.report().birth or "no result was infinite or NaN").replace("\n ", "")
+
+    def write_table(self, path: Path) -> None:
+        """Writes the counts of the whole run by role and operation as CSV."""
+        from roundoff.files import atomic_writer  # noqa: PLC0415  only observed runs need it
+
+        table = self._simulation.report().table
+        with atomic_writer(path) as file:
+            file.write(table.to_csv(index=False, lineterminator="\n").encode())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on counting."""
+        watched = {name: norms.state_dict() for name, norms in self._watched.items()}
+        return {"before": self._before, "observer": self._simulation.observer_state(), "watched": watched}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores the state that :meth:`state_dict` returned."""
+        self._before = state["before"]
+        self._simulation.load_observer_state(state["observer"])
+        for name, norms in self._watched.items():
+            norms.load_state_dict(state["watched"][name])
+
 
 _SECONDS_BETWEEN_REPORTS = 1.0
 
@@ -147,7 +216,7 @@ class Reporter:
         return Crash(step, f"{found}, and {who} raised {type(error).__name__}: {text}")
 
     def reason(self, reason: str) -> str:
-        """Why a run has crashed, with where the first infinity or NaN was computed, if it observes."""
+        """The reason of a crash, with the operation of the first infinity or NaN if the run observes."""
         return f"{reason}; {self.numerics.first_nonfinite()}" if self.numerics else reason
 
     def crashed(self, crash: Crash | None, step: int) -> Crash | None:

@@ -1,9 +1,10 @@
-"""The state of a run in progress, which a checkpoint saves and restores."""
+"""The state of a run in progress, which a checkpoint saves and restores; the agents in it."""
 
 from __future__ import annotations
 
 import itertools
-from typing import Any, final
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
@@ -18,12 +19,83 @@ from ..config.on_policy_keys import OnPolicyKeys
 from ..config.train_config import TrainConfig
 from ..environments.parallel import VectorEnvironment
 from ..experience.normalization import RewardNormalizer
-from ..experience.sampling import LocalSampler, Sampler, random_actions
+from ..experience.sampling import LocalSampler, NotFinite, Sample, Sampler, random_actions
 from ..streams import Stream, sequence, torch_generator
-from .agent import Agent
-from .observed import Numerics
 from .parts import make_learner
-from .sampler_learner import SamplerLearner
+from .reporter import Numerics
+
+if TYPE_CHECKING:
+    from ..algorithms.learner import Learner
+    from .parts import Recorder
+
+
+@final
+class Agent:
+    """A learner with its experience, and with the observations that its next actions answer to.
+
+    Args:
+        learner: as it is.
+        recorder: keeps its experience.
+        device: the device of tensors.
+
+    Attributes:
+        learner: the same.
+        recorder: the same.
+        observations: the observations of each group, in the learner's format.
+    """
+
+    def __init__(self, learner: Learner, recorder: Recorder, device: torch.device) -> None:
+        self.learner, self.recorder = learner, recorder
+        self.observations: list[torch.Tensor] = []
+        self._device = device
+
+    def begin(self, observations: Sequence[NDArray[Any]]) -> None:
+        """Begins the first episodes, with the observations of each group, (n, observation)."""
+        for number, observation in enumerate(one for part in observations for one in part):
+            self.recorder.begin(observation, number)
+        self.observations = [self.recorder.intake.perceive(part) for part in observations]
+
+    def begin_anew(self, group: int, observations: NDArray[Any]) -> None:
+        """Begins other episodes in a group, whatever its environments were at; observations are (n, observation)."""
+        self.recorder.intake.forget(group)
+        for i, observation in enumerate(observations):
+            self.recorder.begin(observation, group * len(observations) + i)
+        self.observations[group] = self.recorder.intake.perceive(observations)
+
+    def choose(self, group: int, first: int, under_way: int) -> NDArray[np.floating[Any]]:
+        """Actions for a group, as samplers ask for them: at first the recorder's, then the learner's."""
+        observations = self.observations[group]
+        explored = self.recorder.explore(len(observations), under_way)
+        if explored is not None:
+            return explored
+        return self.recorder.intake.from_format(self.learner.act(observations, deterministic=False, first=first))
+
+    def see(self, sample: Sample) -> Sequence[torch.Tensor] | torch.Tensor:
+        """The transitions of a sample, as the recorder adds them; they lead to the agent's current observations."""
+        rows = self.recorder.rows(self.observations[sample.group], sample)
+        self.observations[sample.group] = self.recorder.intake.perceive(sample.steps.observations)
+        return rows
+
+    def due(self) -> Generator[Any, Metrics | None, None]:
+        """Yields the batches to learn from now; is sent the result of the update with each."""
+        return self.recorder.due()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to continue identically, but the episodes."""
+        return {
+            "agent": self.learner.state_dict(),
+            **self.recorder.state_dict(),
+            # What was perceived by other moments than those of now.
+            **({"observations": [x.cpu() for x in self.observations]} if self.recorder.intake.normalizer else {}),
+        }
+
+    def load_state_dict(self, state: dict[str, Any], observations: Sequence[NDArray[Any]]) -> None:
+        """Takes over what :meth:`state_dict` returned, with the observations of each group, (n, observation)."""
+        self.learner.load_state_dict(state["agent"])
+        self.recorder.load_state_dict(state)
+        self.observations = [self.recorder.intake.perceive(part) for part in observations]
+        if self.recorder.intake.normalizer:
+            self.observations = [found.to(self._device) for found in state["observations"]]
 
 
 @final
@@ -140,3 +212,80 @@ def move_by_ulps(weights: torch.Tensor, ulps: int, generator: torch.Generator) -
     moved = (magnitude + ulps * (2 * away - 1)).clamp_(min=0)
     moved = torch.where((magnitude == 0) | ~weights.isfinite(), magnitude, moved)
     bits.copy_(moved | (bits & -0x80000000))
+
+
+@final
+class SamplerLearner:
+    """Gives a run the experience of another agent, which acts and learns exactly as in a separate run.
+
+    The agent has its own format, batches and replay buffer. It learns from each transition before the run does. So its
+    episodes are the same as in a separate run, bit for bit, whatever the run makes of them.
+
+    Source:
+        Stooke & Abbeel, "Accelerated Methods for Deep Reinforcement Learning", Section 5.5 ("Secondary-Learner
+        Experiment": this is the sampler-learner, the run is the secondary learner), Figures 5 to 7.
+
+    Args:
+        sampler: the sampler of the environments that the agent acts in, with rewards in its scale.
+        agent: the agent that acts.
+        factor: the factor applied to rewards for the run: its scale over the agent's, a power of two.
+    """
+
+    is_remote, activity = False, "sampler-learner"
+
+    def __init__(self, sampler: LocalSampler, agent: Agent, factor: float) -> None:
+        self._sampler, self._agent, self._factor = sampler, agent, factor
+
+    def begin(self) -> list[NDArray[Any]]:
+        """Begins the first episodes; returns the observations of each group."""
+        observations = self._sampler.begin()
+        self._agent.begin(observations)
+        return observations
+
+    def next(
+        self,
+        choose: Callable[[int, int, int], NDArray[np.floating[Any]]],  # noqa: ARG002  the agent does
+        waits: Callable[[int], bool],  # noqa: ARG002
+    ) -> Sample | None:
+        """Returns the next sample, after the agent has learned from it; see ``Sampler``."""
+        agent = self._agent
+        try:
+            sample = self._sampler.next(agent.choose, agent.recorder.waits)
+        except NotFinite:
+            raise NotFinite("the policy of the sampler-learner took a non-finite action in training") from None
+        if sample is None:
+            return None
+        for i, row in enumerate(agent.see(sample)):
+            agent.recorder.add(row, sample, i)
+            due, learned = agent.due(), None
+            while True:
+                try:
+                    batch = due.send(learned)
+                except StopIteration:
+                    break
+                learned = agent.learner.update(batch)
+        if self._factor == 1:
+            return sample
+        return sample._replace(steps=sample.steps._replace(rewards=sample.steps.rewards * self._factor))
+
+    def begun(self) -> list[tuple[int, NDArray[Any]]]:
+        """Returns no groups: none is ever restarted."""
+        return self._sampler.begun()
+
+    def pulls(self) -> list[dict[str, Any]]:
+        """Returns no pulls: weights are not needed."""
+        return self._sampler.pulls()
+
+    def timing(self) -> dict[str, Any]:
+        """Returns nothing."""
+        return self._sampler.timing()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to continue identically, the agent with it."""
+        return {"environment": self._sampler.state_dict(), **self._agent.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> list[NDArray[Any]]:
+        """Takes it over; returns the observations of each group that its next step starts from."""
+        observations = self._sampler.load_state_dict(state["environment"])
+        self._agent.load_state_dict(state, observations)
+        return observations

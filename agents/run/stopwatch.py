@@ -8,10 +8,6 @@ from contextlib import contextmanager
 from typing import final
 
 
-def _do_not_wait() -> None:
-    """Does nothing: the work is done when the call has returned, as on the CPU, or its end does not matter."""
-
-
 @final
 class Stopwatch:
     """Adds up seconds by name. Activities within another count for themselves, not for the one around them.
@@ -25,7 +21,7 @@ class Stopwatch:
         wait: the same.
     """
 
-    def __init__(self, wait: Callable[[], None] = _do_not_wait) -> None:
+    def __init__(self, wait: Callable[[], None] = lambda: None) -> None:
         self.seconds: dict[str, float] = {}
         self.wait = wait
         self._inside = 0.0

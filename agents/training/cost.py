@@ -22,7 +22,6 @@ from ..errors import RunError
 from ..learners.parcels import Parcel
 from ..optimizers.kahan_momentum import MovingAverage
 from ..optimizers.master_weights import MasterEMA
-from ..optimizers.network_optimizer import NetworkOptimizer
 from ..run.loop import Run
 from .alone import open_run
 
@@ -58,10 +57,7 @@ def count_updates(
     given = {"seed_steps": min(getattr(config, "seed_steps", 0), _FEW_TRANSITIONS), "observe": False, **alone}
     known = type(config).model_fields
     changed = config.model_copy(update={name: value for name, value in given.items() if name in known})
-    with (
-        TemporaryDirectory() as folder,
-        open_run(changed, f"{folder}/run", None, None, allow_imports) as run,
-    ):
+    with TemporaryDirectory() as folder, open_run(changed, f"{folder}/run", None, None, allow_imports) as run:
         if not isinstance(run, Run):
             raise RunError(f"{config.algorithm}: the cost of an update is counted of agents of roundoff's own alone")
         learner = run.learner
@@ -151,7 +147,9 @@ def _kept(learner: Learner, replay: Sequence[torch.Tensor]) -> dict[str, list[to
             kind = "master weights" if isinstance(average, MasterEMA) else "sums behind targets"
             kept.setdefault(kind, []).extend(behind)
     for optimizer in learner.optimizers.values():
-        for name, x in _state_of(optimizer):
+        scale = optimizer.scaler.tensors if optimizer.scaler else {}
+        state = {**optimizer.optimizer.state[optimizer.parameters], **scale}
+        for name, x in ((name, x) for name, x in state.items() if isinstance(x, torch.Tensor)):
             kept.setdefault(_KINDS.get(name, "scales and steps"), []).append(x)
     return kept | ({"replay": list(replay)} if replay else {})
 
@@ -160,13 +158,6 @@ def _behind(average: MovingAverage) -> list[torch.Tensor]:
     """Returns the tensors of an average: sums, their rounding errors, the average in full precision."""
     held = [x for x in (*vars(average).values(), *average.state_dict().values()) if isinstance(x, torch.Tensor)]
     return list({id(x): x for x in held if x.dim() and x is not average.average}.values())
-
-
-def _state_of(optimizer: NetworkOptimizer) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of an optimizer by name, including its loss scale."""
-    state = optimizer.optimizer.state[optimizer.parameters]
-    scale = optimizer.scaler.tensors if optimizer.scaler else {}
-    yield from ((name, x) for name, x in {**state, **scale}.items() if isinstance(x, torch.Tensor))
 
 
 def _tensors_of(kept: Any, depth: int = 2) -> Iterator[torch.Tensor]:

@@ -37,7 +37,7 @@ class Exported(NamedTuple):
     weight_bytes: int
     """The size of the weights, as they are packed in the format."""
     note: str
-    """What a reader should know of it; empty if nothing."""
+    """Note for the reader; empty if there is none."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.bytes} bytes, of weights {self.weight_bytes}{'; ' if self.note else ''}{self.note}"

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from ..config.train_config import TrainConfig
+from ..environments.parallel import EnvironmentGroup
 from ..errors import RunError
 from ..run.parts import check_run, make_learner, open_environments
 from ..run.restored import take_over
+from ..sizes import Sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-    from pathlib import Path
-
     from ..algorithms.learner import Learner
-    from ..config.train_config import TrainConfig
-    from ..environments.parallel import EnvironmentGroup
     from ..experience.intake import Intake
-    from ..sizes import Sizes
 
 
 # Of the keys that some algorithms have: nobody else learns or acts.

@@ -42,7 +42,19 @@ def main() -> None:
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
     said: dict[str, Any] = {}
     try:
-        said = _learn(order, connection)
+        import_as_told(order)
+        config, rank = TrainConfig(**order["config"]), order["rank"]
+        assert isinstance(config, OptimizerKeys)
+        become_learner(rank)
+        torch.set_num_threads(config.threads)
+        device = open_device(own_device(config, rank), config.format if config.native else None)
+        connection.send_bytes(json.dumps({"here": True}).encode())
+        group = meet(config, order["meeting"], rank, device, order["memory"])
+        files = RunDirectory(order["directory"])
+        with open_environments(config.share(), lambda: None, order["allow_imports"], evaluation=False) as environments:
+            run = Run(config, files, device, environments, None, StopRequest(), learners=group)
+            result = train_alone(run, compiled=False, on_notice=None)
+        said = {"crash": {"step": result.crash.step, "reason": result.crash.reason}} if result.crash else {}
     except (LearnerLost, Stopped):
         pass
     except RoundoffError as error:
@@ -57,23 +69,6 @@ def _end_with(leader: Connection) -> None:
     """Ends this process when the leader, which sends nothing more, is gone: also while waiting for the leader."""
     leader.poll(None)
     os._exit(1)
-
-
-def _learn(order: dict[str, Any], leader: Connection) -> dict[str, Any]:
-    """The run, as this learner goes through it; returns its final report."""
-    import_as_told(order)
-    config, rank = TrainConfig(**order["config"]), order["rank"]
-    assert isinstance(config, OptimizerKeys)
-    become_learner(rank)
-    torch.set_num_threads(config.threads)
-    device = open_device(own_device(config, rank), config.format if config.native else None)
-    leader.send_bytes(json.dumps({"here": True}).encode())
-    group = meet(config, order["meeting"], rank, device, order["memory"])
-    files = RunDirectory(order["directory"])
-    with open_environments(config.share(), lambda: None, order["allow_imports"], evaluation=False) as environments:
-        run = Run(config, files, device, environments, None, StopRequest(), learners=group)
-        result = train_alone(run, compiled=False, on_notice=None)
-    return {"crash": {"step": result.crash.step, "reason": result.crash.reason}} if result.crash else {}
 
 
 if __name__ == "__main__":

@@ -55,7 +55,11 @@ def others_learning(
         for rank in range(1, config.learners):
             followers.append(Follower(rank, order, memory))  # noqa: PERF401  those that have begun are ended if one cannot
         if memory is None:
-            _wait_for(followers)
+            # Waits until all are about to meet
+            while not all(follower.here for follower in followers):
+                for follower in followers:
+                    follower.last_words()
+                time.sleep(_PAUSE)
         group = meet(config, str(meeting), 0, torch.device(own_device(config, 0)), memory)
         group.why_lost = lambda: _why_lost(followers)
         if isinstance(group, AsynchronousGroup):
@@ -91,18 +95,6 @@ def meet(
     if device.type == "cpu":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # which every machine has, whatever its name leads to
     return LearnerGroup(meeting, rank, config.learners, device, config.communicate)
-
-
-def _wait_for(followers: list[Follower]) -> None:
-    """Waits until all are about to meet.
-
-    Raises:
-        RunError: one has failed or died before.
-    """
-    while not all(follower.here for follower in followers):
-        for follower in followers:
-            follower.last_words()
-        time.sleep(_PAUSE)
 
 
 def _why_lost(followers: list[Follower]) -> Crash | None:

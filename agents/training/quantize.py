@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from pathlib import Path
+from typing import Any, TypeAlias, final
 
 import torch
 
@@ -15,6 +17,8 @@ from roundoff.runs.folder import RunDirectory
 from ...formats import Format
 from ..adapters.run import AdaptedRun
 from ..adapters.settings import AdapterConfig
+from ..config.train_config import TrainConfig
+from ..quantization.products import Ranges
 from ..quantization.quantization import Quantization
 from ..run.evaluate import Evaluation, EvaluationPolicy, evaluate
 from ..run.parts import check_run
@@ -22,14 +26,7 @@ from ..run.restored import read_finished
 from ..run.stopping import StopRequest
 from .finished import finished_agent, looked_at
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
-    from pathlib import Path
-
-    from ..config.train_config import TrainConfig
-    from ..quantization.products import Ranges
-
-    Play: TypeAlias = Callable[..., tuple[Evaluation, Ranges]]
+Play: TypeAlias = Callable[..., tuple[Evaluation, Ranges]]
 
 _NOTHING = Quantization("as it is")
 

@@ -1,1 +1,1 @@
-"""Figures, each drawn from a CSV file beside it."""
+"""Figures, each drawn from its CSV file."""

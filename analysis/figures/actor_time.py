@@ -1,23 +1,23 @@
-"""The time of actors beside a learner, and where it goes: inference, the environment, and new weights."""
+"""The time of the actors of a learner, by activity: inference, the environment, and new weights."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import Any
 
+import pandas as pd
+from matplotlib.figure import Figure
+
+from roundoff.runs.folder import RunDirectory
 from roundoff.runs.metric import RETURN, Metric
+from roundoff.runs.result import MALFORMED
 
-from ..tables.actor_times import ACTIVITIES, actor_times
+from ..runs.experiment import Experiment
 from ..tables.summary import records
 from ..tables.wording import number
 from .drawing.legends import legend_under
 from .drawing.style import SCREEN, Size, figure, look
 from .drawing.told import tell_boxes
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
-    from ..runs.experiment import Experiment
 
 
 def actor_time_table(experiment: Experiment) -> pd.DataFrame | None:
@@ -66,3 +66,43 @@ def draw_actor_time(name: str, table: pd.DataFrame, size: Size = SCREEN, metric:
         marks = [axes[0].plot([], [], color=look(i).color, linewidth=6)[0] for i in range(len(ACTIVITIES))]
         legend_under(canvas, marks, list(ACTIVITIES), most=len(ACTIVITIES))
         return canvas
+
+
+ACTIVITIES = ("step", "environment", "pull", "deserialize", "load")
+"""Inference; the environment; waiting for new weights, unpacking them, loading them."""
+
+
+def actor_times(experiment: Experiment) -> pd.DataFrame:
+    """Seconds of 1000 steps of an actor by activity, the mean of a run's actors: ``id`` and a column for each activity.
+
+    Runs without actors, unfinished runs, and runs with a damaged file are left out.
+    """
+    rows = []
+    for identity in experiment.runs["id"]:
+        try:
+            actors = RunDirectory(experiment.folders[identity]).read_timing()["actors"]
+            steps = sum(int(actor["steps"]) for actor in actors)
+            spent = {name: sum(_seconds(actor["spent"][name]) for actor in actors) for name in ACTIVITIES}
+            rows.append({"id": identity, **{name: 1000 * total / steps for name, total in spent.items()}})
+        except (*MALFORMED, ZeroDivisionError):
+            continue
+    return pd.DataFrame(rows, columns=["id", *ACTIVITIES])
+
+
+def actor_clocks(experiment: Experiment) -> pd.DataFrame:
+    """Seconds that an actor had spent at each evaluation, the mean of a run's actors: ``id``, ``step``, ``clock``."""
+    rows: list[dict[str, Any]] = []
+    for identity in experiment.runs["id"]:
+        try:
+            points = RunDirectory(experiment.folders[identity]).read_timing()["actor_clock"]
+            rows += [{"id": identity, "step": int(step), "clock": _seconds(clock)} for step, clock in points]
+        except MALFORMED:
+            continue
+    return pd.DataFrame(rows, columns=["id", "step", "clock"])
+
+
+def _seconds(value: Any) -> float:
+    seconds = float(value)
+    if not 0 <= seconds < math.inf:
+        raise ValueError(value)
+    return seconds

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
-from roundoff.runs.metric import RETURN, Metric
-
+from ..runs.experiment import Experiment
 from ..tables.pareto import KINDS
 from ..tables.summary import REFERENCE
 from .actor_time import actor_time_table, draw_actor_time
@@ -16,22 +16,15 @@ from .comparison import comparison_table, draw_comparison
 from .curves import curves_table, draw_curves
 from .degradation import are_floats, degradation_table, draw_degradation
 from .differences import differences_table, draw_differences
-from .drawing.style import SCREEN, Size
-from .heatmap import draw_heatmap, heatmap_table
+from .heatmap import draw_heatmap, draw_plane, heatmap_table, plane_table
 from .hyperparameters import draw_hyperparameters, hyperparameters_table
 from .logged_values import draw_training, norms_table, training_table
 from .magnitudes import draw_exponents, draw_gradients, exponents_table, gradients_table
 from .pareto import draw_pareto, pareto_figure_table
-from .plane import draw_plane, plane_table
 from .profiles import draw_profiles, profiles_table
 from .relative import draw_relative, relative_table
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..runs.experiment import Experiment
-
-    Table = Callable[[Experiment, pd.DataFrame, list[str]], pd.DataFrame | None]
+Table = Callable[[Experiment, pd.DataFrame, list[str]], pd.DataFrame | None]
 
 
 _FEWEST = 3  # values of a setting that make a curve
@@ -59,7 +52,7 @@ def _degradation(experiment: Experiment, summary: pd.DataFrame, _warnings: list[
 def _widths(experiment: Experiment, summary: pd.DataFrame, warnings: list[str], across: str) -> pd.DataFrame | None:
     """The degradation plot across another width; None if no series has two widths, or it would show nothing new.
 
-    Adds a warning if there are more series than can be told apart, and so no figure.
+    Adds a warning, and draws no figure, if there are too many series to distinguish.
     """
     floats = are_floats(experiment.formats)
     if across == "significand_bits" and floats:
@@ -79,9 +72,10 @@ def _widths(experiment: Experiment, summary: pd.DataFrame, warnings: list[str], 
 def settings_table(experiment: Experiment, summary: pd.DataFrame, warnings: list[str]) -> pd.DataFrame | None:
     """The score against the numeric setting with the most values; None if no such setting has three.
 
-    Adds a warning if there are more series than can be told apart, and so no figure.
+    Adds a warning, and draws no figure, if there are too many series to distinguish.
     """
-    numbers = {key: summary[key].nunique() for key in experiment.conditions.told if _is_number(summary[key])}
+    columns = summary[list(experiment.conditions.told)].select_dtypes("number")
+    numbers = {str(key): summary[key].nunique() for key in columns}
     key = max(numbers, key=lambda one: numbers[one], default="")
     if numbers.get(key, 0) < _FEWEST:
         return None
@@ -89,10 +83,6 @@ def settings_table(experiment: Experiment, summary: pd.DataFrame, warnings: list
     if (lines := table["series"].nunique()) > _MOST:
         warnings.append(f"settings: {lines} lines would be too many to tell apart; it is not drawn")
     return table if lines <= _MOST else None
-
-
-def _is_number(column: pd.Series[Any]) -> bool:
-    return pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
 
 
 def _relative(experiment: Experiment, _summary: pd.DataFrame, _warnings: list[str]) -> pd.DataFrame | None:
@@ -109,23 +99,6 @@ def _curves_across(
     """Learning curves, a line for each value of a number; None if all runs have the same."""
     varies = across in experiment.conditions.keys and pd.api.types.is_numeric_dtype(experiment.runs[across])
     return curves_table(experiment, across) if varies else None
-
-
-def _plane(experiment: Experiment, summary: pd.DataFrame, _warnings: list[str]) -> pd.DataFrame:
-    return plane_table(degradation_table(experiment, summary))
-
-
-def _any_metric(draw: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a drawing function without scores accept a metric."""
-
-    def plain(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Any:  # noqa: ARG001
-        return draw(name, table, size)
-
-    return plain
-
-
-def _pareto(experiment: Experiment, _summary: pd.DataFrame, _warnings: list[str], kind: str) -> pd.DataFrame | None:
-    return pareto_figure_table(experiment, kind)
 
 
 def _comparison(experiment: Experiment, summary: pd.DataFrame, _warnings: list[str]) -> pd.DataFrame | None:
@@ -146,7 +119,7 @@ FIGURES = {
     },
     "settings": Drawable(settings_table, partial(draw_degradation, x="value")),
     "relative": Drawable(_relative, draw_relative),
-    "plane": Drawable(_plane, draw_plane),
+    "plane": Drawable(lambda experiment, summary, _: plane_table(degradation_table(experiment, summary)), draw_plane),
     "heatmap": Drawable(heatmap_table, draw_heatmap),
     "comparison": Drawable(_comparison, draw_comparison),
     "hyperparameters": Drawable(
@@ -157,10 +130,13 @@ FIGURES = {
     "norms": Drawable(lambda experiment, _summary, _: norms_table(experiment), draw_training),
     "actor-time": Drawable(lambda experiment, _summary, _: actor_time_table(experiment), draw_actor_time),
     "exponents": Drawable(lambda experiment, _summary, _: exponents_table(experiment), draw_exponents),
-    "gradients": Drawable(lambda experiment, _summary, _: gradients_table(experiment), _any_metric(draw_gradients)),
-    **{f"pareto-{kind}": Drawable(partial(_pareto, kind=kind), draw_pareto) for kind in KINDS},
+    "gradients": Drawable(lambda experiment, _summary, _: gradients_table(experiment), draw_gradients),
+    **{
+        f"pareto-{kind}": Drawable(lambda experiment, *_, kind=kind: pareto_figure_table(experiment, kind), draw_pareto)
+        for kind in KINDS
+    },
     "differences": Drawable(
-        lambda experiment, _summary, warnings: differences_table(experiment, warnings), _any_metric(draw_differences)
+        lambda experiment, _summary, warnings: differences_table(experiment, warnings), draw_differences
     ),
 }
 ALWAYS = {"degradation", "curves"}

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from roundoff.runs.metric import RETURN, Metric
 
+from ..runs.experiment import Experiment
 from ..tables.summary import ALL_TASKS, ended, records
 from ..tables.wording import plural
 from .drawing.axes import is_logarithmic, score_limits, titles
 from .drawing.marks import draw_crashes, marks, only_failed, side_by_side, tell_scores
 from .drawing.style import FAILED, SCREEN, Size, figure, letters, look, points, takes_half, wrapped
 from .drawing.told import of_mean, tell_boxes, tell_means
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from ..runs.experiment import Experiment
 
 
 def comparison_table(experiment: Experiment, summary: pd.DataFrame) -> pd.DataFrame:
@@ -59,9 +55,9 @@ def draw_comparison(name: str, table: pd.DataFrame, size: Size = SCREEN, metric:
     height = 1.2 + (0.36 + 0.24 * lines) * len(labels)
     count = int(table.loc[table["task"] != ALL_TASKS, "n"].max())
     crashed = f"; x: crashed, {metric.scored}" if (table["status"] == "crashed").any() else ""
-    title = f"{name}: mean, 95 % bootstrap interval, every run\n({plural(count, 'seed')}{crashed})"
+    title = f"{name}: {metric.name}\nmean, 95 % bootstrap interval, every run ({plural(count, 'seed')}{crashed})"
     with figure(len(tasks), title, width, height, size, columns=columns, sharey=True) as (canvas, axes):
-        for axis, task, where in zip(axes, tasks, titles(tasks), strict=True):
+        for axis, task, where in zip(axes, tasks, titles(tasks, metric), strict=True):
             here = table[table["task"] == task]
             for place, series in enumerate(labels):
                 _line(axis, place, here[here["series"] == series], metric)

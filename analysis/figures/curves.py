@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from scipy.optimize import isotonic_regression
 
 from roundoff.runs.metric import RETURN, Metric
 
 from ..runs.conditions import PLAIN, says_less, without_settled
+from ..runs.experiment import Experiment
 from ..statistics.intervals import bootstrap_intervals, generator_for
 from ..tables.summary import REFERENCE as FP32
 from ..tables.wording import plural, tick
-from .drawing.axes import is_logarithmic, limits_by_task, ordered
+from .drawing.axes import is_logarithmic, limits_by_task, ordered, titles
 from .drawing.legends import legend_under
 from .drawing.style import REFERENCE, SCREEN, Look, Size, figure, ordered_looks, points, takes_half
 from .drawing.told import tell_line, tell_runs
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from ..runs.experiment import Experiment
 
 _MOST = 200  # rows of a line
 _GAP = 0.045  # of the height of a panel, between names
@@ -102,7 +98,8 @@ def draw_curves(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Met
     panels = list(table.groupby("panel", sort=False))
     crosses = f"; a cross: crashed ({metric.scored})" if (table["kind"] == "crash").any() else ""
     title = f"{name}: learning curves\nmean and 95 % bootstrap interval over seeds{crosses}"
-    limits = limits_by_task(metric, table)
+    limits, tasks = limits_by_task(metric, table), list(dict.fromkeys(table["task"]))
+    words = dict(zip(tasks, titles(tasks, metric), strict=True))
     together = len(set(limits.values())) < 2
     with figure(len(panels), title, width=6.0, height=4.4, size=size, sharey=together) as (canvas, axes):
         if is_logarithmic(metric, table["return"]):
@@ -111,7 +108,9 @@ def draw_curves(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Met
         for axis, (where, group) in zip(axes, panels, strict=False):
             axis.set_ylim(limits[group["task"].iloc[0]])
             room = _panel(axis, group, metric, size) and room
-            axis.set_title(f"{where} ({plural(group['seeds'].max(), 'seed')})")
+            task = group["task"].iloc[0]
+            told = ", ".join(filter(None, [words[task], str(where).removeprefix(task).removeprefix(", ")]))
+            axis.set_title(f"{told} ({plural(group['seeds'].max(), 'seed')})")
         if not room:
             lines = {line.get_label(): line for axis in axes for line in axis.get_legend_handles_labels()[0]}
             legend_under(canvas, list(lines.values()), [str(name) for name in lines])
@@ -134,16 +133,12 @@ def _lines(experiment: Experiment) -> tuple[pd.DataFrame, list[str]]:
 
 def _lines_across(experiment: Experiment, across: str) -> tuple[pd.DataFrame, list[str]]:
     """The runs with a line for each value of a setting, and the settings that set panels apart."""
-    runs = experiment.runs
-    lines = [f"{across} {value:g}" for value in runs[across]]
-    return runs.assign(line=lines), ["format", *_keys_beside(across, experiment)]
-
-
-def _keys_beside(across: str, experiment: Experiment) -> list[str]:
-    """Keys that, together with ``across``, settle all others; keys that say less are used only if necessary."""
     runs, keys = experiment.runs, [key for key in experiment.conditions.keys if key != across]
+    # Keys that, together with ``across``, settle all others; keys that say less are used only if necessary.
     saying_less = [key for key in keys if says_less(runs[key])]
-    return without_settled(runs, keys, [*saying_less, *(key for key in keys if key not in saying_less)], [across])
+    by_use = [*saying_less, *(key for key in keys if key not in saying_less)]
+    lines = [f"{across} {value:g}" for value in runs[across]]
+    return runs.assign(line=lines), ["format", *without_settled(runs, keys, by_use, [across])]
 
 
 def _panel(axis: Axes, table: pd.DataFrame, metric: Metric, size: Size) -> bool:

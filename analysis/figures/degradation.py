@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from roundoff.runs.metric import RETURN, Metric
 
-from ..tables.summary import ALL_TASKS, ended, exponent_bits, parsed, records, significand_bits
+from ..runs.experiment import Experiment
+from ..tables.summary import ALL_TASKS, bits_per_number, ended, exponent_bits, parsed, records, significand_bits
 from ..tables.summary import REFERENCE as FP32
 from ..tables.wording import plural
 from .drawing.axes import is_logarithmic, limits_by_task, ordered, titles
@@ -19,12 +22,6 @@ from .drawing.legends import legend_under
 from .drawing.marks import draw_crashes, marks, only_failed, side_by_side, tell_scores
 from .drawing.style import CRASH, FAILED, REFERENCE, SCREEN, Size, figure, look, names_under, points
 from .drawing.told import of_mean, tell_boxes, tell_means
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from ..runs.experiment import Experiment
 
 _WORDS = {
     "significand_bits": "significand bits m",
@@ -34,6 +31,8 @@ _WORDS = {
 }
 _MOST_REFERENCES = 6  # that have an entry each in a legend
 _CLOSEST = 0.04  # of an axis, between two numbers under it
+_WIDEST = 4  # bits, between two formats that a line connects
+_KNOWN = {7: "bf16", 10: "fp16"}  # by their significand bits
 
 
 def degradation_table(experiment: Experiment, summary: pd.DataFrame, across: str = "significand_bits") -> pd.DataFrame:
@@ -70,7 +69,7 @@ def degradation_table(experiment: Experiment, summary: pd.DataFrame, across: str
         if across == "format":
             return table
         if across == "bits":
-            table = table.assign(bits=names.map(_bits_per_number))
+            table = table.assign(bits=names.map(bits_per_number))
         return table[table["bits" if across == "bits" else "significand_bits"].notna()]
 
     further = ("setting", "value") if of_setting else ("bits",) if across == "bits" else ()
@@ -91,17 +90,8 @@ def _family(row: dict[str, Any], across: str) -> str:
     return re.split(r"[^a-z]", str(parsed(row["format"])))[0] + "X"
 
 
-def _bits_per_number(name: str) -> float:
-    fmt = parsed(name)
-    return float("nan") if fmt is None else fmt.bits_per_number
-
-
 def draw_degradation(
-    name: str,
-    table: pd.DataFrame,
-    size: Size = SCREEN,
-    x: str | None = "significand_bits",
-    metric: Metric = RETURN,
+    name: str, table: pd.DataFrame, size: Size = SCREEN, x: str | None = "significand_bits", metric: Metric = RETURN
 ) -> Figure:
     """Draws the mean score with its 95 % interval against bits, every run as a dot, crashes as crosses.
 
@@ -129,7 +119,7 @@ def draw_degradation(
     with figure(len(tasks), title, size=size, sharey=len(set(limits.values())) < 2) as (canvas, axes):
         if is_logarithmic(metric, table["return"]):
             axes[0].set_yscale("log")
-        for axis, task, where in zip(axes, tasks, titles(tasks), strict=False):
+        for axis, task, where in zip(axes, tasks, titles(tasks, metric), strict=False):
             axis.set_ylim(limits[task])
             _panel(axis, table[table["task"] == task], lines, x, metric)
             axis.set_xlabel(words)
@@ -178,20 +168,15 @@ def _panel(axis: Axes, here: pd.DataFrame, lines: list[str], x: str, metric: Met
             )
         offset = min(0.12, 0.7 / len(lines)) * (number - (len(lines) - 1) / 2)
         at = line["place"].to_numpy(float) + offset * (x == "format")
-        low, high = line["ci_low"].to_numpy(float), line["ci_high"].to_numpy(float)
-        joined = x != "format" and len(at) > 1  # nothing lies between two formats
+        drawn, joined = line[["ci_low", "ci_high", "return"]].to_numpy(float), x != "format" and len(at) > 1
+        gaps = np.flatnonzero(np.diff(at) > (_WIDEST if x == "bits" else np.inf)) + 1
+        spread, drawn = np.insert(at, gaps, np.nan), np.insert(drawn, gaps, np.nan, axis=0)
         if joined:
-            axis.fill_between(at, low, high, color=style.color, alpha=0.2, linewidth=0)
+            axis.fill_between(spread, drawn[:, 0], drawn[:, 1], color=style.color, alpha=0.2, linewidth=0)
         else:
-            axis.vlines(at, low, high, color=style.color, linewidth=points(5), alpha=0.3)
-        axis.plot(
-            at,
-            line["return"],
-            color=style.color,
-            linestyle=style.line if joined else "none",
-            marker=style.marker,
-            markersize=points(7),
-        )
+            axis.vlines(at, drawn[:, 0], drawn[:, 1], color=style.color, linewidth=points(5), alpha=0.3)
+        line_style = style.line if joined else "none"
+        axis.plot(spread, drawn[:, 2], style.marker, color=style.color, linestyle=line_style, markersize=points(7))
         _dots(axis, here[(here["kind"] == "run") & (here["series"] == series)], style.color, offset, metric)
         tell_means(axis, at, line["return"], [of_mean(row) for row in records(line)])
     axis.set_ylabel(metric.label)
@@ -201,8 +186,11 @@ def _panel(axis: Axes, here: pd.DataFrame, lines: list[str], x: str, metric: Met
     axis.set_xlim(min(places) - 0.6, max(places) + 0.6)
     if x == "format":
         names_under(axis, range(len(names)), names)
-    else:
-        axis.set_xticks(places, _apart(places, texts))
+        return
+    if x == "significand_bits":
+        places = sorted({*places, *(bits for bits in _KNOWN if places[0] < bits < places[-1])})
+        texts = [f"{bits:g}\n{_KNOWN.get(bits, '')}".rstrip() for bits in places]
+    axis.set_xticks(places, _apart(places, texts))
 
 
 def _in_steps(values: pd.Series[float]) -> pd.Series[float]:
@@ -228,7 +216,7 @@ def _apart(places: list[float], texts: list[str]) -> list[str]:
 
 
 def _dots(axis: Axes, runs: pd.DataFrame, color: str, offset: float, metric: Metric) -> None:
-    """Every run, next to its mean; the horizontal places of seeds have no meaning."""
+    """Every run, next to its mean; the horizontal positions of seeds are arbitrary."""
     for at in sorted(set(runs["place"])):
         group = runs[runs["place"] == at]
         places = side_by_side(len(group), at + offset)

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import re
 import zipfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from roundoff.files import open_to_read
 from roundoff.runs.folder import RunDirectory
+from roundoff.runs.metric import RETURN, Metric
 
 from ...agents.config import KeyRole, keys_with
+from ..runs.experiment import Experiment
 from ..tables.summary import REFERENCE
 from .drawing.axes import ordered
 from .drawing.legends import legend_under
 from .drawing.style import SCREEN, Size, figure, ordered_looks, points
 from .drawing.told import tell_line, without_intervals
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
-    from matplotlib.figure import Figure
-
-    from ..runs.experiment import Experiment
 
 _STEP = re.compile(r"[0-9]{1,15}", re.ASCII)
 _DISTANCE = "_l1"  # after the name of the network
@@ -43,9 +40,8 @@ def differences_table(experiment: Experiment, warnings: list[str]) -> pd.DataFra
     Returns:
         A row per run and evaluation that both have: ``task``, ``format``, ``seed``, ``id``, ``reference`` (id of the
         fp32 run), ``step``, for each network the mean absolute difference of its weights (``actor_l1``), and
-        ``q_difference``, the mean absolute difference of what the networks that take states and actions make of up to
-        2000 of them that the fp32 run met, computed in float64; NaN before that has ended. A weight that is not finite
-        makes its mean NaN.
+        ``q_difference``, the mean absolute difference of the critics' outputs for up to 2000 states and actions of the
+        fp32 run, computed in float64; NaN before that run has ended. A weight that is not finite makes its mean NaN.
 
     Source:
         Low-precision SAC, Appendix, Figures 11 and 12.
@@ -72,7 +68,7 @@ def distances_of(table: pd.DataFrame) -> dict[str, str]:
     return {name.removesuffix(_DISTANCE): name for name in table.columns if name.endswith(_DISTANCE)}
 
 
-def draw_differences(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
+def draw_differences(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
     """Draws :func:`differences_table`: a row per task, a thick line per format for the mean, a thin one per pair."""
     tasks = sorted(table["task"].unique())
     formats = ordered(table["format"])
@@ -98,7 +94,7 @@ def draw_differences(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Fig
                 tell_line(axis, str(fmt), "step", without_intervals(mean.index, mean))
             axis.set_title(task)
             axis.set_ylabel(labels[column])
-            axis.set_xlabel("environment steps")
+            axis.set_xlabel(metric.steps)
             axis.set_ylim(bottom=0)
         legend_under(canvas, *axes[0].get_legend_handles_labels())
         return canvas
@@ -159,7 +155,7 @@ def _distance(a: Iterable[np.ndarray], b: Iterable[np.ndarray]) -> float:
 
 
 def _of_values(a: Iterable[list[np.ndarray]], b: Iterable[list[np.ndarray]], inputs: np.ndarray) -> float:
-    """Returns the distance between those networks of two runs whose inputs were stored: states and actions."""
+    """Returns the distance between the critics of two runs for stored states and actions."""
     if not inputs.size:
         return float("nan")
     pairs = [(x, y) for x, y in zip(a, b, strict=True) if x[0].shape[-2] == inputs.shape[-1]]

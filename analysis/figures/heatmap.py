@@ -1,23 +1,20 @@
-"""Scores over any two settings that vary, such as format and accumulator, as a heat map."""
+"""Heat maps: scores over two settings that vary, such as format and accumulator, or over exponent and significand."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from roundoff.runs.metric import RETURN, Metric
 
 from ..runs.conditions import MAPPINGS, as_text
-from ..tables.summary import ALL_TASKS, records
+from ..runs.experiment import Experiment
+from ..tables.summary import ALL_TASKS, REFERENCE, records
 from .drawing.axes import ordered, titles
 from .drawing.cells import Cells, draw_heat_maps, shades
 from .drawing.style import SCREEN, Size, in_lines
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from ..runs.experiment import Experiment
 
 _MOST = 12  # panels
 
@@ -91,7 +88,7 @@ def draw_heatmap(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Me
     x, y = str(table["x"].iloc[0]), str(table["y"].iloc[0])
     panels = sorted(table.groupby(["condition", "task"], sort=False), key=lambda panel: panel[0][1] == ALL_TASKS)
     drawn = [
-        Cells(cells, across, up, ", ".join(filter(None, [*titles([str(task)]), str(condition)])))
+        Cells(cells, across, up, ", ".join(filter(None, [*titles([str(task)], metric), str(condition)])))
         for (condition, task), cells in panels
     ]
     names = [name.split("\n") for name in in_lines(up)]
@@ -120,3 +117,49 @@ def _labels(table: pd.DataFrame, place: str, label: str) -> list[str]:
     """The values at places from 0 on."""
     found = dict(zip(table[place], table[label], strict=True))
     return [str(found.get(i, "")) for i in range(int(table[place].max()) + 1)]
+
+
+def plane_table(marks: pd.DataFrame) -> pd.DataFrame:
+    """The means of formats with both widths, and of fp32, for the heat map.
+
+    Args:
+        marks: from :func:`roundoff.analysis.figures.degradation.degradation_table`.
+
+    Returns:
+        Its rows of ``kind`` mean, with ``condition`` (in words; empty if none varies) for ``series``; none unless there
+        are two widths of the exponent and two of the significand.
+    """
+    means = marks[marks["kind"] == "mean"].drop(columns=["kind", "seed", "status"])
+    means = means.assign(condition=means["series"].map(lambda series: series.partition(", ")[2])).drop(columns="series")
+    narrow = means[means["format"] != REFERENCE]
+    plane = min(len(set(narrow["exponent_bits"])), len(set(narrow["significand_bits"]))) > 1
+    return means if plane else means.head(0)
+
+
+def draw_plane(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
+    """Draws :func:`plane_table`: a panel per task and condition, a cell per format with its mean, x for crashed runs.
+
+    Only widths with runs have a place; formats without runs stay white. The mean of fp32, under the same or the only
+    condition, is in the title.
+    """
+    pairs = sorted(dict.fromkeys(zip(table["condition"], table["task"], strict=True)), key=lambda p: p[1] == ALL_TASKS)
+    groups = [(*pair, table[(table["condition"] == pair[0]) & (table["task"] == pair[1])]) for pair in pairs]
+    plain = table[table["format"] == REFERENCE]
+    panels = [
+        _plane(condition, task, here, plain[plain["task"] == task], metric)
+        for condition, task, here in groups
+        if set(here["format"]) != {REFERENCE}
+    ]
+    title = f"{name}: {metric.name} over exponent and significand bits"
+    labels = "significand bits m", "exponent bits e"
+    return draw_heat_maps(panels, title, labels, shades(metric, table), metric, width=4.4, height=3.2, size=size)
+
+
+def _plane(condition: str, task: str, here: pd.DataFrame, plain: pd.DataFrame, metric: Metric) -> Cells:
+    own = here.loc[here["format"] == REFERENCE, "return"]
+    reference = plain["return"] if own.empty and len(plain) == 1 else own
+    about = [*titles([task], metric), condition, *(f"fp32: {metric.shown(value)}" for value in reference)]
+    rows = here[here["format"] != REFERENCE]
+    across, up = (sorted(set(rows[name].astype(int))) for name in ("significand_bits", "exponent_bits"))
+    cells = rows.assign(column=rows["significand_bits"].map(across.index), row=rows["exponent_bits"].map(up.index))
+    return Cells(cells, [*map(str, across)], [*map(str, up)], ", ".join(filter(None, about)))

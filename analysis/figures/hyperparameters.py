@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from roundoff.runs.metric import RETURN, Metric
 
+from ..runs.experiment import Experiment
 from ..statistics.intervals import bootstrap_interval, generator_for, mean_and_std
 from ..tables.summary import REFERENCE, ended
 from ..tables.wording import number, percent, with_interval
@@ -17,11 +17,6 @@ from .drawing.legends import legend_under
 from .drawing.style import REFERENCE as REFERENCE_LOOK
 from .drawing.style import SCREEN, Size, figure, ordered_looks, points
 from .drawing.told import tell_means
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from ..runs.experiment import Experiment
 
 _FEWEST = 3  # draws that make a distribution
 
@@ -37,8 +32,7 @@ def hyperparameters_table(experiment: Experiment) -> pd.DataFrame:
         Low-precision SAC, Appendix F, Tables 6 and 7.
     """
     runs = ended(experiment.runs).dropna(subset="return")
-    keys = [key for key in experiment.conditions.keys if pd.api.types.is_numeric_dtype(runs[key])]
-    keys = [key for key in keys if not pd.api.types.is_bool_dtype(runs[key])]
+    keys = list(runs[list(experiment.conditions.keys)].select_dtypes("number"))
     columns = ["draw", *keys, "format", "n", "return", "std", "ci_low", "ci_high"]
     if len(keys) < 2 or len(runs[keys].drop_duplicates()) < _FEWEST:
         return pd.DataFrame(columns=columns)
@@ -57,7 +51,7 @@ def hyperparameters_table(experiment: Experiment) -> pd.DataFrame:
 
 
 def draw_hyperparameters(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
-    """Draws :func:`hyperparameters_table`: every draw, and beside it the share of draws above each return."""
+    """Draws :func:`hyperparameters_table`: every draw, and next to it the fraction of draws above each return."""
     formats = ordered(table["format"])
     narrow = [fmt for fmt in formats if fmt != REFERENCE]
     looks = dict.fromkeys([fmt for fmt in formats if fmt == REFERENCE], REFERENCE_LOOK)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from itertools import zip_longest
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from roundoff.runs.metric import RETURN, Metric
 
 from ...agents.config import Panel, drawn_values, panels
+from ..runs.experiment import Experiment
 from ..statistics.intervals import bootstrap_intervals, generator_for
 from ..tables.summary import REFERENCE, records
 from .curves import thinned
@@ -19,12 +21,6 @@ from .drawing.legends import legend_under
 from .drawing.style import REFERENCE as REFERENCE_LOOK
 from .drawing.style import SCREEN, Look, Size, drawable, figure, look, ordered_looks, points
 from .drawing.told import tell_line, without_intervals
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from ..runs.experiment import Experiment
 
 _ABOUT = ("id", "step", "task", "format", "series")  # columns that are no logged values
 _WIDEST = 4  # panels side by side on the screen
@@ -41,7 +37,7 @@ def training_table(experiment: Experiment) -> pd.DataFrame | None:
     Columns: ``id``, ``step``, the logged values (of an algorithm that names none, the first twelve), ``task``,
     ``format``, ``series``.
 
-    Values of programs are all that they log beside the metric, infinite if not finite. If one logs more often than 200
+    Values of programs are all logged values except the metric, infinite if not finite. If one logs more often than 200
     times, a row is the summary of several consecutive records (the mean of each value, and the last step).
     """
     logged = experiment.training
@@ -64,7 +60,7 @@ def _of_runs(experiment: Experiment, logged: pd.DataFrame, wanted: list[str]) ->
 
 
 def norms_table(experiment: Experiment) -> pd.DataFrame | None:
-    """The norms that observed runs log, as :func:`training_table` has other values; None if there are none."""
+    """The norms that observed runs log, in the form of :func:`training_table`; None without any."""
     norms = [name for name in map(str, experiment.training) if name.endswith(_NORM)]
     return _of_runs(experiment, experiment.training, norms) if norms and experiment.metric.of_agents else None
 
@@ -96,7 +92,8 @@ def draw_training(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: M
                     axis.set_axis_off()
                     continue
                 here = table[table["task"] == task]
-                panel = _of_agents(value) if metric.of_agents else _plain(here[value])
+                declared = _of_agents(value) if metric.of_agents else None
+                panel = declared or Panel(drawable(str(value)), log=spans_decades(here[value]))
                 logged = here if metric.of_agents else here.dropna(subset=value)  # some more often than others
                 _panel(axis, logged, value, looks)
                 axis.set_yscale("log" if panel.log else "linear")
@@ -125,11 +122,6 @@ def _of_agents(value: str) -> Panel:
     if value.endswith(_NORM):
         return Panel(drawable(f"norm: {value.removesuffix(_NORM).replace('_', ' ')}"), log=True)
     return panels().get(value, Panel(drawable(value)))
-
-
-def _plain(values: pd.Series[float]) -> Panel:
-    """Returns the panel of a value about which nothing is declared."""
-    return Panel(drawable(str(values.name)), log=spans_decades(values))
 
 
 def _panel(axis: Axes, table: pd.DataFrame, column: str, looks: dict[str, Look]) -> None:

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
 from roundoff.runs.metric import RETURN, Metric
 
 from ...formats import FloatFormat
+from ..runs.experiment import Experiment
 from ..tables.summary import parsed, records
 from .drawing.axes import ordered
 from .drawing.legends import legend_under
 from .drawing.style import SCREEN, Size, figure, ordered_looks, points
 from .drawing.told import tell_boxes, tell_means
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.collections import QuadMesh
-    from matplotlib.figure import Figure
-
-    from ..runs.experiment import Experiment
 
 ROLES = ("forward", "backward", "optimizer", "averages", "targets")
 OF_NETWORK = "gradients of "
@@ -112,13 +107,14 @@ def draw_exponents(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: 
         return canvas
 
 
-def draw_gradients(name: str, table: pd.DataFrame, size: Size = SCREEN) -> Figure:
+def draw_gradients(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:  # noqa: ARG001
     """Draws shares of results against their magnitude, both logarithmic: a panel per role, a line per series.
 
     Args:
         name: the name of the experiment.
         table: from :func:`magnitudes_table`; ``roundoff plot`` shows :func:`gradients_table`.
         size: the size of the figure.
+        metric: the metric of the scores, which the figure does not show.
 
     Source:
         Low-precision SAC, Figure 6.
@@ -167,7 +163,7 @@ def _panel(axis: Axes, rows: pd.DataFrame, name: str, low: int, high: int, steps
 
 
 def _spread(name: str, shares: np.ndarray, low: int) -> str:
-    """Says where the results of one interval lie; the first share is that of [2^low, 2^(low+1))."""
+    """Says where the results of one interval lie; the first share belongs to [2^low, 2^(low+1))."""
     there = np.flatnonzero(shares >= _LEAST) + low
     if not len(there):
         return f"{name}: no results"

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import math
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from roundoff.runs.metric import RETURN, Metric
 
+from ..runs.experiment import Experiment
 from ..tables.pareto import pareto_table
 from ..tables.summary import REFERENCE, records
 from ..tables.wording import number, with_interval
-from .drawing.axes import is_logarithmic, score_limits
+from .drawing.axes import is_logarithmic, score_limits, titles
 from .drawing.legends import legend_under
 from .drawing.style import SCREEN, Size, figure, letters, look, points
 from .drawing.told import tell_means
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from ..runs.experiment import Experiment
-
-_WIDE = 4.0  # of costs that are so many times apart the axis is logarithmic
+_WIDE = 16.0  # of costs that are so many times apart the axis is logarithmic
 _MOST_NAMES = 24  # that a panel has room for
 _MARKERS = ("o", "D", "^", "v", "P", "X", "*", "<", ">")  # the square is fp32's
 _GREY = "#444444"
+_MB = 1e6  # bytes
 _ABOVE = 0.12  # of the range, for the names of points
 _SMALL = 7.6  # points, of these names
 
@@ -45,6 +44,7 @@ def draw_pareto(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Met
 
     A line of steps is the front: no point costs less and scores more than those on it. Points that were shown to be
     equivalent to fp32 are filled; a band shows the equivalence margin around the fp32 mean. Conditions differ in marks.
+    Bytes are drawn in MB if they are many. An axis of costs begins at 0 unless it is logarithmic.
 
     Args:
         name: the name of the experiment.
@@ -58,12 +58,14 @@ def draw_pareto(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Met
     conditions = sorted(table.loc[table["format"] != REFERENCE, "condition"].unique())
     marks = {condition: _MARKERS[i % len(_MARKERS)] for i, condition in enumerate(conditions)}
     label = str(table["label"].iloc[0])
+    if label.startswith("bytes") and table["cost"].max() > _MB:
+        table, label = table.assign(cost=table["cost"] / _MB), label.replace("bytes", "MB", 1)
     title = f"{name}: {metric.name} against {label.partition(', by')[0]}"
     with figure(len(tasks), title, 6.4, 4.2, size) as (canvas, axes):
-        for axis, task in zip(axes, tasks, strict=True):
+        for axis, task, where in zip(axes, tasks, titles(tasks, metric), strict=True):
             _panel(axis, table[table["task"] == task], marks, metric)
             room = letters((size.width or 6.4) / min(len(tasks), size.columns), size.font)
-            axis.set_title(task)
+            axis.set_title(where)
             axis.set_xlabel(fill(label, room))
             axis.set_ylabel(metric.label)
         legend_under(canvas, *_legend(axes[0], float(table["margin"].iloc[0]), marks), most=2)
@@ -75,6 +77,8 @@ def _panel(axis: Axes, here: pd.DataFrame, marks: dict[str, str], metric: Metric
     costs = [row["cost"] for row in rows]
     if min(costs) > 0 and max(costs) / min(costs) > _WIDE:
         axis.set_xscale("log")
+    else:
+        axis.set_xlim(0, 1.06 * max(costs))
     if is_logarithmic(metric, here["mean"]):
         axis.set_yscale("log")
     for row in rows:
@@ -96,24 +100,26 @@ def _panel(axis: Axes, here: pd.DataFrame, marks: dict[str, str], metric: Metric
 
 
 def _write_names(axis: Axes, rows: list[dict[str, Any]]) -> None:
-    """Writes the names of points slanted above them, or below a point if its name would run into another."""
-    written: list[tuple[int, float, float, float]] = []
-    for row in sorted(rows, key=lambda row: row["cost"]):
-        x, y = axis.transData.transform((row["cost"], row["mean"])) * 72 / axis.figure.dpi
-        sides = [side for side in (1, -1) if not any(_meet(side, x, y, *name) for name in written)]
-        side = (sides or [1])[0]
-        written.append((side, x, y, len(row["format"]) * points(_SMALL) * 0.6))
+    """Writes the names of points above or below them, without overlaps; a line leads to a name further away."""
+    size = points(_SMALL)
+    places = [axis.transData.transform((row["cost"], row["mean"])) * 72 / axis.figure.dpi for row in rows]
+    taken = [(x, y, size, size) for x, y in places]  # centers, widths and heights
+    for row, (x, y) in sorted(zip(rows, places, strict=True), key=lambda one: one[1][0]):
+        wide = len(row["format"]) * size * 0.65
+        heights = [side * step * size * 1.3 for step in range(1, 9) for side in (1, -1)]
+        free = (up for up in heights if not any(_meet((x, y + up, wide, size), other) for other in taken))
+        up = next(free, heights[0])
+        taken.append((x, y + up, wide, size))
         axis.annotate(
-            row["format"], (row["cost"], row["mean"]), xytext=(points(3), side * points(6)),
-            textcoords="offset points", fontsize=points(_SMALL), rotation=side * 45, in_layout=False,
-            va="bottom" if side > 0 else "top",
+            row["format"], (row["cost"], row["mean"]), xytext=(0, up), textcoords="offset points",
+            fontsize=size, ha="center", va="center", in_layout=False,
+            arrowprops={"arrowstyle": "-", "color": _GREY, "lw": points(0.5)} if abs(up) > 2 * size else None,
         )  # fmt: skip
 
 
-def _meet(side: int, x: float, y: float, other: int, left: float, low: float, length: float) -> bool:
-    """Whether a name on a side of a point, in points, would run into a written one: two parallel lines."""
-    apart = abs((x - left) - side * (y - low)) / 2**0.5
-    return side == other and apart < 1.2 * points(_SMALL) and abs(x - left) < length
+def _meet(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    """Whether two boxes, each a center, a width and a height in points, overlap."""
+    return all(2 * abs(one[i] - other[i]) < one[i + 2] + other[i + 2] for i in (0, 1))
 
 
 def _style(row: dict[str, Any], marks: dict[str, str]) -> dict[str, Any]:
@@ -126,17 +132,13 @@ def _style(row: dict[str, Any], marks: dict[str, str]) -> dict[str, Any]:
 
 
 def _legend(axis: Axes, margin: float, marks: dict[str, str]) -> tuple[list[Artist], list[str]]:
+    within, plain, good = f"within {100 * margin:.3g} %", {"marker": "o", "linestyle": "none"}, look(2).color
     entries: list[tuple[dict[str, Any], str]] = [
-        ({"marker": "s", "color": _GREY, "linestyle": "none"}, REFERENCE),
-        ({"color": _GREY, "linewidth": points(1.2)}, "front: none costs less and scores more"),
-        (
-            {"marker": "o", "color": look(2).color, "linestyle": "none"},
-            f"equivalent to fp32 within {100 * margin:.3g} %",
-        ),
-        (
-            {"marker": "o", "color": look(1).color, "markerfacecolor": "white", "linestyle": "none"},
-            "not shown to be equivalent",
-        ),
+        ({**plain, "marker": "s", "color": _GREY}, REFERENCE),
+        ({"color": _GREY, "linewidth": points(1.2)}, "Pareto front: none costs less and scores more"),
+        ({**plain, "color": good}, f"equivalent to fp32 {within}"),
+        ({**plain, "color": look(1).color, "markerfacecolor": "white"}, "not shown to be equivalent"),
+        ({"color": good, "alpha": 0.12, "linewidth": points(8), "solid_capstyle": "butt"}, f"{within} of fp32's mean"),
     ]
     named = marks.items() if len(marks) > 1 else ()
     entries += [({"marker": mark, "color": "#999999", "linestyle": "none"}, condition) for condition, mark in named]
@@ -146,5 +148,5 @@ def _legend(axis: Axes, margin: float, marks: dict[str, str]) -> tuple[list[Arti
 
 def _told(row: dict[str, Any]) -> str:
     mean = with_interval(row["mean"], row["ci_low"], row["ci_high"])
-    where = "on the front" if row["front"] else "not on the front"
+    where = "on the Pareto front" if row["front"] else "not on the Pareto front"
     return f"{row['series']}\ncost {number(row['cost'])}, mean {mean}\n{row['answer']}, {where}"

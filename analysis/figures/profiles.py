@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from roundoff.runs.metric import RETURN, Metric
 
+from ..runs.experiment import Experiment
 from ..statistics.intervals import generator_for, performance_profile, profile_band
 from ..tables.summary import ALL_TASKS, REFERENCE, ended, records
 from ..tables.wording import number, percent
@@ -18,19 +18,13 @@ from .drawing.style import REFERENCE as REFERENCE_LOOK
 from .drawing.style import SCREEN, Size, figure, ordered_looks
 from .drawing.told import tell_means
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from ..runs.experiment import Experiment
-
-
 _FEWEST = 10  # runs that make a distribution
 
 
 def profiles_table(experiment: Experiment) -> pd.DataFrame:
     """Score distributions: the share of runs that are better than each score tau, per task, and over all tasks.
 
-    Of fewer than ten runs there is none: it would be a few steps, which the runs themselves show better.
+    Fewer than ten runs do not get a distribution: it would be a few steps, which the runs themselves show better.
 
     Columns: ``task``, ``series`` (format, and condition if any varies), ``n``, ``return`` (tau, 51 of them over the
     range of scores), ``fraction``, ``ci_low``, ``ci_high`` (95 % for each tau by itself, bootstrap over runs).
@@ -80,7 +74,7 @@ def draw_profiles(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: M
     narrow = [series for series in names if series not in plain]
     looks = dict.fromkeys(plain, REFERENCE_LOOK) | dict(zip(narrow, ordered_looks(len(narrow)), strict=True))
     with figure(len(tasks), f"{name}: score distributions", size=size, sharey=True) as (canvas, axes):
-        for axis, task, title in zip(axes, tasks, titles(tasks), strict=False):
+        for axis, task, title in zip(axes, tasks, titles(tasks, metric), strict=False):
             for series, style in looks.items():
                 line = table[(table["task"] == task) & (table["series"] == series)]
                 axis.fill_between(line["return"], line["ci_low"], line["ci_high"], color=style.color, alpha=0.15, lw=0)

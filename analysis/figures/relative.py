@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from roundoff.runs.metric import RETURN, Metric
 
-from ..runs.conditions import References, as_text
-from ..runs.fp32_runs import NO_POLICY
+from ..runs.conditions import NO_POLICY, References, as_text
+from ..runs.experiment import Experiment
 from ..statistics.intervals import NO_INTERVAL, Interval, generator_for, percentiles, resampled_means
 from ..tables.summary import REFERENCE, ended, exponent_bits, records, significand_bits
 from ..tables.wording import with_interval
 from .drawing.legends import legend_under
 from .drawing.style import SCREEN, Size, figure, look, points
 from .drawing.told import tell_means
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from ..runs.experiment import Experiment
 
 _COLUMNS = ["task", "series", "format", "significand_bits", "runs", "share", "share_low", "share_high", "reference"]
 _REPLICATES = 10_000
@@ -32,7 +28,7 @@ _HIGHEST = 2.0  # ends of intervals for which there is room; longer ones leave t
 
 
 def relative_table(experiment: Experiment, left_out: list[str] | None = None) -> pd.DataFrame:
-    """The mean score of each float format as a share of fp32's on the same task, under the same condition.
+    """The mean score of each float format relative to fp32's on the same task, under the same condition.
 
     If fp32 is run under only one condition on a task, it is the reference of all there, as in
     :func:`~..tables.against_fp32.against_reference`. A share says something where scores are counted from 0 and more is

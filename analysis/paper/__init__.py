@@ -1,1 +1,1 @@
-"""The paper's numbers beside ours."""
+"""The paper's numbers next to ours."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import pandas as pd
 
+from ..figures.actor_time import ACTIVITIES, actor_clocks, actor_times
 from ..runs.experiment import Experiment
-from ..tables.actor_times import ACTIVITIES, actor_clocks, actor_times
 from ..tables.summary import ended
 from .measured import Measured
 
@@ -18,13 +17,6 @@ _SENT = "actors.communicate"
 _SAID = ["actors.format", "actors.engine", "actors.pull_every"]
 _KEYS = [*_SAID, _SENT]
 _REFERENCE = "fp32"
-
-
-class _Reached(NamedTuple):
-    """The step and the time when a level was reached, if it was."""
-
-    step: float
-    clock: float
 
 
 def times_to_reward(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
@@ -45,13 +37,13 @@ def times_to_reward(experiment: Experiment, _summary: pd.DataFrame) -> list[Meas
         level = best - (1 - _SHARE) * abs(best)
         reached = {key: _first(curve, level) for key, curve in conditions.items()}
         for key, curve in conditions.items():
-            (name, engine, every, sent), own = key, reached[key]
-            same = [reached[other].clock for other in references if other[1:3] == key[1:3]]
-            speedup = same[0] / own.clock if same and own.clock > 0 else math.nan
+            (name, engine, every, sent), (step, clock) = key, reached[key]
+            same = [reached[other][1] for other in references if other[1:3] == key[1:3]]
+            speedup = same[0] / clock if same and clock > 0 else math.nan
             cells = {
                 "task": str(task), "actors": _actors(name, sent), "engine": engine, "pull every": f"{every:g}",
-                "level": f"{level:.0f}", "steps to it": _text(own.step, ".0f"),
-                "actor's seconds": _text(own.clock, ".3g"), "speedup": _text(speedup, ".2f"),
+                "level": f"{level:.0f}", "steps to it": _text(step, ".0f"),
+                "actor's seconds": _text(clock, ".3g"), "speedup": _text(speedup, ".2f"),
                 "best": _text(curve["return"].max(), ".0f"), "runs": str(len(groups[key])),
             }  # fmt: skip
             where = {"task": task, **dict(zip(_SAID, key, strict=False))}
@@ -104,11 +96,10 @@ def _curve(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     return curve[curve["n"] == len(runs)].sort_values("step")
 
 
-def _first(curve: pd.DataFrame, level: float) -> _Reached:
-    reached = curve[curve["return"] >= level]
-    if reached.empty:
-        return _Reached(math.nan, math.nan)
-    return _Reached(float(reached["step"].iloc[0]), float(reached["clock"].iloc[0]))
+def _first(curve: pd.DataFrame, level: float) -> tuple[float, float]:
+    """The step and the time when the level was reached; NaN if it was not."""
+    reached = curve.loc[curve["return"] >= level, ["step", "clock"]].to_numpy(float)
+    return (reached[0, 0], reached[0, 1]) if len(reached) else (math.nan, math.nan)
 
 
 def _text(value: float, shown: str) -> str:

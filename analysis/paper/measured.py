@@ -21,7 +21,7 @@ class Measured(NamedTuple):
     """A row.
 
     Attributes:
-        cells: what it says, by the heading of the column.
+        cells: Texts of the cells, by the heading of the column.
         where: the settings of its runs that vary.
         over_tasks: whether it is about all tasks there are.
     """
@@ -109,15 +109,13 @@ def _of_pairs(table: pd.DataFrame, columns: dict[str, str]) -> list[Measured]:
         for step in sorted({steps[0], steps[(len(steps) - 1) // 2], steps[-1]}):
             here = pairs[pairs["step"] == step]
             cells = {"task": str(task), "format": str(name), "step": str(step), "pairs": str(len(here))}
-            cells |= {heading: _distance(here[column]) for heading, column in columns.items()}
+            for heading, column in columns.items():
+                spread_of = f" ± {here[column].std():.2g}" if len(here) > 1 else ""
+                cells[heading] = f"{here[column].mean():.3g}{spread_of}"
             rows.append(Measured(cells, {"task": task, "format": name}, over_tasks=False))
     return rows
 
 
-def _distance(values: pd.Series[float]) -> str:
-    return f"{values.mean():.3g} ± {values.std():.2g}" if len(values) > 1 else f"{values.mean():.3g}"
-
-
 def spread(mean: float, std: float, shown: str = ".0f") -> str:
-    """A mean and a standard deviation as text; the mean alone where the latter is NaN."""
+    """A mean and a standard deviation as text; only the mean if the latter is NaN."""
     return f"{mean:{shown}}" if math.isnan(std) else f"{mean:{shown}} ± {std:{shown}}"

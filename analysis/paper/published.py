@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 ACCELERATED = "accelerated-"
-"""What the names of the second paper's figures and tables begin with."""
+"""Prefix of the names of the second paper's figures and tables."""
 QUARL, ACTORQ = "quarl-", "actorq-"
-"""What those of the third paper begin with: on policies quantized after training and in it, and on actors."""
+"""Prefixes of the third paper's: policies quantized after and during training, and actors."""
 
 _THIRD = 'Lam et al., "ActorQ: Quantization for Actor-Learner Distributed Reinforcement Learning", 2021'
 _PAPERS = {
@@ -32,7 +32,7 @@ class Printed(NamedTuple):
     name: str
     """The name of the figure or table, such as ``table7`` or ``accelerated-table2``."""
     quantity: str
-    """What it is a number of."""
+    """The quantity and its unit."""
     unit: str
     """Empty for returns and counts."""
     where: dict[str, str]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
 from ..errors import AnalysisError
+from ..figures.drawing.axes import titles
 from ..runs.conditions import as_text, without_settled
 from ..runs.experiment import Experiment
 from ..statistics.comparisons import holm
 from ..tables.quantized import paired_interval
-from ..tables.summary import REFERENCE
+from ..tables.summary import ALL_TASKS, REFERENCE, bits_per_number, records
 from .measured import Measured, spread
 
 _COLUMNS = {
@@ -39,7 +42,7 @@ def by_bits(experiment: Experiment) -> Experiment:
 def by_quantization(experiment: Experiment, belongs: Callable[[str], bool]) -> Experiment:
     """The runs that were trained in fp32 and are done, and each again as its policy scored quantized, at the end.
 
-    The ``format`` of such a row is the quantization, and its seed that of the run it comes from.
+    The ``format`` of such a row is the quantization, and its seed is the seed of its run.
 
     Args:
         experiment: an experiment with runs that evaluated quantized policies.
@@ -67,7 +70,7 @@ def by_quantization(experiment: Experiment, belongs: Callable[[str], bool]) -> E
 def after_training(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
     """Returns the return of each condition, task and quantization, and its difference from the policy as trained.
 
-    Of a condition only the algorithm is named, and what else sets runs of one algorithm apart on the same task.
+    Names the algorithm of a condition, and the other settings that differ between its runs on the same task.
 
     The difference is the mean over runs, each paired with itself, with Student's 95 % interval over runs. The p-value
     is of the same test, by Holm's method for all quantizations of the condition on the task: one of many tries looks
@@ -98,3 +101,66 @@ def after_training(experiment: Experiment, _summary: pd.DataFrame) -> list[Measu
             shown = cells | {"p, of all": "" if np.isnan(p) else f"{p:.2g}"}
             found.append(Measured(shown, {**where, "format": name}, over_tasks=True))
     return found
+
+
+_WHEN = "quantized"
+_TRAINING, _AFTER, _NEVER = "while training", "after training", "never"
+
+
+def by_moment(experiment: Experiment) -> Experiment:
+    """The experiment with a row for each run and quantization: its format in place of the run's, and when it was done.
+
+    ``quantized`` is ``while training`` (``qat``; followed by ``forward`` where gradients see unrounded operands),
+    ``after training`` (``evaluate_in``: the returns of the final evaluation, 0 of a run that crashed before), or
+    ``never``. Algorithms, if there are several, are distinguished by the task.
+    """
+    runs = experiment.runs.copy()
+    given = [experiment.configs[identity].get("qat") for identity in runs["id"]]
+    runs["format"] = [own if qat is None else qat["format"] for qat, own in zip(given, runs["format"], strict=True)]
+    suffixes = [None if qat is None else f", {qat['operands']}".removesuffix(", both") for qat in given]
+    runs[_WHEN] = [_NEVER if suffix is None else _TRAINING + suffix for suffix in suffixes]
+    if "algorithm" in runs and len(set(runs["algorithm"])) > 1:
+        runs["task"] += ", " + runs["algorithm"]
+    plain = runs[(runs[_WHEN] == _NEVER) & runs["status"].isin(["done", "crashed"])]
+    last = experiment.quantized.merge(plain[["id", "step"]], on=["id", "step"])[["id", "in", "return"]]
+    crashed = plain[plain["status"] == "crashed"]
+    named = [
+        (row["id"], json.dumps(one, sort_keys=True) if isinstance(one, dict) else str(one), row["return"])
+        for row in records(crashed)
+        for one in experiment.configs[row["id"]].get("evaluate_in", ())
+    ]
+    last = pd.concat([last[~last["id"].isin(crashed["id"])], pd.DataFrame(named, columns=last.columns)])
+    again = last.merge(plain.drop(columns=["return", "format"]), on="id").rename(columns={"in": "format"})
+    runs = pd.concat([runs, again.assign(**{_WHEN: _AFTER})], ignore_index=True)
+    keys = {key for key in experiment.conditions.keys if key not in ("algorithm", "qat")}
+    return replace(
+        experiment,
+        runs=runs,
+        formats=tuple(sorted(dict.fromkeys(runs["format"]), key=lambda name: bits_per_number(name, 0.0), reverse=True)),
+        config_keys=frozenset({"task", "format", "seed", _WHEN, *keys}),
+    )
+
+
+def beside_each_other(experiment: Experiment, summary: pd.DataFrame) -> list[Measured]:
+    """Mean returns with their 95 % intervals by format: a column for each moment of quantization."""
+    others = [key for key in experiment.conditions.keys if key != _WHEN]
+    columns = sorted(set(experiment.runs[_WHEN]))
+    several = ALL_TASKS in set(summary["task"])
+    rows = []
+    for (task, *_), conditions in summary.groupby(["task", *others], sort=False):
+        for name in experiment.formats:
+            here = {row.get(_WHEN, columns[0]): row for row in records(conditions[conditions["format"] == name])}
+            if not here:
+                continue
+            row = next(iter(here.values()))
+            cells = {"task": titles([str(task)])[0], **{key: str(row[key]) for key in others}, "format": name}
+            cells |= {f"quantized {when}": _interval(here.get(when)) for when in columns}
+            cells["runs"] = ", ".join(dict.fromkeys(str(one["n"]) for one in here.values()))
+            rows.append(Measured(cells, row, not several or task == ALL_TASKS))
+    return rows
+
+
+def _interval(row: dict[str, Any] | None) -> str:
+    if row is None or np.isnan(row["mean"]):
+        return ""
+    return f"{row['mean']:.0f} [{row['ci_low']:.0f}, {row['ci_high']:.0f}]"

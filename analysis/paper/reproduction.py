@@ -52,7 +52,7 @@ def reproduce(
         )
     images = [path / f"{name}.{kind}" for kind in types]
     named = Named(shown.figure, path / f"{name}.csv", images)
-    written = write_figure(named, points, experiment.name, metric=experiment.metric)
+    written = write_figure(named, points, "", metric=experiment.metric)
     rows = shown.measured(experiment, summary)
     page = "\n\n".join([*_about(name, shown, experiment, images), *_numbers(name, rows, shown.quantity)])
     return [*written, replace_file(path / f"{name}.md", f"{page}\n".encode())], (*experiment.said, *warnings)
@@ -105,8 +105,5 @@ def _as_cells(number: Printed, *, of_several: bool) -> dict[str, str]:
 
 def _is_of(printed: Printed, row: Measured) -> bool:
     """Whether a number is about the settings of a row, over all its tasks."""
-    return row.over_tasks and all(_same(row.where.get(key), value) for key, value in printed.where.items())
-
-
-def _same(measured: object, printed: str) -> bool:
-    return measured == float(printed) if isinstance(measured, float) else str(measured) == printed
+    pairs = ((row.where.get(key), value) for key, value in printed.where.items())
+    return row.over_tasks and all(a == float(b) if isinstance(a, float) else str(a) == b for a, b in pairs)

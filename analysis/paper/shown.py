@@ -17,8 +17,7 @@ from ..tables.summary import records
 from .actors import TIME_TO_REWARD, breakdown, times_to_reward
 from .measured import Measured, distances, draws, gradients, norms, q_distances, returns, spread
 from .published import ACCELERATED, ACTORQ, QUARL
-from .quantization_aware import beside_each_other, by_moment
-from .quantized import after_training, by_bits, by_columns
+from .quantized import after_training, beside_each_other, by_bits, by_columns, by_moment
 
 QUANTITY = "time of 50 million steps"
 _STEPS = 50e6
@@ -29,7 +28,7 @@ _WITH_LEARNERS = {"learners", "asynchronous", "environments", "batch_size"}  # k
 def by_hours(experiment: Experiment) -> Experiment:
     """The experiment with the hours that each run would take for 50 million agent steps, going on as it went.
 
-    Wall-clock time, with evaluations and with what else the machine did meanwhile. NaN where a run is not done.
+    Wall-clock time, with evaluations and with other work of the machine in that time. NaN where a run is not done.
     """
     runs = experiment.runs
     seconds = runs["id"].map(lambda identity: seconds_of(experiment, identity))
@@ -71,7 +70,7 @@ class Shown(NamedTuple):
         finding: the conclusion of the paper, in our words.
         measured: the numbers of an experiment that belong to it.
         without: runs of the sweep that do not, by the value of a key.
-        quantity: the quantity of the printed numbers beside the measured ones.
+        quantity: The quantity of the printed numbers next to the measured ones.
         scored: the experiment by what its runs are scored here; None: by their returns.
     """
 
@@ -212,4 +211,4 @@ REPRODUCIBLE = {
     "bits": Shown("plane", "Return over exponent and significand bits", NOT_OF_THE_PAPER),
     "exponent-bits": Shown("degradation-exponent", "Return against exponent bits", NOT_OF_THE_PAPER),
 }  # fmt: skip
-"""What is shown, by the name of the figure or table, or of the subject where the paper has none."""
+"""Contents by the name of the figure or table, or by the subject where the paper has none."""

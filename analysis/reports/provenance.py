@@ -7,29 +7,25 @@ import json
 import re
 import shlex
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import yaml
 
 from roundoff.files import read_bytes, try_json
 from roundoff.runs.folder import RunDirectory
+from roundoff.runs.metric import Metric
 
 from ..figures.drawing.axes import ordered
 from ..figures.magnitudes import ROLES
+from ..runs.experiment import Experiment
 from ..tables.summary import records
 from ..tables.wording import number, percent, plural
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from roundoff.runs.metric import Metric
-
-    from ..runs.experiment import Experiment
 
 _MADE_WITH = ("python", "torch", "numpy", "processor", "commit")
 _OF_PROGRAMS = {"source": "source", "commit of the program": "program_commit"}

@@ -3,104 +3,58 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+import pandas as pd
+
+from ..runs.experiment import Experiment
 from ..statistics.power import FAILING, WANTED
+from ..tables.pareto import place
 from ..tables.summary import ALL_TASKS, records
-from ..tables.wording import change, interval, number, percent, tick
+from ..tables.wording import change, interval, number, percent, tick, with_interval
 from .markup import Column, Safe, element, table
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    import pandas as pd
-
-    from ..runs.experiment import Experiment
-
-    _Cells = list[tuple[Column, Callable[[dict[str, Any]], object]]]  # columns, and what a row has in each
+_Cells = list[tuple[Column, Callable[[dict[str, Any]], object]]]  # columns, and what a row has in each
 
 _LONG = 24  # rows
 _TEXT: dict[str, Any] = {"numeric": False}
 
 
-def answers(needed: pd.DataFrame, experiment: Experiment) -> Safe:
-    """The bits that each task needs, in sentences."""
-    items = [element("li", *_answer(row, experiment)) for row in _in_order(needed)]
-    return element("ul", *items)
+def verdict_table(summary: pd.DataFrame, against: pd.DataFrame, experiment: Experiment) -> Safe | None:
+    """Means and verdicts by task, format and condition, in short; None before a run has ended."""
+    keys = experiment.conditions.keys
+    crashed = summary[summary["crashed"] > 0]
+    verdicts = {place(row, keys): f"crashed ({row['crashed']} of {row['n']})" for row in records(crashed)}
+    verdicts |= {place(row, keys): row["answer"] for row in records(against)}
+    mean = Column(f"mean {experiment.metric.name} (95\u2009% interval)")
+    cells: _Cells = [
+        (mean, lambda row: with_interval(row["mean"], row["ci_low"], row["ci_high"])),
+        (Column("verdict", **_TEXT), lambda row: _coloured(verdicts.get(place(row, keys)))),
+    ]
+    return _of_formats("Every format against fp32, in short.", cells, summary, experiment)
 
 
-def _answer(row: dict[str, Any], experiment: Experiment) -> Sequence[object]:
-    where = f"{_task(row)}, {_family(row)}{_condition(row, experiment)}: "
-    margin = f"at most {tick(100 * row['margin'])}\u2009% worse than fp32 in mean {experiment.metric.name}"
-    runs = f"at least {row['runs']} runs each" if row["runs"] != 1 else "one run"
-    means = "no width tested is" if _missing(row["by_means"]) else f"{row['by_means']} bits and more are"
-    alone = f" By the means alone, {means} {margin}."
-    if row["largest"] == 0:  # of one format
-        alone = f" By the mean alone, it is {'not ' if _missing(row['by_means']) else ''}{margin}."
-    if row["reason"]:
-        return [
-            where,
-            element("b", "cannot be said"),
-            f": {row['reason']} ({runs})." + ("" if row["reason"].startswith("fp32") else alone),
-        ]
-    if row["largest"] == 0:
-        found = _missing(row["bits"])
-        told = f"is {'not shown to be ' if found else ''}{margin}"
-        sure = f": the confidence is {_sure(row['confidence'])} ({runs})."
-        return [where, element("b", told), sure] + ([alone] if found != _missing(row["by_means"]) else [])
-    if _missing(row["bits"]):
-        sure = f"for {row['largest']} bits, the widest tested, the confidence is {_sure(row['confidence'])} ({runs})."
-        return [where, element("b", f"no width is shown to be {margin}"), f": {sure}", alone]
-    bits = f"{row['bits']} {'' if row['family'] else 'significand '}bits"
-    bound = " (nothing narrower was tested)" if row["bits"] == row["smallest"] else ""
-    sure = f"with a confidence of {_sure(row['confidence'])} ({runs})."
-    rest = f"{bound}: this and every wider format tested is {margin}, {sure}"
-    return [where, element("b", f"{bits} are enough"), rest] + ([alone] if row["by_means"] != row["bits"] else [])
-
-
-def crash_answers(failures: pd.DataFrame, experiment: Experiment) -> Safe | None:
-    """Names the formats that crashed, with the number of runs and the first operation to fail; None if none did."""
-    if failures.empty:
+def _coloured(verdict: str | None) -> Safe | None:
+    """A verdict in the colour of its kind (see ``style.css``), which only repeats its words."""
+    if verdict is None:
         return None
-    items = []
-    for row in records(failures):
-        first = f", first {row['first_non_finite']}" if row["first_non_finite"] else ""
-        first += f", {row['line']}" if row["line"] else ""
-        where = f"{_task(row)}, {row['format']}{_condition(row, experiment)}: "
-        items.append(element("li", where, element("b", f"{row['crashed']} of {row['runs']} crashed"), f"{first}."))
-    return element("ul", *items)
-
-
-def same_answers(against: pd.DataFrame, experiment: Experiment) -> Safe:
-    """Names the formats that are equivalent to fp32, that differ, or that show neither: a sentence per task."""
-    said: dict[str, dict[str, list[str]]] = {}
-    for row in _in_order(against):
-        where = f"{_task(row)}{_condition(row, experiment)}"
-        said.setdefault(where, {}).setdefault(row["answer"], []).append(row["format"])
-    return element("ul", *(element("li", f"{where}: ", *_listed(formats)) for where, formats in said.items()))
-
-
-def _listed(formats: dict[str, list[str]]) -> Iterable[object]:
-    for place, (answer, names) in enumerate(formats.items()):
-        yield from ("; " if place else "", element("b", answer), f": {', '.join(names)}")
-    yield "."
-
-
-def _family(row: dict[str, Any]) -> str:
-    return str(row["family"]) or f"{row['exponent_bits']} exponent bits"
+    kinds = {"equivalent": "good", "crashed": "bad", "differ": "bad"}
+    return element("span", verdict, class_=next((kinds[word] for word in kinds if word in verdict), "open"))
 
 
 def summary_table(summary: pd.DataFrame, experiment: Experiment) -> Safe:
     """Scores by task, format and condition."""
-    columns = [*_task_columns(experiment), Column("format", **_TEXT), *_condition_columns(experiment)]
+    columns = _columns(experiment)
     any_failed = bool(summary["failed"].any())
     columns += [Column("runs"), Column("crashed"), *([Column("failed")] if any_failed else [])]
     columns += [Column("mean \u00b1 std"), Column("95\u2009% interval")]
     metric = experiment.metric
     columns += [Column("IQM"), Column("fp32 \u2212 this" if metric.sign > 0 else "this \u2212 fp32")]
     rows = [
-        [*_task_cells(row, experiment), row["format"], *_condition_cells(row, experiment), row["n"],
-         row["crashed"] or None, *([row["failed"] or None] if any_failed else []), _with_std(row),
+        [*_cells(row, experiment), row["n"],
+         row["crashed"] or None, *([row["failed"] or None] if any_failed else []),
+         f"{number(row['mean'])} \u00b1 {number(row['std'])}".removesuffix(" \u00b1 \u2013"),
          interval(row["ci_low"], row["ci_high"]),
          number(row["iqm"]), number(row["drop"])]
         for row in _in_order(summary)
@@ -114,7 +68,10 @@ def against_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
     """Every format against fp32: what differs."""
     cells: _Cells = [
         (Column("P(better)"), lambda row: "" if math.isnan(row["improvement"]) else f"{row['improvement']:.2f}"),
-        (Column("95\u2009% interval of P"), lambda row: _shares(*_ends(row, "improvement"))),
+        (
+            Column("95\u2009% interval of P"),
+            lambda row: "{:.2f} to {:.2f}".format(*_ends(row, "improvement")).replace("nan to nan", "\u2013"),
+        ),
         (Column("difference"), lambda row: number(row["difference"])),
         (Column("95\u2009% interval"), lambda row: interval(*_ends(row, "difference"))),
         (Column("pairs"), lambda row: row["pairs"] or None),
@@ -128,24 +85,24 @@ def against_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
 def equivalence_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
     """Every format against fp32: the formats that are the same within the margin."""
     cells: _Cells = [
-        (Column("difference"), lambda row: _signed(row["share"])),
+        (Column("relative difference"), lambda row: _signed(row["share"])),
         (Column("90\u2009% interval"), lambda row: _between(*_ends(row, "share"))),
         (Column("p"), lambda row: number(row["p_equivalent"], 2)),
         (Column("p (Holm)"), lambda row: number(row["p_equivalent_holm"], 2)),
         (Column("answer", **_TEXT), lambda row: row["answer"]),
     ]
     margin = f"{tick(100 * against['margin'].iloc[0])}\u2009%"
-    caption = f"Equivalence: differences as shares of fp32\u2019s mean, tested to be smaller than {margin}."
+    caption = f"Equivalence: differences relative to fp32\u2019s mean, tested to be smaller than {margin}."
     return _of_formats(caption, cells, against, experiment)
 
 
 def learning_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
     """Returns the table of how often each format fails to learn where fp32 learns, and of returns; None if unknown."""
     cells: _Cells = [
-        (Column("did not learn"), lambda row: str(row["unlearned"])),
+        (Column("ended below half way"), lambda row: str(row["unlearned"])),
         (Column("of"), lambda row: row["learnable"]),
         (Column("90\u2009% interval of the share"), lambda row: _between(*_ends(row, "unlearned"))),
-        (Column("difference of those that did"), lambda row: number(row["learned_difference"])),
+        (Column("difference of the others"), lambda row: number(row["learned_difference"])),
         (Column("95\u2009% interval"), lambda row: interval(*_ends(row, "learned_difference"))),
         (Column("pairs"), lambda row: row["learned_pairs"] or None),
     ]
@@ -174,13 +131,11 @@ def area_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
 
 def power_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
     """Returns the table of the power of the test of equivalence with the existing runs; None where it is not known."""
+    lower = 100 * against["margin"].iloc[0]
     cells: _Cells = [
-        (
-            Column(f"{100 * against['margin'].iloc[0]:.3g}\u2009% lower"),
-            lambda row: _percent(row["equivalent_if_lower"]),
-        ),
-        (Column(f"{100 * FAILING:.0f}\u2009% more fail"), lambda row: _percent(row["equivalent_if_failing"])),
-        (Column("as good"), lambda row: _percent(row["equivalent_if_equal"])),
+        (Column(f"{lower:.3g}\u2009% lower"), lambda row: percent(row["equivalent_if_lower"])),
+        (Column(f"{100 * FAILING:.0f}\u2009% more fail"), lambda row: percent(row["equivalent_if_failing"])),
+        (Column("as good"), lambda row: percent(row["equivalent_if_equal"])),
         (
             Column(f"seeds for {100 * WANTED:.0f}\u2009%"),
             lambda row: "> 256" if math.isnan(row["seeds_needed"]) else f"{row['seeds_needed']:.0f}",
@@ -195,10 +150,6 @@ def power_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
     return _of_formats(caption, cells, against[against["equivalent_if_equal"].notna()], experiment)
 
 
-def _percent(share: float) -> str:
-    return "" if math.isnan(share) else f"{round(100 * share, 1):g}\u2009%"
-
-
 def _ends(row: dict[str, Any], name: str) -> tuple[float, float]:
     return row[f"{name}_low"], row[f"{name}_high"]
 
@@ -207,16 +158,8 @@ def _of_formats(caption: str, cells: _Cells, against: pd.DataFrame, experiment: 
     """A table with a row for each task, format and condition, which are its first columns; None of no rows."""
     if against.empty:
         return None
-    columns = [*_task_columns(experiment), Column("format", **_TEXT), *_condition_columns(experiment)]
-    rows = [
-        [
-            *_task_cells(row, experiment),
-            row["format"],
-            *_condition_cells(row, experiment),
-            *(of(row) for _, of in cells),
-        ]
-        for row in _in_order(against)
-    ]
+    columns = _columns(experiment)
+    rows = [[*_cells(row, experiment), *(of(row) for _, of in cells)] for row in _in_order(against)]
     return _folded(table(caption, [*columns, *(column for column, _ in cells)], rows), rows)
 
 
@@ -225,11 +168,11 @@ def crash_table(experiment: Experiment) -> Safe | None:
     runs = experiment.runs[experiment.runs["status"].isin(["crashed", "failed"])]
     if runs.empty:
         return None
-    columns = [*_task_columns(experiment), Column("format", **_TEXT), *_condition_columns(experiment)]
+    columns = _columns(experiment)
     columns += [Column("seed"), Column("outcome", **_TEXT), Column("at step"), Column("reason", **_TEXT)]
     order = [key for key in ("task", "format", *experiment.conditions.keys, "seed") if key in runs]
     rows = [
-        [*_task_cells(row, experiment), row["format"], *_condition_cells(row, experiment), row.get("seed"),
+        [*_cells(row, experiment), row.get("seed"),
          row["status"], None if math.isnan(row["crash_step"]) else tick(row["crash_step"]), row["reason"]]
         for row in records(runs.sort_values(order))
     ]  # fmt: skip
@@ -239,14 +182,14 @@ def crash_table(experiment: Experiment) -> Safe | None:
 
 
 def failures_table(failures: pd.DataFrame, experiment: Experiment) -> Safe:
-    """Returns the table of first failures in each format, from :func:`~.tables.first_failures.first_failures`."""
-    columns = [*_task_columns(experiment), Column("format", **_TEXT), *_condition_columns(experiment)]
+    """Returns the table of first failures in each format, from :func:`~.tables.run_table.first_failures`."""
+    columns = _columns(experiment)
     columns += [Column("crashed"), Column("first at step"), Column("first non-finite operation", **_TEXT)]
     columns += [Column("of observed crashes")]
     rows = [
-        [*_task_cells(row, experiment), row["format"], *_condition_cells(row, experiment), row["crashed"],
-         None if math.isnan(row["first_step"]) else tick(row["first_step"]), row["first_non_finite"],
-         percent(row["share"])]
+        [*_cells(row, experiment), row["crashed"],
+         None if math.isnan(row["first_step"]) else tick(row["first_step"]),
+         ", ".join(filter(None, (row["first_non_finite"], row["line"]))), percent(row["share"])]
         for row in records(failures)
     ]  # fmt: skip
     return _folded(table("What failed first: of most observed runs that crashed.", columns, rows), rows)
@@ -255,14 +198,8 @@ def failures_table(failures: pd.DataFrame, experiment: Experiment) -> Safe:
 def numerics_table(counts: pd.DataFrame) -> Safe:
     """Returns the table of effects of rounding, by format, condition and role."""
     columns = [Column("format", **_TEXT), Column("role", **_TEXT), Column("results")]
-    shares = {
-        "overflow": "overflow",
-        "underflow": "underflow",
-        "subnormal": "subnormal",
-        "nan": "NaN",
-        "inexact": "inexact",
-    }
-    columns += [Column(text) for text in shares.values()] + [Column("additions absorbed")]
+    shares = ("overflow", "underflow", "subnormal", "nan", "inexact")
+    columns += [Column(name.replace("nan", "NaN")) for name in shares] + [Column("additions absorbed")]
     rows = [
         [row["series"], row["role"], number(row["results"], 3),
          *(_rate(row[name], row["results"]) for name in shares), _rate(row["absorbed"], row["additions"])]
@@ -271,11 +208,6 @@ def numerics_table(counts: pd.DataFrame) -> Safe:
     return table(
         "What rounding did to the results of operations, as shares of them (over all observed runs).", columns, rows
     )
-
-
-def _with_std(row: dict[str, Any]) -> str:
-    mean, std = number(row["mean"]), number(row["std"])
-    return mean if std == "\u2013" else f"{mean} \u00b1 {std}"
 
 
 def _rate(count: int, of: int) -> str:
@@ -287,10 +219,6 @@ def _rate(count: int, of: int) -> str:
     )
 
 
-def _shares(low: float, high: float) -> str:
-    return "\u2013" if low != low else f"{low:.2f} to {high:.2f}"  # noqa: PLR0124  NaN
-
-
 def _signed(share: float) -> str:
     return change(share).replace(" ", "\u2009").replace("-", "\u2212") or "\u2013"
 
@@ -300,15 +228,6 @@ def _between(low: float, high: float) -> str | None:
     if math.isnan(low) and math.isnan(high):
         return None
     return f"{'below' if math.isnan(low) else _signed(low)} to {'above' if math.isnan(high) else _signed(high)}"
-
-
-def _sure(confidence: float) -> str:
-    """A confidence in percent, below 100 %: replicates without exception do not give certainty."""
-    return percent(min(confidence, 0.9999))
-
-
-def _range(low: int, high: int) -> str:
-    return f"{low} to {high}" if low < high else str(low)
 
 
 def _folded(drawn: Safe, rows: list[list[object]]) -> Safe:
@@ -323,57 +242,44 @@ def _in_order(rows: pd.DataFrame) -> list[dict[str, Any]]:
     return sorted(records(rows), key=lambda row: row["task"] == ALL_TASKS)
 
 
-def _task(row: dict[str, Any]) -> str:
-    if row["task"] != ALL_TASKS:
-        return str(row["task"])
-    return "mean over tasks, normalized" if row.get("normalized") else "mean over tasks"
-
-
 def _bits(row: dict[str, Any], column: str) -> object:
     """The bits needed; for a single format, whether it is good."""
-    if _missing(row[column]):
+    if not isinstance(row[column], int):
         return None
     return row[column] if row["largest"] else "yes"
 
 
-def _missing(value: object) -> bool:
-    return not isinstance(value, int)
+def _columns(experiment: Experiment, of: Column = Column("format", **_TEXT)) -> list[Column]:  # noqa: B008  a constant
+    """The first columns of a table: the task and the condition where there are several, and ``of`` between them."""
+    tasks = [Column("task", **_TEXT)] if len(set(experiment.runs["task"])) > 1 else []
+    return [*tasks, of, *([Column("condition", **_TEXT)] if experiment.conditions.keys else [])]
 
 
-def _condition(row: dict[str, Any], experiment: Experiment) -> str:
-    return f", {experiment.conditions.label(row)}" if experiment.conditions.keys else ""
-
-
-def _task_columns(experiment: Experiment) -> list[Column]:
-    return [Column("task", **_TEXT)] if len(set(experiment.runs["task"])) > 1 else []
-
-
-def _task_cells(row: dict[str, Any], experiment: Experiment) -> list[str]:
-    return [_task(row)] if len(set(experiment.runs["task"])) > 1 else []
-
-
-def _condition_columns(experiment: Experiment) -> list[Column]:
-    return [Column("condition", **_TEXT)] if experiment.conditions.keys else []
-
-
-def _condition_cells(row: dict[str, Any], experiment: Experiment) -> Iterable[str]:
-    return [experiment.conditions.label(row)] if experiment.conditions.keys else []
+def _cells(row: dict[str, Any], experiment: Experiment, of: str = "format") -> list[object]:
+    """The cells of a row in :func:`_columns`."""
+    mean = "mean over tasks, normalized" if row.get("normalized") else "mean over tasks"
+    task = mean if row["task"] == ALL_TASKS else str(row["task"])
+    tasks = [task] if len(set(experiment.runs["task"])) > 1 else []
+    return [*tasks, row[of], *([experiment.conditions.label(row)] if experiment.conditions.keys else [])]
 
 
 def needed_details(needed: pd.DataFrame, experiment: Experiment) -> Safe:
     """The bits that each task needs, in numbers."""
     floats = bool((needed["family"] == "").all())
     family = Column("exponent bits") if floats else Column("formats", **_TEXT)
-    columns = [*_task_columns(experiment), family, *_condition_columns(experiment)]
+    columns = _columns(experiment, family)
     columns += [Column("bits needed"), Column("confidence"), Column("by means alone"), Column("tested"), Column("runs")]
-    columns += [Column("resampled", **_TEXT)]
+    columns += [Column("resampled", **_TEXT), Column("not known", **_TEXT)]
+    names = needed["family"].where(needed["family"] != "", needed["exponent_bits"].astype(str) + " exponent bits")
+    # A confidence in percent, below 100 %: replicates without exception do not give certainty
     rows = [
-        [*_task_cells(row, experiment), row["exponent_bits"] if floats else _family(row),
-         *_condition_cells(row, experiment), _bits(row, "bits"), _sure(row["confidence"]), _bits(row, "by_means"),
-         _range(row["smallest"], row["largest"]) if row["largest"] else None, row["runs"],
-         "by seed" if row["paired"] else "unpaired"]
-        for row in _in_order(needed)
+        [*_cells(row, experiment, "exponent_bits" if floats else "family"), _bits(row, "bits"),
+         percent(min(row["confidence"], 0.9999)), _bits(row, "by_means"),
+         " to ".join(dict.fromkeys(map(str, (row["smallest"], row["largest"])))) if row["largest"] else None,
+         row["runs"],
+         "by seed" if row["paired"] else "unpaired", row["reason"]]
+        for row in _in_order(needed.assign(family=names))
     ]  # fmt: skip
     bits = "Significand bits" if floats else "Bits"
-    caption = f"{bits} needed. Without bits, the confidence is that of the widest format."
+    caption = f"{bits} that are enough. Without bits, the confidence is of the widest format."
     return _folded(table(caption, columns, rows), rows)

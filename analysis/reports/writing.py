@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+
+from roundoff.runs.metric import Metric
 
 from ...agents.config import is_about_values, said_of
 from ..figures.catalogue import settings_table
@@ -16,23 +19,20 @@ from ..figures.degradation import are_floats, degradation_table
 from ..figures.magnitudes import magnitudes_table
 from ..figures.pareto import pareto_figure_table
 from ..figures.profiles import profiles_table
-from ..runs.experiment import read_experiment
+from ..runs.experiment import Experiment, read_experiment
 from ..runs.files import make_folder, replace_file
 from ..statistics.equivalence import MARGIN
 from ..tables.against_fp32 import against_reference
-from ..tables.first_failures import first_failures
+from ..tables.answer import answer
 from ..tables.needed_table import needed_table
+from ..tables.run_table import first_failures
 from ..tables.summary import REFERENCE, ended, summarize
 from ..tables.wording import plural, tick
-from . import figures, tables
+from . import tables
+from .figures import figure
 from .markup import Safe, definitions, element, join
 from .page import page
 from .provenance import environment, numerics, recipe, settings, sources
-
-if TYPE_CHECKING:
-    from roundoff.runs.metric import Metric
-
-    from ..runs.experiment import Experiment
 
 _FEW = 10  # runs, below which the bootstrap's intervals are clearly too narrow
 _LAST = 0.1  # of training
@@ -42,7 +42,7 @@ _COLUMNS = ["id", "step", "q", "episode_return"]
 def report(
     directory: str | Path, margin: float = MARGIN, *, out: str | Path | None = None
 ) -> tuple[Path, tuple[str, ...]]:
-    """Writes ``report.html`` into the folder: the question, the answer, figures, tables, and how to repeat it.
+    """Writes ``report.html`` into the folder: the title, the answer, figures, tables, and how to repeat it.
 
     The page loads nothing from anywhere, and is readable without its script, on a phone and on paper. The same runs
     give the same bytes. It names missing and damaged files.
@@ -56,19 +56,22 @@ def report(
         The file, and warnings about omissions.
 
     Raises:
-        AnalysisError: the folder has no runs, or it cannot be written to.
+        AnalysisError: the folder does not contain runs, or it cannot be written to.
     """
     path = Path(directory)
     experiment = read_experiment(path)
     warnings = sources(experiment)
     needed, against = needed_table(experiment, margin), against_reference(experiment, margin)
+    summary = summarize(experiment)
+    drawn = _scores(experiment, summary) if summary["n"].any() else []
+    scores = [*drawn[1:], tables.summary_table(summary, experiment)] if summary["n"].any() else []
     sections = {
-        "Returns" if experiment.metric.of_agents else "Scores": _scores(experiment),
+        "What breaks first": _crashes(experiment),
+        "Returns" if experiment.metric.of_agents else "Scores": scores,
         "Bits needed": _needed(experiment, needed, margin),
-        "Learning curves": _curves(experiment),
+        "Learning curves": figure("curves", curves_table(experiment), experiment.metric),
         "Against fp32": _against(against, experiment),
-        "Score distributions": _profiles(experiment),
-        "Crashes": _crashes(experiment),
+        "Score distributions": figure("profiles", profiles_table(experiment), experiment.metric),
         "Numerics": _numerics(experiment, warnings),
         "Settings": _settings(experiment),
         "Environment": [definitions(environment(experiment))],
@@ -77,14 +80,18 @@ def report(
     }
     shown = {name: content for name, content in sections.items() if content}
     warnings = [*experiment.said, *warnings]  # those about records, too, which are read by now
-    content = [_head(experiment, shown), _answer(experiment, needed, against), _left_out(experiment, warnings)]
+    lines = answer(against, experiment).splitlines() or [_nothing(experiment)]
+    said = element("div", *(element("p", line) for line in lines), class_="answer")  # the first thing that is read
+    first = [said, *drawn[:1], tables.verdict_table(summary, against, experiment)]
+    content: list[Safe | None] = [_head(experiment), element("div", *first, class_="first")]
+    content += [_left_out(experiment, warnings), _remarks("What can the formats not carry?", _said(experiment))]
+    links = (join([element("a", name, href=f"#{_anchor(name)}"), Safe("\n")]) for name in shown)
+    content.append(element("nav", *links, aria_label="Sections"))
     content += [
         element("section", element("h2", name), *parts, id=_anchor(name), aria_label=name)
         for name, parts in shown.items()
     ]
-    content.append(
-        element("footer", "Made by ", element("code", "roundoff report"), " from the files of the runs alone.")
-    )
+    content.append(element("footer", "Made by ", element("code", "roundoff report"), " from the files of the runs."))
     target = path / "report.html" if out is None else Path(out)
     if out is not None:
         make_folder(target.parent)
@@ -92,16 +99,11 @@ def report(
     return written, tuple(warnings)
 
 
-def _head(experiment: Experiment, sections: dict[str, list[Safe]]) -> Safe:
-    links = [element("a", name, href=f"#{_anchor(name)}") for name in sections]
-    return element(
-        "header",
-        element("p", "Report of a sweep", class_="kicker"),
-        element("h1", experiment.name),
-        element("p", experiment.description, class_="lead") if experiment.description else None,
-        element("p", _counts(experiment), class_="note"),
-        element("nav", *_spaced(links), aria_label="Sections"),
-    )
+def _head(experiment: Experiment) -> Safe:
+    title, *rest = re.split(r"(?<=[.?!])\s+", experiment.description.strip() or experiment.name, maxsplit=1)
+    about = element("details", element("summary", "About this sweep"), element("p", *rest)) if rest else None
+    counts = element("p", f"{experiment.name}: {_counts(experiment)}", class_="note")
+    return element("header", element("h1", title.removesuffix(".")), counts, about)
 
 
 def _counts(experiment: Experiment) -> str:
@@ -112,18 +114,10 @@ def _counts(experiment: Experiment) -> str:
     return f"{plural(len(runs), 'run')} ({counts}); {', '.join(tasks)}; {plural(len(formats), 'format')}{seeds}."
 
 
-def _answer(experiment: Experiment, needed: pd.DataFrame, against: pd.DataFrame) -> Safe:
-    """The first thing that is read."""
-    crashed = tables.crash_answers(first_failures(experiment), experiment)
-    parts = [element("p", element("b", "What crashed?")), crashed] if crashed else []
-    parts += [element("p", element("b", "How few bits?")), _bits(experiment, needed)]
-    if len(against):
-        parts += [element("p", element("b", f"As good as {REFERENCE}?")), tables.same_answers(against, experiment)]
-    said = _said(experiment)
-    if said:
-        parts += [element("p", element("b", "What can the formats not carry?"))]
-        parts += [element("ul", *(element("li", remark) for remark in said))]
-    return element("div", *parts, class_="answer")
+def _remarks(title: str, remarks: Sequence[str]) -> Safe | None:
+    """Folds remarks, and counts them; None without any."""
+    items = [element("li", remark) for remark in remarks]
+    return element("details", element("summary", f"{title} ({len(items)})"), element("ul", *items)) if items else None
 
 
 def _said(experiment: Experiment) -> list[str]:
@@ -148,15 +142,13 @@ def _learned(horizons: pd.Series) -> str:
     return f". Learned: {steps} (mean target over mean reward, last tenth of {plural(len(known), 'run')})"
 
 
-def _bits(experiment: Experiment, needed: pd.DataFrame) -> Safe:
-    if len(needed):
-        return tables.answers(needed, experiment)
+def _nothing(experiment: Experiment) -> str:
+    """The reason why there is nothing to compare."""
     if ended(experiment.runs).empty:
-        return element("p", "No run has ended yet.")
-    noun = "returns" if experiment.metric.of_agents else "scores"
+        return "No run has ended yet."
     if REFERENCE not in set(ended(experiment.runs)["format"]):
-        return element("p", f"No {REFERENCE} run has ended, so there is nothing to compare with; see the {noun} below.")
-    return element("p", f"No run in another floating-point format than {REFERENCE} has ended.")
+        return f"No {REFERENCE} run has ended, so there is nothing to compare with."
+    return f"No run in another format than {REFERENCE} has ended."
 
 
 def _left_out(experiment: Experiment, warnings: list[str]) -> Safe | None:
@@ -184,29 +176,24 @@ def _left_out(experiment: Experiment, warnings: list[str]) -> Safe | None:
             )
     if len(warnings) > 20:
         warnings = [*warnings[:20], f"... and {len(warnings) - 20} more warnings."]
-    items = [element("li", text) for text in (*notes, *warnings)]
-    return element("div", element("ul", *items), class_="answer warning", role="note") if items else None
+    return _remarks("Remarks on these runs", (*notes, *warnings))
 
 
-def _scores(experiment: Experiment) -> list[Safe]:
-    if ended(experiment.runs).empty:
-        return []
-    summary = summarize(experiment)
-    parts = []
+def _scores(experiment: Experiment, summary: pd.DataFrame) -> list[Safe]:
+    """Figures of scores; the first one leads the report."""
+    parts: list[Safe] = []
     floats = are_floats(experiment.formats)
     scored = summary[summary["n"] > 0]
     marks = degradation_table(experiment, scored)
     several_widths = len(set(marks.loc[marks["format"] != REFERENCE, "significand_bits"])) > 1
     if len(marks) and floats and (several_widths or not experiment.conditions.keys):
-        parts.append(figures.degradation_figure(marks, experiment.metric))
-    if (across := settings_table(experiment, scored, [])) is not None:
-        parts.append(figures.settings_figure(across, experiment.metric))
+        parts += figure("degradation", marks, experiment.metric)
+    parts += figure("settings", settings_table(experiment, scored, []), experiment.metric)
     if experiment.conditions.keys or not floats:
-        parts.append(figures.comparison_figure(comparison_table(experiment, scored), experiment.metric))
+        parts += figure("comparison", comparison_table(experiment, scored), experiment.metric)
     for kind in ("bytes", "bops"):
-        front = pareto_figure_table(experiment, kind)
-        parts += [] if front is None else [figures.pareto_figure(kind, front, experiment.metric)]
-    return [*parts, tables.summary_table(summary, experiment)]
+        parts += figure(f"pareto-{kind}", pareto_figure_table(experiment, kind), experiment.metric)
+    return parts
 
 
 def _needed(experiment: Experiment, needed: pd.DataFrame, margin: float) -> list[Safe]:
@@ -220,11 +207,6 @@ def _needed(experiment: Experiment, needed: pd.DataFrame, margin: float) -> list
         " confidence is 1 minus the largest p of these tests."
     )
     return [element("p", text), tables.needed_details(needed, experiment)]
-
-
-def _curves(experiment: Experiment) -> list[Safe]:
-    points = curves_table(experiment)
-    return [figures.curves_figure(points, experiment.metric)] if len(points) else []
 
 
 def _against(against: pd.DataFrame, experiment: Experiment) -> list[Safe]:
@@ -241,11 +223,6 @@ def _against(against: pd.DataFrame, experiment: Experiment) -> list[Safe]:
     return [element("p", text), *(shown for one in of if (shown := one(against, experiment)))]
 
 
-def _profiles(experiment: Experiment) -> list[Safe]:
-    profiles = profiles_table(experiment)
-    return [figures.profiles_figure(profiles, experiment.metric)] if len(profiles) else []
-
-
 def _crashes(experiment: Experiment) -> list[Safe]:
     failures = first_failures(experiment)
     first = [tables.failures_table(failures, experiment)] if failures["observed"].any() else []
@@ -256,7 +233,7 @@ def _numerics(experiment: Experiment, warnings: list[str]) -> list[Safe]:
     counts = numerics(experiment, warnings)
     parts = [tables.numerics_table(counts)] if len(counts) else []
     if len(experiment.exponents):
-        parts.append(figures.magnitudes_figure(magnitudes_table(experiment), experiment.metric))
+        parts += figure("gradients", magnitudes_table(experiment), experiment.metric)
     return parts
 
 
@@ -311,7 +288,7 @@ def _reading(margin: float, metric: Metric) -> Safe:
             " interval lies inside.",
             "shown to differ": "The difference is no chance, large or small; \u201cyet equivalent\u201d: and it is"
             " smaller than the margin.",
-            "not shown": "Neither: these runs cannot tell. More seeds may.",
+            "inconclusive": "Neither: these runs cannot tell. More seeds may.",
             "bits needed": f"Non-inferiority: this width and all wider ones tested are shown to be at most"
             f" {_share(margin)} worse than fp32; better is good.",
         }
@@ -324,10 +301,6 @@ def _share(margin: float) -> str:
 
 def _anchor(name: str) -> str:
     return name.lower().replace(" ", "-")
-
-
-def _spaced(parts: list[Safe]) -> list[Safe]:
-    return [join([part, Safe("\n")]) for part in parts]
 
 
 def learned_horizons(experiment: Experiment) -> pd.Series:

@@ -40,7 +40,7 @@ _AT_ONCE = 8 << 20  # bytes of files that are taken apart together
 _RUN_COLUMNS = ("sweep", "run", "status")
 _CONFIG = "config_"
 _UNFIT = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError)
-"""What Arrow raises for values that no array of a kind holds."""
+"""Errors of Arrow for values that no array of a kind holds."""
 
 
 def collect(directories: Sequence[str | Path], path: str | Path) -> tuple[int, int, list[str]]:
@@ -195,7 +195,7 @@ def _read_lines(path: Path, content: bytes, warnings: list[str]) -> pa.Table:
 
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:
-    """A record without mappings: those of numerics records, by role, become one text.
+    """A record without mappings: the mappings of numerics records, by role, become one text.
 
     A number that a program logs under the name of a column that holds something else gets a trailing ``_``.
     """
@@ -218,7 +218,7 @@ def _if_fits(value: Any, kind: pa.DataType) -> Any:
 
 
 def _table(runs: list[dict[str, Any]], together: pa.Table, sizes: list[int]) -> pa.Table:
-    """The records of all runs, so many of each, with what belongs to the run of each."""
+    """The records of all runs, a given number of each run, with the columns of their run."""
     run_of = pa.array(np.repeat(np.arange(len(runs), dtype=np.int32), sizes))
     columns: dict[str, pa.Array] = {
         name: _repeated(pa.array([run[name] for run in runs], pa.string()), run_of) for name in _RUN_COLUMNS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, final
@@ -9,14 +10,16 @@ from typing import Any, final
 import numpy as np
 import pandas as pd
 
-from ...agents.config import KeyRole, keys_with
-from .fp32_runs import NO_POLICY
+from ...agents.config import KeyRole, keys_with, without_policy
+
+_POLICIES = {"every-op": "every operation rounded", "mixed-precision": "products only"}
+_SIX = "six fixes"
 
 MAPPINGS = ("policy", "storage")
 """Keys whose values are mappings, which are long as text."""
 
 PLAIN = "as it is"
-"""What a condition is called of which there is nothing to tell."""
+"""Name of a condition without any setting."""
 
 _OF_PROGRAMS = frozenset({"device", "observe", "program", "threads"})
 """Keys of a program's runs that change no result, and its name, which is the task."""
@@ -62,9 +65,13 @@ class Conditions:
         self._mappings = () if programs else MAPPINGS
         self._names = {} if programs else self._named(runs, cases or {})
         less = [key for key in reversed(self.keys) if says_less(runs[key])]
-        least = [key for key in less if _has_fractions(runs[key])]
+        # Numbers with fractions say least of all.
+        least = [key for key in less if runs[key].dtype.kind == "f" and (runs[key].dropna() % 1 != 0).any()]
         told = without_settled(runs, self.keys, dict.fromkeys([*least, *less]))
         self.told = [key for key in told if not any(self._settles(runs, other, key) for other in told)]
+        known = not programs and {"fixes", "baseline"} <= set(runs)
+        fixes = set(runs.loc[runs["baseline"] == "none", "fixes"]) if known else set()
+        self._without_baseline = fixes_in_words(*fixes) if len(fixes) == 1 else "baseline none"
         self._labels: dict[tuple[object, ...], str] = {}  # which thousands of runs may share
 
     def label(self, values: Mapping[str, object], but: str = "") -> str:
@@ -88,6 +95,12 @@ class Conditions:
         text = as_text(value)
         if key == "policy" and text == NO_POLICY:
             return ""
+        if self._mappings and key == "fixes":
+            return fixes_in_words(text)
+        if self._mappings and key == "baseline":
+            return self._without_baseline if text == "none" else f"baseline {text}".replace("_", " ")
+        if key == "policy" and text in _POLICIES:
+            return _POLICIES[text]
         return self.name_of(key, value) or ("" if key in self._mappings and text == "none" else f"{key} {text}")
 
     def series(self, values: Mapping[str, object], but: str = "") -> str:
@@ -151,6 +164,17 @@ class References:
         return next((one for one in (own, plain, *only) if one in self._known), None)
 
 
+def fixes_in_words(text: str) -> str:
+    """A selection of fixes by their names in papers: "six fixes + stochastic targets", "without Kahan-gradients"."""
+    words = text
+    for old, new in (pair.split("=") for pair in ["kahan_=Kahan-", "hadam=hAdam", "_fix=-fix", "_= "]):
+        words = words.replace(old, new)
+    first, *more = words.split("+")
+    if text == "none" or text.startswith("all but "):
+        return "no fixes" if text == "none" else f"without {first.removeprefix('all but ')}"
+    return " + ".join([_SIX if first == "all" else f"only {first}", *more])
+
+
 def as_text(value: Any) -> str:
     """A value of a setting as text: ``none`` for a missing value, truth values as YAML has them, numbers short."""
     if pd.isna(value):
@@ -179,6 +203,36 @@ def says_less(values: pd.Series[Any]) -> bool:
     return values.dtype.kind == "f" and bool((values % 1 != 0).any())
 
 
-def _has_fractions(values: pd.Series[Any]) -> bool:
-    """Whether some are numbers that are not whole; those say least of all."""
-    return values.dtype.kind == "f" and bool((values.dropna() % 1 != 0).any())
+NO_POLICY = "none"
+"""Value of the column of policies for runs without one."""
+_BETTER = {"done": 0, "crashed": 0, "failed": 1}
+
+
+def fp32_twice(configs: Mapping[str, dict[str, Any]], outcomes: Mapping[str, dict[str, Any]]) -> list[str]:
+    """The duplicate runs, by id: they differ from another run only in a policy that rounds nothing in fp32.
+
+    One run of each set of duplicates is kept: the first that has ended, else the first that failed, else the first.
+
+    Args:
+        configs: the configs of the runs, by id.
+        outcomes: with their ``status``.
+    """
+    alike: dict[str, list[str]] = {}
+    for identity in outcomes:
+        if "seed" in configs[identity] and (plain := without_policy(configs[identity])) is not None:
+            alike.setdefault(json.dumps(plain, sort_keys=True, default=str), []).append(identity)
+    ranked = (sorted(ids, key=lambda one: _BETTER.get(outcomes[one]["status"], 2)) for ids in alike.values())
+    return [
+        identity
+        for first, *others in ranked
+        for identity in others
+        if configs[identity].get("policy") != configs[first].get("policy")  # copies stay what they are
+    ]
+
+
+def fp32_once(columns: dict[str, dict[str, Any]], configs: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The columns of runs, by id; where the others have several policies, runs in fp32 are under none of them."""
+    free = {identity for identity in columns if without_policy(configs[identity]) is not None}
+    if len({columns[identity].get("policy") for identity in columns.keys() - free}) < 2:
+        return columns
+    return {identity: {**row, "policy": NO_POLICY} if identity in free else row for identity, row in columns.items()}

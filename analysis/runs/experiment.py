@@ -17,10 +17,9 @@ from roundoff.runs.result import MALFORMED
 
 from ...agents.config import config_class
 from ..errors import AnalysisError
-from .conditions import Conditions
+from .conditions import Conditions, fp32_once, fp32_twice
 from .costs import read_costs
 from .files import planned_runs, read_json
-from .fp32_runs import fp32_once, fp32_twice
 from .logged import Logged
 from .outcome import COLUMNS, read_outcome
 from .settings import LARGEST, as_columns, flat, is_program, make_alike, tasks_of
@@ -117,7 +116,7 @@ def read_experiment(directory: str | Path) -> Experiment:
         directory: the folder.
 
     Raises:
-        AnalysisError: the folder does not exist, or has no runs.
+        AnalysisError: the folder does not exist, or does not contain runs.
     """
     path = Path(directory)
     warnings: list[str] = []
@@ -160,11 +159,13 @@ def read_experiment(directory: str | Path) -> Experiment:
 
 
 def _configs(plan: _Plan, warnings: list[str]) -> dict[str, dict[str, Any]]:
-    """The configs of runs that can be told apart, by id."""
+    """The configs of distinguishable runs, by id."""
     configs: dict[str, dict[str, Any]] = {}
     for identity, folder in sorted(plan.folders.items()):
-        config = plan.configs.get(identity) or _read_config(RunDirectory(folder).config, warnings)
+        path = RunDirectory(folder).config
+        config = plan.configs.get(identity) or config_in(read_json(path, warnings))
         if config is None:
+            warnings.append(f"{path}: is not the config of a run; left out")
             continue
         task = config.get("program" if is_program(config) else "task")
         if not isinstance(task, str) or not isinstance(config.get("format"), str):
@@ -260,10 +261,3 @@ def _read_plan(path: Path, warnings: list[str]) -> _Plan:
         raise AnalysisError(
             f"{marker}: is not the list of a sweep's runs; the command of the sweep writes it anew"
         ) from error
-
-
-def _read_config(path: Path, warnings: list[str]) -> dict[str, Any] | None:
-    config = config_in(read_json(path, warnings))
-    if config is None:
-        warnings.append(f"{path}: is not the config of a run; left out")
-    return config

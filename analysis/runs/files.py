@@ -1,4 +1,4 @@
-"""Reading what runs have left, which may be damaged or somebody else's, and writing what was made."""
+"""Reads the files of runs, which may be damaged or come from somebody else, and writes results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..errors import AnalysisError
 
 
 def read_json(path: Path, warnings: list[str]) -> Any:
-    """The JSON in a file; None if there is no file, or, with a warning, if it cannot be read."""
+    """The JSON in a file; None if the file is missing, or, with a warning, if it cannot be read."""
     content, complaint = try_json(path)
     if complaint:
         warnings.append(f"{path}: {complaint}; left out")

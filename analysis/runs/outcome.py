@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from roundoff.runs.folder import Outcome, RunDirectory
-from roundoff.runs.result import MALFORMED, AnyResult, ProgramResult, Result
+from roundoff.runs.result import MALFORMED, ProgramResult, Result
 
 from .settings import LARGEST
 
 COLUMNS = ("status", "return", "return_std", "step", "crash_step", "reason", "updates", "untrained")
-"""What :func:`read_outcome` tells of a run."""
+"""Columns that :func:`read_outcome` gives for a run."""
 
 
 def read_outcome(folder: Path, warnings: list[str]) -> dict[str, Any]:
@@ -34,7 +34,21 @@ def read_outcome(folder: Path, warnings: list[str]) -> dict[str, Any]:
     complaint = outcome.complaint
     if outcome.result:
         try:
-            return _ended(outcome.result)
+            program = outcome.result if isinstance(outcome.result, ProgramResult) else None
+            agent = outcome.result if isinstance(outcome.result, Result) else None
+            crash = outcome.result.crash
+            return {
+                "status": outcome.result.status,
+                "return": math.nan if outcome.result.score is None else outcome.result.score,
+                "return_std": agent.return_std if agent else 0.0,
+                "step": whole(outcome.result.step),
+                "crash_step": float(whole(crash.step)) if crash else math.nan,
+                "reason": crash.reason if crash else "",
+                "updates": _if_known(agent and agent.updates),
+                "untrained": _if_known(agent and agent.untrained),
+                "metric": program and program.metric,
+                "values": program.values if program else {},
+            }
         except MALFORMED:  # numbers that tables do not hold
             outcome = Outcome("failed", "result.json is damaged; delete it to repeat the run")
             complaint = f"{RunDirectory(folder).result}: is not the result of a run"
@@ -50,24 +64,6 @@ def finite(value: Any) -> float:
     if not math.isfinite(value):
         raise ValueError
     return float(value)
-
-
-def _ended(result: AnyResult) -> dict[str, Any]:
-    program = result if isinstance(result, ProgramResult) else None
-    agent = result if isinstance(result, Result) else None
-    crash = result.crash
-    return {
-        "status": result.status,
-        "return": math.nan if result.score is None else result.score,
-        "return_std": agent.return_std if agent else 0.0,
-        "step": whole(result.step),
-        "crash_step": float(whole(crash.step)) if crash else math.nan,
-        "reason": crash.reason if crash else "",
-        "updates": _if_known(agent and agent.updates),
-        "untrained": _if_known(agent and agent.untrained),
-        "metric": program and program.metric,
-        "values": program.values if program else {},
-    }
 
 
 def whole(value: Any) -> int:

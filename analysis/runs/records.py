@@ -57,7 +57,13 @@ def read_records(path: Path, warnings: list[str], metric: str) -> list[Block]:
             return _alike(records, metric)
     except MALFORMED:
         pass
-    return _blocks(list(_points_of_undamaged(lines, path, warnings, metric)))
+    points: list[tuple[int, str, dict[str, Any]]] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            points += [(number, *point) for point in _points(parse_json(line), metric)] if line else []
+        except MALFORMED:
+            warnings.append(about_damaged_line(path, number, len(lines)))
+    return _blocks(points)
 
 
 def read_evaluations(path: Path) -> Iterator[tuple[int, float]]:
@@ -118,16 +124,6 @@ def _blocks(points: list[tuple[int, str, dict[str, Any]]]) -> list[Block]:
     return blocks
 
 
-def _points_of_undamaged(
-    lines: list[bytes], path: Path, warnings: list[str], metric: str
-) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    for number, line in enumerate(lines, 1):
-        try:
-            yield from [(number, *point) for point in _points(parse_json(line), metric)] if line else []
-        except MALFORMED:
-            warnings.append(about_damaged_line(path, number, len(lines)))
-
-
 def _points(record: dict[str, Any], metric: str) -> list[tuple[str, dict[str, Any]]]:
     if record["kind"] == "eval":
         return [("eval", {"step": whole(record["step"]), "return": finite(record["return_mean"])})]
@@ -135,7 +131,13 @@ def _points(record: dict[str, Any], metric: str) -> list[tuple[str, dict[str, An
         point = {"step": whole(record["step"]), "in": str(record["in"]), "return": finite(record["return_mean"])}
         return [("eval_in", point)]
     if record["kind"] == "numerics":
-        return [("numerics", point) for point in _exponents(record)]
+        step = whole(record["step"])
+        return [
+            ("numerics", {"step": step, "role": role, "exponent": whole(exponent), "results": whole(results)})
+            for role, counts in record.items()
+            if role not in ("kind", "step")
+            for exponent, results in counts["exponents"].items()
+        ]
     if record["kind"] == "train":
         return [("train", {"step": whole(record["step"]), **_numbers(record)})]
     if record["kind"] == "log":
@@ -161,15 +163,6 @@ def _numbers(record: dict[str, Any]) -> dict[str, float]:
         for name, value in record.items()
         if name not in _NO_VALUES and (value is None or isinstance(value, (int, float)))
     }
-
-
-def _exponents(record: dict[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {"step": whole(record["step"]), "role": role, "exponent": whole(exponent), "results": whole(results)}
-        for role, counts in record.items()
-        if role not in ("kind", "step")
-        for exponent, results in counts["exponents"].items()
-    ]
 
 
 def area(curve: Iterable[tuple[float, float]]) -> float:

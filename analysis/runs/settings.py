@@ -9,7 +9,7 @@ from typing import Any
 from ...agents.config import FIXES
 
 LARGEST = 2**63
-"""What whole numbers in tables are smaller than."""
+"""Upper limit of integers in tables."""
 _UNSAID = "default"
 # Names of columns that tables have already; a key of a user's function that is called so gets another one.
 _TAKEN = {
@@ -39,11 +39,6 @@ def tasks_of(configs: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def column_of(key: str) -> str:
-    """The column of a key of a user function: its name, with ``_`` if a table has a column with that name already."""
-    return f"{key}_" if key in _TAKEN else key
-
-
 def as_columns(configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """The settings of programs' runs by id and column, alike in all runs.
 
@@ -54,7 +49,7 @@ def as_columns(configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     rows = {}
     for identity, config in configs.items():
         said = {key: "none" if value is None else value for key, value in config.items()}
-        rows[identity] = {column_of(key): said.get(key, _UNSAID) for key in keys}
+        rows[identity] = {f"{key}_" if key in _TAKEN else key: said.get(key, _UNSAID) for key in keys}
         rows[identity] |= {key: config[key] for key in ("program", "seed") if key in config}
     return rows
 

@@ -72,12 +72,7 @@ class Matched:
 
 
 def probability_of_improvement(
-    x: Sequence[ArrayLike],
-    y: Sequence[ArrayLike],
-    generator: np.random.Generator,
-    *,
-    level: float = 0.95,
-    replicates: int = 5_000,
+    x: Sequence[ArrayLike], y: Sequence[ArrayLike], generator: np.random.Generator, *, replicates: int = 5_000
 ) -> Estimate:
     """Estimates how likely a run of ``x`` scores more than one of ``y`` on a task, ties counting half; mean over tasks.
 
@@ -87,7 +82,6 @@ def probability_of_improvement(
         x: scores of each task's runs.
         y: the same of the other condition, tasks in the same order.
         generator: source of the resampling: runs of either condition are resampled within their task.
-        level: confidence level, in (0, 1).
         replicates: number of resamplings.
 
     Returns:
@@ -113,7 +107,7 @@ def probability_of_improvement(
             beaten = first[:, below] + first[:, not_above]
             wins.append((times_drawn(a.size, generator, count) * beaten).sum(axis=1))
         resampled += np.concatenate(wins) / games / len(x)
-    return Estimate(float(np.mean(estimates)), NO_INTERVAL if small else percentiles(resampled, level))
+    return Estimate(float(np.mean(estimates)), NO_INTERVAL if small else percentiles(resampled))
 
 
 def matched(x: Sequence[Mapping[Any, float]], y: Sequence[Mapping[Any, float]]) -> Matched:
@@ -154,7 +148,7 @@ def holm(p: ArrayLike) -> NDArray[np.float64]:
     The k-th smallest of m becomes max over j <= k of min(1, (m - j + 1) p_j).
 
     Args:
-        p: p-values, shape (m,); NaN are no tests, and stay.
+        p: p-values, shape (m,); NaN stands for a missing test, and stays.
 
     Source:
         Holm, "A simple sequentially rejective multiple test procedure", 1979.

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import optimize
 
-from .comparisons import matched
+from .comparisons import Matched, matched
 from .intervals import NO_INTERVAL, Interval
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from .comparisons import Matched
-
-    Tasks = Sequence[Mapping[Any, float]]  # for each task, scores by seed
+Tasks = Sequence[Mapping[Any, float]]  # for each task, scores by seed
 
 MARGIN = 0.05
 """The share of fp32's mean that still counts as no difference, unless another one is asked for."""
 ALPHA = 0.05
-"""What is less likely than this is taken to be no chance."""
+"""Level of significance."""
 
 _FURTHEST = 10.0  # an end of an interval of shares: 1000 % of fp32's mean
 
@@ -100,7 +96,7 @@ def in_words(p_difference: float, p_equivalence: float, margin: float, *, at_cei
         return f"shown to differ, yet {within}" if same else "shown to differ"
     if math.isnan(p_equivalence):
         return "cannot be said"
-    return within if same else "not shown"
+    return within if same else "inconclusive"
 
 
 def _finite(scores: Mapping[Any, float]) -> bool:

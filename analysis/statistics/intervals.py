@@ -11,6 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 _CELLS = 4_000_000  # of resampled scores held at a time
+LEVEL = 0.95
+"""The confidence level of intervals."""
 _PART = 50_000  # runs drawn at a time, few enough for a processor's cache
 
 
@@ -82,12 +84,7 @@ def performance_profile(groups: Sequence[ArrayLike], thresholds: ArrayLike) -> N
 
 
 def profile_band(
-    groups: Sequence[ArrayLike],
-    thresholds: ArrayLike,
-    generator: np.random.Generator,
-    *,
-    level: float = 0.95,
-    replicates: int = 2_000,
+    groups: Sequence[ArrayLike], thresholds: ArrayLike, generator: np.random.Generator, *, replicates: int = 2_000
 ) -> NDArray[np.float64]:
     """Intervals of :func:`performance_profile`, for each threshold by itself, by stratified bootstrap.
 
@@ -95,7 +92,6 @@ def profile_band(
         groups: the scores of each task's runs.
         thresholds: scores tau, shape (t,).
         generator: source of the resampling.
-        level: confidence level, in (0, 1).
         replicates: number of resamplings.
 
     Returns:
@@ -108,7 +104,7 @@ def profile_band(
     fractions = np.zeros((replicates, tau.size))
     for array in arrays:
         fractions += resampled_means(array[:, None] > tau, generator, replicates) / len(arrays)
-    return _ends(fractions, level)
+    return _ends(fractions)
 
 
 def _mean_of_means(groups: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -126,7 +122,6 @@ def bootstrap_interval(
     groups: Sequence[ArrayLike],
     generator: np.random.Generator,
     *,
-    level: float = 0.95,
     replicates: int = 10_000,
     statistic: Callable[[Sequence[NDArray[np.float64]]], NDArray[np.float64]] = _mean_of_means,
 ) -> Interval:
@@ -138,7 +133,6 @@ def bootstrap_interval(
     Args:
         groups: the scores of each task's runs.
         generator: source of the resampling.
-        level: confidence level, in (0, 1).
         replicates: number of resamplings.
         statistic: maps the scores of each task in the replicates, (replicates, runs), to (replicates,).
 
@@ -157,15 +151,11 @@ def bootstrap_interval(
     for start in range(0, replicates, at_a_time):
         count = min(at_a_time, replicates - start)
         values.append(statistic([array[generator.integers(array.size, size=(count, array.size))] for array in arrays]))
-    return percentiles(np.concatenate(values), level)
+    return percentiles(np.concatenate(values))
 
 
 def bootstrap_intervals(
-    scores: NDArray[np.float64],
-    generator: np.random.Generator,
-    *,
-    level: float = 0.95,
-    replicates: int = 2_000,
+    scores: NDArray[np.float64], generator: np.random.Generator, *, replicates: int = 2_000
 ) -> NDArray[np.float64]:
     """Percentile intervals of the mean over runs, for each column by itself: a step of a learning curve, say.
 
@@ -174,7 +164,6 @@ def bootstrap_intervals(
     Args:
         scores: shape (runs, columns); NaN for a missing score.
         generator: source of the resampling.
-        level: confidence level, in (0, 1).
         replicates: number of resamplings.
 
     Returns:
@@ -187,7 +176,7 @@ def bootstrap_intervals(
         columns = np.flatnonzero((which == number) & finite)
         if runs.sum() > 1 and columns.size:
             means = resampled_means(scores[np.ix_(runs, columns)], generator, replicates)
-            found[columns] = _ends(means, level)
+            found[columns] = _ends(means)
     return found
 
 
@@ -221,14 +210,14 @@ def resampled_means(scores: NDArray[Any], generator: np.random.Generator, replic
     return result
 
 
-def _ends(values: NDArray[np.float64], level: float) -> NDArray[np.float64]:
+def _ends(values: NDArray[np.float64], level: float = LEVEL) -> NDArray[np.float64]:
     """Ends of the intervals that :func:`percentiles` has of each column, shape (columns, 2)."""
     tail = 50 * (1 - level)
     result: NDArray[np.float64] = np.percentile(values, [tail, 100 - tail], axis=0).T
     return result
 
 
-def percentiles(values: NDArray[np.float64], level: float) -> Interval:
+def percentiles(values: NDArray[np.float64], level: float = LEVEL) -> Interval:
     """The interval that leaves out equal numbers of ``values`` below and above, and contains the share ``level``."""
     low, high = _ends(values[:, None], level)[0]
     return Interval(float(low), float(high))

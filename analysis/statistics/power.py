@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special, stats
 
-from .comparisons import matched
-from .equivalence import ALPHA, MARGIN
+from .comparisons import Matched, matched
+from .equivalence import ALPHA, MARGIN, Tasks
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
-    from .comparisons import Matched
-    from .equivalence import Tasks
-
-    Samples = Sequence[NDArray[np.float64]]  # of each task, shape (experiments, runs)
+Samples = Sequence[NDArray[np.float64]]  # of each task, shape (experiments, runs)
 
 WANTED = 0.8
 """The power that an experiment is planned for."""
@@ -54,7 +48,7 @@ class Power(NamedTuple):
 
 
 UNKNOWN = Power(*[math.nan] * 6)
-"""What is known where there are fewer than three runs, or some have no score."""
+"""The estimate for fewer than three runs, or where some have no score."""
 
 
 def power_of(

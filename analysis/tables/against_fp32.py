@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
+from scipy import stats
+
+from roundoff.runs.metric import Metric
 
 from ..errors import AnalysisError
 from ..runs.conditions import as_text
+from ..runs.experiment import Experiment
 from ..runs.records import areas
 from ..statistics import power
 from ..statistics.comparisons import Difference, Estimate, difference, holm, probability_of_improvement
 from ..statistics.equivalence import MARGIN, EquivalenceTest, equivalence, in_words
 from ..statistics.intervals import NO_INTERVAL, Interval, generator_for
-from .learning import UNKNOWN, Learning, learning
-from .normalized import interquartile_mean_of
-from .sides import scales, selections, sides, why_unsaid
+from .sides import Selection, Side, interquartile_mean_of, scales, selections, sides, why_unsaid
 from .summary import ALL_TASKS, ended, failed, have_one_unit, in_order, records
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
+Scores = Mapping[Any, float]
 
-    from roundoff.runs.metric import Metric
-
-    from ..runs.experiment import Experiment
-    from .normalized import Selection
-    from .sides import Side
-
-    Scores = Mapping[Any, float]
+_Found = TypeVar("_Found", Difference, EquivalenceTest)
 
 _TESTS = ("p", "p_equivalent", "area_p")  # which are adjusted for the number of rows
 
@@ -46,8 +43,6 @@ _AREA = [*_with_ends("area_difference"), "area_p", "area_p_holm"]
 _NORMALIZED = ["normalized", *_with_ends("normalized_iqm")]
 _POWER = ["equivalent_if_lower", "equivalent_if_failing", "equivalent_if_equal", "seeds_needed"]
 _POWER += ["correlation", "correlation_p"]
-_NUMBERS = [*_with_ends("improvement"), *_with_ends("difference"), *_with_ends("share"), "p", "p_equivalent", "area_p"]
-_NUMBERS += [*_with_ends("area_difference"), *_with_ends("normalized_iqm"), *_POWER]
 
 
 def reference_values(path: Path, experiment: Experiment, reference: Mapping[str, str]) -> dict[str, str]:
@@ -88,13 +83,13 @@ def against_reference(
     - ``share``, the difference as a share of the fp32 mean (90 %), ``p_equivalent`` (of
       :func:`~..statistics.equivalence.equivalence` within ``margin``) and ``p_equivalent_holm``; ``margin``;
       ``ceiling`` (:func:`~.ceiling.ceiling`); ``answer``, in words;
-    - of single tasks of agents :func:`~.learning.learning`: ``learnable`` (runs with a seed that learned in fp32),
-      ``unlearned`` (how many of them did not learn; 90 % of the share), ``learned_difference`` (of the scores of the
+    - of single tasks of agents :func:`learning`: ``learnable`` (runs with a seed that learned in fp32),
+      ``unlearned`` (how many ended below half way; 90 % of the share), ``learned_difference`` (of the scores of the
       runs that learned, 95 %) and ``learned_pairs``;
     - of agents ``area_difference``, of :func:`~..runs.areas.area` (95 %; of runs that did not crash), ``area_p`` and
       ``area_p_holm``;
     - ``normalized``, whether this row's scores were normalized (:func:`~.sides.selections`), as for ``all`` if the
-      untrained scores are known; ``normalized_iqm`` (:func:`~.normalized.interquartile_mean_of`, 95 %);
+      untrained scores are known; ``normalized_iqm`` (:func:`~.sides.interquartile_mean_of`, 95 %);
     - of :func:`~..statistics.power.power_of`: how often the test would call formats equivalent,
       ``equivalent_if_lower``, ``equivalent_if_failing`` and ``equivalent_if_equal``; ``seeds_needed``; ``correlation``
       and ``correlation_p``.
@@ -122,7 +117,7 @@ def against_reference(
     rows += _all_failed(experiment, margin)
     if not rows:
         return pd.DataFrame(columns=columns)
-    table = pd.DataFrame(rows)
+    table = pd.DataFrame(rows).reindex(columns=columns)
     for family in (table["task"] == ALL_TASKS, table["task"] != ALL_TASKS):
         for name in _TESTS:
             table.loc[family, f"{name}_holm"] = holm(table.loc[family, name])
@@ -130,7 +125,7 @@ def against_reference(
         row["answer"] or in_words(row["p_holm"], row["p_equivalent"], margin, at_ceiling=bool(row["ceiling"]))
         for row in records(table)
     ]
-    return in_order(table, keys, experiment.formats)[columns]
+    return in_order(table, keys, experiment.formats)
 
 
 def _row(side: Side, plain: Side, selection: Selection, margin: float, experiment: Experiment) -> dict[str, Any]:
@@ -141,7 +136,8 @@ def _row(side: Side, plain: Side, selection: Selection, margin: float, experimen
     generator = generator_for("against", selection.name, *map(str, side.where.values()))
     better = probability_of_improvement(scores[0], scores[1], generator)
     apart = _difference(x, y, metric)
-    same = _as_measured(equivalence(x, y, margin), metric)
+    same = _turned_for(equivalence(x, y, margin), metric, "share")
+    of_areas = _difference(selection.of(side.areas), selection.of(plain.areas), metric)
     crashed, ended_runs = side.crashed(tasks)
     unsaid = why_unsaid(side, plain, tasks, margin)
     single = len(tasks) == 1
@@ -162,10 +158,11 @@ def _row(side: Side, plain: Side, selection: Selection, margin: float, experimen
         "ceiling": ceiling(plain, tasks, metric),
         "answer": side.crashed_in_words(tasks) or (f"cannot be said: {unsaid}" if unsaid else ""),
         **_of_learning(learning(side, plain, selection.name) if single and not unsaid else UNKNOWN, metric),
-        **_of_areas(side, plain, selection, metric),
+        **_named("area_difference", Estimate(of_areas.value, of_areas.interval)),
+        "area_p": of_areas.p,
         "normalized": bool(selection.scales),
         **_named("normalized_iqm", _normalized(side, plain, tasks)),
-        **_of_power(power.UNKNOWN if unsaid else _power(x, y, plain, selection, margin)),
+        **dict(zip(_POWER, power.UNKNOWN if unsaid else _power(x, y, plain, selection, margin), strict=True)),
     }
 
 
@@ -186,7 +183,6 @@ def _all_failed(experiment: Experiment, margin: float) -> Iterator[dict[str, Any
             count = len(runs)
             yield {
                 **dict(zip(keys, where, strict=True)),
-                **dict.fromkeys(_NUMBERS, np.nan),
                 "reference": "",
                 "runs": 0,
                 "crashed": 0,
@@ -206,11 +202,6 @@ def _of_learning(found: Learning, metric: Metric) -> dict[str, float]:
     return dict(zip(_LEARNING, values, strict=True))
 
 
-def _of_areas(side: Side, plain: Side, selection: Selection, metric: Metric) -> dict[str, float]:
-    apart = _difference(selection.of(side.areas), selection.of(plain.areas), metric)
-    return _named("area_difference", Estimate(apart.value, apart.interval)) | {"area_p": apart.p}
-
-
 def _normalized(side: Side, plain: Side, tasks: Sequence[str]) -> Estimate:
     """The interquartile mean of scores normalized to a mean of 1 in fp32; NaN if fp32 is not known to learn."""
     known = scales(plain, tasks)
@@ -226,10 +217,6 @@ def _power(x: Sequence[Scores], y: Sequence[Scores], plain: Side, selection: Sel
     return power.power_of(x, y, generator_for("power", selection.name, margin), margin=margin, untrained=untrained)
 
 
-def _of_power(found: power.Power) -> dict[str, float]:
-    return dict(zip(_POWER, found, strict=True))
-
-
 def _named(name: str, found: Estimate) -> dict[str, float]:
     return {name: found.value, f"{name}_low": found.interval.low, f"{name}_high": found.interval.high}
 
@@ -242,18 +229,12 @@ def _difference(x: Sequence[Scores], y: Sequence[Scores], metric: Metric) -> Dif
     return _turned_for(difference(x, y), metric)
 
 
-def _turned_for(found: Difference, metric: Metric) -> Difference:
-    """The difference as the metric is measured, where less may be better."""
-    return found if metric.sign > 0 else found._replace(value=0.0 - found.value, interval=_turned(found.interval))
-
-
-def _as_measured(found: EquivalenceTest, metric: Metric) -> EquivalenceTest:
-    """Scores are such that more is better; shares are of the metric as it is."""
-    return found if metric.sign > 0 else found._replace(share=0.0 - found.share, interval=_turned(found.interval))
-
-
-def _turned(interval: Interval) -> Interval:
-    return Interval(0.0 - interval.high, 0.0 - interval.low)  # of 0 no -0
+def _turned_for(found: _Found, metric: Metric, name: str = "value") -> _Found:
+    """Turns a difference or share of scores (more is better) into one of the metric (less can be better)."""
+    if metric.sign > 0:
+        return found
+    interval = Interval(0.0 - found.interval.high, 0.0 - found.interval.low)  # of 0 no -0
+    return found._replace(interval=interval, **{name: 0.0 - getattr(found, name)})
 
 
 _SUITE = 1000.0  # the highest return of an episode of the suite: 1000 steps, of at most 1 each
@@ -261,7 +242,7 @@ _NEAR = 0.98
 
 
 def ceiling(reference: Side, tasks: Sequence[str], metric: Metric) -> str:
-    """Names the tasks on which at least half of the reference's runs return as much as there is; empty if none.
+    """Names the tasks where at least half of the reference's runs reach the highest possible return; empty if none.
 
     That is 98 % of 1000 on the suite's tasks. On others it is the highest return of all, if half of the runs have
     exactly that, as 500 on CartPole, and it is more than a policy returns that has not learned. Equivalence there says
@@ -279,3 +260,73 @@ def _is_at_it(reference: Side, task: str) -> bool:
         if not before or highest <= max(before):
             return False
     return sum(score >= highest for score in scores) >= max(2, len(scores) / 2)
+
+
+_LEVEL = 0.9  # of intervals: each end is a one-sided bound of 95 %
+
+
+class Learning(NamedTuple):
+    """Whether runs of a format learn a task that the reference learns, and the returns of the runs that do.
+
+    Attributes:
+        threshold: the score that a run needs to have learned: half of the way from the reference's mean before
+            learning to its median after it.
+        learnable: how many runs have a seed that has learned in the reference; or all, if no seed is shared.
+        unlearned: how many of them have not learned, crashes among them.
+        interval: Clopper and Pearson's interval of the share that does not learn, 90 %; 16 of 16 leave up to 17 %.
+        apart: the difference of scores among runs that have learned, in pairs if both runs of a seed have; 95 %.
+    """
+
+    threshold: float
+    learnable: int
+    unlearned: int
+    interval: Interval
+    apart: Difference
+
+
+UNKNOWN = Learning(math.nan, 0, 0, NO_INTERVAL, Difference(math.nan, NO_INTERVAL, math.nan, 0))
+"""The statement where the reference's scores before learning are unknown, or where it has learned nothing."""
+
+
+def learning(side: Side, reference: Side, task: str) -> Learning:
+    """Counts the runs that learn, and compares their scores, apart from each other.
+
+    A mean takes both for one: a format that fails in one run of ten and is as good in the others has a mean that is a
+    tenth lower, and seeds that differ by as much cannot tell.
+
+    Args:
+        side: the format.
+        reference: The reference of the comparison.
+        task: A task with runs of both.
+
+    Source:
+        Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the case of the binomial", 1934.
+    """
+    before = list(reference.untrained.get(task, {}).values())
+    after, scores = reference.judged[task], side.judged[task]
+    best = float(np.median(list(after.values())))
+    start = float(np.mean(before)) if before else math.nan
+    if not (math.isfinite(best) and best > start):
+        return UNKNOWN
+    threshold = (start + best) / 2
+    there, here = (({seed: score for seed, score in of.items() if score >= threshold}) for of in (after, scores))
+    shared = after.keys() & scores.keys()
+    learnable = shared & there.keys() if shared else scores.keys()
+    missed = len(learnable - here.keys())
+    apart = difference([here], [there]) if here and there else UNKNOWN.apart
+    return Learning(threshold, len(learnable), missed, share_interval(missed, len(learnable)), apart)
+
+
+def share_interval(count: int, of: int) -> Interval:
+    """Clopper and Pearson's interval of a share, exact for any number: it covers the true one with 90 % at least.
+
+    Args:
+        count: how often it was seen, from 0 to ``of``.
+        of: how often it could have been; NaN ends if 0.
+    """
+    if not of:
+        return NO_INTERVAL
+    tail = (1 - _LEVEL) / 2
+    low = stats.beta.ppf(tail, count, of - count + 1) if count else 0.0
+    high = stats.beta.ppf(1 - tail, count + 1, of - count) if count < of else 1.0
+    return Interval(float(low), float(high))

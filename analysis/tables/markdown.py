@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Rows with the same columns as a table; what stands in them stays text."""
+    """Rows with the same columns as a table; the content of cells stays text."""
     lines = [list(rows[0]), *([plain(value) for value in row.values()] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     lines.insert(1, ["-" * width for width in widths])

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from ..runs.conditions import as_text
 from ..runs.costs import COLUMNS
+from ..runs.experiment import Experiment
 from ..statistics.equivalence import MARGIN
 from .against_fp32 import against_reference
-from .summary import ALL_TASKS, REFERENCE, parsed, records, summarize
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ..runs.experiment import Experiment
+from .summary import ALL_TASKS, REFERENCE, bits_per_number, records, summarize
 
 
 class CostKind(NamedTuple):
@@ -51,11 +48,11 @@ def pareto_table(
     """Every format and condition with its score and its cost, by task and cost.
 
     Columns: ``task``, ``format``, the conditions, ``series`` (format and condition in words), ``cost`` of a step,
-    ``mean``, ``ci_low`` and ``ci_high`` (95 %), ``n``, ``crashed``, ``front`` (1 if no other one of the task costs
-    as little or less and scores as much or more, one strictly; else 0), ``answer`` (that of the test against the
-    reference; ``reference`` of that itself), ``margin`` and ``label`` (of the cost, with a model's name, unit and
-    source). What has no score or no cost is on no front. The mean over tasks is left out, since a step costs another
-    amount on each.
+    ``mean``, ``ci_low`` and ``ci_high`` (95 %), ``n``, ``crashed``, ``front`` (1 if no other one of the task costs as
+    little or less and scores as much or more, one strictly; else 0), ``answer`` (of the test against the reference, or
+    ``reference`` for the reference itself), ``margin`` and ``label`` (of the cost, with a model's name, unit and
+    source). Rows without a score or a cost are not on a Pareto front. The mean over tasks is left out, since a step
+    costs another amount on each.
 
     Args:
         experiment: with its costs, but for ``bits``.
@@ -66,13 +63,14 @@ def pareto_table(
     """
     keys = experiment.conditions.keys
     summary = summarize(experiment)
-    answers = _answers(against_reference(experiment, margin, reference), keys)
+    against = records(against_reference(experiment, margin, reference))
+    answers = {place(row, keys): str(row["answer"]) for row in against}
     wanted = reference or {"format": REFERENCE}
     chosen = _model_of(experiment, model) if kind == "energy" else None
     rows = []
     for row in records(summary[summary["task"] != ALL_TASKS]):
         itself = all(as_text(row[key]) == text for key, text in wanted.items())
-        answer = answers.get(_place(row, keys), "reference" if itself else "")
+        answer = answers.get(place(row, keys), "reference" if itself else "")
         rows.append(
             {
                 **{key: row[key] for key in ("task", "format", *keys, "mean", "ci_low", "ci_high", "n", "crashed")},
@@ -103,8 +101,7 @@ def _model_of(experiment: Experiment, model: str | None) -> str | None:
 
 def _cost(row: dict[str, Any], experiment: Experiment, kind: str, model: str | None) -> float:
     if kind == "bits":
-        fmt = parsed(str(row["format"]))
-        return math.nan if fmt is None else fmt.bits_per_number
+        return bits_per_number(str(row["format"]))
     run = _first_run(row, experiment)
     if run is None:
         return math.nan
@@ -123,11 +120,8 @@ def _label(experiment: Experiment, kind: str, model: str | None) -> str:
     return f"{KINDS[kind].label} in {told['unit']}, by the model {model} ({told['source']})"
 
 
-def _answers(against: pd.DataFrame, keys: Sequence[str]) -> dict[tuple[str, ...], str]:
-    return {_place(row, keys): str(row["answer"]) for row in records(against)}
-
-
-def _place(row: dict[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
+def place(row: dict[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
+    """The task, format and condition of a row, as text."""
     return (str(row["task"]), str(row["format"]), *(as_text(row[key]) for key in keys))
 
 
@@ -135,11 +129,12 @@ def _front(table: pd.DataFrame, sign: float) -> list[bool]:
     """Whether no other row of the task is as good in both, and better in one."""
     rows = [(str(row["task"]), float(row["cost"]), sign * float(row["mean"])) for row in records(table)]
 
-    def beats(other: tuple[str, float, float], one: tuple[str, float, float]) -> bool:
-        return other[0] == one[0] and other[1] <= one[1] and other[2] >= one[2] and other[1:] != one[1:]
-
     known = [row for row in rows if not (math.isnan(row[1]) or math.isnan(row[2]))]
-    return [one in known and not any(beats(other, one) for other in known) for one in rows]
+    return [
+        one in known
+        and not any(a[0] == one[0] and a[1] <= one[1] and a[2] >= one[2] and a[1:] != one[1:] for a in known)
+        for one in rows
+    ]
 
 
 def with_costs(summary: pd.DataFrame, experiment: Experiment) -> pd.DataFrame:
@@ -159,10 +154,7 @@ def _first_run(row: dict[Any, Any], experiment: Experiment) -> str | None:
     here = runs["id"].isin(list(experiment.costs)) & (runs["task"] == row["task"]) & (runs["format"] == row["format"])
     for key in experiment.conditions.keys:
         value = row[key]
-        here &= runs[key].isna() if _is_nothing(value) else runs[key] == value
+        is_missing = value is None or (isinstance(value, float) and math.isnan(value))
+        here &= runs[key].isna() if is_missing else runs[key] == value
     found = runs.loc[here, "id"]
     return None if found.empty else str(found.iloc[0])
-
-
-def _is_nothing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))

@@ -15,17 +15,16 @@ from ..statistics.means import sum_of_means
 _CASE = ["algorithm", "task", "format", "condition", "in"]
 
 
-def paired_interval(differences: ArrayLike, level: float = 0.95) -> Interval:
+def paired_interval(differences: ArrayLike) -> Interval:
     """Student's interval of the mean of paired differences; NaN of fewer than two.
 
     Args:
         differences: the difference of each pair: of episodes of the same seed, or of means of runs of the same seed.
-        level: confidence level, in (0, 1).
     """
     values = np.ravel(np.asarray(differences, dtype=float))
     if values.size < 2:
         return NO_INTERVAL
-    return sum_of_means([values]).interval(level)
+    return sum_of_means([values]).interval()
 
 
 def of_run(original: Sequence[float], quantized: Sequence[float], *, crashed: bool = False) -> dict[str, Any]:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import math
+import re
 import warnings as python_warnings
-from typing import TYPE_CHECKING
+from collections import Counter
+from pathlib import Path
 
 import pandas as pd
 
 from roundoff.runs.folder import RunDirectory
 
-from ..runs.experiment import read_experiment
-from .first_failures import first_non_finite
-from .summary import exponent_bits, parsed, significand_bits
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ..runs.experiment import Experiment
+from ..runs.experiment import Experiment, read_experiment
+from .summary import bits_per_number, ended, exponent_bits, in_order, significand_bits
 
 FIRST = (
     "run", "task", "format", "significand_bits", "exponent_bits", "bits", "seed", "status", "metric", "score", "step",
@@ -54,7 +49,7 @@ def table(directory: str | Path) -> pd.DataFrame:
         The table. Python warnings name damaged files that were left out.
 
     Raises:
-        AnalysisError: the folder has no runs.
+        AnalysisError: the folder does not contain runs.
     """
     experiment = read_experiment(directory)
     for warning in experiment.warnings:
@@ -68,7 +63,7 @@ def table(directory: str | Path) -> pd.DataFrame:
             "format": formats,
             "significand_bits": formats.map(significand_bits).astype("Int64"),
             "exponent_bits": formats.map(exponent_bits).astype("Int64"),
-            "bits": formats.map(_bits),
+            "bits": formats.map(bits_per_number),
             "seed": runs["seed"].astype("Int64") if "seed" in runs else pd.Series(pd.NA, runs.index, dtype="Int64"),
             "status": runs["status"],
             "metric": experiment.metric.name,
@@ -86,11 +81,45 @@ def table(directory: str | Path) -> pd.DataFrame:
     return first.join(runs[keys]).join(returned, on="run")
 
 
-def _bits(name: str) -> float:
-    fmt = parsed(name)
-    return math.nan if fmt is None else fmt.bits_per_number
-
-
 def seconds_of(experiment: Experiment, identity: str) -> float:
     """The wall-clock time of a run, without that lost to interruptions; NaN where it has not ended, or not said it."""
     return RunDirectory(experiment.folders[identity]).seconds()
+
+
+# As observers say it, in the reason of a crash: what, in which operation, and in brackets its role and module.
+_SAID = re.compile(r"first non-finite result: ([^\n(]{1,200}\([^\n)]{1,200}\))(?: at ([^\n]{1,300}?:\d{1,9})\b)?")
+
+
+def first_non_finite(reason: str) -> str:
+    """The first operation that a crash's reason names, as ``overflow in aten.exp.default (forward)``; else empty."""
+    return _told(reason)[0]
+
+
+def _told(reason: str) -> tuple[str, str]:
+    """The operation, and the file and line of the user's that called it; each may be empty."""
+    found = _SAID.search(reason)
+    return (found[1], found[2] or "") if found else ("", "")
+
+
+def first_failures(experiment: Experiment) -> pd.DataFrame:
+    """The operation that failed first in most crashed runs, for each task, format and condition that has any.
+
+    Columns: ``task``, ``format``, the conditions, ``crashed`` (runs) of how many ``runs`` that have ended,
+    ``first_step`` (of the earliest crash), ``first_non_finite`` (empty if no run was observed) and the ``line`` that it
+    is of (the user's own, by file), ``observed`` (crashed runs that name an operation) and ``share`` (of them that name
+    this one). Ordered as the summary.
+    """
+    runs, keys = ended(experiment.runs), experiment.conditions.keys
+    rows = []
+    for where, together in runs.groupby(["task", "format", *keys], dropna=False):
+        group = together[together["status"] == "crashed"]
+        if group.empty:
+            continue
+        named = [told for told in map(_told, group["reason"]) if told[0]]
+        (name, line), count = Counter(sorted(named)).most_common(1)[0] if named else (("", ""), 0)
+        about = {"crashed": len(group), "runs": len(together), "first_step": group["crash_step"].min()}
+        about |= {"first_non_finite": name, "line": line}
+        about |= {"observed": len(named), "share": count / len(named) if named else float("nan")}
+        rows.append(dict(zip(["task", "format", *keys], where, strict=True)) | about)
+    columns = ["task", "format", *keys, "crashed", "runs", "first_step", "first_non_finite", "line", "observed"]
+    return in_order(pd.DataFrame(rows, columns=[*columns, "share"]), keys, experiment.formats)

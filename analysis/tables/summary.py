@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ...formats import FloatFormat, Format, FormatError
 from ..runs.conditions import References
+from ..runs.experiment import Experiment
 from ..statistics.intervals import bootstrap_interval, generator_for, interquartile_mean, mean_and_std
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from ..runs.experiment import Experiment
 
 ALL_TASKS = "all"
 REFERENCE = "fp32"
@@ -40,6 +37,12 @@ def parsed(name: str) -> Format | None:
         return None if ":" in name else Format.parse(name)
     except FormatError:
         return None
+
+
+def bits_per_number(name: str, unknown: float = float("nan")) -> float:
+    """The bits of a number in a format, with its share of a block's scale."""
+    fmt = parsed(name)
+    return unknown if fmt is None else fmt.bits_per_number
 
 
 def have_one_unit(tasks: Iterable[str], *, of_agents: bool) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-_MULTIPLE = 10  # of a reference, from which a difference is no longer given in percent
+MULTIPLE = 10
+"""The multiple of a reference from which a difference is no longer given in percent."""
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -43,7 +44,7 @@ def change(share: float) -> str:
     """A difference as a share of the reference; from 10 times the reference on, the multiple of it that was reached."""
     if math.isnan(share):
         return ""
-    return f"{round(100 * share, 1) + 0.0:+.1f} %" if abs(share) < _MULTIPLE else f"{1 + share:.3g} times"
+    return f"{round(100 * share, 1) + 0.0:+.1f} %" if abs(share) < MULTIPLE else f"{1 + share:.3g} times"
 
 
 def percent(share: float) -> str:

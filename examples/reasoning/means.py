@@ -1,4 +1,4 @@
-"""What the runs of long.yaml have logged, as means over 100 steps: the data of docs/rollouts.md.
+"""The logs of long.yaml's runs, as means over 100 steps: the data of docs/rollouts.md.
 
 ``python examples/reasoning/means.py results/reasoning-long FILE.csv`` reads the folder that ``roundoff sweep`` has
 written. It leaves out runs that have not ended.

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from ..base.errors import FormatError
+from ..base.format import Format
 from ..base.memory import is_virtual
-
-if TYPE_CHECKING:
-    from ..base.format import Format
 
 _Stored = TypeVar("_Stored", bound=tuple[Any, ...])
 
@@ -83,7 +81,7 @@ def stored_codes(owner: Format, codes: Any, kind: type[_Stored]) -> _Stored:
 
 
 def code_dtype(bits: int) -> torch.dtype:
-    """The unsigned integer type that codes of so many bits are kept in; int64 above 32 bits."""
+    """The unsigned integer type that stores codes of this width; int64 above 32 bits."""
     sizes = ((8, torch.uint8), (16, torch.uint16), (32, torch.uint32))
     return next((dtype for most, dtype in sizes if bits <= most), torch.int64)
 
@@ -97,7 +95,7 @@ def as_torch_type(codes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Codes in torch's own type of small floats: a view of the bytes; 4-bit codes in pairs along the last dimension.
 
     Raises:
-        FormatError: torch has no such type of codes, or there is an odd number of 4-bit codes in a row.
+        FormatError: torch does not have such a type of codes, or there is an odd number of 4-bit codes in a row.
     """
     if dtype not in TYPES.values():
         names = ", ".join(str(known) for known in TYPES.values())

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import torch
 
 from ..base.errors import FormatError
+from ..base.format import Format
+from ..base.modes import How
 from ..base.random_words import random_words
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..base.format import Format
-    from ..base.modes import How
 
 
 def check_axis(fmt: Format, axis: int, x: torch.Tensor) -> int:

@@ -14,7 +14,7 @@ from .patterns import power_of_two
 
 
 class ScaleRule(StrEnum):
-    """The rule by which the shared exponent follows from a block's largest magnitude, A, and the largest element, M.
+    """The rule that computes the shared exponent from a block's largest magnitude, A, and the largest element, M.
 
     Every rule clamps it to -127 .. 127, the range of the E8M0 scale; a block of zeros has -127.
     """
@@ -44,7 +44,7 @@ class Element:
     integer: bool = False
     """Whether codes are two's complement integers, which have no negative zero, rather than sign and magnitude."""
     specials: tuple[float, ...] = ()
-    """What the codes above that of ``max`` stand for: infinity and NaN."""
+    """The meaning of the codes above the code of ``max``: infinity and NaN."""
     text: str = ""
     """The float format that they are, if torch has a type for it; see :mod:`.codes`."""
 

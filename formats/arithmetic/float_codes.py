@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from ..base.errors import FormatError
@@ -11,9 +9,7 @@ from ..base.family import check_encodable
 from ..base.on_device import where
 from .carriers import INFINITY, INTEGER, LARGEST_EXPONENT, STORED_BITS, pattern
 from .codes import code_dtype
-
-if TYPE_CHECKING:
-    from .float_layout import FloatLayout
+from .float_layout import FloatLayout
 
 
 def nan_code(fmt: FloatLayout) -> int:

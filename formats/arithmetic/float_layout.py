@@ -67,7 +67,13 @@ class FloatLayout:
                 raise FormatError(f"{name} of a float format must be an integer from {low} to {high}, got {value!r}")
         if self.exponent_bits + self.significand_bits < 2:
             raise FormatError("a float format needs at least two bits beside the sign")
-        self._check_variants()
+        if self.flush is not None:
+            if self.significand_bits == 0:
+                raise FormatError("a format without significand bits has no subnormal numbers to flush")
+            object.__setattr__(self, "flush", Flush(self.flush))
+            object.__setattr__(self, "subnormals", False)
+        if not self.signed and self.specials not in (Specials.FNUZ, Specials.P3109):
+            raise FormatError(f"only fnuz and p3109 floats can do without a sign, not {str(self.specials)!r} ones")
         # What equals the default is stored as None, so that one format has one form.
         if self.bias == self._default_bias:
             object.__setattr__(self, "bias", None)
@@ -76,15 +82,6 @@ class FloatLayout:
             object.__setattr__(self, "overflow", self._checked(Overflow.parse(self.overflow)))
             if self.overflow is self._default_overflow:
                 object.__setattr__(self, "overflow", None)
-
-    def _check_variants(self) -> None:
-        if self.flush is not None:
-            if self.significand_bits == 0:
-                raise FormatError("a format without significand bits has no subnormal numbers to flush")
-            object.__setattr__(self, "flush", Flush(self.flush))
-            object.__setattr__(self, "subnormals", False)
-        if not self.signed and self.specials not in (Specials.FNUZ, Specials.P3109):
-            raise FormatError(f"only fnuz and p3109 floats can do without a sign, not {str(self.specials)!r} ones")
 
     def _check_range(self) -> None:
         if not isinstance(self.exponent_bias, int) or self.emin < -1022 or self.emax > LARGEST_EXPONENT[torch.float64]:

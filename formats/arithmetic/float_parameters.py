@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from ..base.modes import Overflow, Rounding
 from .carriers import INFINITY, LARGEST_EXPONENT, STORED_BITS, pattern
+from .float_layout import FloatLayout
 from .tail import rule
 
-if TYPE_CHECKING:
-    from .float_layout import FloatLayout
-
-_NEAREST = (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY)
+# The modes to nearest that treat numbers of both signs alike.
+_SYMMETRIC = (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY)
 
 _QUIET_NAN = {torch.float32: 0x7FC00000, torch.float64: 0x7FF8000000000000}
 
@@ -27,7 +26,7 @@ class FloatParameters(NamedTuple):
     """
 
     shift: int
-    """How many low significand bits of the carrier the format drops."""
+    """Number of low significand bits of the carrier that the format drops."""
     smallest_normal: int
     """Bit pattern of the format's smallest normal number; of the smallest that rounds to it, to nearest with FTZ."""
     largest: int
@@ -36,7 +35,7 @@ class FloatParameters(NamedTuple):
     """Quantum times 2^s, s the carrier's significand bits: adding and subtracting it rounds to the quantum. To nearest
     only; where numbers are flushed, so large that it makes zero of them."""
     over_positive: int
-    """What stands for a positive number beyond the largest."""
+    """The result for a positive value beyond the largest."""
     over_negative: int
     """The magnitude of what stands for a negative one."""
     infinite: int
@@ -71,7 +70,7 @@ class FloatParameters(NamedTuple):
         lowest = fmt.lowest_exponent
         smallest, quantum = pattern(2.0**emin, dtype), 2.0**lowest
         least = smallest if fmt.flush else 0
-        if fmt.flush == "ftz" and rounding in _NEAREST:
+        if fmt.flush == "ftz" and rounding in _SYMMETRIC:
             smallest, quantum = _flushing_border(smallest, stored - m), 0.0
         elif fmt.flush == "ftz":
             lowest = emin - 1 - m  # the last place just below the smallest normal number, if exponents had no end
@@ -108,11 +107,11 @@ class FloatParameters(NamedTuple):
     def rounds_by_addition(self, dtype: torch.dtype) -> bool:
         """Whether the carrier's own additions and overflow can round to the format, to nearest-even.
 
-        They can if it is IEEE's in all but its widths and bias, and has a significand bit. Adding 1.5 times a power of
-        two pushes what is too much out of the carrier's significand: that needs two places to cut, or the sum would
-        not stay within one binade, and must not overflow for twice the largest power of two, 2^emax. Then a factor
-        2^(bias - emax) makes the largest exponent the carrier's, and is undone: both factors must be normal numbers,
-        so emax is 1 at least.
+        The format must have a significand bit, and differ from IEEE formats only in its widths and bias. Adding 1.5
+        times a power of two pushes the surplus bits out of the carrier's significand. At least two bits must be
+        cut, since otherwise the sum leaves its binade, and the sum must not overflow for twice the largest power of
+        two, 2^emax. A factor 2^(bias - emax) then brings the largest exponent to the carrier's, and a second factor
+        undoes it. Both factors must be normal numbers, so emax is at least 1.
         """
         stored, bias = STORED_BITS[dtype], LARGEST_EXPONENT[dtype]
         m, emax = stored - self.shift, (self.largest >> stored) - bias
@@ -123,9 +122,9 @@ class FloatParameters(NamedTuple):
     def packed(
         self, dtype: torch.dtype, *, by_mode: bool = False
     ) -> np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]:
-        """The fields but the last, in order, as the array of carrier-wide unsigned words that the CPU kernels read.
+        """Returns all fields except the last as the array of unsigned words, as wide as the carrier, for CPU kernels.
 
-        Those that round by mode have no use for ``magic``, and find ``least`` in its place.
+        Kernels that round by mode do not use ``magic``, and get ``least`` in its place.
         """
         unsigned = np.uint32 if dtype == torch.float32 else np.uint64
         fields = self._replace(magic=self.least) if by_mode else self  # a pattern already
@@ -134,11 +133,11 @@ class FloatParameters(NamedTuple):
 
 
 def _flushing_border(smallest: int, shift: int) -> int:
-    """The pattern of the smallest number that rounds up to the smallest normal one if exponents had no lower end.
+    """Returns the pattern of the smallest value that rounds up to the smallest normal one without a lower limit of e.
 
-    Half of the last place just below it, 2^(emin - 1 - m): the tie goes up, in both modes to nearest, since the number
-    below the tie is odd. ``shift`` is how many bits of the carrier's significand are dropped. Where the carrier ends
-    too, its numbers below are twice as far apart.
+    It is half of the last place below that one, 2^(emin - 1 - m). The tie goes up in both symmetric modes, since the
+    value below the tie is odd. ``shift`` is the number of bits of the carrier's significand that are dropped. If the
+    carrier's normal numbers end there, its values below have twice the distance.
     """
     carrier_ends = smallest in (1 << 23, 1 << 52)
     return smallest - ((1 << shift) >> (2 if carrier_ends else 1))

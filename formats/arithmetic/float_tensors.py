@@ -1,6 +1,6 @@
 """Rounding to floats as tensor operations: for graphs, for formats as data, and for exact sums on other devices.
 
-The bits are those of the CPU's loops.
+The bits equal the CPU's loops.
 
 The parameters may be Python numbers or tensors that broadcast against the source; see
 :func:`.round_rows`.
@@ -8,16 +8,12 @@ The parameters may be Python numbers or tensors that broadcast against the sourc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from ..base.on_device import where
 from .carriers import INFINITY, INTEGER, STORED_BITS
+from .float_parameters import FloatParameters
 from .tail import TailRule, round_shifted
-
-if TYPE_CHECKING:
-    from .float_parameters import FloatParameters
 
 _SIGN = {torch.int32: -(1 << 31), torch.int64: -(1 << 63)}
 

@@ -5,7 +5,7 @@ Whatever the family, rounding ends so: the magnitude is ``significand / 2^shift`
 
     nearest-even  2^(W-1) - 1 + odd     toward-zero  0          up, down    0 or 2^W - 1, by the sign
     nearest-away  2^(W-1)               to-odd       2^W - 1 + odd (mod 2^W: 0 where odd)
-    stochastic    a random word
+    nearest-up    2^(W-1), less 1 of negative numbers             stochastic   a random word
 
 so that no mode needs a branch. ``odd`` is 1 where the integer part is odd (or its code, if the format says so).
 """
@@ -42,6 +42,7 @@ def rule(rounding: Rounding, width: int = WORD_BITS) -> TailRule:
     return {
         Rounding.NEAREST_EVEN: TailRule(half - 1, half - 1, 1, 1),
         Rounding.NEAREST_AWAY: TailRule(half, half, 0, 1),
+        Rounding.NEAREST_UP: TailRule(half, half - 1, 0, 1),
         Rounding.TOWARD_ZERO: TailRule(0, 0, 0, 1),
         Rounding.UP: TailRule(ones, 0, 0, 1),
         Rounding.DOWN: TailRule(0, ones, 0, 1),

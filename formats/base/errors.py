@@ -1,10 +1,10 @@
-"""The base of every error that a user can cause, and that of number formats."""
+"""The base of every error that a user can cause, and the errors of number formats."""
 
 from roundoff.errors import RoundoffError
 
 
 class FormatError(RoundoffError, ValueError):
-    """A number format that does not exist, or that cannot be used where it stands."""
+    """A number format that does not exist, or that cannot be used in its place."""
 
 
 __all__ = ["FormatError", "RoundoffError"]

@@ -8,7 +8,9 @@ its numbers, ``_values``.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from typing import Any, Protocol
 
 import torch
 
@@ -19,15 +21,10 @@ from .first_use import is_right, kind_of
 from .format import Format, check_numbers
 from .layouts import in_place_of, is_dense
 from .memory import apart, has_kernels, in_memory, is_virtual, settled
-from .modes import How, Overflow, RandomBits, Rounding, check_choices, seeded
+from .modes import How, Overflow, Random, RandomBits, Rounding, check_choices, seeded
 from .on_device import is_captured
 from .operator import as_operator
 from .random_words import check_given
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from .modes import Random
 
 _MOST_BITS_LISTED = 16
 
@@ -53,21 +50,20 @@ class Family(Format):
         random: Random = None,
     ) -> torch.Tensor:
         """See :meth:`.Format.rounded`."""
-        if not _lie_in_memory(x, random):
-            if torch.compiler.is_compiling() or is_virtual(x) or _is_virtual(random):
-                return self._rounded_elsewhere(x, rounding, overflow, random)
-            if has_kernels(x):
-                result = torch.empty_like(x)
-                self._round_with_kernels(x, result, rounding, overflow, random)
-                return result
-            return super().rounded(x, rounding, overflow, random)
-        if is_dense(x):
-            result = torch.empty_like(x)
-            self._round_plain(x, result, rounding, overflow, random)
-            return result
-        x = x.clone(memory_format=torch.preserve_format)
-        self._round_plain(x, x, rounding, overflow, random)
-        return x
+        place = _residence(x, random)
+        if place is Residence.OPERATOR:
+            self._policy(overflow)
+            self._check_shape(x)
+            return as_operator(x, self, rounding, overflow, random)
+        if place is Residence.COPY:
+            x = settled(x)
+            place = _residence(x, random)
+        if place is Residence.MEMORY and not is_dense(x):
+            x = target = x.clone(memory_format=torch.preserve_format)  # gapless, and ours to overwrite
+        else:
+            target = torch.empty_like(x)
+        self._round(place, x, target, rounding, overflow, random)
+        return target
 
     def round_into(
         self,
@@ -78,13 +74,28 @@ class Family(Format):
         random: Random = None,
     ) -> None:
         """See :func:`roundoff.formats.round`, and the class for NaN, infinity and -0."""
-        given = isinstance(random, torch.Tensor) and not in_memory(random)
-        if in_memory(source) and (target is source or in_memory(target)) and not given:
-            self._round_plain(source, target, rounding, overflow, random)
-        elif has_kernels(source) and has_kernels(target) and not _is_virtual(random):
-            self._round_with_kernels(source, target, rounding, overflow, random)
+        place = _residence(source, random, target)
+        if place in (Residence.MEMORY, Residence.DEVICE):
+            self._round(place, source, target, rounding, overflow, random)
         else:
-            target.copy_(self._rounded_elsewhere(source, rounding, overflow, random))
+            target.copy_(self.rounded(source, rounding, overflow, random))
+
+    def _round(
+        self, place: Residence, source: torch.Tensor, target: torch.Tensor, rounding: Rounding,
+        overflow: Overflow | None, random: Random,
+    ) -> None:  # fmt: skip
+        """:meth:`round_into` for tensors at a place where the elements exist."""
+        if place is Residence.MEMORY:
+            self._round_plain(source, target, rounding, overflow, random)
+            return
+        how = self._settled(source, rounding, overflow, random)
+        if not source.numel():
+            return
+        layout = "in order" if source.is_contiguous() and target.is_contiguous() else "strided"
+        if place is Residence.DEVICE and self._kernel_is_right(source, how, layout, self._round_on_device):
+            self._round_on_device(source, target, how)
+        else:
+            self._round_on_cpu(source, target, how)
 
     def _round_plain(
         self, source: torch.Tensor, target: torch.Tensor, rounding: Rounding, overflow: Overflow | None, random: Random
@@ -93,19 +104,6 @@ class Family(Format):
         how = self._settled(source, rounding, overflow, random)
         if source.numel():
             in_place_of(self._round_memory, source, target, how, in_order=random is not None or self._in_order)
-
-    def _round_with_kernels(
-        self, source: torch.Tensor, target: torch.Tensor, rounding: Rounding, overflow: Overflow | None, random: Random
-    ) -> None:
-        """:meth:`round_into` for tensors on a device that has kernels."""
-        how = self._settled(source, rounding, overflow, random)
-        if not source.numel():
-            return
-        layout = "in order" if source.is_contiguous() and target.is_contiguous() else "strided"
-        if self._kernel_is_right(source, how, layout, self._round_on_device):
-            self._round_on_device(source, target, how)
-        else:
-            self._round_on_cpu(source, target, how)
 
     def _kernel_is_right(
         self, source: torch.Tensor, how: How, layout: str, kernel: Callable[[torch.Tensor, torch.Tensor, How], None]
@@ -131,21 +129,6 @@ class Family(Format):
         if rounding is not Rounding.NEAREST_EVEN or random is not None:
             check_random(rounding, random, source)
         return how
-
-    def _rounded_elsewhere(
-        self, source: torch.Tensor, rounding: Rounding, overflow: Overflow | None, random: Random
-    ) -> torch.Tensor:
-        self._policy(overflow)
-        self._check_shape(source)
-        if torch.compiler.is_compiling() or is_virtual(source) or _is_virtual(random) or source.is_meta:
-            return as_operator(source, self, rounding, overflow, random)
-        source = settled(source)
-        if _lie_in_memory(source, random):
-            return self.rounded(source, rounding, overflow, random)
-        how, target = self._settled(source, rounding, overflow, random), torch.empty_like(source)
-        if source.numel():
-            self._round_on_cpu(source, target, how)
-        return target
 
     def _policy(self, overflow: Overflow | None) -> Overflow:
         """Returns the overflow policy: the requested one, or the format's own; saturation, if the family lacks one.
@@ -245,12 +228,27 @@ class Family(Format):
         target.copy_(rounded)
 
 
-def _lie_in_memory(x: torch.Tensor, random: Random) -> bool:
-    return in_memory(x) and (not isinstance(random, torch.Tensor) or in_memory(random))
+class Residence(Enum):
+    """The place of a tensor's elements, which decides how they are rounded."""
+
+    MEMORY = auto()
+    """The CPU's memory: by a loop."""
+    DEVICE = auto()
+    """A device with kernels: by a kernel."""
+    OPERATOR = auto()
+    """None yet, or inside of a wrapper: by an operator, which graphs and wrapper subclasses have rules for."""
+    COPY = auto()
+    """Anywhere else: in a copy in the CPU's memory."""
 
 
-def _is_virtual(random: Random) -> bool:
-    return isinstance(random, torch.Tensor) and is_virtual(random)
+def _residence(x: torch.Tensor, random: Random, target: torch.Tensor | None = None) -> Residence:
+    """The place where ``x`` is rounded, into ``target`` if there is one, with its random bits."""
+    given = random if isinstance(random, torch.Tensor) else None
+    if in_memory(x) and (given is None or in_memory(given)) and (target is None or target is x or in_memory(target)):
+        return Residence.MEMORY
+    if torch.compiler.is_compiling() or is_virtual(x) or x.is_meta or (given is not None and is_virtual(given)):
+        return Residence.OPERATOR
+    return Residence.DEVICE if has_kernels(x) and (target is None or has_kernels(target)) else Residence.COPY
 
 
 def check_integer(owner: str, name: str, value: object, allowed: range) -> None:

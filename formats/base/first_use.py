@@ -2,30 +2,25 @@
 
 Kernels are compiled for a card, a driver, a PyTorch and a Triton that nobody may have put together before. Every kind
 of rounding is therefore tried once in each process, before its first result: on a few thousand numbers, which takes
-some milliseconds beside the compilation of the kernel. A kernel that fails to compile or to run, or has another bit,
-is replaced by the CPU's loops on copied tensors: slower and right; a :class:`KernelWarning` names it.
+some milliseconds in addition to the compilation of the kernel. A kernel that fails to compile or to run, or has
+another bit, is replaced by the CPU's loops on copied tensors: slower and right; a :class:`KernelWarning` names it.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
+from .format import Format
 from .memory import apart
-from .modes import RandomBits
+from .modes import How, RandomBits
 from .on_device import is_captured, put_on
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from .format import Format
-    from .modes import How
 
 _Rounds = Callable[[Any, Any, "How"], None]  # a tensor into another
 _COUNT = 12  # two to the power of it are the numbers of a sample
@@ -129,7 +124,9 @@ def _what_is_wrong(kind: KernelKind, how: How, dimensions: int, kernel: _Rounds,
         plain(x, expected, own)
         try:
             kernel(x, found, own)
-            differing = _differing(found, expected)
+            # The number of elements with different bits; all NaNs are equal
+            same = (found == expected) & (found.signbit() == expected.signbit()) | (found.isnan() & expected.isnan())
+            differing = int((~same).sum())
         except Exception as error:  # noqa: BLE001  whatever a compiler or a driver fails with
             first = (str(error).strip().splitlines() or [""])[0]
             return f"fails with {type(error).__name__}{': ' * bool(first)}{first}"
@@ -169,9 +166,3 @@ def trying_numbers() -> np.ndarray[Any, np.dtype[np.float64]]:
     values: np.ndarray[Any, np.dtype[np.float64]] = np.ldexp(digits, magnitudes)
     values[:8] = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -3.4e38, 65520.0]
     return values
-
-
-def _differing(a: torch.Tensor, b: torch.Tensor) -> int:
-    """Counts the elements with different bits; all NaNs are equal."""
-    same = (a == b) & (a.signbit() == b.signbit()) | (a.isnan() & b.isnan())
-    return int((~same).sum())

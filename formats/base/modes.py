@@ -18,7 +18,9 @@ WORD_BITS = 32
 
 _WORDS = {
     "nearest-even": "even half-even ties-even ties-to-even bankers rne rte rn",
-    "nearest-away": "away half-up half-away ties-away ties-to-away rna",
+    "nearest-away": "away half-away ties-away ties-to-away rna",
+    "nearest-away or nearest-up": "half-up",  # decimal's, and hardware's
+    "nearest-up": "ties-up ties-to-positive rnu",
     "toward-zero": "zero truncate truncation trunc chop rtz rz",
     "up": "ceil ceiling upward ru rup rtp",
     "down": "floor downward rd rdn rtn",
@@ -49,7 +51,7 @@ class _Choice(StrEnum):
         if name in names:
             return cls(name)
         close = _MEANT.get(name.removeprefix("round-")) or nearest(name, names)
-        hint = f"; did you mean {close!r}?" if close in names else ""
+        hint = f"; did you mean {close!r}?" if close and close.split()[0] in names else ""
         raise FormatError(f"unknown {cls.__name__.lower()} {text!r}: allowed are {', '.join(names)}{hint}")
 
 
@@ -62,6 +64,9 @@ class Rounding(_Choice):
     the smallest normal number, where there are no subnormal ones, goes to zero: both codes are even."""
     NEAREST_AWAY = "nearest-away"
     """The nearer; a tie goes away from zero (IEEE 754 roundTiesToAway)."""
+    NEAREST_UP = "nearest-up"
+    """The nearer; a tie goes to the larger one, toward plus infinity: half is added, and the rest cut (hardware's round
+    half up)."""
     TOWARD_ZERO = "toward-zero"
     """The one of smaller magnitude."""
     UP = "up"
@@ -133,6 +138,10 @@ def seeded(random: Random, seed: int | None) -> Random:
     if random is not None:
         raise FormatError("give seed or random, which says more, and not both")
     return RandomBits(seed)
+
+
+NEAREST = (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY, Rounding.NEAREST_UP)
+"""The modes that choose the nearer number, and differ in ties."""
 
 
 class How(NamedTuple):

@@ -5,18 +5,16 @@ from __future__ import annotations
 import dataclasses
 import re
 import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from roundoff.errors import nearest
 
 from .errors import FormatError
 from .modes import Overflow
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    Fields = dict[str, Any]
+Fields = dict[str, Any]
 
 _LONGEST_SHOWN = 80
 
@@ -29,7 +27,7 @@ class Beginning(NamedTuple):
     pattern: str
     """The regular expression that matches it, in lower case."""
     fields: Callable[[re.Match[str]], Fields]
-    """What the format is made with; raises FormatError if a number is out of range."""
+    """Makes the arguments of the format; raises FormatError if a value is out of range."""
     behind: tuple[type[Any], tuple[str, ...]] | None = None
     """The class, and what may stand behind, where it is a name of another class with something behind; for messages."""
 

@@ -8,20 +8,16 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._prims_common import compute_elementwise_output_strides
 
 from .errors import FormatError
-from .format import check_roundable
+from .format import Format, check_roundable
 from .memory import apart, is_virtual
-from .modes import WORD_BITS, RandomBits, check_choices
+from .modes import WORD_BITS, Overflow, RandomBits, Rounding, check_choices
 from .names import format_called
-
-if TYPE_CHECKING:
-    from .format import Format
-    from .modes import Overflow, Rounding
 
 
 @torch.library.custom_op("roundoff::round", mutates_args=())

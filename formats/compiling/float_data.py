@@ -1,4 +1,4 @@
-"""Rounding to a float format given as data, as one operator of PyTorch: what a compiled program keeps in its graph.
+"""Rounding to a float format given as data, as one operator of PyTorch, which a compiled program has in its graph.
 
 Another width is another tensor of parameters, not another program. :mod:`.inductor` tells
 inductor how to write the operator into its loops; without it the operator runs as tensor operations. The bits are the
@@ -27,7 +27,7 @@ class FloatData(NamedTuple):
     """A float format as :func:`round_float` takes it."""
 
     by_addition: bool
-    """How it is rounded: two kinds of loops, each of which serves all formats of its kind."""
+    """The kind of loop that rounds it: of two, each serves all formats of its kind."""
     parameters: torch.Tensor
     """The format's numbers, a vector of the carrier's type."""
 
@@ -79,20 +79,16 @@ def _shape(x: torch.Tensor, parameters: torch.Tensor, by_addition: bool) -> torc
 
 def _round(x: torch.Tensor, parameters: torch.Tensor, by_addition: bool) -> torch.Tensor:
     if by_addition:
-        return _round_by_addition(x, parameters)
+        smallest, beyond, factor, up, down = parameters.unbind()
+        integer = INTEGER[x.dtype]
+        bits = x.view(integer)
+        # The power of two of the last place kept, times 1.5 * 2^stored: the sum has no room for what lies below.
+        binade = (bits & EXPONENT[x.dtype]).view(x.dtype)
+        pushes = torch.minimum(torch.maximum(binade, smallest), beyond) * factor
+        rounded = (x + pushes) - pushes
+        rounded = (rounded * up) * down  # what is beyond the largest number becomes infinite
+        return ((rounded.view(integer) & ~SIGN[x.dtype]) | (bits & SIGN[x.dtype])).view(x.dtype)
     integer = INTEGER[x.dtype]
     fields = dict(zip(_INTEGER_FIELDS, parameters[:-1].view(integer).unbind(), strict=True))
     unused = dict.fromkeys(set(FloatParameters._fields) - {*fields, "magic"}, 0)
     return round_nearest(x, FloatParameters(**fields, **unused, magic=parameters[-1]))  # type: ignore[arg-type]
-
-
-def _round_by_addition(x: torch.Tensor, parameters: torch.Tensor) -> torch.Tensor:
-    smallest, beyond, factor, up, down = parameters.unbind()
-    integer = INTEGER[x.dtype]
-    bits = x.view(integer)
-    # The power of two of the last place kept, times 1.5 * 2^stored: the sum has no room for what lies below.
-    binade = (bits & EXPONENT[x.dtype]).view(x.dtype)
-    pushes = torch.minimum(torch.maximum(binade, smallest), beyond) * factor
-    rounded = (x + pushes) - pushes
-    rounded = (rounded * up) * down  # what is beyond the largest number becomes infinite
-    return ((rounded.view(integer) & ~SIGN[x.dtype]) | (bits & SIGN[x.dtype])).view(x.dtype)

@@ -38,7 +38,11 @@ def _round_float(x: Any, parameters: Any, by_addition: bool) -> Any:
     element, parameter = x.make_loader(), parameters.make_loader()
     name = "round by addition" if by_addition else "round bit by bit"
     body, count = _BODIES[name]
-    as_function = _as_functions(device, dtype)
+    # Whether a rounding is one operation for inductor, and a function in its C++. Inductor passes over all operations
+    # of a program many times. With one in place of some twenty for each rounding, it compiles in three quarters of
+    # the time.
+    written = device.type == "cpu" and config.cpu_backend == "cpp" and platform.machine() == "x86_64"
+    as_function = written and dtype == torch.float32 and pick_vec_isa().bit_width() in (256, 512)
     rows = len(parameters.get_size()) > 1
 
     def inner(index: Any) -> Any:
@@ -103,7 +107,7 @@ def _bit_by_bit(x: Any, number: Any, dtype: torch.dtype) -> Any:
 
 
 _BODIES = {"round by addition": (_by_addition, 5), "round bit by bit": (_bit_by_bit, 8)}
-"""How a rounding is computed, and from how many parameters of a format, by the text that the operation gets."""
+"""The computation of a rounding and its number of parameters, by the text of the format that the operation gets."""
 
 
 class _Lines:
@@ -150,16 +154,6 @@ def _function(name: str, width: int | None) -> str:
         result = body("x", lambda i: f"n{i}", torch.float32)
     operands = ", ".join(f"auto const {name}" for name in ("x", *(f"n{i}" for i in range(count))))
     return f"[]({operands}) {{ {' '.join(lines.lines)} return {result}; }}"
-
-
-def _as_functions(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether a rounding is one operation for inductor, and a function in its C++.
-
-    Inductor passes over all operations of a program many times. With one in place of some twenty for each rounding, it
-    compiles in three quarters of the time.
-    """
-    written = device.type == "cpu" and config.cpu_backend == "cpp" and platform.machine() == "x86_64"
-    return written and dtype == torch.float32 and pick_vec_isa().bit_width() in (256, 512)
 
 
 def _of_numbers(*operands: Any, asm: str, **_: Any) -> str:

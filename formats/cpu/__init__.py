@@ -1,1 +1,1 @@
-"""Compiled loops over the memory of the CPU: how they are made, run and what they are made of."""
+"""Compiled loops over the CPU's memory: their parts, their compilation and their calls."""

@@ -6,8 +6,9 @@ stochastic; then it is a hash of the element's index or was given by the caller.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,17 +16,12 @@ from numba import njit
 from numpy import int64, uint32, uint64
 
 from ..arithmetic.tail import rule
-from ..base.modes import WORD_BITS, RandomBits, Rounding
+from ..base.modes import WORD_BITS, How, Random, RandomBits, Rounding
 from ..base.random_words import CHUNK, hash32, key_base, thinning, words32
 from .threads import compiled, in_pieces
 from .widths import ByWidth, specialised, unsigned
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..base.modes import How, Random
-
-    Settings = np.ndarray[tuple[int], np.dtype[np.int64]]
+Settings = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 KIND = 4
 """The place in the settings that says where random words come from."""
@@ -124,7 +120,7 @@ def mix64(x: Any) -> Any:
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def fill(place: Any, count: Any, index: Any, settings: Any, given: Any) -> None:
-    """Writes the words of the elements ``index``, ``index + 1``, ... to ``place``; leaves it alone if there are none.
+    """Writes the words of the elements ``index``, ``index + 1``, ... to ``place``, if rounding is stochastic.
 
     Args:
         place: pointer to uint32, zeros at first.

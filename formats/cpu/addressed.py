@@ -19,7 +19,7 @@ class Calling(IntEnum):
     """The arguments of a loop after the addresses of its source and its target; see ``loops.h``."""
 
     BY_ADDRESS = 0
-    """How many elements there are, and the address of the parameters."""
+    """Arguments: the number of elements, and the address of the parameters."""
     DRAWN = 1
     """Arguments of ``BY_ADDRESS``; then the index of the first element, and the address of the keys of random words."""
     POSIT = 2
@@ -35,7 +35,7 @@ class Calling(IntEnum):
     LOGARITHM = 12
     LOGARITHM_IN_MODE = 13
     WHOLE = 14
-    """How many elements there are, and what one scale for all of them follows from."""
+    """Arguments: the number of elements, and the data from which their common scale follows."""
     SQUARES = 15
     """Another loop rounds each square of matrices where it stands."""
 
@@ -64,8 +64,8 @@ class Addressed:
         part: another loop that it names.
 
     Attributes:
-        calling: its arguments.
-        parameters: the address of what it reads.
+        calling: the kind of arguments.
+        parameters: the address of the parameters that the function reads.
     """
 
     def __init__(
@@ -102,8 +102,8 @@ class AddressedSquares:
         block: the loop.
 
     Attributes:
-        calling: its arguments.
-        parameters: the address of what it reads.
+        calling: the kind of arguments.
+        parameters: the address of the parameters that the function reads.
     """
 
     calling = Calling.SQUARES

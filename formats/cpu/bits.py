@@ -43,7 +43,7 @@ def _shift(word: types.Type, llvm: ir.IntType, direction: str) -> Any:
 
 
 SCRATCH = 1024
-"""How many words a scratch has."""
+"""Number of words of a scratch."""
 
 
 def _scratch(word: types.Type, llvm: ir.Type, *, zeros: bool) -> Any:

@@ -1,7 +1,7 @@
 """Numba loops as C functions: compiled once, kept on disk, and compiled again if the kept file is damaged.
 
-An entry is one file: a checksum and the output of numba's compiler. Numba's own cache trusts its files: a file torn by
-a power failure, a full disk or a copy stops it for ever, or gives the process invalid machine code. And it
+An entry is one file: a checksum and the output of the numba compiler. Numba's own cache trusts its files: a file torn
+by a power failure, a full disk or a copy stops it for ever, or gives the process invalid machine code. And it
 does nothing at all where it finds no place to write.
 """
 
@@ -94,7 +94,8 @@ class _Kept:
                 return CompileResult._rebuild(target_context, *pickle.loads(kept))  # noqa: S301, SLF001  our folder
         except Exception:  # noqa: BLE001, S110  of a numba that keeps something else: compiled anew, like a torn one
             pass
-        _remove(path)
+        with suppress(OSError):  # another process was faster, or it will be written over
+            path.unlink()
         return None
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
@@ -111,8 +112,3 @@ class _Kept:
         about = (codegen.magic_tuple(), numba.__version__, llvmlite.__version__, sys.implementation.cache_tag)
         key = _SUM(repr((self._name, str(signature), *about)).encode()).hexdigest()
         return self._folder / f"{self._name.partition(' ')[0]}.{key[:16]}"
-
-
-def _remove(path: Path) -> None:
-    with suppress(OSError):  # another process was faster, or it will be written over
-        path.unlink()

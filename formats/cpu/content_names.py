@@ -1,9 +1,10 @@
-"""Naming a numba loop after all it is made of, so that machine code on disk is never older than what it is from."""
+"""Name numba loops by a hash of their source and its dependencies, so that cached machine code is never stale."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from functools import cache
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -21,7 +22,7 @@ def named_after_content(body: Any) -> Any:
     another file, such as the tail that all loops share, must give another name.
 
     Args:
-        body: a Python function that numba can compile; what it calls may be numba's functions and intrinsics.
+        body: a Python function that numba can compile; it can call functions and intrinsics of numba.
     """
     content = hashlib.sha256()
     for part in _parts(body, set()):
@@ -57,7 +58,8 @@ def _parts(value: Any, seen: set[int]) -> Iterator[str]:
         yield repr(value)
 
 
-def names_in(code: CodeType) -> set[str]:
-    """The global names, attributes and methods that a function refers to, and those inside it."""
+@cache
+def names_in(code: CodeType) -> frozenset[str]:
+    """The global names, attributes and methods that a piece of code, or code inside it, refers to."""
     inner = (names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
-    return set(code.co_names).union(*inner)
+    return frozenset(code.co_names).union(*inner)

@@ -7,12 +7,13 @@ large tensors are split over torch's threads.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 import torch
 
 from ..arithmetic.carriers import INFINITY, LARGEST_EXPONENT, pattern
+from ..arithmetic.float_parameters import FloatParameters
 from ..base.modes import RandomBits
 from ..base.random_words import CHUNK, keys, thinning, words32
 from .addressed import Addressed, Calling
@@ -21,10 +22,7 @@ from .numbers.floats_by_mode import fixed
 from .threads import ELEMENTS_PER_THREAD, compiled, in_pieces
 from .widths import specialised
 
-if TYPE_CHECKING:
-    from ..arithmetic.float_parameters import FloatParameters
-
-    Parameters = np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]
+Parameters = np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]
 
 
 @final
@@ -32,7 +30,7 @@ class FloatLoop:
     """A loop with its parameters, ready to run over tensors.
 
     Args:
-        parameters: what the loop reads at ``p``.
+        parameters: the words that the loop reads at ``p``.
         dtype: the carrier, float32 or float64.
         body: the loop over a source, a target and their length.
 
@@ -117,10 +115,7 @@ def _hashed(parameters: FloatParameters, dtype: torch.dtype) -> Any:
 
 
 def round_by_mode(
-    source: torch.Tensor,
-    target: torch.Tensor,
-    parameters: FloatParameters,
-    random: RandomBits | torch.Tensor | None,
+    source: torch.Tensor, target: torch.Tensor, parameters: FloatParameters, random: RandomBits | torch.Tensor | None
 ) -> None:
     """Rounds ``source`` into ``target`` as the parameters' mode says.
 

@@ -9,20 +9,7 @@ from numba import njit
 from numpy import float64, int64
 
 from .tail import addend_of, quotient, significand_of
-from .widths import (
-    ABOVE_WORD,
-    BIAS,
-    MAGNITUDE,
-    SIGN,
-    STORED,
-    WIDTH,
-    bits_of,
-    float_of,
-    left,
-    real,
-    signed,
-    unsigned,
-)
+from .widths import ABOVE_WORD, BIAS, MAGNITUDE, SIGN, STORED, WIDTH, bits_of, float_of, left, real, signed, unsigned
 
 # More steps than any code; one more is still exact.
 _MOST_STEPS = 1 << 20
@@ -77,7 +64,9 @@ def between_steps(x: Any, inverse: Any, scale: Any, zero: Any, mode: Any, word: 
     # Comparisons that are false for NaN: it must not become an integer.
     part = float64(rest) / float64(step)
     fraction = left(unsigned(int64(part * 4294967296.0 if part < 1.0 else 0.0)), ABOVE_WORD)
-    fraction = unsigned(fraction | mode[3]) if rest > real(0.0) else fraction
+    sticky = mode[3] if rest > real(0.0) else unsigned(0)
+    sticky = unsigned(0) if rest + rest == step else sticky  # a tie is exact
+    fraction = unsigned(fraction | sticky)
     code = k + zero
     odd = unsigned(unsigned(signed(code if code < real(_MOST_CODES) else real(0.0))) & unsigned(1))
     k = k + real(1.0) if unsigned(fraction + addend_of(mode, minus, odd, word)) < fraction else k

@@ -64,7 +64,7 @@ unfilled: Any = ByWidth(unfilled32, unfilled64)
 
 WIDTH: Any = ByWidth(uint32(32), uint64(64))
 STORED: Any = ByWidth(uint32(23), uint64(52))
-"""How many significand bits are stored."""
+"""Number of stored significand bits."""
 BIAS: Any = ByWidth(uint32(127), uint64(1023))
 SIGN: Any = ByWidth(uint32(1 << 31), uint64(1 << 63))
 """The sign bit."""
@@ -75,7 +75,7 @@ FRACTION: Any = ByWidth(uint32((1 << 23) - 1), uint64((1 << 52) - 1))
 INFINITE: Any = ByWidth(uint32(0xFF << 23), uint64(0x7FF << 52))
 """The bits of infinity, which are those of the exponent."""
 ABOVE_WORD: Any = ByWidth(uint32(0), uint64(32))
-"""How far left a random word of 32 bits is shifted, to stand at the top."""
+"""Left shift that brings a random word of 32 bits to the top."""
 
 
 @cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,14 +12,11 @@ from .. import gpu
 from ..arithmetic.codes import code_dtype, integer_codes
 from ..base.errors import FormatError
 from ..base.family import Family, check_encodable, check_integer, overflow_policy
-from ..base.modes import Overflow, Rounding
+from ..base.modes import How, Overflow, Rounding
 from ..base.names import Beginning, overflow_suffix, register
 from ..base.on_device import where
+from ..cpu.addressed import Addressed
 from ..cpu.numbers.grids import addressed_grid, round_channels, round_wrapping
-
-if TYPE_CHECKING:
-    from ..base.modes import How
-    from ..cpu.addressed import Addressed
 
 WIDTHS = range(53)
 _MOST_BITS = 52  # integer and fraction bits together: what float64 holds with every step exact
@@ -37,7 +33,7 @@ class FixedFormat(Family):
     has 4 integer and 4 fraction bits and no sign: 0 to 15.9375. (ARM's way to count: the sign bit is not among the
     integer bits.)
 
-    There is no NaN, no infinity and no negative zero. Rounding turns -0 and negative numbers that vanish into +0;
+    NaN, infinities and negative zero do not exist. Rounding turns -0 and negative numbers that vanish into +0;
     infinity saturates. What the hardware cannot hold stays visible in the simulation: NaN stays NaN, and an infinity
     that should wrap becomes NaN. :meth:`encode` refuses both.
 

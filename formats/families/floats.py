@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -19,16 +21,10 @@ from ..arithmetic.float_parameters import FloatParameters
 from ..base.errors import FormatError
 from ..base.family import Family, check_random
 from ..base.format import around_one, check_roundable
-from ..base.modes import How, Overflow, RandomBits, Rounding
+from ..base.modes import How, Overflow, Random, RandomBits, Rounding
 from ..base.names import Beginning, Suffix, overflow_suffix, register
 from ..cpu import float_choice as cpu_kernels
-
-if TYPE_CHECKING:
-    import re
-    from collections.abc import Callable, Sequence
-
-    from ..base.modes import Random
-    from ..cpu.addressed import Addressed
+from ..cpu.addressed import Addressed
 
 # Stored significand bits up to which float32 arithmetic followed by one rounding equals the exactly rounded result of
 # +, -, *, / and sqrt, to the nearest: double rounding is harmless if the wider significand has at least 2p + 2 bits,

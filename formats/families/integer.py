@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,22 +19,16 @@ from ..arithmetic.cutting import blocks_in, check_axis, cut, joined
 from ..base.errors import FormatError
 from ..base.family import Family, check_integer
 from ..base.layouts import along, in_order_of_memory
-from ..base.modes import Rounding
+from ..base.modes import How, RandomBits, Rounding
 from ..base.names import AXIS_SUFFIX, Beginning, Suffix, register
 from ..base.on_device import number_on, where
 from ..base.random_words import random_words
+from ..cpu.addressed import Addressed
 from ..cpu.numbers.grids import round_channels
 from ..cpu.numbers.grids_nearest import addressed_whole, is_small, round_whole
 from ..cpu.scaled.groups import channel_scales, round_groups
 from ..scales.calibration import SMALLEST_SCALE, scales_of
 from ..scales.shared_scale import AXES, ROW, check_block
-
-if TYPE_CHECKING:
-    import re
-    from collections.abc import Sequence
-
-    from ..base.modes import How, RandomBits
-    from ..cpu.addressed import Addressed
 
 WIDTHS = range(2, 17)
 
@@ -73,7 +69,7 @@ class IntegerFormat(Family):
     unchanged. To-odd looks at the code; the probability of stochastic rounding is (x - lower) / (upper - lower), in
     float64.
 
-    There is no infinity and no negative zero. NaN stays NaN and an infinity saturates if the scale is given. If it
+    Infinities and negative zero do not exist. NaN stays NaN and an infinity saturates if the scale is given. If it
     comes from the data, a tensor, channel or group that holds either lacks a scale and becomes NaN altogether.
 
     Args:

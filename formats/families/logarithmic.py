@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,9 +16,10 @@ from ..arithmetic.patterns import float64_bits, power_of_two
 from ..base.errors import FormatError
 from ..base.family import Family, check_integer
 from ..base.memory import apart
-from ..base.modes import Rounding
+from ..base.modes import NEAREST, How, Rounding
 from ..base.names import Beginning, register
 from ..base.on_device import table_on, where
+from ..cpu.addressed import Addressed
 from ..cpu.numbers.logarithms import (
     PowerCells,
     addressed_in_mode,
@@ -29,15 +29,10 @@ from ..cpu.numbers.logarithms import (
     round_to_nearest,
 )  # fmt: skip
 
-if TYPE_CHECKING:
-    from ..base.modes import How
-    from ..cpu.addressed import Addressed
-
 WIDTHS = range(3, 23)
 FRACTION_BITS = range(13)
 _MOST_EXPONENT_BITS = 9  # magnitudes from 2^-512 to 2^512: well within float64
 _MOST_EXPONENT_BITS_IN_FLOAT32 = 6
-_NEAREST = (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY)
 _DIGITS = 50  # so many digits settle every rounding to 53 bits: the powers are irrational
 
 
@@ -51,7 +46,7 @@ class LogarithmicFormat(Family):
 
     The powers are irrational; in a tensor the carrier's nearest float represents each. Nearest rounding is nearest in
     the logarithm, as a logarithmic adder's table does it: the border between k and k + 1 is 2^((k + 1/2) / 2^f),
-    decided exactly. As that is irrational ties do not occur, and nearest-even and nearest-away are the same. Zero takes
+    decided exactly. As that is irrational ties do not occur, and the modes to nearest are the same. Zero takes
     the place of the lowest k: numbers below 2^((1/2 - 2^(width-2)) / 2^f) round to it. The other modes choose between
     the two neighbours (floats of the carrier, or zero); stochastic rounding is unbiased in value: the probability is
     (x - lower) / (upper - lower), in float64.
@@ -134,33 +129,32 @@ class LogarithmicFormat(Family):
         return torch.cat([-positive.flip(0), torch.zeros(1, dtype=torch.float64), positive])
 
     def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
-        steps, borders, powers = _tables(self.fraction_bits, source.dtype)
-        logarithms = (self.fraction_bits, self._zero)
-        if how.rounding in _NEAREST:
-            round_to_nearest(source, target, *logarithms, borders, powers)
+        cells, powers, smallest = self._cells(source.dtype, how.rounding)
+        if smallest is None:
+            round_to_nearest(source, target, self.fraction_bits, self._zero, cells, powers)
         else:
-            smallest = float(self._powers_of(torch.tensor(self._zero + 1, device="cpu"), source.dtype))
-            round_in_mode(source, target, *logarithms, steps, powers, smallest, how)
+            round_in_mode(source, target, self.fraction_bits, self._zero, cells, powers, smallest, how)
+
+    def _cells(self, dtype: torch.dtype, rounding: Rounding) -> tuple[PowerCells, torch.Tensor, float | None]:
+        """The borders of cells, the powers, and the smallest number in modes that need it."""
+        steps, borders, powers = _tables(self.fraction_bits, dtype)
+        if rounding in NEAREST:
+            return borders, powers, None
+        return steps, powers, float(self._powers_of(torch.tensor(self._zero + 1, device="cpu"), dtype))
 
     @apart
     def addressed(self, dtype: torch.dtype, rounding: Rounding, *, strided: bool = False) -> Addressed | None:  # noqa: ARG002
         """See :meth:`.Family.addressed`."""
         if not self.fits_in(dtype):
             return None
-        steps, borders, powers = _tables(self.fraction_bits, dtype)
-        if rounding in _NEAREST:
-            return addressed_to_nearest(dtype, self.fraction_bits, self._zero, borders, powers)
-        smallest = float(self._powers_of(torch.tensor(self._zero + 1, device="cpu"), dtype))
-        return addressed_in_mode(dtype, self.fraction_bits, self._zero, steps, powers, smallest, rounding)
+        cells, powers, smallest = self._cells(dtype, rounding)
+        if smallest is None:
+            return addressed_to_nearest(dtype, self.fraction_bits, self._zero, cells, powers)
+        return addressed_in_mode(dtype, self.fraction_bits, self._zero, cells, powers, smallest, rounding)
 
     def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
-        steps, borders, powers = _tables(self.fraction_bits, source.dtype)
-        logarithms = (self.fraction_bits, self._zero)
-        if how.rounding in _NEAREST:
-            gpu.to_logarithmic(source, target, *logarithms, borders, powers, None, how)
-        else:
-            smallest = float(self._powers_of(torch.tensor(self._zero + 1, device="cpu"), source.dtype))
-            gpu.to_logarithmic(source, target, *logarithms, steps, powers, smallest, how)
+        cells = self._cells(source.dtype, how.rounding)
+        gpu.to_logarithmic(source, target, self.fraction_bits, self._zero, *cells, how)
 
     def _logarithms(self, numbers: torch.Tensor) -> torch.Tensor:
         """K of the magnitudes of numbers of the format; the lowest one for zero, anything for NaN."""

@@ -38,7 +38,7 @@ class MXFormat(SharedScaleFormat):
         scale_rule: how the scale is chosen; floor in the standard.
 
     Raises:
-        FormatError: there is no such element type, or a number is out of range.
+        FormatError: the element type does not exist, or a number is out of range.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The tables that have a name, and what the rounding modes make of a table."""
+"""The tables that have a name, and their values after rounding in each mode."""
 
 from __future__ import annotations
 
@@ -52,18 +52,15 @@ def table_of(held: Sequence[float], dtype: torch.dtype) -> Table:
 def _choice(mode: Rounding, place: int, low: float, high: float) -> int:
     """Returns the choice of a mode between two adjacent values, the lower at index ``place``, counted from zero."""
     even = TIE_LOW if place % 2 == 0 else TIE_HIGH
-    match mode:
-        case Rounding.NEAREST_EVEN:
-            return even
-        case Rounding.NEAREST_AWAY:
-            return TIE_HIGH if abs(high) >= abs(low) else TIE_LOW
-        case Rounding.TOWARD_ZERO:
-            return even if abs(low) == abs(high) else LOW if abs(low) < abs(high) else HIGH
-        case Rounding.TO_ODD:
-            return HIGH if place % 2 == 0 else LOW
-        case Rounding.UP:
-            return HIGH
-    return LOW
+    return {
+        Rounding.NEAREST_EVEN: even,
+        Rounding.NEAREST_AWAY: TIE_HIGH if abs(high) >= abs(low) else TIE_LOW,
+        Rounding.NEAREST_UP: TIE_HIGH,
+        Rounding.TOWARD_ZERO: even if abs(low) == abs(high) else LOW if abs(low) < abs(high) else HIGH,
+        Rounding.TO_ODD: HIGH if place % 2 == 0 else LOW,
+        Rounding.UP: HIGH,
+        Rounding.DOWN: LOW,
+    }[mode]
 
 
 def _threshold(choice: int, low: float, high: float) -> float:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,19 +17,13 @@ from ..arithmetic.float_layout import Specials
 from ..base.errors import FormatError
 from ..base.family import check_integer
 from ..base.layouts import along, in_order_of_memory
-from ..base.modes import Overflow
+from ..base.modes import How, Overflow
 from ..base.names import AXIS_SUFFIX, Beginning, Suffix, register
 from ..base.on_device import table_on, where
 from ..cpu.scaled.blocks import round_blocks_in_mode
 from ..scales.shared_scale import AXES, BLOCK_SUFFIX, BLOCKS, ScaledByData
 from .floats import FloatFormat
 from .mx import ELEMENTS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..arithmetic.elements import Element
-    from ..base.modes import How
 
 BLOCK = 16
 _ELEMENT = ELEMENTS["mxfp4_e2m1"]
@@ -77,6 +72,10 @@ class NVFP4Format(ScaledByData):
     axis: int = -1
     square: bool = False
 
+    element = _ELEMENT
+    bits = _ELEMENT.bits  # without a share of the scales
+    eps = 2.0**-_ELEMENT.significand_bits  # for the largest numbers of a block
+
     def __post_init__(self) -> None:
         check_integer("a block format", "block", self.block, BLOCKS)
         check_integer("a block format", "axis", self.axis, AXES)
@@ -84,16 +83,6 @@ class NVFP4Format(ScaledByData):
     def __str__(self) -> str:
         block = f"_b{self.block}" if self.block != BLOCK else ""
         return f"nvfp4{block}" + (f"_ax{self.axis}" if self.axis != -1 else "") + ("_square" if self.square else "")
-
-    @property
-    def element(self) -> Element:
-        """The element format that scaled values are rounded to."""
-        return _ELEMENT
-
-    @property
-    def bits(self) -> int:
-        """Storage size of one element, in bits, without its share of the scales."""
-        return _ELEMENT.bits
 
     @property
     def bits_per_number(self) -> float:
@@ -104,11 +93,6 @@ class NVFP4Format(ScaledByData):
         """Storage size of a tensor of this shape, in bits: full blocks, 8 bits of scale for each, and 32 for all."""
         blocks, numbers = blocks_in(shape, self.axis, self.block, square=self.square)
         return numbers * self.bits + blocks * 8 + (32 if blocks else 0)
-
-    @property
-    def eps(self) -> float:
-        """2^-1: distance of neighbours, relative to the power of two below, for the largest numbers of a block."""
-        return 2.0**-_ELEMENT.significand_bits
 
     def _values(self) -> torch.Tensor:
         """All elements, which are the numbers of a block of scale 1; -0 left out."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -11,13 +10,11 @@ from .. import gpu
 from ..arithmetic.codes import code_dtype, integer_codes
 from ..arithmetic.patterns import float64_bits
 from ..base.family import Family, check_integer
+from ..base.modes import How, Rounding
 from ..base.names import Beginning, register
 from ..base.on_device import where
+from ..cpu.addressed import Addressed
 from ..cpu.numbers.posits import addressed_posit, round_posit
-
-if TYPE_CHECKING:
-    from ..base.modes import How, Rounding
-    from ..cpu.addressed import Addressed
 
 WIDTHS = range(2, 33)
 EXPONENT_BITS = range(5)

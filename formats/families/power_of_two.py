@@ -29,7 +29,7 @@ _INFINITY, _QUIET = 0x7FF << 52, 0xFFF << 51
 class PowerOfTwoFormat(Family):
     """The numbers 2^(code - 127) for codes 0 to 254; code 255 is NaN (OCP MX v1.0, section 5.4.1).
 
-    There is no zero, no sign and no infinity: zero and negative numbers become NaN, and positive numbers below 2^-127
+    Zero, signs and infinities do not exist: zero and negative numbers become NaN, and positive numbers below 2^-127
     become 2^-127. Between two powers of two the modes choose as everywhere; the middle is 1.5 times the lower one
     (ml_dtypes rounds ties up: nearest-away; ONNX's Cast saturates, and rounds up by default). Overflow
     gives NaN, or saturates; so does plus infinity. Toward zero, down and to-odd, finite numbers saturate.
@@ -47,6 +47,11 @@ class PowerOfTwoFormat(Family):
 
     elementwise = True
     has_nan = True
+    bits = 8
+    max = 2.0**127
+    min = smallest_normal = smallest = 2.0**-_BIAS  # the format lacks subnormal numbers
+    eps = 1.0
+    carrier = torch.float32
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "overflow", self._checked(Overflow.parse(self.overflow)))
@@ -58,41 +63,6 @@ class PowerOfTwoFormat(Family):
 
     def __str__(self) -> str:
         return "e8m0fnu" if self.overflow is Overflow.NAN else "e8m0fnu_saturate"
-
-    @property
-    def bits(self) -> int:
-        """8."""
-        return 8
-
-    @property
-    def max(self) -> float:
-        """2^127."""
-        return 2.0**127
-
-    @property
-    def min(self) -> float:
-        """2^-127, the smallest number of all."""
-        return 2.0**-_BIAS
-
-    @property
-    def smallest_normal(self) -> float:
-        """2^-127."""
-        return 2.0**-_BIAS
-
-    @property
-    def smallest(self) -> float:
-        """2^-127: the format lacks subnormal numbers."""
-        return 2.0**-_BIAS
-
-    @property
-    def eps(self) -> float:
-        """1, the distance from 1 to the next larger number."""
-        return 1.0
-
-    @property
-    def carrier(self) -> torch.dtype:
-        """float32."""
-        return torch.float32
 
     def fits_in(self, dtype: torch.dtype) -> bool:
         """float32 and float64 both hold all numbers; in float32 the smallest is subnormal."""

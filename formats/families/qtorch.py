@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,14 +12,11 @@ from roundoff.locks import cached_property
 from .. import gpu
 from ..base.errors import FormatError
 from ..base.family import Family, check_integer
-from ..base.modes import Overflow, Rounding
+from ..base.modes import How, Overflow, Rounding
 from ..base.names import Beginning, register
+from ..cpu.addressed import Addressed
 from ..cpu.float_choice import FloatLoop
 from ..cpu.numbers.qtorch import legacy
-
-if TYPE_CHECKING:
-    from ..base.modes import How
-    from ..cpu.addressed import Addressed
 
 EXPONENT_BITS = range(2, 9)
 SIGNIFICAND_BITS = range(23)
@@ -49,6 +45,7 @@ class QtorchFormat(Family):
     significand_bits: int
 
     elementwise = True
+    carrier = torch.float32  # the only type that qtorch rounds
 
     def __post_init__(self) -> None:
         for name, allowed in (("exponent_bits", EXPONENT_BITS), ("significand_bits", SIGNIFICAND_BITS)):
@@ -91,11 +88,6 @@ class QtorchFormat(Family):
     def eps(self) -> float:
         """2^-m, the distance from 1 to the next larger number."""
         return 2.0**-self.significand_bits
-
-    @property
-    def carrier(self) -> torch.dtype:
-        """float32, the only type that qtorch rounds."""
-        return torch.float32
 
     def fits_in(self, dtype: torch.dtype) -> bool:
         """Whether ``dtype`` is float32."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -12,16 +13,11 @@ from ..arithmetic.cutting import check_axis
 from ..base.errors import FormatError
 from ..base.family import Family, check_integer
 from ..base.layouts import along
-from ..base.modes import Rounding
+from ..base.modes import How, Rounding
 from ..base.names import AXIS_SUFFIX, Beginning, Suffix, format_called, register
 from ..cpu.numbers.grids import round_channels
 from ..scales.calibration import SMALLEST_SCALE
 from ..scales.shared_scale import AXES
-
-if TYPE_CHECKING:
-    import re
-
-    from ..base.modes import How
 
 _HALF = 16
 _STEPS = -(1 << 20), 1 << 20  # more than there are
@@ -29,31 +25,30 @@ _STEPS = -(1 << 20), 1 << 20  # more than there are
 
 @dataclass(frozen=True)
 class QuarlFormat(Family):
-    """The multiples of a step that follows from the smallest and the largest number: x -> d round(x / d).
+    """Multiples of a step d, which depends on the smallest and the largest value: x -> d round(x / d).
 
     d = (|min x| + |max x|) / 2^width, with the minimum and maximum of the tensor, or of each channel along
-    ``axis``; every operation is rounded once to the carrier. A zero point is not used: it would also be rounded
-    to a multiple of d. Of a range that holds zero 2^width + 1 multiples are in use, one more than codes of ``width``
-    bits; of numbers of one sign min and max have the same sign, and d is larger than it need be. So the format has no
-    codes: it says what rounding does to a policy, not how one is stored; ``int8`` does both.
+    ``axis``; every operation is rounded once to the carrier. The zero point of the paper is left out, because it would
+    also be rounded to a multiple of d. If the range includes zero, 2^width + 1 multiples are in use, one more than
+    ``width`` bits can encode. If all values have one sign, d is larger than necessary. Therefore the format cannot be
+    encoded: it shows the effect of rounding on a policy, and ``int8`` also stores one.
 
-    Width 16 means fp16 (e5m10) without any step, as in the paper's Table 4; ``affine`` makes it 16 bits of
-    the formula, as in its Figure 7.
+    Width 16 means fp16 (e5m10) without any step, as in the paper's Table 4; with ``affine`` it is the formula with 16
+    bits, as in the paper's Figure 7.
 
-    NaN and infinity leave no step: their tensor or channel becomes NaN altogether. Zeros stay zeros, where the authors'
-    0 / 0 is NaN, and there is no negative zero. Constant tensors stay as they are. d is never below 2^-126. A number
-    near the carrier's largest may overflow to infinity. Rounding twice may differ from rounding once, since the first
-    changes min and max. In other modes than to nearest-even, each chooses between the two multiples that x lies
-    between.
+    NaN or infinity in a tensor or channel makes all of it NaN. Zeros become +0, where the authors' 0 / 0 is NaN.
+    Constant tensors do not change. d is never below 2^-126. A value near the carrier's largest may overflow to
+    infinity. Rounding twice may differ from rounding once, since the first changes the minimum and maximum. Modes other
+    than nearest-even choose between the two multiples next to x.
 
     Args:
         width: 2 to 16.
-        axis: the channel axis; None: the tensor has one step. The authors round so the weights of convolutions, by
-            output channel, and no others.
-        affine: the formula at width 16 too.
+        axis: the channel axis; None: the tensor has one step. The authors use channels only for the weights of
+            convolutions, by output channel.
+        affine: the formula also at width 16.
 
     Raises:
-        FormatError: a number is out of range, or ``affine`` is given with another width, where it has no effect.
+        FormatError: a value is out of range, or ``affine`` is given with a width other than 16.
 
     Source:
         Lam et al., "Quantized Reinforcement Learning (QuaRL)", arXiv:1910.01055; the code of its tables
@@ -63,6 +58,8 @@ class QuarlFormat(Family):
     width: int
     axis: int | None = None
     affine: bool = False
+
+    carrier = torch.float32  # multiples of d are as exact as its products
 
     def __post_init__(self) -> None:
         check_integer("a quarl format", "width", self.width, range(2, _HALF + 1))
@@ -91,18 +88,9 @@ class QuarlFormat(Family):
         """Whether it is fp16."""
         return self._half
 
-    @property
-    def carrier(self) -> torch.dtype:
-        """float32: multiples of d are as exact as its products."""
-        return torch.float32
-
     def fits_in(self, dtype: torch.dtype) -> bool:
         """Whether ``dtype`` is float32 or float64."""
         return dtype in (torch.float32, torch.float64)
-
-    def bounds(self, dtype: torch.dtype) -> None:  # noqa: ARG002
-        """Returns None: the data decide."""
-        return
 
     def _check_shape(self, x: torch.Tensor) -> None:
         if self.axis is not None and x.numel():

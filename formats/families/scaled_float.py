@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,19 +19,13 @@ from ..arithmetic.cutting import blocks_in, check_axis, cut_squares, in_squares,
 from ..base.errors import FormatError
 from ..base.family import check_integer
 from ..base.layouts import along
-from ..base.modes import Overflow, Rounding
+from ..base.modes import How, Overflow, Rounding
 from ..base.names import ALIASES, AXIS_SUFFIX, Beginning, Suffix, format_called, register
 from ..cpu.addressed import Addressed, AddressedSquares
 from ..cpu.scaled.float_scales import addressed_scaled, round_scaled
 from ..cpu.threads import ELEMENTS_PER_THREAD
 from ..scales.shared_scale import AXES, ROW, ScaledByData, check_block
 from .floats import FloatFormat
-
-if TYPE_CHECKING:
-    import re
-    from collections.abc import Sequence
-
-    from ..base.modes import How
 
 _MOST_BITS = 16
 
@@ -52,7 +48,7 @@ class ScaledFloatFormat(ScaledByData):
         s = M / A,  x -> E(x s) / s
 
     where every operation is rounded once, E in the mode asked for and the others to nearest-even; E saturates. That is
-    FP8 with "dynamic" or "current" scaling, in the arithmetic of torchao's emulation. With ``power_of_two``, s is
+    FP8 with "dynamic" or "current" scaling, with the bits of the emulation in torchao. With ``power_of_two``, s is
     rounded down to a power of two, so that products and quotients are exact unless they are subnormal.
 
     A tensor, row or block that holds a NaN or an infinity lacks a scale and becomes NaN altogether. The scale stays

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,19 +22,14 @@ from ..base.errors import FormatError
 from ..base.family import Family, check_encodable, check_integer
 from ..base.layouts import along
 from ..base.memory import apart
+from ..base.modes import How, Rounding
 from ..base.names import AXIS_SUFFIX, Beginning, Suffix, register
 from ..base.on_device import table_on, where
 from ..base.random_words import random_words
+from ..cpu.addressed import Addressed
 from ..cpu.numbers.tables import Table, addressed_table, addressed_table_in_blocks, round_scaled, round_to_table
 from ..scales.shared_scale import AXES, BLOCKS
 from .named_tables import NAMED, table_of
-
-if TYPE_CHECKING:
-    import re
-    from collections.abc import Sequence
-
-    from ..base.modes import How, Rounding
-    from ..cpu.addressed import Addressed
 
 COUNTS = range(2, (1 << 16) + 1)
 SCALED_COUNTS = range(2, (1 << 8) + 1)
@@ -53,12 +50,12 @@ class TableFormat(Family):
     """The numbers of a table: each value rounds to one of its two neighbours in the table.
 
     ``TableFormat((-1.0, 0.0, 1.0))`` is called ``ternary``; tables without a name are called ``table[-1,0.5,1]``. In a
-    tensor the carrier's nearest float represents each number. Without scales, rounding is exact in every mode. A tie to
-    nearest-even goes to the number whose place is even, counted from the smallest one that is not negative, which has
-    0; so a table of the numbers of a float or fixed-point format rounds as that format does. To-odd takes odd places.
-    Toward-zero takes the smaller magnitude; where both have the same, the nearer. The probability of stochastic
-    rounding is (x - lower) / (upper - lower), in float64. Beyond either end it saturates, in every mode, infinity too;
-    NaN stays NaN. There is no negative zero.
+    tensor the carrier's nearest float represents each number. Without scales, rounding is exact in every mode. In
+    nearest-even, a tie goes to the value with the even place; places count from the smallest value that is not
+    negative, which has place 0. So a table of the numbers of a float or fixed-point format rounds as that format does.
+    To-odd takes odd places. Toward-zero takes the smaller magnitude; where both have the same, the nearer. The
+    probability of stochastic rounding is (x - lower) / (upper - lower), in float64. Beyond either end it saturates, in
+    every mode, infinity too; NaN stays NaN. Negative zero does not exist.
 
     With ``block``, each block of neighbours along ``axis`` shares a scale, as in QLoRA: s = A / M, A the largest
     magnitude of the block and M the table's, at least 2^-126, and at most so large that no number is infinite. To

@@ -1,4 +1,4 @@
-"""The kernel that rounds every number by itself, for all families and modes."""
+"""The kernels that round every number by itself, for all families and modes: of a tensor, or of many in place."""
 
 from __future__ import annotations
 
@@ -36,3 +36,41 @@ def some(
         inside = index < count
         word = word_of(index, base, bits, given, inside, WORDS)
         tl.store(target, number_of(tl.load(source, mask=inside, other=0), index, data, word), mask=inside)
+
+
+COLUMNS = 4
+"""The number of columns of the table: the address of a tensor, its number of elements, its first program, and the
+base of the keys of its random words."""
+
+
+def many(
+    like: Any, table: Any, data: Any, count: tl.int64, bits: Any, WORDS: tl.constexpr, ALIGNED: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """Rounds ``BLOCK`` elements of one of ``count`` tensors in each program.
+
+    Args:
+        like: the address of a value of the carrier.
+        table: a row for each tensor, int64; see ``COLUMNS``.
+        data: the parameters of the format.
+        count: the number of tensors.
+        bits: the number of bits of a random word that the rounding uses.
+        WORDS: the source of random words: none, or a hash.
+        ALIGNED: whether all addresses are multiples of 16.
+        BLOCK: a power of two.
+    """
+    program = tl.program_id(0).to(tl.int64)
+    row, rest = count * 0, count
+    while rest > 1:  # the last tensor that begins with this program or before it
+        half = rest // 2
+        begun = tl.load(table + (row + half) * COLUMNS + 2) <= program
+        row = tl.where(begun, row + half, row)
+        rest = tl.where(begun, rest - half, half)
+    place = table + row * COLUMNS
+    memory = tl.load(place).to(like.dtype)
+    if ALIGNED:
+        memory = tl.multiple_of(memory, 16)
+    size, base = tl.load(place + 1), tl.load(place + 3)
+    start = (program - tl.load(place + 2)) * BLOCK
+    index = start + tl.arange(0, BLOCK)
+    some(memory + index, memory + index, index, start + BLOCK, data, like, size, base, bits, WORDS)

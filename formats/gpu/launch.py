@@ -17,7 +17,6 @@ from ..base.on_device import put_on
 from ..base.random_words import key_base, words32
 from . import blocks as of_blocks
 from . import each as of_each
-from . import many as of_many
 from .places import FIXED, GIVEN, HASHED
 from .translation import in_triton
 
@@ -49,7 +48,7 @@ def round_each(
 
 def kernel_of(dtype: torch.dtype, device: torch.device, number_of: Any, *, listed: bool = False, **parts: Any) -> Any:
     """The kernel of :func:`round_each`, or of :func:`run_many`."""
-    kernel = of_many.many if listed else of_each.each
+    kernel = of_each.many if listed else of_each.each
     return in_triton(kernel, dtype, interpreted=is_interpreted(device), number_of=number_of, **parts)
 
 

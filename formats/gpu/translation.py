@@ -125,7 +125,7 @@ class _Rewriter(ast.NodeTransformer):
             return node
         value = self._meaning(node.id)
         if isinstance(value, tuple):
-            return ast.Tuple([self.visit(_number(item)) for item in value], ast.Load())
+            return ast.Tuple([self.visit(ast.parse(_full(item), mode="eval").body) for item in value], ast.Load())
         return node if value is tl or isinstance(value, ModuleType) else self._callable(node.id, value)
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
@@ -179,10 +179,6 @@ class _Rewriter(ast.NodeTransformer):
             arguments = [self.visit(argument) for argument in node.args]
             return ast.Call(self._callable(name.removeprefix("np."), _OF_NUMPY[name]), arguments, [])
         return self.generic_visit(node)
-
-
-def _number(value: Any) -> ast.expr:
-    return ast.parse(_full(value), mode="eval").body
 
 
 def _full(value: Any) -> str:

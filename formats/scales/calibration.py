@@ -10,7 +10,7 @@ from torch import finfo
 
 from ..base.memory import in_memory
 from ..base.on_device import where
-from ..cpu.numbers.grids_nearest import row_scales
+from ..cpu.scaled.groups import channel_scales
 
 SMALLEST_SCALE = 2.0**-126
 """Scales are never smaller, so that their reciprocals are finite in float32."""
@@ -30,9 +30,11 @@ def scales_of(
     Returns:
         Two tensors of shape (...) and the dtype of ``slices``; the scale is NaN where a slice holds NaN or infinity.
     """
-    quick = percentile is None and slices.dtype == torch.float32 and slices.is_contiguous()
+    quick = percentile is None and slices.dtype == torch.float32 and slices.is_contiguous() and slices.numel()
     if quick and in_memory(slices):
-        return row_scales(slices, *codes, SMALLEST_SCALE, symmetric=symmetric)
+        shape, length = slices.shape[:-1], slices.shape[-1]
+        found = channel_scales(slices, shape.numel(), length, codes, SMALLEST_SCALE, symmetric=symmetric)
+        return found[0].view(shape), found[1].view(shape)
     low, high = value_range(slices, percentile, magnitudes=symmetric)
     if symmetric:
         scale = symmetric_scale(low, high, codes[1], slices.dtype)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -18,17 +19,12 @@ from ..arithmetic.patterns import float64_bits, narrowed, power_of_two, signific
 from ..base.errors import FormatError
 from ..base.family import Family, check_integer
 from ..base.layouts import along
-from ..base.modes import Rounding
+from ..base.modes import How, Rounding
 from ..base.names import Suffix
 from ..base.on_device import table_on, where
+from ..cpu.addressed import Addressed
 from ..cpu.scaled.blocks import addressed_blocks_in_mode, round_blocks_in_mode
 from ..cpu.scaled.blocks_nearest import BlockSettings, addressed_blocks, block_settings, round_blocks
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..base.modes import How
-    from ..cpu.addressed import Addressed
 
 BLOCKS = range(1, (1 << 20) + 1)
 ROW = (1 << 63) - 1
@@ -64,18 +60,15 @@ class ScaledByData(Family):
     block: int | None
     axis: int
 
+    carrier = torch.float32  # scales are computed in it by definition
+
     @property
     def open_block(self) -> int | None:
         """The block, which may be a row, along the last axis."""
         return self.block if self.axis == -1 else None
 
-    @property
-    def carrier(self) -> torch.dtype:
-        """float32: scales are computed in it by definition."""
-        return torch.float32
-
     def fits_in(self, dtype: torch.dtype) -> bool:  # noqa: ARG002
-        """Yes: scales are those that data of that ``dtype`` (torch.float32 or torch.float64) ask for."""
+        """Yes: the scales follow from the data, in their ``dtype`` (torch.float32 or torch.float64)."""
         return True
 
     def _check_shape(self, x: torch.Tensor) -> None:
@@ -86,7 +79,7 @@ class ScaledByData(Family):
 class SharedScaleFormat(ScaledByData):
     """A number is an element times the scale 2^e, -127 <= e <= 127, that its block shares.
 
-    Blocks lie along one axis; the last is shorter where the length is no multiple. The scale follows from the
+    Blocks lie along one axis; the last is shorter if the length is not a multiple. The scale follows from the
     block's largest magnitude by a :class:`ScaleRule`; then every x / 2^e is rounded to an element. Beyond the largest
     element it saturates, in every mode. A block that holds a NaN or an infinity becomes NaN altogether (scale code
     255): the one representation that every element type has (OCP MX v1.0 leaves it to the implementation). Float
@@ -144,14 +137,12 @@ class SharedScaleFormat(ScaledByData):
         """2^-m: distance of neighbours, relative to the power of two below, for the largest numbers of a block."""
         return 2.0**-self.element.significand_bits
 
-    @property
-    def carrier(self) -> torch.dtype:
-        """float32: what float32 data can make of the format it holds exactly, down to the smallest subnormal.
+    carrier = torch.float32
+    """Holds exactly what float32 data can make of the format, down to the smallest subnormal.
 
-        Results of an operation were rounded to float32 before. A number that lies within 2^-25 of a tie between two
-        elements, relative to itself, can therefore go the wrong way; round float64 tensors if that matters.
-        """
-        return torch.float32
+    Results of an operation were rounded to float32 before. A number that lies within 2^-25 of a tie between two
+    elements, relative to itself, can therefore go the wrong way; round float64 tensors if that matters.
+    """
 
     def bounds(self, dtype: torch.dtype) -> None:  # noqa: ARG002
         """Returns None: the data decide the scales, and they the range."""

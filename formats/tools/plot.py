@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -17,11 +19,6 @@ from ..base.errors import FormatError
 from ..base.format import Format
 from ..base.modes import Rounding
 from .table import is_scaled, listed
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from matplotlib.axes import Axes
 
 # Okabe and Ito's colours, which colour-blind readers tell apart, in an order of falling contrast; line styles tell them
 # apart in grey.
@@ -54,8 +51,8 @@ def plot_formats(names: Sequence[str | Format], path: str | Path) -> Path:
         The path.
 
     Raises:
-        FormatError: a name is no format, there is none, the file has another ending, or a format says nothing of its
-            numbers.
+        FormatError: a name is not a format, names are missing, the file has another ending, or a format does not list
+            its values.
     """
     path = Path(path)
     if path.suffix.lower() not in _SUFFIXES:
@@ -67,7 +64,21 @@ def plot_formats(names: Sequence[str | Format], path: str | Path) -> Path:
     spacing, line = figure.subplots(2, 1, height_ratios=(4.0, 0.7 + 0.38 * len(shown)))
     looks = list(zip(shown, cycle(_COLOURS), cycle(_STYLES), strict=False))
     _draw_spacing(spacing, looks)
-    _draw_number_line(line, looks)
+    # The numbers of each format on a line of its own
+    limit = min(float(one.positive.max()) for one, _, _ in looks)
+    for row, (one, colour, _) in enumerate(looks):
+        if one.complete:
+            numbers = one.positive[one.positive <= limit * 1.0001]
+            line.vlines([0.0, *numbers.tolist()], row - 0.32, row + 0.32, color=colour, linewidth=0.9)
+        else:
+            line.fill_between([0.0, limit], row - 0.32, row + 0.32, color=colour, linewidth=0)
+    line.set_yticks(range(len(looks)), [one.label for one, _, _ in looks])
+    line.set_ylim(len(looks) - 0.5, -0.5)
+    line.set_xlim(-0.01 * limit, limit * 1.01)
+    line.set_xlabel("numbers from zero to the largest that all formats reach (solid: too close to tell apart)")
+    for side in ("top", "right", "left"):
+        line.spines[side].set_visible(False)
+    line.tick_params(axis="y", length=0)
     with atomic_writer(path) as file:
         figure.savefig(file, dpi=150, format=path.suffix[1:].lower())
     return path
@@ -119,20 +130,3 @@ def _draw_spacing(axes: Axes, looks: Sequence[tuple[_Shown, str, object]]) -> No
         bbox_to_anchor=(0.0, 1.0),
         ncols=min(len(looks), 4),
     )
-
-
-def _draw_number_line(axes: Axes, looks: Sequence[tuple[_Shown, str, object]]) -> None:
-    limit = min(float(shown.positive.max()) for shown, _, _ in looks)
-    for row, (shown, colour, _) in enumerate(looks):
-        if shown.complete:
-            numbers = shown.positive[shown.positive <= limit * 1.0001]
-            axes.vlines([0.0, *numbers.tolist()], row - 0.32, row + 0.32, color=colour, linewidth=0.9)
-        else:
-            axes.fill_between([0.0, limit], row - 0.32, row + 0.32, color=colour, linewidth=0)
-    axes.set_yticks(range(len(looks)), [shown.label for shown, _, _ in looks])
-    axes.set_ylim(len(looks) - 0.5, -0.5)
-    axes.set_xlim(-0.01 * limit, limit * 1.01)
-    axes.set_xlabel("numbers from zero to the largest that all formats reach (solid: too close to tell apart)")
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.tick_params(axis="y", length=0)

@@ -1,30 +1,15 @@
 """The points where x <- x + gain (y - x), as critics, averages and moments do it, stops if every step is rounded.
 
-A step that is below half of the distance to the next number is absorbed. So x stops as soon as
-
-    gain |y - x| <= ulp(x) / 2,    that is within ulp(x) / (2 gain) of y,
-
-where ulp(x) is the distance from x to its neighbour towards y: on the way out from 0 that of its binade; on the way in
-at a power of two half of that. Above the binade of y on the way in, x may stop far away, since there the ulp grows with
-x. Rounded stochastically x does not stop, and its expectation is the same as in exact arithmetic.
-
-In terms of y: from 0, with m significand bits, x arrives at y gain / (gain + 2^-(m+1) / s), where s in [1, 2) is the
-significand of x; so somewhere between y gain / (gain + 2^-(m+1)) and y gain / (gain + 2^-(m+2)).
-
-A compensated sum (Kahan's) keeps what is absorbed in a second number, which absorbs in turn. Of a total x in
-[2^E, 2^(E+1)), the compensation must pass half an ulp of x, 2^(E-m-1), to move it. Where it has just that (a tie, which
-the even one of two totals keeps), a change below half an ulp of the compensation, 2^(E-2m-2), is absorbed. So changes
-of one sign arrive from 2^-(2m+2) / s of x on: twice the bits, and two.
+docs/recursions.md derives them: x stops as soon as a step is at most half an ulp of x.
 """
 
 from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from ..families.floats import FloatFormat
+from ..families.floats import FloatFormat
 
 
 class Stop(NamedTuple):
@@ -104,7 +89,11 @@ def _outwards(format: FloatFormat, gain: Fraction, y: Fraction, x: Fraction) -> 
         if begin <= found < end and found <= largest:
             return float(found), float(min(found + gap, largest))
         if end > largest:
-            return format.max, _beyond(format)
+            import torch  # noqa: PLC0415  for one number
+
+            from ..rounding import round  # noqa: PLC0415  beside the built-in of this name
+
+            return format.max, float(round(torch.tensor([math.inf], dtype=torch.float64), format))
         e += 1
 
 
@@ -146,11 +135,3 @@ def _binade(format: FloatFormat, x: Fraction) -> int:
 
 def _gap(format: FloatFormat, e: int) -> Fraction:
     return Fraction(2) ** (e - format.significand_bits)
-
-
-def _beyond(format: FloatFormat) -> float:
-    import torch  # noqa: PLC0415  for one number
-
-    from ..rounding import round  # noqa: PLC0415  beside the built-in of this name
-
-    return float(round(torch.tensor([math.inf], dtype=torch.float64), format))

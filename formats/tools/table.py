@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from itertools import combinations
 from typing import Any
 
 import torch
 
 from ..base.errors import FormatError
 from ..base.format import Format
-from ..base.names import ALIASES, FAMILIES, mistaken
-from .neighbours import neighbours
+from ..base.names import ALIASES, FAMILIES, family_of, mistaken
 
 _HEAD = ("format", "also called", "bits", "largest", "smallest normal", "smallest", "eps", "simulated in")
 _NUMBERS = {"largest": "max", "smallest_normal": "smallest_normal", "smallest": "smallest", "eps": "eps"}
@@ -44,7 +46,7 @@ def format_table(names: Sequence[str] | None = None) -> str:
         names: the formats to show; if None, the formats that their families choose to show.
 
     Raises:
-        FormatError: a name is no format.
+        FormatError: a name is not a format.
     """
     rows = [_HEAD]
     for fmt in parsed(names):
@@ -58,7 +60,7 @@ def parsed(names: Sequence[str] | None = None) -> list[Format]:
     """The formats with these names; if None, the formats that their families choose to show.
 
     Raises:
-        FormatError: a name is no format.
+        FormatError: a name is not a format.
     """
     usual = [name for family in FAMILIES.values() for name in family.shown]
     return [Format.parse(name) for name in (usual if names is None else names)]
@@ -192,3 +194,56 @@ def _ratio(value: float | None, reference: float | None) -> str:
         return "about same"
     sign = "x" if exponent > 0 else "/"
     return f"{sign} {factor:.4g}"
+
+
+def neighbours(fmt: Format) -> list[Format]:
+    """The formats of the same family that are a step away.
+
+    A step is a bit more or less in a field, a bit moved from one field to another, twice or half the block, or another
+    choice of one of the format's rules. Fields called ``width`` or ``..._bits`` are widths; ``block`` and ``group`` are
+    blocks; a rule is a flag, a member of an enumeration, or a text for which its family draws others.
+
+    Args:
+        fmt: any format; a format that is not a dataclass lacks neighbours.
+
+    Returns:
+        Those that exist, each once, in that order.
+    """
+    if not dataclasses.is_dataclass(type(fmt)):
+        return []
+    fields = {field.name: getattr(fmt, field.name) for field in dataclasses.fields(fmt)}  # type: ignore[arg-type]
+    family = family_of(fmt)
+    found: list[Format] = []
+    for changes in (*_other_widths(fields), *_other_rules(fields, {} if family is None else family.drawn)):
+        try:
+            other: Format = dataclasses.replace(fmt, **changes)  # type: ignore[type-var]
+        except FormatError:
+            continue
+        if other != fmt and other not in found:
+            found.append(other)
+    return found
+
+
+def _other_widths(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    parts = [name for name in fields if name.endswith("_bits")]
+    for name in (*parts, *({"width"} & fields.keys())):
+        yield {name: fields[name] - 1}
+        yield {name: fields[name] + 1}
+    for one, another in combinations(parts, 2):
+        yield {one: fields[one] + 1, another: fields[another] - 1}
+        yield {one: fields[one] - 1, another: fields[another] + 1}
+    for name in ("block", "group"):
+        if fields.get(name) is not None:
+            yield {name: fields[name] // 2}
+            yield {name: fields[name] * 2}
+
+
+def _other_rules(fields: dict[str, Any], drawn: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    for name, value in fields.items():
+        if isinstance(value, Enum):
+            choices: Sequence[Any] = list(type(value))
+        elif isinstance(value, bool):
+            choices = [not value]
+        else:
+            choices = drawn.get(name, ()) if isinstance(value, str) else ()
+        yield from ({name: choice} for choice in choices)

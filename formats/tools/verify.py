@@ -87,7 +87,7 @@ def verify(names: Sequence[str] | None = None, device: str = "cpu", *, quick: bo
         quick: a hundredth of the random patterns, and a tenth of the spread.
 
     Raises:
-        FormatError: a name is no format, or the device does not exist.
+        FormatError: a name is not a format, or the device does not exist.
     """
     start = time.perf_counter()
     try:

@@ -4,23 +4,86 @@ from __future__ import annotations
 
 from functools import cache
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ...formats import FixedFormat
+from ...formats.arithmetic.float_tensors import round_nearest
 from ...formats.base.memory import in_memory
+from ...formats.families.floats import FP64
+from ..rounded_once.tensors import multiply_add as scaled_multiply_add
+from ..rounded_once.tensors import odd, product_odd, two_sum
 from .choice import Products, SumLoop, choose, choose_block, products_of
-from .tensors import TensorSteps
-
-if TYPE_CHECKING:
-    from ...formats import FloatFormat
-    from .description import Accumulation
+from .description import Accumulation, AccumulatorFormat
 
 # Elements of the partial sums of blocks that one matrix product makes.
 _CHUNK = 1 << 16
 # Summands of each sum that one loop takes.
 _TERMS = 1 << 16
+
+
+def _nearest(x: torch.Tensor, fmt: AccumulatorFormat) -> torch.Tensor:
+    return fmt.rounded(x) if isinstance(fmt, FixedFormat) else round_nearest(x, fmt.parameters(torch.float64))
+
+
+def add(x: torch.Tensor, y: torch.Tensor, fmt: AccumulatorFormat) -> torch.Tensor:
+    """``x + y`` rounded once to ``fmt``; float64, any device."""
+    total, error = two_sum(x, y)
+    return total if fmt == FP64 else _nearest(odd(total, error), fmt)
+
+
+def multiply(x: torch.Tensor, y: torch.Tensor, fmt: AccumulatorFormat) -> torch.Tensor:
+    """``x * y`` rounded once to ``fmt``; float64, broadcasting, any device."""
+    return x * y if fmt == FP64 else _nearest(product_odd(x, y), fmt)
+
+
+def multiply_add(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, fmt: AccumulatorFormat) -> torch.Tensor:
+    """``x * y + z`` rounded once to ``fmt``; float64, broadcasting, any device."""
+    to_odd = fmt != FP64
+    exact = scaled_multiply_add(x, y, z, to_odd=to_odd)
+    return _nearest(exact, fmt) if to_odd else exact
+
+
+class TensorSteps(NamedTuple):
+    """The steps of an accumulation; to be used like a :class:`~roundoff.simulate.accumulation.choice.Loop`."""
+
+    product: AccumulatorFormat | None
+    """The format of products; None if products are exact."""
+    total: AccumulatorFormat | None
+    """The format of sums; None for float64's own sums."""
+    exact: bool
+    """Whether float64 holds the products of the operands."""
+    compensated: bool = False
+    dtype: torch.dtype = torch.float64
+
+    def begin(self, like: torch.Tensor, *shape: int) -> list[torch.Tensor]:
+        """Sums of that shape, all zero; if compensated, also their errors."""
+        return [like.new_zeros(shape, dtype=self.dtype) for _ in range(1 + self.compensated)]
+
+    def add(self, sums: list[torch.Tensor], a: torch.Tensor, b: torch.Tensor, first: int = 0, last: int = -1) -> None:
+        """Adds the products of matrices (B, M, K) and (B, K, N), K from ``first`` to before ``last``, to the sums."""
+        a, b = a.to(self.dtype), b.to(self.dtype)
+        for k in range(first, a.shape[2] if last < 0 else last):
+            x, y = a[:, :, k, None], b[:, k, None, :]
+            if not self.compensated:
+                sums[0] = self._add_product(sums[0], x, y)
+                continue
+            assert self.total is not None
+            before, lost = sums
+            summand = self._add_product(-lost, x, y)
+            after = add(before, summand, self.total)
+            sums[:] = after, add(add(after, -before, self.total), -summand, self.total)
+
+    def _add_product(self, z: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        product = x * y if self.product is None else multiply(x, y, self.product)
+        if self.total is None:
+            return z + product
+        if self.product is None and not self.exact:
+            return multiply_add(x, y, z, self.total)
+        return add(z, product, self.total)
+
 
 Steps = SumLoop | TensorSteps
 
@@ -63,8 +126,8 @@ class RoundedSums:
         self._products_fit = dtype == torch.float32  # in float64
         self._every = how.every
         self._compensated = how.compensated
-        self._format: FloatFormat = how.format  # type: ignore[assignment]  # parsed when made
-        self._product: FloatFormat | None = how.product  # type: ignore[assignment]
+        self._format: AccumulatorFormat = how.format  # type: ignore[assignment]  # parsed when made
+        self._product: AccumulatorFormat | None = how.product  # type: ignore[assignment]
         self._summing: dict[tuple[bool, torch.dtype, bool], Steps] = {}
 
     def begun(self, named: dict[str, Any]) -> tuple[RoundedSums, dict[str, Any]]:
@@ -94,7 +157,25 @@ class RoundedSums:
             return a.new_zeros(a.shape[0], rows, columns)
         if self._every == 1:
             return self._of_products(a.contiguous(), b.contiguous())
-        return self._of_blocks(a, b)
+        # L > 1, in chunks that stay in cache: torch's own product for each block, or rounded products in float64
+        native = _native(a, b)
+        rounded: Steps | None = None
+        if self._product is not None:
+            a, b = a.double().contiguous(), b.double().contiguous()
+            if native:
+                rounded = choose_block(self._product, Products.EXACT if self._products_fit else products_of(a, b))
+            else:
+                rounded = TensorSteps(self._product, None, self._products_fit)
+        batches, rows, columns = a.shape[0], a.shape[1], b.shape[2]
+        result = a.new_empty(batches, rows, columns, dtype=self._dtype)
+        chunk = _CHUNK * (torch.get_num_threads() if native else 1 << 14)
+        batch_step = max(1, chunk // (rows * columns))
+        row_step = rows if rows * columns <= chunk else max(1, chunk // columns)
+        for batch in range(0, batches, batch_step):
+            for row in range(0, rows, row_step):
+                these = slice(batch, batch + batch_step), slice(row, row + row_step)
+                result[these] = self._chunk_of_blocks(a[these], b[these[0]], rounded)
+        return result
 
     def total(self, x: torch.Tensor) -> torch.Tensor:
         """Column sums: of (K, N) summands, any strides, the (N,) sums, rounded as products' sums are."""
@@ -133,27 +214,6 @@ class RoundedSums:
         sums = steps.begin(a, a.shape[0], a.shape[1], b.shape[2])
         steps.add(sums, a, b)
         return sums[0].to(self._dtype)
-
-    def _of_blocks(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        """L > 1, in chunks that stay in cache: torch's own product for each block, or rounded products in float64."""
-        native = _native(a, b)
-        rounded: Steps | None = None
-        if self._product is not None:
-            a, b = a.double().contiguous(), b.double().contiguous()
-            if native:
-                rounded = choose_block(self._product, Products.EXACT if self._products_fit else products_of(a, b))
-            else:
-                rounded = TensorSteps(self._product, None, self._products_fit)
-        batches, rows, columns = a.shape[0], a.shape[1], b.shape[2]
-        result = a.new_empty(batches, rows, columns, dtype=self._dtype)
-        chunk = _CHUNK * (torch.get_num_threads() if native else 1 << 14)
-        batch_step = max(1, chunk // (rows * columns))
-        row_step = rows if rows * columns <= chunk else max(1, chunk // columns)
-        for batch in range(0, batches, batch_step):
-            for row in range(0, rows, row_step):
-                these = slice(batch, batch + batch_step), slice(row, row + row_step)
-                result[these] = self._chunk_of_blocks(a[these], b[these[0]], rounded)
-        return result
 
     def _chunk_of_blocks(self, a: torch.Tensor, b: torch.Tensor, rounded: Steps | None) -> torch.Tensor:
         depth, every = a.shape[2], self._every

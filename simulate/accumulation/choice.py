@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from enum import IntEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from ...formats.cpu.numbers.floats_nearest import ANY, CHAIN
+from ...formats import FixedFormat, FloatFormat, Overflow
+from ...formats.cpu.numbers.floats_by_mode import read
+from ...formats.cpu.numbers.floats_nearest import ANY, CHAIN, NearestWay, itself
 from ...formats.cpu.threads import compiled, in_pieces
 from ...formats.cpu.widths import specialised
 from ...formats.families.floats import FP32, FP64
 from . import loops, steps
+from .description import AccumulatorFormat
 
-if TYPE_CHECKING:
-    from ...formats import FloatFormat
-    from ...formats.cpu.numbers.floats_nearest import NearestWay
-
-    Words = np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]
+Words = np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]
 
 # Elements of the second matrix that stay in a core's cache while all rows pass over them.
 _SLAB = 1 << 15
 # Elements of the sums that stay in its first-level cache.
 _TILE = 1 << 11
 
+_ONE = 5e-324  # the number with the bits of 1
 # See _rounds_to_odd and choose.
 _LARGEST_M, _LARGEST_M_ROUNDED_TWICE = 21, 10
 
@@ -107,8 +107,8 @@ class SumLoop(NamedTuple):
 
 @cache
 def choose(
-    product: FloatFormat | None,
-    total: FloatFormat,
+    product: AccumulatorFormat | None,
+    total: AccumulatorFormat,
     dtype: torch.dtype,
     products: Products,
     *,
@@ -126,13 +126,13 @@ def choose(
         products: what their products are like.
         compensated: whether to sum by Kahan's way.
     """
-    formats = [total] if product is None else [product, total]
+    floats = [fmt for fmt in (product, total) if isinstance(fmt, FloatFormat)]  # in fixed point float64 is used
+    narrow = dtype == torch.float32 and _rounds_to_odd(total)
     # Rounding a sum twice, to float32 and to a format of m bits, is harmless if no summand has more than m bits, and
     # 2 (m + 1) + 2 <= 24 (Figueroa, "When is double rounding innocuous?", 1995).
-    m = max(fmt.significand_bits for fmt in formats)
-    harmless = m == total.significand_bits <= _LARGEST_M_ROUNDED_TWICE
-    narrow = dtype == torch.float32 and _rounds_to_odd(total)
-    chained = narrow and all(fmt.parameters(dtype).rounds_by_addition(dtype) for fmt in formats)
+    m = max((fmt.significand_bits for fmt in floats), default=0)
+    harmless = narrow and m == floats[-1].significand_bits <= _LARGEST_M_ROUNDED_TWICE
+    chained = narrow and all(fmt.parameters(dtype).rounds_by_addition(dtype) for fmt in floats)
     exact = products in (Products.EXACT, Products.SUMMANDS)
     if compensated:
         narrow = chained and harmless and exact
@@ -146,7 +146,7 @@ def choose(
     chain = narrow and chained and (harmless or not rounds_sums)
     parts = {
         "step": steps.compensated_step if compensated else steps.plain_step,
-        **_way(CHAIN if chain else ANY),
+        **_way(total, CHAIN if chain else ANY),
         "add": steps.add_twice if narrow and harmless and rounds_sums else steps.add_once,
         "product": steps.product_exact if product is None else _PRODUCTS[products],
         "add_product": _FUSED[products] if product is None else steps.add_rounded,
@@ -155,11 +155,11 @@ def choose(
 
 
 @cache
-def choose_block(product: FloatFormat, products: Products) -> SumLoop:
+def choose_block(product: AccumulatorFormat, products: Products) -> SumLoop:
     """The loop that sums rounded products in float64, of float64 operands."""
     parts = {
         "step": steps.plain_step,
-        **_way(ANY),
+        **_way(product, ANY),
         "product": _PRODUCTS[products],
         "add_product": steps.add_rounded_only,
     }
@@ -171,24 +171,36 @@ _PRODUCTS = (steps.product_exact, steps.product_ordinary, steps.product_anywhere
 _FUSED = (steps.fused_exact, steps.fused_ordinary, steps.fused_anywhere, steps.add_summand)
 
 
-def _rounds_to_odd(fmt: FloatFormat) -> bool:
+def _rounds_to_odd(fmt: AccumulatorFormat) -> bool:
     """Whether float32 numbers rounded to odd have the bits that rounding to a format takes: two more than it has."""
-    return fmt.significand_bits <= _LARGEST_M or fmt == FP32
+    return isinstance(fmt, FloatFormat) and (fmt.significand_bits <= _LARGEST_M or fmt == FP32)
 
 
-def _way(way: NearestWay) -> dict[str, Any]:
-    return {"constants": way.constants, "rounded": way.rounded, "narrower": way is CHAIN}
+def _way(fmt: AccumulatorFormat, way: NearestWay) -> dict[str, Any]:
+    """The parts that round to formats like ``fmt``: floats in a ``way``."""
+    if isinstance(fmt, FixedFormat):
+        return {"parameters": steps.grid_parameters, "constants": itself, "rounded": steps.to_grid, "narrower": False}
+    return {"parameters": read, "constants": way.constants, "rounded": way.rounded, "narrower": way is CHAIN}
 
 
 def _loop(
-    dtype: torch.dtype, product: FloatFormat, total: FloatFormat, parts: dict[str, Any], *, compensated: bool = False
+    dtype: torch.dtype,
+    product: AccumulatorFormat,
+    total: AccumulatorFormat,
+    parts: dict[str, Any],
+    *,
+    compensated: bool = False,
 ) -> SumLoop:
     kernel = compiled(specialised(loops.accumulate, dtype, **parts), dtype)
     words = _words(product, dtype), _words(total, dtype)
     return SumLoop(dtype, compensated, kernel, words, (words[0].ctypes.data, words[1].ctypes.data))
 
 
-def _words(fmt: FloatFormat, dtype: torch.dtype) -> Words:
+def _words(fmt: AccumulatorFormat, dtype: torch.dtype) -> Words:
     """A format as the loops read it."""
+    if isinstance(fmt, FixedFormat):
+        low, high = fmt.min / fmt.eps, fmt.max / fmt.eps
+        turn = high - low + 1 if fmt.overflow is Overflow.WRAP else 0.0
+        return np.array([1 / fmt.eps, fmt.eps, low, high, turn] + [0.0] * 10 + [_ONE]).view(np.uint64)
     packed = fmt.parameters(dtype).packed(dtype)
     return np.append(packed, packed.dtype.type(fmt != (FP32 if dtype == torch.float32 else FP64)))

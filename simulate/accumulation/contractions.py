@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch._ops import OpOverload
 
 from ..aten.schemas import written_arguments
 from . import convolutions
-from .arithmetic import ShapesUnfitError, gapless
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from torch._ops import OpOverload
-
-    from .arithmetic import RoundedSums
-    from .exact_sums import ExactSums
-    from .fused_sums import FusedSums
+from .arithmetic import RoundedSums, ShapesUnfitError, gapless
+from .exact_sums import ExactSums
+from .fused_sums import FusedSums
 
 _aten = torch.ops.aten
 
@@ -113,12 +108,7 @@ def _vdot(arithmetic: RoundedSums, self: torch.Tensor, other: torch.Tensor) -> t
 
 
 def _addmm(
-    arithmetic: RoundedSums,
-    self: torch.Tensor,
-    mat1: torch.Tensor,
-    mat2: torch.Tensor,
-    beta: complex,
-    alpha: complex,
+    arithmetic: RoundedSums, self: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, beta: complex, alpha: complex
 ) -> torch.Tensor:
     return _plus(arithmetic, _mm(arithmetic, mat1, mat2), self, beta, alpha)
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING
 
 import torch
 
-from .arithmetic import ShapesUnfitError, gapless
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .arithmetic import RoundedSums
+from .arithmetic import RoundedSums, ShapesUnfitError, gapless
 
 
 def _all(values: Sequence[int], rank: int) -> list[int]:
@@ -116,28 +111,6 @@ def _transposed(
     return _correlate(arithmetic, spread, flipped, [1] * rank, dilation, groups)
 
 
-def _weight_gradient(
-    arithmetic: RoundedSums,
-    rows: torch.Tensor,
-    x: torch.Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-) -> torch.Tensor:
-    """Sums over batch, then output position, of ``rows`` (N, O, *outputs) times the padded ``x`` under the kernel."""
-    rank = len(kernel)
-    outputs = rows.shape[2:]
-    depth = rows.shape[0] * prod(outputs)
-    windows = _grouped(_windows(x, kernel, outputs, stride, dilation), 1, groups)
-    # (N, g, C/g, *outputs, *kernel) -> (g, N, *outputs, C/g, *kernel)
-    order = [1, 0, *range(3, 3 + rank), 2, *range(3 + rank, 3 + 2 * rank)]
-    columns = windows.permute(order).reshape(groups, depth, x.shape[1] // groups * prod(kernel))
-    left = rows.transpose(0, 1).reshape(groups, rows.shape[1] // groups, depth)
-    result = arithmetic.contract(left, columns)
-    return result.reshape(rows.shape[1], x.shape[1] // groups, *kernel)
-
-
 def _laid_out(result: torch.Tensor, *operands: torch.Tensor) -> torch.Tensor:
     """``result`` with the memory format that torch's own convolution gives it."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(result.dim())
@@ -223,7 +196,17 @@ def backward(
     if output_mask[1]:
         rows, under = (input, grad_output) if transposed else (grad_output, input)
         padded = _padded(under, padding, padding)
-        for_weight = _weight_gradient(arithmetic, rows, padded, kernel, stride, dilation, groups)
+        # Sums over batch, then output position, of `rows` (N, O, *outputs) times the padded `x` under the kernel
+        rank = len(kernel)
+        outputs = rows.shape[2:]
+        depth = rows.shape[0] * prod(outputs)
+        windows = _grouped(_windows(padded, kernel, outputs, stride, dilation), 1, groups)
+        # (N, g, C/g, *outputs, *kernel) -> (g, N, *outputs, C/g, *kernel)
+        order = [1, 0, *range(3, 3 + rank), 2, *range(3 + rank, 3 + 2 * rank)]
+        columns = windows.permute(order).reshape(groups, depth, padded.shape[1] // groups * prod(kernel))
+        left = rows.transpose(0, 1).reshape(groups, rows.shape[1] // groups, depth)
+        result = arithmetic.contract(left, columns)
+        for_weight = result.reshape(rows.shape[1], padded.shape[1] // groups, *kernel)
         for_weight = _laid_out(for_weight, input, weight)
     if output_mask[2]:
         for_bias = arithmetic.total(grad_output.transpose(0, 1).flatten(1).mT)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...formats import FloatFormat, Format, FormatError, Overflow
+from ...formats import FixedFormat, FloatFormat, Format, FormatError, Overflow
 from ...formats.families.floats import FP64
 
 QUIRE = "quire"
 """The name of the accumulator that rounds nothing. The word exact is for what a simulation leaves unrounded."""
+
+AccumulatorFormat = FloatFormat | FixedFormat
 
 # Rounding to odd in float64 needs two bits more than the format has.
 _LARGEST_M = 50
@@ -33,6 +35,9 @@ class Accumulation:
     Rounding is to nearest-even, in whatever mode results are rounded: once, of the exact sum, with the format's own
     overflow and underflow. NaN and infinities go their usual way, and -0 comes only from what rounds to it.
 
+    In fixed point (``q6.6``) each sum saturates, or wraps around (``q6.6_wrap``): that is exact for sums below
+    2^(50 - f) with f fraction bits, and an infinity that would wrap becomes NaN. There is no -0.
+
     ``"quire"`` is an accumulator as wide as it takes, for any format (Kulisch's; named after the quire of posits, Posit
     Standard 2022, section 5.11): the exact sum of exact products is rounded once, to the format and in the mode of the
     operation's results.
@@ -41,21 +46,23 @@ class Accumulation:
     each product, on the CPU, where tensors of other devices are copied to.
 
     Args:
-        format: of the accumulator: a float format of at most 50 significand bits, or fp64; or its name. Or ``"quire"``,
-            which takes nothing else.
+        format: Format of the accumulator: a float format of at most 50 significand bits, fp64, or fixed point of at
+            most 50 integer and fraction bits; or its name. Or ``"quire"``, which takes nothing else.
         every: the block length L, at least 1.
-        product: each product is rounded to this format first; None: products are exact.
+        product: each product is rounded to this format first, float or fixed point as ``format`` is; None: products
+            are exact.
         compensated: Kahan's summation for each output element, its four additions rounded to ``format`` each: y =
             x - c, t = sum + y, c = (t - sum) - y, sum = t, with x the product (or block); y is fused where a product
             is exact. Once the sum is infinite it becomes NaN, as c = infinity - infinity does.
 
     Raises:
-        FormatError: no such format, not a float format, one too wide, or ``every`` is not a positive integer.
+        FormatError: no such format, neither a float format nor fixed point, one too wide, formats of two kinds, or
+            ``every`` is not a positive integer.
     """
 
-    format: FloatFormat | str
+    format: AccumulatorFormat | str
     every: int = 1
-    product: FloatFormat | str | None = None
+    product: AccumulatorFormat | str | None = None
     compensated: bool = False
 
     def __post_init__(self) -> None:
@@ -65,9 +72,14 @@ class Accumulation:
             if (self.every, self.product, self.compensated) != (1, None, False):
                 raise FormatError("a quire has neither blocks nor rounded products nor compensation")
             return
-        object.__setattr__(self, "format", _float("format", self.format))
+        object.__setattr__(self, "format", _checked("format", self.format))
         if self.product is not None:
-            object.__setattr__(self, "product", _float("product", self.product))
+            object.__setattr__(self, "product", _checked("product", self.product))
+            if type(self.product) is not type(self.format):
+                raise FormatError(
+                    "products and sums of an accumulation must both be floats or both be fixed point, got"
+                    f" {self.product} and {self.format}"
+                )
         if not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 1:
             raise FormatError(
                 f"every (the block length) of an accumulation must be an integer of at least 1, got {self.every!r};"
@@ -116,10 +128,19 @@ class Accumulation:
         return Accumulation(name, int(digits), product if star else None, bool(plus))
 
 
-def _float(place: str, value: FloatFormat | str) -> FloatFormat:
+def _checked(place: str, value: AccumulatorFormat | str) -> AccumulatorFormat:
     fmt = Format.parse(value)
+    if isinstance(fmt, FixedFormat):
+        if fmt.integer_bits + fmt.fraction_bits > _LARGEST_M:
+            raise FormatError(
+                f"{place} of an accumulation must have at most {_LARGEST_M} integer and fraction bits, got {fmt}"
+            )
+        return fmt
     if not isinstance(fmt, FloatFormat):
-        raise FormatError(f"{place} of an accumulation must be a float format such as e5m10 or fp32, got {fmt}")
+        raise FormatError(
+            f"{place} of an accumulation must be a float format such as e5m10 or fp32, or fixed point such as q8.8,"
+            f" got {fmt}"
+        )
     if fmt.significand_bits > _LARGEST_M and fmt != FP64:
         raise FormatError(
             f"{place} of an accumulation must have at most {_LARGEST_M} significand bits, or be fp64; got {fmt}"

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Callable
+from typing import Any, final
 
 import numpy as np
 import torch
 
-from ...formats import Overflow
+from ...formats import Overflow, RandomBits
 from ...formats.arithmetic.carriers import INFINITY, LARGEST_EXPONENT, STORED_BITS
 from ...formats.arithmetic.tail import rule
 from ...formats.base.memory import in_memory
 from ...formats.base.random_words import random_words
 from ...formats.cpu.threads import compiled, in_pieces
 from ...formats.families.floats import FP32, FP64
+from ..rounded_once.carrier_rounding import CarrierRounding
 from .arithmetic import ShapesUnfitError
 from .exact_sum_loops import LIMBS, dot_products
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ...formats import RandomBits
-    from ..rounded_once.carrier_rounding import CarrierRounding
 
 _WORK = 64  # a summand takes as long as so many elements of other loops
 

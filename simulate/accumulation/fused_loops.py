@@ -78,10 +78,13 @@ def _largest_exponents(memory: Any, chain: Any, a: Any, b: Any, places: Any, sha
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _add_block(memory: Any, chain: Any, a: Any, b: Any, places: Any, shape: Any, kept: Any) -> None:
-    """Adds all terms as multiples of 2^(E - F), cut towards zero; the carrier holds their sums exactly."""
+def _add_block(memory: Any, chain: Any, a: Any, b: Any, places: Any, shape: Any, kept: Any, group: Any) -> None:
+    """Adds all terms as multiples of 2^(E - F), cut towards zero; the carrier holds their sums exactly.
+
+    A term is a product, or the exact sum of the products of a group.
+    """
     (out, own, right), (start, end, width, columns) = places, shape
-    scales, sums = int64(TILE), int64(2 * TILE)
+    scales, sums, of_group = int64(TILE), int64(2 * TILE), int64(3 * TILE)
     for j in range(width):
         largest = float_of(memory[j])
         exponent = max(signed(largest), _LEAST) if largest > real(NOTHING / 2) else signed(0)
@@ -89,11 +92,21 @@ def _add_block(memory: Any, chain: Any, a: Any, b: Any, places: Any, shape: Any,
         memory[j] = bits_of(_power(signed(exponent - kept)))
         memory[scales + j] = bits_of(scale)
         memory[sums + j] = bits_of(np.trunc(chain[out + j] * scale))
+        memory[of_group + j] = bits_of(_ZERO)
     for k in range(start, end):
         x, at = a[own + k], right + k * columns
+        if group == 1:
+            for j in range(width):
+                term = np.trunc(real(real(x * b[at + j]) * float_of(memory[scales + j])))
+                memory[sums + j] = bits_of(real(float_of(memory[sums + j]) + term))
+            continue
         for j in range(width):
-            term = np.trunc(real(real(x * b[at + j]) * float_of(memory[scales + j])))
-            memory[sums + j] = bits_of(real(float_of(memory[sums + j]) + term))
+            memory[of_group + j] = bits_of(real(float_of(memory[of_group + j]) + real(x * b[at + j])))
+        if (k - start + 1) % group == 0 or k + 1 == end:
+            for j in range(width):
+                term = np.trunc(real(float_of(memory[of_group + j]) * float_of(memory[scales + j])))
+                memory[sums + j] = bits_of(real(float_of(memory[sums + j]) + term))
+                memory[of_group + j] = bits_of(_ZERO)
 
 
 def fused_products(
@@ -115,7 +128,7 @@ def fused_products(
         depth: Number of products of each sum.
         columns: Number of columns.
         settings: L, F, significand bits, emin and emax of the result, whether it is rounded to nearest, the floor of E,
-            and the number of products after which the chain restarts (0: never).
+            the number of products after which the chain restarts (0: never), and of products in a group.
     """
     block, restart, to_nearest = settings[0], settings[7], settings[5] != int64(0)
     kept, bits, emin, floor = signed(settings[1]), signed(settings[2]), signed(settings[3]), signed(settings[6])
@@ -131,7 +144,7 @@ def fused_products(
                 places = out, row * depth, (row // rows) * depth * columns + left
                 shape = start, end, width, columns
                 _largest_exponents(memory, chain, a_exponents, b_exponents, places, shape, emin, floor)
-                _add_block(memory, chain, a, b, places, shape, kept)
+                _add_block(memory, chain, a, b, places, shape, kept, settings[8])
                 for j in range(width):
                     total = real(float_of(memory[2 * TILE + j]) * float_of(memory[j]))
                     chain[out + j] = _converted(total, bits, emin, beyond, to_nearest)

@@ -50,8 +50,11 @@ class FusedSum:
         floor: Least exponent E, which matters where all products are tiny.
         restart: Number of products after which the chain restarts from zero, and its result is added to a float32 sum
             by an addition rounded to nearest; None for one chain.
-        block_scales: Whether the unit itself applies a power of two to each block of 32 operands (MX): the exponents
-            of the scales add to the products' exponents. Other scales are applied to the sum afterwards.
+        scaled: Number of operands in a block that has a scale in the unit itself: 32 with a power of two (MX), 16 with
+            an E4M3 value (NVFP4), or 0. The exponents of these scales add to the products' exponents; other scales are
+            applied to the sum afterwards, as is the scale of a whole tensor in NVFP4.
+        group: Number of products that are added exactly before they are aligned, as one term. Its exponent is the sum
+            of the exponents of the scales (the 4-bit units of Blackwell); 1 aligns each product.
         name: Name of the unit; empty if it is hypothetical.
         evidence: Source of the model, and the evidence for it.
 
@@ -67,7 +70,8 @@ class FusedSum:
     operands: tuple[FloatFormat, ...] = ()
     floor: int = -(1 << 14)
     restart: int | None = None
-    block_scales: bool = False
+    scaled: int = 0
+    group: int = 1
     name: str = ""
     evidence: str = ""
 
@@ -81,6 +85,8 @@ class FusedSum:
              "the result must be a float format within float32", self.result),
             (self.restart is None or (self.restart >= self.block and self.restart % self.block == 0),
              f"the restart must be a multiple of L = {self.block}", self.restart),
+            (self.scaled in (0, 16, 32), "blocks with scales have 16 (E4M3) or 32 operands", self.scaled),
+            (self.group >= 1 and self.block % self.group == 0, f"a group must divide L = {self.block}", self.group),
         )  # fmt: skip
         for holds, rule, value in checks:
             if not holds:
@@ -130,8 +136,9 @@ def _units() -> dict[str, FusedSum]:
     recorded = "1000 recorded outputs of the hardware agree"
     model_only = "one published model, no recorded outputs"
     fp8, mx = ("fp8_e4m3", "fp8_e5m2"), ("fp8_e4m3", "fp8_e5m2", "e3m2_finite", "e2m3_finite", "e2m1_finite")
-    # Name, L, F, result, floor, operands, evidence. Floors: Xie et al., mmasim 2.1.1; Khattak and Mikaitis's toolbox.
-    rows: tuple[tuple[str, int, int, str, int, tuple[str, ...], str], ...] = (
+    # Name, L, F, result, floor, operands, evidence, and scaled and group if the unit has scales. Floors: Xie et al.,
+    # mmasim 2.1.1; Khattak and Mikaitis's toolbox.
+    rows: tuple[tuple[Any, ...], ...] = (
         ("v100-fp16", 4, 23, "e8m23", -131, ("e5m10",), recorded),
         ("t4-fp16", 8, 24, "e8m23", -132, ("e5m10",), model_only),
         ("a100-fp16", 8, 24, "e8m23", -132, ("e5m10",), recorded),
@@ -149,13 +156,15 @@ def _units() -> dict[str, FusedSum]:
         ("b200-bf16", 16, 25, "e8m23", -133, ("e8m7",), recorded),
         ("b200-tf32", 8, 25, "e8m23", -133, ("e8m10",), recorded),
         ("b200-fp8", 32, 25, "e8m23", -133, fp8, model_only),
-        ("b200-mxfp8", 32, 25, "e8m23", -133, mx, model_only),
+        ("b200-mxfp8", 32, 25, "e8m23", -133, mx, model_only, 32, 1),
+        ("b200-mxfp4", 64, 35, "e8m23", -139, mx[-1:], model_only, 32, 16),
+        ("b200-nvfp4", 64, 35, "e8m23", -139, mx[-1:], model_only, 16, 16),
     )
     units = {}
-    for name, block, bits, result, floor, operands, evidence in rows:
-        formats = tuple(map(_float, operands))
+    for name, block, bits, result, floor, operands, evidence, *scales in rows:
+        formats, (scaled, group) = tuple(map(_float, operands)), scales or (0, 1)
         units[name] = FusedSum(
-            block, bits, _float(result), operands=formats, floor=floor, block_scales=operands == mx, name=name,
+            block, bits, _float(result), operands=formats, floor=floor, scaled=scaled, group=group, name=name,
             evidence=evidence,
         )  # fmt: skip
     return units
@@ -169,4 +178,4 @@ def _float(name: str) -> FloatFormat:
 
 
 UNITS = MappingProxyType(_units())
-"""The matrix units with known sums, by name. AMD's and 4-bit units are not among them."""
+"""The matrix units with known sums, by name. AMD's units are not among them."""

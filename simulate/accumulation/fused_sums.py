@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import torch
 
-from ...formats import FloatFormat, FormatError, round
+from ...formats import FloatFormat, FormatError, Overflow, round
+from ...formats.arithmetic.float_layout import Specials
 from ...formats.cpu.threads import compiled, in_pieces
 from .arithmetic import ShapesUnfitError
 from .fused_loops import NOTHING, fused_products
@@ -15,6 +16,7 @@ from .fused_sum import FusedSum
 
 _WORK = 8  # a product takes as long as so many elements of other loops
 _CLOSE = 2.0**-22  # an element times a scale is rounded to float32
+_E4M3 = FloatFormat(4, 3, Specials.FN, overflow=Overflow.SATURATE)
 _GROUPS = ((0, 0), (1, 0), (1, 128), (128, 128), (1, 32))
 """Groups of operands that share a scale, (rows, elements of a row); 0: all of them. The first is the whole tensor."""
 
@@ -54,7 +56,7 @@ class FusedSums:
         result = how.result
         numbers = (
             how.block, how.fraction_bits, result.significand_bits, result.emin, result.emax, how.to_nearest,
-            max(how.floor, NOTHING), how.restart or 0,
+            max(how.floor, NOTHING), how.restart or 0, how.group,
         )  # fmt: skip
         self._settings = np.array(numbers, np.int64)
 
@@ -110,11 +112,11 @@ class FusedSums:
             return ScaledElements(x, None, _exponents(x, -1022))
         for fmt in formats:
             if torch.equal(round(x, fmt), x):
-                return ScaledElements(x, None, _exponents(x, fmt.emin))
+                return ScaledElements(x, None, _exponents(x, fmt.emin, grouped=self._how.group > 1))
         x = x.double()
-        for group in ((1, 32),) if self._how.block_scales else _GROUPS:
+        for group in ((1, self._how.scaled),) if self._how.scaled else _GROUPS:
             for fmt in formats:
-                found = _divided(x, fmt, group, of_blocks=self._how.block_scales)
+                found = _with_e4m3_scales(x, fmt) if self._how.scaled == 16 else _divided(x, fmt, group, self._how)
                 if found is not None:
                     return found
         names = " or ".join(map(str, formats))
@@ -168,30 +170,64 @@ def _fits_in_float32(how: FusedSum) -> bool:
     bits = [2 * fmt.significand_bits + 2 for fmt in how.operands]
     ranges = [fmt.emax - fmt.emin + fmt.significand_bits for fmt in how.operands]
     sums = how.fraction_bits + 2 + (how.block + 1).bit_length()
-    return bool(how.operands) and not how.block_scales and max(*bits, sums) <= 24 and max(ranges) <= 40
+    return bool(how.operands) and not how.scaled and max(*bits, sums) <= 24 and max(ranges) <= 40
 
 
-def _exponents(x: torch.Tensor, emin: int) -> torch.Tensor:
-    """Returns max(floor(log2 |x|), emin) of each element, and NOTHING for zero, in the type of ``x``."""
+def _exponents(x: torch.Tensor, emin: int, *, grouped: bool = False) -> torch.Tensor:
+    """Returns max(floor(log2 |x|), emin) of each element, or 0 if grouped; NOTHING for zero; in the type of ``x``."""
+    if grouped:  # only scales have exponents
+        return torch.zeros_like(x).masked_fill_(x == 0, NOTHING)
     return torch.frexp(x).exponent.sub_(1).clamp_(min=emin).masked_fill_(x == 0, NOTHING).to(x.dtype)
 
 
-def _divided(x: torch.Tensor, fmt: FloatFormat, group: tuple[int, int], *, of_blocks: bool) -> ScaledElements | None:
+def _with_e4m3_scales(x: torch.Tensor, fmt: FloatFormat) -> ScaledElements | None:
+    """Divides operands into elements, E4M3 scales of blocks of 16, and the tensor's scale; None where that fails."""
+    assert fmt.max is not None
+    top, depth = x.abs().amax(), x.shape[2]
+    of_tensor = torch.where(top > 0, top / (_E4M3.max * fmt.max), 1.0).float().double()
+    padded = torch.nn.functional.pad(x / of_tensor, (0, -depth % 16))
+    blocks = padded.view(*x.shape[:2], -1, 16)
+    largest = blocks.abs().amax(3, keepdim=True)
+    scales, elements = torch.ones_like(largest), torch.zeros_like(blocks)
+    fits = largest == 0
+    # The largest element of a block is the format's, unless the scale was rounded coarsely.
+    for element in sorted((value for value in fmt.values().tolist() if value > 0), reverse=True):
+        tried = round(largest / element, _E4M3).clamp(min=2.0**-9)
+        divided = round(blocks / tried, fmt)
+        good = ((divided * tried - blocks).abs() <= 2 * _CLOSE * blocks.abs()).all(3, keepdim=True)
+        scales, elements = (torch.where(good & ~fits, new, old) for new, old in ((tried, scales), (divided, elements)))
+        fits |= good
+    if not bool(fits.all()):
+        return None
+    exponents = _exponents(elements, 0, grouped=True) + _exponents(scales, _E4M3.emin)
+    found, powers = (one.flatten(2)[..., :depth] for one in (elements * scales, exponents))
+    return ScaledElements(found, of_tensor.view(1, 1, 1), powers, depth)
+
+
+def _elements_of(x: torch.Tensor, scales: torch.Tensor, fmt: FloatFormat) -> torch.Tensor | None:
+    """Returns elements of the format that give ``x``, times these scales, up to roundings; None if that fails."""
+    elements = round(x / scales, fmt)
+    return elements if bool(((elements * scales).sub_(x).abs_() <= (_CLOSE * x).abs_()).all()) else None
+
+
+def _divided(x: torch.Tensor, fmt: FloatFormat, group: tuple[int, int], how: FusedSum) -> ScaledElements | None:
     """Divides operands into elements of a format and scales; returns None where that fails.
 
     Args:
         x: (batches, rows, depth).
         fmt: Format of the elements.
         group: Number of rows, and of elements along a row, that share a scale; 0 for all.
-        of_blocks: Whether the scales are powers of two that the unit applies to each block.
+        how: The fused sum; its unit can apply powers of two to blocks itself.
     """
+    of_blocks = how.scaled == 32
     batches, rows, depth = x.shape
     height, length = group[0] or rows, group[1] or depth
     if length > depth and not of_blocks and height == 1:  # then the row is the only block
         return None
-    padded = torch.nn.functional.pad(x, (0, -depth % length, 0, -rows % height))
+    padding = 0, -depth % length, 0, -rows % height
+    padded = torch.nn.functional.pad(x, padding) if any(padding) else x
     groups = padded.view(batches, padded.shape[1] // height, height, padded.shape[2] // length, length)
-    largest = groups.abs().amax((2, 4), keepdim=True)
+    largest = torch.maximum(groups.amax((2, 4), keepdim=True), -groups.amin((2, 4), keepdim=True))
     if group == (0, 0):
         largest = largest.amax(0, keepdim=True)
     assert fmt.max is not None
@@ -205,9 +241,12 @@ def _divided(x: torch.Tensor, fmt: FloatFormat, group: tuple[int, int], *, of_bl
         candidates = (powers, (largest / fmt.max).float().double())
     for scales in candidates:
         known = torch.where(largest > 0, scales, 1.0)
-        elements = round(groups / known, fmt)
-        if bool(((elements * known - groups).abs() <= _CLOSE * groups.abs()).all()):
-            exponents = _exponents(elements, fmt.emin)
+        # Most wrong guesses fail in the first row.
+        if _elements_of(groups[:1, :1, :1], known[:1, :1], fmt) is None:
+            continue
+        elements = _elements_of(groups, known, fmt)
+        if elements is not None:
+            exponents = _exponents(elements, fmt.emin, grouped=how.group > 1)
             if of_blocks:  # the scales' exponents are part of the products'
                 exponents = exponents + (torch.frexp(known).exponent - 1)
             parts = (one.reshape(padded.shape)[:, :rows, :depth] for one in (elements, exponents))

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
-from ...formats import FloatFormat, FormatError, Rounding
+from ...formats import FormatError, RandomBits, Rounding
 from ..rounded_once.carrier_rounding import CarrierRounding
 from .arithmetic import RoundedSums, ShapesUnfitError
 from .contractions import handler, is_plain_sum
+from .description import Accumulation, AccumulatorFormat
 from .exact_sums import ExactSums
 from .fused_sum import FusedSum
 from .fused_sums import FusedSums
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from torch._ops import OpOverload
-
-    from ...formats import RandomBits
-    from .description import Accumulation
 
 _CARRIERS = (torch.float32, torch.float64)
 
@@ -34,7 +29,7 @@ def arithmetic(how: Accumulation, dtype: torch.dtype) -> RoundedSums:
         FormatError: the dtype cannot hold one of its formats.
     """
     for place, fmt in (("format", how.format), ("product", how.product)):
-        if isinstance(fmt, FloatFormat) and not fmt.fits_in(dtype):
+        if isinstance(fmt, AccumulatorFormat) and not fmt.fits_in(dtype):
             raise FormatError(
                 f"{place} {fmt} of the accumulation does not fit in {dtype}: run the program in float64, for example"
                 " model.double()"

@@ -16,11 +16,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import njit
 
 from ...formats.cpu.bits import bits_of64
-from ...formats.cpu.numbers.floats_by_mode import read
-from ...formats.cpu.widths import ByWidth, KernelPart, bits_of, float_of, unsigned
+from ...formats.cpu.numbers.grids import within_turn
+from ...formats.cpu.step_tail import on_grid
+from ...formats.cpu.widths import ByWidth, KernelPart, bits_of, float_of, real, unsigned
 from ..rounded_once.error_free import (
     LARGEST,
     fma32,
@@ -38,8 +40,10 @@ _odd: Any = ByWidth(odd32, odd64)
 
 # Numbers rounded to a format.
 
+parameters: Any = KernelPart()
+"""Reads the parameters of a format from its words."""
 constants: Any = KernelPart()
-"""What ``rounded`` wants: see :class:`.Way`."""
+"""Makes of the parameters what ``rounded`` wants."""
 rounded: Any = KernelPart()
 narrower: Any = KernelPart()
 """Whether it is known that the carrier itself is not the format."""
@@ -47,14 +51,34 @@ narrower: Any = KernelPart()
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def read_format(words: Any) -> Any:
-    """The pair encoded by the words at an address: :class:`.FloatParameters` packed, then 1, or 0."""
-    return constants(read(words)), unsigned(1) if narrower else words[15]
+    """The pair encoded by the words at an address: the parameters, 15 words, then 1, or 0."""
+    return constants(parameters(words)), unsigned(1) if narrower else words[15]
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def nearest(bits: Any, f: Any) -> Any:
     """The number with some bits, rounded to a format."""
     return float_of(rounded(bits, f[0]))
+
+
+# Fixed point, in float64.
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def grid_parameters(words: Any) -> Any:
+    """The reciprocal of the distance of neighbours; the distance; the ends of the codes; their count if they wrap."""
+    return float_of(words[0]), float_of(words[1]), float_of(words[2]), float_of(words[3]), float_of(words[4])
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def to_grid(bits: Any, grid: Any) -> Any:
+    """A number's ``bits`` rounded to fixed point: codes beyond the ends saturate, or wrap as two's complement does."""
+    inverse, scale, low, high, turn = grid
+    code = np.rint(float_of(bits) * inverse)
+    if turn == real(0.0):
+        return bits_of(on_grid(code + real(0.0), scale, real(0.0), low, high))
+    code = code * real(0.0) if abs(code) == real(np.inf) else code  # an infinity has no code: NaN
+    return bits_of(within_turn(code, turn, real(1.0) / turn, low, high) * scale)
 
 
 # Sums.

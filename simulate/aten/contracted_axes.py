@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+from ...formats import Format
 
-    from ...formats import Format
-
-    Rounded = Callable[[torch.Tensor, Format], torch.Tensor]
+Rounded = Callable[[torch.Tensor, Format], torch.Tensor]
 
 
 class Contraction(NamedTuple):

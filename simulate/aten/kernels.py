@@ -1,15 +1,18 @@
-"""The operations that have their own kernels, and the operations that PyTorch composes of others."""
+"""Operations with their own kernels, and operations that PyTorch composes of others or of functions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import torch
+from torch._C import DispatchKey
 from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._pytree import tree_leaves
+
+from ...formats import FormatError
 
 
 def is_composite(operation: OpOverload) -> bool:
@@ -63,3 +66,42 @@ def _backend(x: torch.Tensor) -> str:
     layout = "NestedTensor" if x.is_nested else layouts.get(x.layout, "SparseCsr")
     device = x.device.type
     return layout + {"meta": "Meta", "privateuseone": "PrivateUse1"}.get(device, device.upper())
+
+
+# Those whose plain implementation is made of operations and calls of the functions.
+_PLAIN = (
+    "associative_scan", "flex_attention", "flex_attention_backward", "invoke_subgraph", "map_impl", "while_loop",
+    "while_loop_stack_output",
+)  # fmt: skip
+
+
+def steps(operation: HigherOrderOperator) -> Callable[..., Any]:
+    """Returns an implementation of ``operation`` by operations that a mode sees, also inside its functions.
+
+    Raises:
+        FormatError: no such implementation exists.
+    """
+    name = str(operation)
+    if name == "cond":
+        return _cond
+    if name == "scan":
+        return _scan
+    kernel = operation.py_kernels.get(DispatchKey.CompositeExplicitAutograd)
+    if name not in _PLAIN or not callable(kernel):
+        raise FormatError(
+            f"{name} calls functions that a simulation does not see, and cannot be simulated; leave it out of the"
+            " simulation, or run what it does without it"
+        )
+    return kernel
+
+
+def _cond(
+    condition: torch.Tensor | bool, if_true: Callable[..., Any], if_false: Callable[..., Any], operands: Sequence[Any]
+) -> Any:
+    return (if_true if condition else if_false)(*operands)
+
+
+def _scan(combine: Callable[..., Any], start: Sequence[Any], values: Sequence[Any], others: Sequence[Any]) -> Any:
+    from torch._higher_order_ops.scan import generic_scan  # noqa: PLC0415  who calls scan has imported it
+
+    return generic_scan(combine, start, values, additional_inputs=others)  # type: ignore[no-untyped-call]

@@ -94,7 +94,7 @@ torch.library.register_fake("roundoff::product", by_pytorch)
 
 @cache
 def reason_against() -> str | None:
-    """Why all products on this machine are computed as PyTorch does, in words; None if oneDNN computes large ones."""
+    """The reason that PyTorch's library computes all products on this machine; None if oneDNN computes large ones."""
     if _permission is None or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return "this PyTorch has no oneDNN, or none that can be asked for products in float32"
     if "AMD" not in str(torch.cpu.get_capabilities().get("cpu_name")):

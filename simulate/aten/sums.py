@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from .schemas import schema_of
 from .tables import is_contraction, is_other_product, plain_name
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from torch._ops import OpOverload
-
-    Asked = Callable[[Sequence[Any], Mapping[str, Any]], bool]
+Asked = Callable[[Sequence[Any], Mapping[str, Any]], bool]
 
 SUMMING = (
     # Losses, which add up what they compute of each element.

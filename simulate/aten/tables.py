@@ -57,7 +57,7 @@ PARTS_OF_LAYERS = (
     "add", "addmm", "bmm", "baddbmm", "gelu", "mm", "mul", "native_layer_norm", "relu", "sigmoid", "_softmax", "tanh",
     "_scaled_dot_product_flash_attention_for_cpu",
 )  # fmt: skip
-"""What layer kernels are made of."""
+"""The parts of layer kernels."""
 
 MOVES = frozenset(
     [

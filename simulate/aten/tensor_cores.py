@@ -10,12 +10,15 @@ and the device, never on numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
+
+from roundoff.locks import new_lock
 
 from .products import MATRIX_PRODUCTS, by_pytorch
 
@@ -63,7 +66,7 @@ def product(operands: Sequence[torch.Tensor], carrier: torch.dtype) -> torch.Ten
 
 
 def reason_against(carrier: torch.dtype, device: torch.device) -> str | None:
-    """Why a device does not add products of ``carrier`` in float32, in words; None if it does."""
+    """The reason that a device does not add products of ``carrier`` in float32; None if it does."""
     if device.type != _DEVICE:
         return "only NVIDIA's GPUs have tensor cores"
     if torch.version.hip is not None:
@@ -106,3 +109,40 @@ torch.library.define("roundoff::narrow_product", "(Tensor? addend, Tensor a, Ten
 for _key in ("CPU", "CUDA"):
     torch.library.impl("roundoff::narrow_product", _key, _by_tensor_cores)
 torch.library.register_fake("roundoff::narrow_product", _in_float32)
+
+
+_GPU = "cuda"
+_FLOAT32, _TF32 = "ieee", "tf32"
+_lock = new_lock()  # the settings are those of all threads
+
+
+def is_on_gpu(operands: Sequence[Any]) -> bool:
+    """Whether the first tensor among the operands is on a GPU."""
+    first = next((x for x in operands if isinstance(x, torch.Tensor)), None)
+    return first is not None and first.device.type == _GPU
+
+
+@contextmanager
+def in_float32(*operations: str) -> Iterator[None]:
+    """For the block, products of float32 tensors on a GPU are computed in float32, without TF32.
+
+    TF32 rounds operands to 10 significand bits. PyTorch allows it for convolutions and recurrent layers unless set
+    otherwise, and for matrix products if a program says so (``torch.set_float32_matmul_precision("high")``).
+    PyTorch's settings (``fp32_precision``) are then what they were; a later ``torch.backends.fp32_precision = ...`` no
+    longer reaches settings that were TF32. Other threads that multiply meanwhile also do it in float32.
+
+    Args:
+        operations: the names of the products, convolutions and recurrent layers.
+    """
+    backends: Any = torch.backends
+    settings = [backends.cuda.matmul]
+    if any("conv" in operation for operation in operations):
+        settings.append(backends.cudnn.conv)
+    if any("rnn" in operation for operation in operations):
+        settings.append(backends.cudnn.rnn)
+    with _lock, ExitStack() as at_the_end:
+        for setting in settings:
+            if setting.fp32_precision == _TF32:
+                setting.fp32_precision = _FLOAT32
+                at_the_end.callback(setattr, setting, "fp32_precision", _TF32)
+        yield

@@ -7,22 +7,19 @@ half-precision programs keep them in float32 (``torch.optim``'s ``step``, ``ids.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch._ops import OpOverload
 
 from .moves import moves_of
 from .schemas import out_names, schema_of
 from .tables import plain_name
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from torch._ops import OpOverload
-
-    IsWhole = Callable[[torch.Tensor], bool]
-    Asked = Callable[[Sequence[Any], Mapping[str, Any], IsWhole], bool]
+IsWhole = Callable[[torch.Tensor], bool]
+Asked = Callable[[Sequence[Any], Mapping[str, Any], IsWhole], bool]
 
 _KEEPING = frozenset(
     [

@@ -22,6 +22,17 @@ def has_memory(x: torch.Tensor) -> bool:
     return type(x).__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl or x.data_ptr() != 0  # noqa: SLF001  the only test there is
 
 
+def has_own_memory(x: object) -> bool:
+    """Whether ``x`` is a tensor with its own dense memory, so that its numbers can be counted and found again."""
+    return (
+        isinstance(x, torch.Tensor)
+        and x.layout is torch.strided
+        and not (x.is_meta or x.is_nested)
+        and has_memory(x)
+        and not x._is_zerotensor()  # noqa: SLF001  the only test there is
+    )
+
+
 def is_shape(x: object) -> bool:
     """Whether ``x`` is a fake tensor used only to infer a shape, outside of any trace."""
     return isinstance(x, FakeTensor) and _get_dispatch_mode(_TorchDispatchModeKey.PROXY) is None

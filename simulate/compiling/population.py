@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from ...formats import FormatError, Rounding
-from ..aten.tf32 import in_float32
+from ..aten.tensor_cores import in_float32
+from ..dispatch.simulation import Simulation
 from .program import CompiledProgram, compiling, formats_of, products_of, reason_against_compiling
 from .refusals import reason_against_tracing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch.fx import GraphModule
-    from torch.utils._pytree import TreeSpec
-
-    from ..dispatch.simulation import Simulation
 
 
 def reason_against_sharing(simulations: Sequence[Simulation | None], *, roles: bool = False) -> str | None:
@@ -130,23 +124,20 @@ class PopulationStep:
 
         first = [x[0] for x in leaves]
         traced = trace(step, first, simulation, formats_of(simulation, floating.dtype, floating.device))
-        self._check_constants(traced.graph)
-        products = products_of(traced.graph, self._simulations)
-        with in_float32(*products) if products else nullcontext():  # in which kernels are compared
-            traced = for_members(traced, len(self._simulations))
-        aliases = [None if alias is None else alias.of_members(leaves[alias.argument]) for alias in traced.aliases]
-        return CompiledProgram(compile_graph(traced), traced._replace(aliases=aliases), [], None, products)
-
-    def _check_constants(self, graph: GraphModule) -> None:
-        """Refuses roundings that are constants of the graph, if members have other ones."""
+        # Refuses roundings that are constants of the graph, if members have other ones
         of_members = [[str(fmt) for fmt in s.formats] for s in self._simulations if s is not None]
         differing = {names[0] for names in zip(*of_members, strict=True) if len(set(names)) > 1}
-        for node in graph.graph.nodes:
+        for node in traced.graph.graph.nodes:
             if differing.intersection(x for x in node.args if isinstance(x, str)):
                 raise FormatError(
                     f"the step computes with {node.meta['val'].dtype} inside a simulation, whose roundings members of a"
                     " population share; give it tensors of one type"
                 )
+        products = products_of(traced.graph, self._simulations)
+        with in_float32(*products) if products else nullcontext():  # in which kernels are compared
+            traced = for_members(traced, len(self._simulations))
+        aliases = [None if alias is None else alias.of_members(leaves[alias.argument]) for alias in traced.aliases]
+        return CompiledProgram(compile_graph(traced), traced._replace(aliases=aliases), [], None, products)
 
 
 def _first_floating(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

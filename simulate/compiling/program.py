@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from roundoff.locks import new_lock
 from roundoff.pytorch.versions import reason_against_compiled_bits
 
 from ..aten.tables import is_contraction
-from ..aten.tf32 import in_float32, is_on_gpu
+from ..aten.tensor_cores import in_float32, is_on_gpu
 from ..dispatch.graph_writer import FormatsAsData
 from ..dispatch.plan import UNSIMULATED
+from ..dispatch.simulation import Simulation
 from ..numbers.kernel_calls import called
 from .refusals import is_of_a_tool, last_words
 from .surroundings.arguments import check_lazy, check_shared
+from .surroundings.state import StepEffects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch.fx import GraphModule, Node
-
-    from ..dispatch.simulation import Simulation
     from .graphs.tracing import TracedStep
-    from .surroundings.state import StepEffects
 
 
 compiling = new_lock()

@@ -1,18 +1,15 @@
-"""Inductor's programs on disk: in the user's own folder, checked before they are used, made by one process at a time.
+"""Inductor's programs on disk: in the user's own folder, complete, made by one process at a time.
 
 Inductor keeps them in a folder of the shared temporary directory, under a name that anybody can make first, and loads
-the files in it. It also loads the remains of a library after a power failure, a full disk or a copy, for ever, with
-undefined effects. So the files of a folder are recorded with their checksums, and damaged ones are removed
-before the compiler looks at them: it makes the missing files.
+the files in it. It also loads the remains of a library after a power failure, a full disk or the end of the process,
+for ever, with undefined effects. So a file says that a process compiles, until all that it made is on the disk. What
+was made since then is removed before the next process compiles: it makes the missing files.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 import platform
-import shutil
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,20 +20,18 @@ from typing import Any, TypeVar
 import torch
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-from roundoff.caches import advise, cache_folder
+from roundoff.caches import advise, cache_folder, folder_of_process
 from roundoff.errors import FileError, FolderInUseError
-from roundoff.files import directory_lock, parse_json, read_bytes, write_json
+from roundoff.files import directory_lock, sync, write_text
 
 _T = TypeVar("_T")
 
 _VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
-_RECORD = ".kept.json"
+_COMPILES = ".compiles"
+"""The file that is there while a process compiles; it has the machine's boot identifier."""
 _LOCKS = "locks"
 _PATIENCE = 600.0  # seconds
 _ALSO_WRITTEN_WHEN_RUN = "triton"  # results of tuning, of which no process here is told
-
-# By path within the folder: size, time of the last change in nanoseconds, checksum.
-_Files = dict[str, tuple[int, int, int]]
 
 
 def compiled_on_disk(compile_program: Callable[[], _T]) -> _T:
@@ -46,35 +41,33 @@ def compiled_on_disk(compile_program: Callable[[], _T]) -> _T:
     for ten minutes, for example since another is stopped, warns, and compiles in a temporary folder.
 
     Args:
-        compile_program: is called a second time if it fails because of files that were damaged meanwhile.
+        compile_program: the function.
 
     Raises:
         Exception: any exception that ``compile_program`` raises.
     """
     with _locked_folder() as folder, _kept_in(folder):
-        repair(folder)
-        try:
-            result = compile_program()
-        except Exception:
-            if not repair(folder):
-                raise
-            result = compile_program()
-        with suppress(FileError):  # a full disk: files that are not written down are made anew
-            _write_down(folder, _known(folder)[1])
+        result = compile_program()
+        for path in _made_since(folder / _COMPILES):
+            with suppress(OSError):
+                sync(path)
+        (folder / _COMPILES).unlink(missing_ok=True)
         return result
 
 
 @contextmanager
 def _locked_folder() -> Iterator[Path]:
-    """The folder of programs, which no other process uses within the block."""
+    """The folder of programs, marked and without remains, which no other process uses within the block."""
     folder = folder_of_programs()
     with ExitStack() as lock:
         try:
             lock.enter_context(directory_lock(folder, wait=_PATIENCE))
+            _remove_remains(folder)
+            write_text(folder / _COMPILES, _boot())  # fails on a full disk, where programs are cut off without a word
         except FileError as error:
             held = f"another process has held {folder} for {_PATIENCE / 60:g} minutes: is it stopped?"
             advise(held if isinstance(error, FolderInUseError) else str(error))
-            folder = _of_this_process()
+            folder = folder_of_process("programs")
             lock.enter_context(directory_lock(folder, wait=True))
         yield folder
 
@@ -95,8 +88,8 @@ def folder_of_programs() -> Path:
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
         except OSError:  # a full disk
-            return _of_this_process()
-    return folder or _of_this_process()
+            return folder_of_process("programs")
+    return folder or folder_of_process("programs")
 
 
 @cache
@@ -108,14 +101,6 @@ def _instructions() -> str:
         return ""
     listed = [line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))]
     return f"{zlib.crc32(' '.join(sorted(listed[0])).encode()):08x}" if listed else ""
-
-
-@cache
-def _of_this_process() -> Path:
-    """A folder that ends with the process: inductor needs one."""
-    folder = tempfile.mkdtemp(prefix="roundoff-programs-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
 
 
 @contextmanager
@@ -150,77 +135,29 @@ def _precompile_header() -> Any:
     return cache(codecache._precompile_header.__wrapped__)  # noqa: SLF001
 
 
-def repair(folder: Path) -> bool:
-    """Removes files that are not as they were written down, or were never written down; nobody else uses the folder.
-
-    Returns:
-        Whether a recorded file was damaged.
-    """
-    boot, known = _known(folder)
-    damaged = False
-    sound: _Files = {}
-    for name, found in _files(folder):
-        path, noted = folder / name, known.get(name)
-        same_size_and_time = noted is not None and noted[:2] == found
-        if same_size_and_time and boot == _boot():  # else the power may have failed before all was on the disk
-            sound[name] = noted  # type: ignore[assignment]
-        elif noted is not None and noted[0] == found[0] and noted[2] == _checksum(path):
-            sound[name] = (*found, noted[2])
-        elif noted is None and boot == _boot() and name.startswith(_ALSO_WRITTEN_WHEN_RUN):
-            pass
-        else:
-            damaged = damaged or noted is not None
+def _remove_remains(folder: Path) -> None:
+    """Removes the files of a process that did not complete its programs; nobody else compiles into the folder."""
+    mark = folder / _COMPILES
+    try:
+        same_boot = mark.read_text(encoding="utf-8", errors="replace") == _boot()
+    except FileNotFoundError:
+        return
+    for path in _made_since(mark):
+        if not (same_boot and path.relative_to(folder).parts[0] == _ALSO_WRITTEN_WHEN_RUN):
             with suppress(OSError):
                 path.unlink()
-    if sound != known or boot != _boot():
-        with suppress(FileError):
-            _write_down(folder, sound)
-    return damaged
 
 
-def _known(folder: Path) -> tuple[str, _Files]:
-    """Returns the boot identifier and the recorded files; both are empty if the record is damaged itself."""
-    try:
-        content = parse_json(read_bytes(folder / _RECORD))
-        files = {
-            str(name): (int(size), int(time), int(check)) for name, (size, time, check) in content["files"].items()
-        }
-        return str(content["boot"]), files
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
-        return "", {}
-
-
-def _write_down(folder: Path, known: _Files) -> None:
-    """Records all existing files; files that are ``known`` and unchanged need not be read."""
-    files: _Files = {}
-    for name, found in _files(folder):
-        noted = known.get(name)
-        with suppress(OSError):
-            files[name] = noted if noted and noted[:2] == found else (*found, _checksum(folder / name))
-    write_json(folder / _RECORD, {"boot": _boot(), "files": files})
-
-
-def _files(folder: Path) -> Iterator[tuple[str, tuple[int, int]]]:
-    """The files with contents to keep, with size and time of the last change; links are removed."""
-    for place, folders, names in os.walk(folder):
-        here = Path(place)
-        if here == folder:
-            names = [name for name in names if name not in (_RECORD, ".lock")]  # noqa: PLW2901  what os.walk gave
-        folders[:] = [name for name in folders if name != _LOCKS]
-        for name in names:
-            path = here / name
-            with suppress(OSError):
-                stat = path.lstat()
-                yield str(path.relative_to(folder)), (stat.st_size, stat.st_mtime_ns)
-
-
-def _checksum(path: Path) -> int:
-    """CRC-32: it shall find accidents, not attacks, which the folder's permissions keep out."""
-    value = 0
-    with path.open("rb") as file:
-        while part := file.read(1 << 20):
-            value = zlib.crc32(part, value)
-    return value
+def _made_since(mark: Path) -> Iterator[Path]:
+    """The files and links in the folder of a file that are not older than it; none if it does not exist."""
+    with suppress(FileNotFoundError):
+        since = mark.stat().st_mtime_ns
+        for place, folders, names in os.walk(mark.parent):
+            folders[:] = [name for name in folders if name != _LOCKS]
+            for path in (Path(place, name) for name in names if name not in (_COMPILES, ".lock")):
+                with suppress(OSError):
+                    if path.lstat().st_mtime_ns >= since:
+                        yield path
 
 
 def _boot() -> str:

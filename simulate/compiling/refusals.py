@@ -6,17 +6,14 @@ import signal
 import subprocess
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from roundoff.errors import causes
 
 from ...formats import FormatError
+from ..dispatch.simulation import Simulation
 from ..policy.rules import Granularity, Scalars
 from ..presence.user_code import is_users
 from .surroundings.walk import HOW
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ..dispatch.simulation import Simulation
 
 
 class OtherBitsError(FormatError):
@@ -69,7 +66,7 @@ def optimizer_of(error: BaseException) -> str | None:
 
 def last_words(error: Exception) -> str:
     """Returns the last error line of a compiler, or the signal that ended it, as when a run is stopped."""
-    for cause in _causes(error):
+    for cause in causes(error):
         if isinstance(cause, subprocess.CalledProcessError) and cause.returncode < 0:
             return f"{signal.Signals(-cause.returncode).name} has ended it"
     if isinstance(error, OSError) and error.strerror:
@@ -81,14 +78,7 @@ def last_words(error: Exception) -> str:
 def is_of_a_tool(error: Exception) -> bool:
     """Whether an error comes from the C++ compiler, or from the system: a program or a file is missing, for example."""
     of_the_compiler = {"CppCompileError", "InvalidCxxCompiler"}
-    return any(isinstance(cause, OSError) or type(cause).__name__ in of_the_compiler for cause in _causes(error))
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, and the errors that it was raised from."""
-    while error is not None:
-        yield error
-        error = getattr(error, "inner_exception", None) or error.__cause__ or error.__context__
+    return any(isinstance(cause, OSError) or type(cause).__name__ in of_the_compiler for cause in causes(error))
 
 
 def reason_against_tracing(simulation: Simulation, *, rules: bool = False, roles: bool = False) -> str | None:

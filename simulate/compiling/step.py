@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, final
 
@@ -11,6 +12,7 @@ from torch._C import _get_dispatch_mode, _len_torch_dispatch_stack, _TorchDispat
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...formats import FormatError
+from ..dispatch.graph_writer import FormatsAsData
 from ..dispatch.simulation import Simulation
 from ..numbers.host_numbers import NumberError, NumberRecord
 from .program import (
@@ -27,13 +29,10 @@ from .refusals import OtherBitsError, last_words, optimizer_of, reason_against_t
 from .surroundings.arguments import Arguments, check_lazy, check_shared, settings
 from .surroundings.look import Surroundings
 from .surroundings.stand_ins import NewStateError, StandIns
+from .surroundings.state import StepEffects, SurroundingsState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ..dispatch.graph_writer import FormatsAsData
     from .graphs.tracing import WholeNumberMarks
-    from .surroundings.state import StepEffects, SurroundingsState
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -176,7 +175,10 @@ class CompiledStep(Generic[_P, _R]):
         """The program for a call, and its inputs; None if the step must run eagerly."""
         given, state, tensors = call
         if self._formats is None:
-            self._formats = self._formats_for(tensors)
+            if not tensors:
+                raise FormatError("a step to compile takes tensors as arguments, or finds some around it; got none")
+            dtypes = [x.dtype for x in tensors if x.dtype in (torch.float32, torch.float64)]
+            self._formats = formats_of(self.simulation, dtypes[0] if dtypes else torch.float32, device_of(tensors))
         inputs = tensors
         if self.simulation is not None:
             inputs = [self.simulation.place, *self._formats.tensors, *tensors]
@@ -211,12 +213,6 @@ class CompiledStep(Generic[_P, _R]):
                 CompileWarning,
                 stacklevel=5,
             )
-
-    def _formats_for(self, tensors: list[torch.Tensor]) -> FormatsAsData:
-        if not tensors:
-            raise FormatError("a step to compile takes tensors as arguments, or finds some around it; got none")
-        dtypes = [x.dtype for x in tensors if x.dtype in (torch.float32, torch.float64)]
-        return formats_of(self.simulation, dtypes[0] if dtypes else torch.float32, device_of(tensors))
 
     def _compile(self, call: _Call, formats: FormatsAsData) -> CompiledProgram | None:
         """The program for calls like this; None if the step cannot be compiled, and then nothing has changed."""

@@ -47,25 +47,9 @@ def _log_sigmoid_backward(gradient: Tensor, x: Tensor, buffer: Tensor) -> Tensor
     return gradient * where(x < 0, 1 - part, part)
 
 
-def _sigmoid_backward(gradient: Tensor, y: Tensor) -> Tensor:
-    return gradient * ((1 - y) * y).conj()
-
-
-def _tanh_backward(gradient: Tensor, y: Tensor) -> Tensor:
-    return gradient * (1 - y * y).conj()
-
-
-def _silu(x: Tensor) -> Tensor:
-    return x * torch.sigmoid(x)
-
-
 def _silu_backward(gradient: Tensor, x: Tensor) -> Tensor:
     y = torch.sigmoid(x)
     return gradient * y * (1 + x * (1 - y))
-
-
-def _mish(x: Tensor) -> Tensor:
-    return x * torch.tanh(torch.log1p(torch.exp(x)))
 
 
 def _mish_backward(gradient: Tensor, x: Tensor) -> Tensor:
@@ -90,14 +74,6 @@ def _gelu_backward(gradient: Tensor, x: Tensor, *, approximate: str = "none") ->
     return gradient * (distribution + x * density)
 
 
-def _hardsigmoid(x: Tensor) -> Tensor:
-    return (x + 3).clamp(0, 6) / 6
-
-
-def _hardswish(x: Tensor) -> Tensor:
-    return x * (x + 3).clamp(0, 6) / 6
-
-
 def _hardswish_backward(gradient: Tensor, x: Tensor) -> Tensor:
     inside = gradient * (x / 3 + 0.5)
     return where(x < 3, inside.masked_fill(x <= -3, 0), gradient)
@@ -116,10 +92,6 @@ def _elu_backward(
     else:
         negative = gradient * (input_scale * alpha * scale) * torch.exp(x if input_scale == 1 else x * input_scale)
     return where(x <= 0, negative, gradient if scale == 1 else gradient * scale)
-
-
-def _celu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    return where(x > 0, x, torch.expm1(x / alpha) * alpha)
 
 
 def _glu(x: Tensor, dim: int = -1) -> Tensor:
@@ -158,10 +130,18 @@ def _native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Te
 
 
 FORMULAS: dict[Any, Callable[..., Any]] = {
+    _aten.sigmoid_backward: lambda gradient, y: gradient * ((1 - y) * y).conj(),
+    _aten.tanh_backward: lambda gradient, y: gradient * (1 - y * y).conj(),
+    _aten.silu: lambda x: x * torch.sigmoid(x),
+    _aten.mish: lambda x: x * torch.tanh(torch.log1p(torch.exp(x))),
+    _aten.hardsigmoid: lambda x: (x + 3).clamp(0, 6) / 6,
+    _aten.hardswish: lambda x: x * (x + 3).clamp(0, 6) / 6,
+    _aten.celu: lambda x, alpha=1.0: where(x > 0, x, torch.expm1(x / alpha) * alpha),
+} | {
     getattr(_aten, formula.__name__.removeprefix("_")): formula
     for formula in (
-        _softplus, _softplus_backward, _log_sigmoid_forward, _log_sigmoid_backward, _sigmoid_backward, _tanh_backward,
-        _silu, _silu_backward, _mish, _mish_backward, _gelu, _gelu_backward, _hardsigmoid, _hardswish,
-        _hardswish_backward, _elu, _elu_backward, _celu, _glu, _glu_backward, _logit, _logit_backward, _native_dropout,
+        _softplus, _softplus_backward, _log_sigmoid_forward, _log_sigmoid_backward, _silu_backward, _mish_backward,
+        _gelu, _gelu_backward, _hardswish_backward, _elu, _elu_backward, _glu, _glu_backward, _logit, _logit_backward,
+        _native_dropout,
     )
 }  # fmt: skip

@@ -68,10 +68,6 @@ def _native_batch_norm(
     return result, mean, rstd
 
 
-def _native_batch_norm_legit_no_stats(x: Tensor, weight: Tensor | None, bias: Tensor | None, *settings: Any) -> Any:
-    return _native_batch_norm(x, weight, bias, None, None, *settings)
-
-
 def _native_batch_norm_legit_functional(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, training: bool, *settings: float
 ) -> Any:
@@ -130,10 +126,6 @@ def _native_batch_norm_backward(
     return (result, (gradient * y).sum(axes) if mask[1] else None, gradient.sum(axes) if mask[2] else None)
 
 
-def _batch_norm_backward(*args: Any) -> Any:
-    return _native_batch_norm_backward(*args[:-1])  # without what the forward pass reserved
-
-
 def _cudnn_batch_norm_backward(x: Tensor, gradient: Tensor, *args: Any) -> Any:
     weight, running_mean, running_var, mean, rstd, eps = args[:6]
     mask = True, True, True
@@ -144,12 +136,15 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     _aten.native_batch_norm: _native_batch_norm,
     _aten.native_batch_norm_backward: _native_batch_norm_backward,
     _aten._native_batch_norm_legit.default: _native_batch_norm,
-    _aten._native_batch_norm_legit.no_stats: _native_batch_norm_legit_no_stats,
+    _aten._native_batch_norm_legit.no_stats: lambda x, weight, bias, *settings: _native_batch_norm(
+        x, weight, bias, None, None, *settings
+    ),
     _aten._native_batch_norm_legit_no_training: _in_mode(training=False),
     _aten._native_batch_norm_legit_functional: _native_batch_norm_legit_functional,
     _aten._batch_norm_with_update: _reserving(_in_mode(training=True)),
     _aten._batch_norm_no_update: _reserving(_in_mode(training=False)),
-    _aten.batch_norm_backward: _batch_norm_backward,
+    # Without what the forward pass reserved.
+    _aten.batch_norm_backward: lambda *args: _native_batch_norm_backward(*args[:-1]),
     _aten.cudnn_batch_norm: _reserving(_native_batch_norm),
     _aten.cudnn_batch_norm_backward: _cudnn_batch_norm_backward,
     _aten.miopen_batch_norm: _native_batch_norm,

@@ -7,17 +7,13 @@ The others (_foreach_mul, _foreach_sqrt, ...) are one primitive operation for ea
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from typing import Any
-
-    from torch import Tensor
-
-    Tensors = Sequence[Tensor]
+Tensors = Sequence[Tensor]
 
 _aten = torch.ops.aten
 

@@ -66,10 +66,6 @@ def _huber_loss_backward(gradient: Tensor, x: Tensor, target: Tensor, reduction:
     return torch.where(error.abs() >= delta, torch.sign(error) * share * delta, error * share)
 
 
-def _soft_margin_loss(x: Tensor, target: Tensor, reduction: int = _MEAN) -> Tensor:
-    return _reduced(torch.log1p(torch.exp(-target * x)), reduction)
-
-
 def _soft_margin_loss_backward(gradient: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
     exponential = torch.exp(-target * x)
     return -target * exponential / (exponential + 1) * _share(gradient, x, reduction)
@@ -131,7 +127,7 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     _aten.smooth_l1_loss_backward: contiguously(_smooth_l1_loss_backward),
     _aten.huber_loss: _huber_loss,
     _aten.huber_loss_backward: contiguously(_huber_loss_backward),
-    _aten.soft_margin_loss: _soft_margin_loss,
+    _aten.soft_margin_loss: lambda x, target, reduction=_MEAN: _reduced(torch.log1p(torch.exp(-target * x)), reduction),
     _aten.soft_margin_loss_backward: _soft_margin_loss_backward,
     _aten.binary_cross_entropy: _binary_cross_entropy,
     _aten.binary_cross_entropy_backward: _binary_cross_entropy_backward,

@@ -8,20 +8,15 @@ and g the gradient that arrives at them: (g - mean(g) - y mean(g y)) / sigma. A 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-from torch import finfo
+from torch import Tensor, finfo
 
 from .layouts import as_images, contiguously
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
-    from torch import Tensor
-
-    Three = tuple[Tensor, Tensor, Tensor]
+Three = tuple[Tensor, Tensor, Tensor]
 
 _aten = torch.ops.aten
 

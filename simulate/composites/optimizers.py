@@ -7,17 +7,13 @@ Products and sums of tensors are operations, and composite ones (lerp, addcmul, 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
-    from torch import Tensor
-
-    Tensors = Sequence[Tensor]
+Tensors = Sequence[Tensor]
 
 _aten = torch.ops.aten
 

@@ -8,19 +8,15 @@ A sum is one operation (how it is accumulated is another subject), and so are th
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from .layouts import contiguously
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
-    from torch import Tensor
-
-    Dims = Sequence[int] | int | None
+Dims = Sequence[int] | int | None
 
 _aten = torch.ops.aten
 
@@ -45,10 +41,6 @@ def _mean_dim(x: Tensor, dim: Dims, keepdim: bool = False, *, dtype: torch.dtype
     if not (dtype or x.dtype).is_floating_point and not (dtype or x.dtype).is_complex:
         return NotImplemented  # an error, which ATen words
     return _over(x.sum(_axes(x, dim), keepdim, dtype=dtype), _count(x, dim))
-
-
-def _mean(x: Tensor, *, dtype: torch.dtype | None = None) -> Any:
-    return _mean_dim(x, None, dtype=dtype)
 
 
 def _variance(x: Tensor, dim: Dims, correction: float | None, keepdim: bool) -> tuple[Tensor, Tensor]:
@@ -103,25 +95,11 @@ def _vector_norm(
     return total.sqrt() if order == 2 else total.pow(1 / order)
 
 
-def _norm(
-    x: Tensor, order: float | None = 2, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> Tensor:
-    return _vector_norm(x, 2 if order is None else order, dim, keepdim, dtype=dtype)
-
-
-def _dist(x: Tensor, y: Tensor, order: float = 2) -> Tensor:
-    return _vector_norm(x - y, order)
-
-
 def _renorm(x: Tensor, order: float, dim: int, largest: float) -> Tensor:
     dim %= x.dim()
     norm = _vector_norm(x, order, [axis for axis in range(x.dim()) if axis != dim], keepdim=True)
     factor = torch.where(norm > largest, (norm + 1e-7).reciprocal() * largest, torch.ones_like(norm))
     return x * factor
-
-
-def _cdist_forward(x: Tensor, y: Tensor, order: float, _mode: int | None) -> Tensor:
-    return _vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), order, [-1])
 
 
 def _distance_gradient(gradient: Tensor, difference: Tensor, distance: Tensor, order: float) -> Tensor:
@@ -138,10 +116,6 @@ def _distance_gradient(gradient: Tensor, difference: Tensor, distance: Tensor, o
     else:
         slope = gradient * (difference.sign() * difference.abs().pow(order - 1) / distance.pow(order - 1))
     return slope.masked_fill(distance == 0, 0)
-
-
-def _cdist_backward(gradient: Tensor, x: Tensor, y: Tensor, order: float, distance: Tensor) -> Tensor:
-    return _distance_gradient(gradient, x.unsqueeze(-2) - y.unsqueeze(-3), distance, order).sum(-2)
 
 
 def _pairs(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -172,19 +146,11 @@ def _softmax(x: Tensor, dim: int, to_single: bool) -> Any:
     return exponential / exponential.sum(dim, keepdim=True)
 
 
-def _softmax_backward(gradient: Tensor, y: Tensor, dim: int, _dtype: torch.dtype) -> Tensor:
-    return (gradient - (gradient * y).sum(dim, keepdim=True)) * y
-
-
 def _log_softmax(x: Tensor, dim: int, to_single: bool) -> Any:
     if to_single:
         return NotImplemented
     shifted = _shifted(x, dim)
     return shifted - torch.log(torch.exp(shifted).sum(dim, keepdim=True))
-
-
-def _log_softmax_backward(gradient: Tensor, y: Tensor, dim: int, _dtype: torch.dtype) -> Tensor:
-    return gradient - torch.exp(y) * gradient.sum(dim, keepdim=True)
 
 
 def _safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -220,27 +186,33 @@ def _logcumsumexp(x: Tensor, dim: int) -> Any:
 
 
 FORMULAS: dict[Any, Callable[..., Any]] = {
-    _aten.mean.default: _mean,
+    _aten.mean.default: lambda x, *, dtype=None: _mean_dim(x, None, dtype=dtype),
     _aten.mean.dim: _mean_dim,
     _aten.var.correction: _spread(root=False, with_mean=False),
     _aten.std.correction: _spread(root=True, with_mean=False),
     _aten.var_mean.correction: _spread(root=False, with_mean=True),
     _aten.std_mean.correction: _spread(root=True, with_mean=True),
     _aten.linalg_vector_norm: _vector_norm,
-    _aten.norm.Scalar: _norm,
-    _aten.norm.ScalarOpt_dim: _norm,
-    _aten.norm.ScalarOpt_dim_dtype: _norm,
-    _aten.norm.ScalarOpt_dtype: _norm,
-    _aten.dist: _dist,
+    **dict.fromkeys(
+        (_aten.norm.Scalar, _aten.norm.ScalarOpt_dim, _aten.norm.ScalarOpt_dim_dtype, _aten.norm.ScalarOpt_dtype),
+        lambda x, order=2, *others, **given: _vector_norm(x, 2 if order is None else order, *others, **given),
+    ),
+    _aten.dist: lambda x, y, order=2: _vector_norm(x - y, order),
     _aten.renorm: contiguously(_renorm),
-    _aten._cdist_forward: _cdist_forward,
-    _aten._cdist_backward: _cdist_backward,
+    _aten._cdist_forward: lambda x, y, order, _: _vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), order, [-1]),
+    _aten._cdist_backward: lambda gradient, x, y, order, distance: _distance_gradient(
+        gradient, x.unsqueeze(-2) - y.unsqueeze(-3), distance, order
+    ).sum(-2),
     _aten._pdist_forward: _pdist_forward,
     _aten._pdist_backward: _pdist_backward,
     _aten._softmax: contiguously(_softmax),
-    _aten._softmax_backward_data: contiguously(_softmax_backward),
+    _aten._softmax_backward_data: contiguously(
+        lambda gradient, y, dim, _: (gradient - (gradient * y).sum(dim, keepdim=True)) * y
+    ),
     _aten._log_softmax: contiguously(_log_softmax),
-    _aten._log_softmax_backward_data: contiguously(_log_softmax_backward),
+    _aten._log_softmax_backward_data: contiguously(
+        lambda gradient, y, dim, _: gradient - torch.exp(y) * gradient.sum(dim, keepdim=True)
+    ),
     _aten._safe_softmax: contiguously(_safe_softmax),
     _aten._masked_softmax: contiguously(_masked_softmax),
     _aten.logsumexp: _logsumexp,

@@ -58,14 +58,6 @@ def _addr(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1)
     return product if beta == 0 else _scaled(x, beta) + product
 
 
-def _addcmul(x: Tensor, a: Tensor, b: Tensor, *, value: float = 1) -> Tensor:
-    return x + _scaled(a, value) * b
-
-
-def _addcdiv(x: Tensor, a: Tensor, b: Tensor, *, value: float = 1) -> Tensor:
-    return x + _scaled(a, value) / b
-
-
 def _lerp_scalar(start: Tensor, end: Tensor, weight: float) -> Tensor:
     if abs(weight) < 0.5:
         return start + (end - start) * weight
@@ -86,17 +78,9 @@ def _if_scaled(formula: Callable[[Tensor, Any, float], Tensor]) -> Callable[...,
     return scaled
 
 
-def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Any:
-    return NotImplemented if alpha == 1 else x.index_add(dim, index, source * alpha)
-
-
 def _linalg_cross(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     x, y = torch.broadcast_tensors(x, y)  # type: ignore[no-untyped-call]
     return x.roll(-1, dim) * y.roll(-2, dim) - x.roll(-2, dim) * y.roll(-1, dim)
-
-
-def _polar(size: Tensor, angle: Tensor) -> Tensor:
-    return torch.complex(size * angle.cos(), size * angle.sin())
 
 
 def _convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Any:
@@ -113,15 +97,17 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     _aten.addbmm: _added_to(_merged),
     _aten.addmv: _added_to(torch.mv),
     _aten.addr: _addr,
-    _aten.addcmul: _addcmul,
-    _aten.addcdiv: _addcdiv,
+    _aten.addcmul: lambda x, a, b, *, value=1: x + _scaled(a, value) * b,
+    _aten.addcdiv: lambda x, a, b, *, value=1: x + _scaled(a, value) / b,
     _aten.lerp.Scalar: _lerp_scalar,
     _aten.lerp.Tensor: _lerp_tensor,
     _aten.add: _if_scaled(lambda x, y, alpha: x + y * alpha),
     _aten.sub: _if_scaled(lambda x, y, alpha: x - y * alpha),
     _aten.rsub: _if_scaled(lambda x, y, alpha: y - x * alpha),
-    _aten.index_add: _index_add,
+    _aten.index_add: lambda x, dim, index, source, *, alpha=1: (
+        NotImplemented if alpha == 1 else x.index_add(dim, index, source * alpha)
+    ),
     _aten.linalg_cross: _linalg_cross,
-    _aten.polar: _polar,
+    _aten.polar: lambda size, angle: torch.complex(size * angle.cos(), size * angle.sin()),
     _aten.convolution: _convolution,
 }

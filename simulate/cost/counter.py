@@ -1,11 +1,12 @@
-"""The watcher that counts the costs of a simulated program."""
+"""The watcher that counts the costs of a simulated program, and the comparison of a few counted steps."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple, Self, final
 from weakref import WeakSet
 
 import torch
@@ -17,9 +18,10 @@ from roundoff.locks import new_lock
 from ...formats import Format
 from ..aten.schemas import argument_names
 from ..aten.tables import WITHOUT_NUMBERS
+from ..aten.wrappers import has_own_memory
 from ..presence.entering import unsimulated
 from ..watching.watcher import Call, Place, Watcher
-from .memory import Memory, StoredNumbers, is_counted
+from .memory import Memory, StoredNumbers
 from .products import CountedProduct, products_in
 from .report import Cost, KeptMemory, MultipliedFormats, OperationCost
 from .traffic import traffic_of
@@ -64,14 +66,14 @@ class CostCounter(Watcher):
 
     def carried(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Treats a copy in another dtype as its original."""
-        if is_counted(source) and is_counted(target):
+        if has_own_memory(source) and has_own_memory(target):
             with self._lock:
                 self._memory.settle()
                 self._memory.stand_in(target, source)
 
     def stored(self, x: torch.Tensor, format: Format) -> None:
         """Notes the format of a tensor in memory from now on."""
-        if is_counted(x):
+        if has_own_memory(x):
             with self._lock:
                 self._memory.settle()
                 self._memory.put(x, None if format.native else format)
@@ -105,10 +107,10 @@ class CostCounter(Watcher):
         else:
             moved = self._moved[call.place]
             moved.calls += 1
-            moved.not_followed += not all(map(is_counted, given))
+            moved.not_followed += not all(map(has_own_memory, given))
         made = {id(x) for x in traffic.results}
         for x in given:
-            if id(x) not in made and is_counted(x):
+            if id(x) not in made and has_own_memory(x):
                 memory.see(x)
         for x, elements in traffic.read:
             moved.read += elements
@@ -166,7 +168,7 @@ class CostCounter(Watcher):
         """The format, and its bits, of an operand as an operation sees it: rounded for it, or as in memory."""
         rounded = {key[1]: fmt for key, fmt in call.operands.items() if key[0] == name}
         fmt = rounded.get(product) or next(iter(rounded.values()), None)
-        if fmt is None and is_counted(x):
+        if fmt is None and has_own_memory(x):
             fmt = self._memory.see(x).format
         if fmt is not None and not fmt.native:
             return str(fmt), fmt.bits
@@ -190,7 +192,7 @@ class CostCounter(Watcher):
             sources = {
                 known.format
                 for source in tensors
-                if source.dtype.is_floating_point and source is not x and is_counted(source)
+                if source.dtype.is_floating_point and source is not x and has_own_memory(source)
                 for known in (self._memory.see(source),)
             }
             source = next(iter(sources)) if len(sources) == 1 else None
@@ -225,10 +227,43 @@ class CostCounter(Watcher):
         return {
             "parameters": [*memory.storages(parameters), *(x for x in living if x.is_parameter)],
             "buffers": memory.storages([b for module in modules for b in module.buffers()]),
-            "optimizer state": memory.storages([x for x in state if is_counted(x)]),
+            "optimizer state": memory.storages([x for x in state if has_own_memory(x)]),
             "data from outside": [x for x in living if x.from_outside],
         }
 
 
 def _named(dtype: torch.dtype) -> str:
     return _OF_DTYPES.get(dtype, str(dtype).removeprefix("torch."))
+
+
+class CountedSteps(NamedTuple):
+    """A few steps of a program, or updates of an agent, that were counted."""
+
+    cost: dict[str, Any]
+    """The content of ``Cost.as_json`` for one step."""
+    begin: dict[str, torch.Tensor]
+    """Learned values by kind before the first step, in float64."""
+    end: dict[str, torch.Tensor]
+    """Learned values by kind after the last step, in float64."""
+
+    def led_astray(self, reference: Self) -> float:
+        """Computes how far these steps deviate from a reference's, relative to its own; the worst kind counts.
+
+        Both begin with the same values and learn from the same. The result is infinite where a value was lost.
+        """
+        shares = [0.0]
+        for name, end in reference.end.items():
+            own, far = self.end[name], float((end - reference.begin[name]).norm())
+            astray = float((own - end).norm())
+            if not math.isfinite(astray):
+                return math.inf
+            if astray > 0:
+                shares.append(astray / far if far > 0 else math.inf)
+        return max(shares)
+
+
+def learned(tensors: Mapping[str, Iterable[torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """A copy of the learned values, a vector for each kind."""
+    with unsimulated():
+        flat = {name: [x.detach().double().cpu().flatten() for x in some] for name, some in tensors.items()}
+        return {name: torch.cat(some) for name, some in flat.items() if some}

@@ -9,18 +9,7 @@ from collections.abc import Iterable
 import torch
 
 from ...formats import Format
-from ..aten.wrappers import has_memory
-
-
-def is_counted(x: object) -> bool:
-    """Whether ``x`` is a tensor with its own dense memory, so that its bits can be counted."""
-    return (
-        isinstance(x, torch.Tensor)
-        and x.layout is torch.strided
-        and not (x.is_meta or x.is_nested)
-        and has_memory(x)
-        and not x._is_zerotensor()  # noqa: SLF001  the only test there is
-    )
+from ..aten.wrappers import has_own_memory
 
 
 class StoredNumbers:
@@ -123,7 +112,7 @@ class Memory:
 
     def storages(self, tensors: Iterable[torch.Tensor]) -> list[StoredNumbers]:
         """The storages of tensors, each once."""
-        found = {id(known): known for x in tensors if is_counted(x) for known in (self.see(x),)}
+        found = {id(known): known for x in tensors if has_own_memory(x) for known in (self.see(x),)}
         return list(found.values())
 
     def _new(self, x: torch.Tensor, *, lives: bool, from_outside: bool) -> StoredNumbers:

@@ -14,7 +14,7 @@ from torch.utils import flop_counter
 
 from ..aten.schemas import argument_names
 from ..aten.tables import is_contraction, plain_name
-from ..policy.products import Product
+from ..policy.rules import Product
 
 _aten = torch.ops.aten
 _registry: dict[Any, Callable[..., int]] = flop_counter.flop_registry
@@ -92,12 +92,7 @@ def may_multiply(operation: OpOverload) -> bool:
 
 
 def _counted(
-    operation: OpOverload,
-    name: str,
-    given: dict[str, Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    result: Any,
+    operation: OpOverload, name: str, given: dict[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
 ) -> tuple[CountedProduct, ...] | None:
     if name.startswith("convolution_backward"):
         return _of_convolution_backward(given, result)

@@ -51,6 +51,7 @@ class KeptMemory(NamedTuple):
     bytes: float
 
 
+_FORMATS = ("a", "b", "accumulator")
 _SUMMED = ("macs", "bops", "elements_read", "bytes_read", "elements_written", "bytes_written")
 
 
@@ -123,20 +124,12 @@ class Cost:
             models: to say what each makes of the products.
         """
         totals = self.totals()
-        by_format: Counter[tuple[str, str, str]] = Counter()
-        columns = (self.products[name] for name in ("a", "b", "accumulator", "macs"))
-        for a, b, accumulator, macs in zip(*columns, strict=True):
-            by_format[a, b, accumulator] += int(macs)
-        named = ("a", "b", "accumulator")
-        products = [dict(zip(named, key, strict=True)) | {"macs": n / steps} for key, n in by_format.most_common()]
+        products = [
+            dict(zip(_FORMATS, key, strict=True)) | {"macs": n / steps} for key, n in self._by_format().most_common()
+        ]
         told = {model.name: (model, model.of(self.products, totals)) for model in models}
         return {
-            "macs": totals["macs"] / steps,
-            "bops": totals["bops"] / steps,
-            "elements_read": totals["elements_read"] / steps,
-            "elements_written": totals["elements_written"] / steps,
-            "bytes_read": totals["bytes_read"] / steps,
-            "bytes_written": totals["bytes_written"] / steps,
+            **{name: totals[name] / steps for name in _SUMMED},
             "bytes_kept": totals["kept"],
             "bytes_peak": totals["peak"],
             "kept": dict(zip(self.memory["kind"].iloc[:-2], map(float, self.memory["bytes"].iloc[:-2]), strict=True)),
@@ -179,14 +172,17 @@ class Cost:
         kept = zip(self.memory["kind"], self.memory["bytes"], strict=True)
         listed = ", ".join(f"{kind} {number(size)}" for kind, size in kept if kind != "peak")
         lines.append(f"memory in bytes: {listed}; {number(totals['peak'])} at the peak")
-        by_format: Counter[str] = Counter()
-        columns = (self.products[name] for name in ("a", "b", "accumulator", "macs"))
-        for a, b, accumulator, count in zip(*columns, strict=True):
-            by_format[f"{a} x {b}, added in {accumulator}"] += count
-        lines += [f"  {number(count)} of {formats}" for formats, count in by_format.most_common()]
+        lines += [f"  {number(n)} of {a} x {b}, added in {c}" for (a, b, c), n in self._by_format().most_common()]
         if self.uncounted:
             lines.append(f"not counted, for want of a formula of their products: {', '.join(self.uncounted)}")
         return lines
+
+    def _by_format(self) -> Counter[tuple[str, str, str]]:
+        """The multiply-accumulates by the formats of both operands and the accumulator."""
+        found: Counter[tuple[str, str, str]] = Counter()
+        for *formats, macs in zip(*(self.products[name] for name in (*_FORMATS, "macs")), strict=True):
+            found[tuple(formats)] += int(macs)
+        return found
 
     def _largest(self) -> pd.DataFrame:
         """The operations that move most, or multiply most."""

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from ..aten.outputs import outputs, views_among, writes_of
 from ..aten.schemas import argument_names, out_names
 from ..aten.tables import EMPTY, WITHOUT_NUMBERS, plain_name
-from .memory import is_counted
+from ..aten.wrappers import has_own_memory
 
 _CHOOSING = {"embedding": "weight", "index": "self", "index_select": "self", "gather": "self", "take": "self",
              "masked_select": "self"}  # fmt: skip
@@ -136,4 +136,4 @@ def _put(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> int | None:
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    return [x for x in tree_leaves(value) if is_counted(x)]
+    return [x for x in tree_leaves(value) if has_own_memory(x)]

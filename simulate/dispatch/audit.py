@@ -12,18 +12,8 @@ from roundoff.notebook import as_html
 from ..policy.rules import Rule
 from .plan import OperationPlan
 
-_COLUMNS = [
-    "operation",
-    "role",
-    "module",
-    "treatment",
-    "format",
-    "rounding",
-    "calls",
-    "rounded",
-    "left whole",
-    "operands",
-]
+_COLUMNS = ["operation", "role", "module", "treatment", "format", "rounding"]
+_COLUMNS += ["calls", "rounded", "unrounded integers", "operands"]
 
 
 @dataclass(frozen=True)
@@ -33,10 +23,9 @@ class Audit:
     Attributes:
         table: one row per operation (with its overload), role and module; ``treatment`` describes its handling,
             ``format`` and ``rounding`` the policy's request, ``calls`` the number of calls, ``rounded`` the number of
-            rounded tensors, ``left whole`` the number of calls that made counts, positions or steps, and ``operands``
-            the formats of its rounded operands, by product. Role and module
-            are empty where the policy does not ask for them. A decomposed operation is listed next to the operations
-            of its decomposition.
+            rounded tensors, ``unrounded integers`` the number of calls that made counts, positions or steps, and
+            ``operands`` the formats of its rounded operands, by product. Role and module are empty where the policy
+            does not ask for them. A decomposed operation is listed next to the operations of its decomposition.
         unused: rules of the policy that name an operation or module, and matched nothing.
     """
 
@@ -60,7 +49,7 @@ class Audit:
                 plan.operands_seen(),
             )
             for plan in plans
-            if plan.outcome.calls  # else it was left alone at this place, in the program's own float32
+            if plan.outcome.calls  # else it was unrounded at this place, in the program's own float32
         ]
         table = pd.DataFrame(rows, columns=_COLUMNS)
         return Audit(table.sort_values(_COLUMNS[:3], ignore_index=True), tuple(unused))

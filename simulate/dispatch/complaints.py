@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from roundoff.errors import suggestion
 
 from ...formats import Rounding
 from ...formats.families.floats import FP32
 from ..aten.tables import CONTRACTIONS, is_contraction, is_other_product
-from ..policy.parts import NO_PARTS, fits, split
-from ..policy.rules import OPTIMIZER_STEP, Role
+from ..policy.parts import NO_PARTS, Parts, fits, split
+from ..policy.policy import Policy
+from ..policy.rules import OPTIMIZER_STEP, Role, Rule
 from ..presence.entering import SimulationWarning
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-
-    from ..policy.parts import Parts
-    from ..policy.policy import Policy
-    from ..policy.rules import Rule
-    from .plan import OperationPlan
+from .plan import OperationPlan
 
 _MOST_NAMED = 30
 _MOST_OF_RULE = 5  # operations; a recipe's rule about products names some thirty

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from ...formats import Rounding
+import torch
+
+from ...formats import Format, Rounding
 from ...formats.base.names import mistaken
+from ..accumulation.description import Accumulation
+from ..accumulation.fused_sum import FusedSum
 from ..policy.policy import Policy
 from ..presence.entering import SimulationWarning
+from ..watching.watcher import Watcher
 from .plan import UNSIMULATED
 from .simulation import Simulation
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import torch
-
-    from ...formats import Format
-    from ..accumulation.description import Accumulation
-    from ..accumulation.fused_sum import FusedSum
-    from ..watching.watcher import Watcher
 
 
 def simulate(
@@ -34,6 +30,7 @@ def simulate(
     islands: str | None = None,
     finfo: str | None = None,
     whole: str | None = None,
+    random_bits: int | None = None,
     seed: int = 0,
     observe: bool = False,
     shadow: Literal["fp64"] | None = None,
@@ -79,6 +76,8 @@ def simulate(
         finfo: ``"format"``: ``torch.finfo`` describes the format, in this thread; ``"dtype"`` is the default.
         whole: ``"rounded"``: counts, steps and positions that the program keeps in floating-point tensors are rounded
             like all results; ``"exact"``, the default, leaves them whole.
+        random_bits: the number of random bits of an element in stochastic rounding, 1 to 32 (the default); hardware
+            often has few. They decide roundings to formats; the carrier's own roundings have 32.
         seed: seed of stochastic rounding.
         observe: count, per operation, module and role, what rounding does; see :meth:`Simulation.report`. A step
             then takes two to eight times as long.
@@ -105,7 +104,7 @@ def simulate(
     """
     settings = {
         "rounding": rounding, "accumulate": accumulate, "granularity": granularity, "scalars": scalars,
-        "islands": islands, "finfo": finfo, "whole": whole,
+        "islands": islands, "finfo": finfo, "whole": whole, "random_bits": random_bits,
     }  # fmt: skip
     note = mistaken(format) if isinstance(format, str) else None
     if note:

@@ -81,7 +81,7 @@ class GraphWriter:
         elif random is None:
             rounded = round_operator(x, str(fmt), str(rounding), None, None, 0, WORD_BITS, None)
         else:
-            rounded = round_drawn(x, self.place, str(fmt), str(rounding), random.step)
+            rounded = round_drawn(x, self.place, str(fmt), str(rounding), random.step, random.bits)
         return rounded
 
 
@@ -91,19 +91,15 @@ def _alike(x: torch.Tensor, parameters: torch.Tensor) -> bool:
 
 
 @torch.library.custom_op("roundoff::round_drawn", mutates_args=())
-def round_drawn(x: torch.Tensor, place: torch.Tensor, format: str, rounding: str, offset: int) -> torch.Tensor:
+def round_drawn(
+    x: torch.Tensor, place: torch.Tensor, format: str, rounding: str, offset: int, bits: int
+) -> torch.Tensor:
     """:func:`roundoff.round` with the random bits of a simulation, from the rounding ``offset`` after ``place``."""
     from ...formats import round  # noqa: PLC0415  beside the built-in of this name
 
-    return round(x, Format.parse(format), rounding=rounding, random=bits_after(place, offset))
+    return round(x, Format.parse(format), rounding=rounding, random=bits_after(place, offset, bits))
 
 
 @round_drawn.register_fake
-def _shape(
-    x: torch.Tensor,
-    place: torch.Tensor,  # noqa: ARG001
-    format: str,  # noqa: ARG001
-    rounding: str,  # noqa: ARG001
-    offset: int,  # noqa: ARG001
-) -> torch.Tensor:
+def _shape(x: torch.Tensor, *_: Any) -> torch.Tensor:
     return unwritten_like(x)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Protocol, final
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from types import FrameType
+from typing import Any, Protocol, final
 
+from ..policy.policy import Policy
 from ..presence.functions import NamedFunctions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
-    from types import FrameType
-
-    from ..policy.policy import Policy
 
 
 class BlockSimulation(Protocol):

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -22,15 +24,9 @@ from ..aten.schemas import argument_names, returns_tensors
 from ..aten.tables import plain_name
 from ..policy.carriers import holds
 from ..policy.rules import Role
+from .plan import OperationPlan
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from torch._ops import OpOverload
-
-    from .plan import OperationPlan
-
-    Carried = Callable[[torch.Tensor, torch.Tensor], None]
+Carried = Callable[[torch.Tensor, torch.Tensor], None]
 
 NARROW = frozenset((torch.float16, torch.bfloat16))
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import torch
 from torch.utils._pytree import tree_leaves
 
 from ..aten.wrappers import parts
+from ..policy.policy import Policy
 from ..policy.rules import OPTIMIZER_STEP, Role
 from ..presence.entering import unsimulated
-from ..watching.watcher import Call
+from ..watching.watcher import Call, Watcher
 from .narrow_tensors import NARROW
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..policy.policy import Policy
-    from ..watching.watcher import Watcher
-    from .plan import OperationPlan
-    from .results import Results
+from .plan import OperationPlan
+from .results import Results
 
 
 def names_steps(policy: Policy) -> bool:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, cast, final
+from collections.abc import Callable, Sequence
+from typing import Any, cast, final
 
-from torch._ops import HigherOrderOperator
+import torch
+from torch._ops import HigherOrderOperator, OpOverload
 
 from ...formats import Rounding
+from ...formats.base.modes import NEAREST
 from ...formats.families.floats import FP32
 from ..accumulation.description import Accumulation
 from ..accumulation.fused_sum import FusedSum
 from ..accumulation.run import accumulates
 from ..aten import products
 from ..aten.collectives import communicates
-from ..aten.higher_order import steps
-from ..aten.kernels import formula
+from ..aten.kernels import formula, steps
 from ..aten.moves import Moves, is_exact_in_carrier, moves_of
 from ..aten.outputs import Outputs, outputs
 from ..aten.sums import are_floats, steps_inside, sums_inside
@@ -24,25 +26,17 @@ from ..composites.primitives import decomposition
 from ..policy.policy import Policy
 from ..policy.rules import OPTIMIZER_STEP, Granularity, Islands, Role, Scalars, Whole
 from ..rounded_once import operations as exact_operations
+from ..rounded_once.carrier_rounding import CarrierRounding
 from ..rounded_once.conversions import conversion
-from ..rounded_once.format_kernels import Adapted, compares_with_results, of_the_format
+from ..rounded_once.format_kernels import Adapted, Rounder, compares_with_results, of_the_format
+from ..rounded_once.operators import DrawAt
+from ..watching.integers import Integers
 from ..watching.last_read import LastRead, noting
 from ..watching.metrics import ChangedMeasures, reading
 from ..watching.watcher import Place
 from .whole import WholeNumberUse
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import torch
-    from torch._ops import OpOverload
-
-    from ..rounded_once.carrier_rounding import CarrierRounding
-    from ..rounded_once.format_kernels import Rounder
-    from ..rounded_once.operators import DrawAt
-    from ..watching.integers import Integers
-
-    Operation = OpOverload | HigherOrderOperator
+Operation = OpOverload | HigherOrderOperator
 
 UNSIMULATED = Policy("fp32")
 _READING = "_local_scalar_dense"  # ``.item()``, ``float()``, ``if``
@@ -107,10 +101,10 @@ class OperationPlan:
         place: the three of them.
         arithmetic: the arithmetic that the policy gives it.
         rules: the rules of the policy that apply to it.
-        outputs: which tensors it computes.
+        outputs: The tensors that it computes.
         rounds: whether its floating-point results are rounded.
         widens: whether float16 and bfloat16 tensors become float32 for it.
-        spares: whether it is left alone where no such tensor takes part.
+        spares: whether it stays unrounded where no such tensor takes part.
         is_island: whether this is the plan for that case.
         passes_on: whether its results existed before it ran, or have been computed elsewhere.
         kernel: its implementation: the operation itself, another library's matrix product, or exact arithmetic.
@@ -120,7 +114,7 @@ class OperationPlan:
         prepares: whether operands must be looked at before it runs.
         multiplies: whether its weights, activations and gradients must be told apart.
         narrows: whether tensor cores may compute it, from operands that were rounded to narrow formats.
-        moves: which calls of it are exact moves; None if no call is.
+        moves: The calls that are exact moves; None if no call is.
         contracts: whether it is a product, which a GPU is to compute without TF32.
         settles: whether it has only begun when it returns, and must be waited for.
         takes_nested: whether the decomposition can be given nested tensors.
@@ -190,7 +184,9 @@ class OperationPlan:
         self.outputs = _WHOLE_STEP if operation is None else outputs(operation)
         self.moves = None if operation is None else moves_of(operation)
         if self.operation is not None and policy.whole == Whole.EXACT:
-            self._leave_whole(self.operation)
+            self.counts = WholeNumberUse.by(self.operation, rounds=self.rounds)
+            auxiliary = (*self.outputs.auxiliary, *self.counts.auxiliary)
+            self.outputs = self.outputs._replace(written=self.counts.written, auxiliary=auxiliary)
         if operation is not None and name == _READING:
             self.widens = self.rounds
             if changes is not None:
@@ -249,12 +245,6 @@ class OperationPlan:
 
         self.kernel = counting
 
-    def _leave_whole(self, operation: OpOverload) -> None:
-        """Determines the operation's relation to counts."""
-        self.counts = WholeNumberUse.by(operation, rounds=self.rounds)
-        auxiliary = (*self.outputs.auxiliary, *self.counts.auxiliary)
-        self.outputs = self.outputs._replace(written=self.counts.written, auxiliary=auxiliary)
-
     def _look_at_numbers(
         self, policy: Policy, operation: OpOverload, integers: Integers | None, stored: Rounder
     ) -> None:
@@ -307,7 +297,7 @@ class OperationPlan:
             return "decomposed; rounded where its arguments make it primitive" if self.outcome.rounded else "decomposed"
         how = self.outputs
         if not how.results and not how.written and not how.lifts:
-            return "left alone: a view" if how.viewing else "left alone: memory without numbers, or zeros"
+            return "unrounded: a view" if how.viewing else "unrounded: memory without values, or zeros"
         if not self.rounds and self.outcome.accumulated:
             return f"left in the carrier, with sums by {self.arithmetic.accumulate}"
         if not self.rounds:
@@ -324,16 +314,16 @@ class OperationPlan:
 
     def _why_not_rounded(self) -> str:
         if self.outcome.left_whole:
-            return "left whole: counts, positions and steps"
-        return "left alone: data from outside" if self.outputs.lifts else "left alone: no floating-point results"
+            return "unrounded: integer values"
+        return "unrounded: data from outside" if self.outputs.lifts else "unrounded: no floating-point results"
 
     def _how_often(self) -> str:
         if self.outcome.calls == self.outcome.moved:
             return "exact move"
-        nearest = self.arithmetic.rounding in (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY)
+        nearest = self.arithmetic.rounding in NEAREST
         once = nearest or self.exact or is_exact_in_carrier(self.operation)
         rounded = "rounded" if once else "rounded twice: its kernel rounds to the carrier first"
-        rounded += "; left whole where its numbers are counts, positions or steps" if self.outcome.left_whole else ""
+        rounded += "; unrounded where its values are integers" if self.outcome.left_whole else ""
         return f"{rounded}; exact move where its arguments make it one" if self.outcome.moved else rounded
 
 

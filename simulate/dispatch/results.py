@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
 from torch._C import _get_dispatch_mode, _TorchDispatchModeKey
@@ -13,18 +14,14 @@ from ...formats import Format, FormatError, RandomBits, Rounding, round
 from ...formats.base.layouts import is_dense
 from ...formats.lists import round_list
 from ..aten.wrappers import has_memory, is_shape
+from ..operands.rounding import Rounder
+from ..presence.draws import Draws
+from ..watching.integers import Integers
+from ..watching.metrics import ChangedMeasures
+from ..watching.watcher import Call, Watcher
+from .graph_writer import GraphWriter
 from .narrow_tensors import NARROW, check_held
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
-
-    from ..operands.rounding import Rounder
-    from ..presence.draws import Draws
-    from ..watching.integers import Integers
-    from ..watching.metrics import ChangedMeasures
-    from ..watching.watcher import Call, Watcher
-    from .graph_writer import GraphWriter
-    from .plan import OperationPlan
+from .plan import OperationPlan
 
 _WIDE = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 _SINGLE = (torch.float32, torch.complex64)
@@ -164,10 +161,13 @@ class Results:
         return self._draws.bits()
 
     def draw_apart(self) -> tuple[RandomBits, torch.Tensor | None]:
-        """The random bits of the next rounding that a kernel does itself, and their place in a program to trace."""
+        """The random bits of the next rounding to the carrier, and their place in a program to trace.
+
+        These are always 32 for an element, whatever the policy says about roundings to its format.
+        """
         bits = self.draw(Rounding.STOCHASTIC)
         assert bits is not None
-        return bits, self.writer and self.writer.place
+        return RandomBits(bits.seed, bits.step), self.writer and self.writer.place
 
     def _round(self, x: torch.Tensor, plan: OperationPlan, call: Call | None) -> None:
         """Rounds ``x`` in place."""

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 from roundoff.locks import new_lock
 
-from ...formats import FormatError, Rounding
+from ...formats import Format, FormatError, Rounding
 from ..accumulation.fused_sums import UnfitOperandsError
 from ..accumulation.run import accumulate as run_accumulated
 from ..aten.collectives import settle
 from ..aten.sums import are_floats
 from ..aten.tables import LAYER_KERNELS
-from ..aten.tf32 import in_float32, is_on_gpu
+from ..aten.tensor_cores import in_float32, is_on_gpu
 from ..marks.table import Marks
 from ..native.library import computed, hold_thread
 from ..native.plain import Notes
@@ -25,8 +27,10 @@ from ..native.shortcut import Shortcut
 from ..numbers.host_numbers import recognized
 from ..operands.rounding import Operands
 from ..operands.weights import draws
+from ..policy.places import Places
 from ..policy.policy import Policy
 from ..policy.rules import Role
+from ..presence.draws import Draws
 from ..presence.entering import this_thread
 from ..watching.integers import (
     ALWAYS_NOTED,
@@ -36,23 +40,13 @@ from ..watching.integers import (
     warn_if_absorbed,
     warn_if_beyond,
 )
+from ..watching.last_read import LastRead
 from ..watching.metrics import ChangedMeasures, is_measure
 from ..watching.watcher import NO_OPERANDS, Call, Watcher
 from .narrow_tensors import NARROW, NarrowCall
 from .plan import OperationPlan
 from .results import Results
 from .whole import WholeNumbers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping, Sequence
-    from contextlib import AbstractContextManager
-
-    from torch._ops import OpOverload
-
-    from ...formats import Format
-    from ..policy.places import Places
-    from ..presence.draws import Draws
-    from ..watching.last_read import LastRead
 
 _CARRIER = Policy("fp32")
 
@@ -186,7 +180,7 @@ class Runner:
             args: its arguments.
             kwargs: its arguments by name.
             narrow: the program's own call, if the arguments are its float16 or bfloat16 tensors in float32, and what
-                it has in float32 is left alone.
+                it has in float32 stays unrounded.
         """
         plan.outcome.calls += 1
         if plan.decomposition is not None:
@@ -263,7 +257,20 @@ class Runner:
         whole = self.whole is not None and self.whole.are_made(plan.counts, args, kwargs)
         call, tokens = None, []
         if self.watchers:
-            call = self._call(plan, args, kwargs, given, seen, whole=whole)
+            how = plan.arithmetic
+            call = Call(
+                plan.place,
+                how.format,
+                plan.operation,
+                args,
+                kwargs,
+                given,
+                how.rounding,
+                how.accumulate if plan.accumulate and not whole else None,
+                NO_OPERANDS if seen is None else seen,
+                whole,
+                plan.moves is not None and plan.moves.these(args, kwargs),
+            )
             tokens = [watcher.before(call) for watcher in self.watchers]
         counted_before = self._counted(plan, args, whole=whole)
         result = self._computed(plan, args, kwargs, separate, whole=whole)
@@ -284,26 +291,6 @@ class Runner:
             for watcher, token in zip(self.watchers, tokens, strict=True):
                 watcher.after(call, token, result)
         return result
-
-    @staticmethod
-    def _call(
-        plan: OperationPlan,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        given: tuple[Sequence[Any], Mapping[str, Any]],
-        seen: Mapping[tuple[str, str], Format] | None,
-        *,
-        whole: bool,
-    ) -> Call:
-        """Returns the record of an operation's call that watchers receive."""
-        how = plan.arithmetic
-        return Call(
-            plan.place, how.format, plan.operation, args, kwargs, given, how.rounding,
-            how.accumulate if plan.accumulate and not whole else None,
-            NO_OPERANDS if seen is None else seen,
-            whole,
-            plan.moves is not None and plan.moves.these(args, kwargs),
-        )  # fmt: skip
 
     def _counted(self, plan: OperationPlan, args: Sequence[Any], *, whole: bool) -> torch.Tensor | None:
         """Returns the tensor that may be a count, before the operation adds to it."""

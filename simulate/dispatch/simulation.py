@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import torch
 from torch._C import _get_dispatch_stack_at, _len_torch_dispatch_stack
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from roundoff.pytorch.versions import warn_where_unchecked
@@ -33,24 +36,19 @@ from ..presence.process import ProcessState
 from ..presence.torch_compile import is_compiling_operator, unseen
 from ..watching.float64_notice import Float64Notice
 from ..watching.last_read import LastRead
+from ..watching.watcher import Watcher
 from .complaints import PolicyWarning, complaints, unreached_products, unused
+from .graph_writer import GraphWriter
 from .named_blocks import NamedBlocks
 from .narrow_tensors import NARROW, takes_narrow
 from .optimizer_steps import names_steps, round_stored
+from .plan import OperationPlan
 from .running import Runner
 from .witness import Witness, cost_counter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from types import FrameType, TracebackType
-
-    from torch._ops import OpOverload
-
     from ..cost.counter import CostCounter
-    from ..watching.watcher import Watcher
     from .audit import Audit
-    from .graph_writer import GraphWriter
-    from .plan import OperationPlan
 
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
@@ -109,14 +107,17 @@ class Simulation(Witness):
             "warn_unused": warn_unused, "leave_moves": leave_moves, "stored": tuple(stored),
         }  # fmt: skip
         self._further: dict[str, Any] = {"root": root, "watchers": watchers}
-        self._draws = Draws(seed)
         self.last_read = LastRead()
         if products not in ("fast", "plain"):
             raise FormatError(f'products must be "fast" or "plain", got {products!r}')
         policy = Policy.of(policy)
+        self._draws = Draws(seed, policy.random_bits)
         assert isinstance(policy.format, Format)
         self._watching = self.watch(policy.format, watchers, observe=observe, shadow=shadow, cost=cost)
-        self._roots = _modules(root)
+        roots = [root] if isinstance(root, torch.nn.Module) else root
+        if not isinstance(roots, (list, tuple)) or not all(isinstance(module, torch.nn.Module) for module in roots):
+            raise FormatError(f"root must be a torch.nn.Module, or a list of them, got {root!r}")
+        self._roots = roots
         self._follow(policy)
         spares = Islands.EXACT in policy.settings("islands")
         named = policy.exact_in or policy.only_in
@@ -206,7 +207,10 @@ class Simulation(Witness):
         (self._named.leave if self._named else self.leave_block)(sys._getframe(1))  # noqa: SLF001  the only access
         if self._warns_unused and kind is None and not self.presence.is_inside():
             self._warns_unused = False
-            self._warn_of_unused_rules()
+            names, parts = (self.places.known, self.places.parts) if self.places else ((), NO_PARTS)
+            called = self._named.called if self._named else ()
+            for text in complaints(self.policy, self._runner.counted(), names, called, parts):
+                warnings.warn(text, PolicyWarning, stacklevel=2)
 
     def enter_block(self, frame: FrameType) -> None:
         """Starts rounding in this thread, whatever functions are named, in the block that ``frame`` is at."""
@@ -358,11 +362,7 @@ class Simulation(Witness):
         return unused(self.policy.rules, self._runner.counted())
 
     def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        self, func: OpOverload, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Runs one ATen operation and rounds its results."""
         # The innermost simulation is asked first, and what it calls comes to the outer ones: those pass it on.
@@ -413,12 +413,6 @@ class Simulation(Witness):
             operands.note_module(module)
         for watcher in self.watchers:
             watcher.module_begins(module)
-
-    def _warn_of_unused_rules(self) -> None:
-        names, parts = (self.places.known, self.places.parts) if self.places else ((), NO_PARTS)
-        called = self._named.called if self._named else ()
-        for text in complaints(self.policy, self._runner.counted(), names, called, parts):
-            warnings.warn(text, PolicyWarning, stacklevel=3)
 
 
 Simulation.__torch_dispatch__ = unseen(Simulation.__torch_dispatch__)  # type: ignore[method-assign]
@@ -496,10 +490,3 @@ def _names_modules() -> bool:
 
 _fast_path = FastPath(_names_modules)
 _repeated_views = RepeatedViews()
-
-
-def _modules(root: torch.nn.Module | Sequence[torch.nn.Module]) -> Sequence[torch.nn.Module]:
-    roots = [root] if isinstance(root, torch.nn.Module) else root
-    if not isinstance(roots, (list, tuple)) or not all(isinstance(module, torch.nn.Module) for module in roots):
-        raise FormatError(f"root must be a torch.nn.Module, or a list of them, got {root!r}")
-    return roots

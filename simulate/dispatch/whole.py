@@ -8,28 +8,22 @@ left unrounded if the operation makes integers of integers, and all its operands
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, final
 
 import torch
+from torch._ops import OpOverload
 
 from ...formats.base.memory import is_traced, is_virtual
 from ...formats.families.floats import FP32
 from ..aten.outputs import outputs, writes_of
 from ..aten.tables import plain_name
-from ..aten.whole_numbers import AUXILIARY, MAKING, STEPS, making_of
-from ..marks.table import Mark
+from ..aten.whole_numbers import AUXILIARY, MAKING, STEPS, MakesWholeNumbers, making_of
+from ..marks.table import Mark, Marks
+from ..policy.policy import Policy
 from ..policy.rules import Whole
 from ..presence.entering import this_thread
 from ..watching.integers import NOTED, computes_gradients
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from torch._ops import OpOverload
-
-    from ..aten.whole_numbers import MakesWholeNumbers
-    from ..marks.table import Marks
-    from ..policy.policy import Policy
 
 _CARRIERS = (torch.float32, torch.float64)
 
@@ -128,7 +122,7 @@ class WholeNumbers:
             for x in _tensors(written):
                 if not whole:
                     self.mark(x, whole=False)
-                elif _covers_its_memory(x):
+                elif x.numel() * x.element_size() == x.untyped_storage().nbytes():
                     self.mark(x)
 
     def note_steps(self, optimizer: torch.optim.Optimizer) -> None:
@@ -163,7 +157,3 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 def _asks_for_another_dtype(kwargs: Mapping[str, Any]) -> bool:
     dtype = kwargs.get("dtype") if kwargs else None
     return dtype is not None and dtype not in _CARRIERS
-
-
-def _covers_its_memory(x: torch.Tensor) -> bool:
-    return x.numel() * x.element_size() == x.untyped_storage().nbytes()

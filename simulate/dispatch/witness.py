@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...formats import Format, FormatError
@@ -11,10 +13,6 @@ from ..presence.entering import unsimulated
 from ..watching.watcher import Watcher
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    import torch
-
     from ..cost.counter import CostCounter
     from ..cost.report import Cost
     from ..shadow.shadow import Shadow, ShadowReport
@@ -47,7 +45,9 @@ class Witness(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.observer = _observer(format) if observe else None
         self.counter = cost_counter() if cost else None
         own = (self.shadow, self.observer, self.counter)
-        return [*_checked(watchers), *(watcher for watcher in own if watcher is not None)]
+        if not isinstance(watchers, (list, tuple)) or not all(isinstance(watcher, Watcher) for watcher in watchers):
+            raise FormatError(f"watchers must be a list of objects of classes made from Watcher, got {watchers!r}")
+        return [*watchers, *(watcher for watcher in own if watcher is not None)]
 
     def asked_for(self) -> list[str]:
         """The names of the arguments of :func:`simulate` that made it watch."""
@@ -112,7 +112,7 @@ class Witness(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Returns the cost of the program so far: products by format, bytes moved, memory.
 
         Args:
-            kept: the tensors kept between steps, by kind; None for the tensors of PyTorch's modules and optimizers.
+            kept: the tensors kept between steps, by kind; None for those in PyTorch modules and optimizers.
 
         Raises:
             FormatError: the simulation does not count it.
@@ -143,9 +143,3 @@ def _shadow(shadow: str | None) -> Shadow | None:
     from ..shadow.shadow import Shadow  # noqa: PLC0415  pandas costs half a second
 
     return Shadow()
-
-
-def _checked(watchers: Sequence[Watcher]) -> Sequence[Watcher]:
-    if not isinstance(watchers, (list, tuple)) or not all(isinstance(watcher, Watcher) for watcher in watchers):
-        raise FormatError(f"watchers must be a list of objects of classes made from Watcher, got {watchers!r}")
-    return watchers

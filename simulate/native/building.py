@@ -6,7 +6,6 @@ full disk or a copy has damaged it, it is compiled again.
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import itertools
 import os
@@ -21,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from roundoff.caches import cache_folder
+from roundoff.caches import cache_folder, folder_of_process
 from roundoff.errors import FileError, FolderInUseError
 from roundoff.files import directory_lock, open_to_read, read_bytes, write_bytes, write_text
 
@@ -62,7 +61,7 @@ def built() -> Path:
     with_compiler = compiler()
     if with_compiler is None:
         raise BuildError("there is no C++ compiler")
-    folder = folder_of_natives() or _of_this_process()
+    folder = folder_of_natives() or folder_of_process("native")
     path = folder / f"shortcut-{_key(with_compiler)}.so"
     if _is_sound(path):
         return path
@@ -143,10 +142,3 @@ def opened(path: Path) -> Iterator[str]:
         # The loader finds a library that it has by its name, so this is a name that nobody has given before.
         same = f"/proc/self/fd/{'./' * next(_OPENED)}{file.fileno()}"
         yield same if Path(same).exists() else str(path)
-
-
-def _of_this_process() -> Path:
-    """A folder that ends with the process."""
-    folder = tempfile.mkdtemp(prefix="roundoff-native-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)

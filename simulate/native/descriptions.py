@@ -6,24 +6,18 @@ A function that is decorated with a simulation makes one for each call, and a pr
 from __future__ import annotations
 
 import weakref
+from collections.abc import Hashable, Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, NamedTuple, final
+
+from torch._ops import OpOverload
 
 from roundoff.locks import new_lock
 
-from .loops import Loops
-from .plain import described
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
-
-    from torch._ops import OpOverload
-
-    from .library import Description
-    from .plain import Notes
-    from .planned import PlanOfOperation
-    from .seen_products import Counted
-
+from .library import Description
+from .loops import Loops, PlanOfOperation
+from .plain import Notes, described
+from .seen_products import Counted
 
 _MOST = 1 << 14
 """The most operations at places that are shared: a program that keeps naming new modules or parts starts over."""

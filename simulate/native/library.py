@@ -108,7 +108,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tell_draws": (None, [_MASK, _P]),
     "descriptions": (_P, []),
     "free_descriptions": (None, [_P]),
-    "simulation": (_P, [_P, _I, _MASK, _MASK]),
+    "simulation": (_P, [_P, _I, _MASK, _MASK, _I]),
     "free": (None, [_P]),
     "know": (None, [_P, _P]),
     "forget": (None, [_P]),

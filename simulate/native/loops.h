@@ -30,9 +30,13 @@ struct Numbers {
   int64_t settings[10];
 };
 
-// The random bits of one rounding.
+// The random bits of one rounding: the upper `bits` of a word of 32 for each element, and a half of the lowest of them.
 struct Random {
   uint64_t seed, step;
+  uint32_t bits = 32;
+
+  uint32_t mask() const { return ~uint32_t(0) << (32 - bits); }
+  uint32_t half() const { return bits < 32 ? uint32_t(1) << (31 - bits) : 0; }
 };
 
 inline uint64_t mixed(uint64_t x) {
@@ -194,7 +198,7 @@ inline void run(const Loop& loop, bool single, const void* source, void* target,
   if (loop.calling == kDrawn) {
     using Run = void (*)(const void*, void*, int64_t, const void*, int64_t, const uint32_t*);
     uint64_t key = mixed(base);  // of the first 2^32 numbers
-    const uint32_t drawn[4] = {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32), ~uint32_t(0), 0};
+    const uint32_t drawn[4] = {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32), random.mask(), random.half()};
     return reinterpret_cast<Run>(loop.run)(source, target, shape.count, loop.parameters, 0, drawn);
   }
   if (loop.calling == kScaled) {
@@ -213,6 +217,8 @@ inline void run(const Loop& loop, bool single, const void* source, void* target,
   if (loop.draws) {
     settings[5] = static_cast<int64_t>(base & 0xFFFFFFFF);
     settings[6] = static_cast<int64_t>(base >> 32);
+    settings[7] = random.mask();
+    settings[8] = random.half();
   }
   if (!shape.count) return;
   if (single) run_with_numbers<float>(loop, source, target, shape, given, settings);

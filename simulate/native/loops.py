@@ -1,14 +1,39 @@
-"""Compiled loops, by their addresses, for the C++."""
+"""Compiled loops, by their addresses, and facts about plans, for the C++."""
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import torch
+from torch._ops import OpOverload
 
 from ...formats import Format, Rounding
 from ...formats.base.family import Family, LoopByAddress
+from ..aten.moves import Moves
+from ..aten.outputs import Outputs
 from .library import LoopAddresses
+
+
+class PlanOfOperation(Protocol):
+    """The attributes that are read of a plan; see :class:`.dispatch.plan.OperationPlan`."""
+
+    operation: OpOverload | None
+    kernel: Any
+    name: str
+    arithmetic: Any
+    rounds: bool
+    outputs: Outputs
+    counts: Any
+    moves: Moves | None
+    decomposition: Any
+    role: str
+    accumulate: bool
+    prepares: bool
+    multiplies: bool
+    spares: bool
+    settles: bool
+    passes_on: bool
+
 
 CARRIERS = (torch.float32, torch.float64)
 

@@ -9,12 +9,14 @@ being consulted, and no block is in a generator or coroutine.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch._ops import OpOverload
 
-from ...formats import Rounding
+from ...formats import Format, Rounding
 from ...formats.cpu.threads import ELEMENTS_PER_THREAD
 from ..aten import products
 from ..aten.contracted_axes import has_blocks, is_operand
@@ -24,19 +26,9 @@ from ..aten.tables import BLANK
 from ..aten.whole_numbers import numbers_given
 from ..marks.table import Mark
 from .library import NAMESPACES, Description, ExactArithmetic, LoopAddresses
-from .loops import CARRIERS
-from .seen_products import ROLES, seen_products
+from .loops import CARRIERS, Loops, PlanOfOperation
+from .seen_products import ROLES, Counted, seen_products
 from .stand_ins import StandsFor, address, meaning_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
-
-    from torch._ops import OpOverload
-
-    from ...formats import Format
-    from .loops import Loops
-    from .planned import PlanOfOperation
-    from .seen_products import Counted
 
 _MOST_ARGUMENTS = 64
 _aten = torch.ops.aten
@@ -83,12 +75,13 @@ def reasons_against(plan: PlanOfOperation, notes: Notes, loops: Loops) -> Iterat
         "its operands are looked at before it runs": plan.prepares
         and not _rounds_operands_alone(plan, loops)
         and seen_products(plan, loops) is None,
-        "it is left alone among the program's own float32 tensors": plan.spares,
+        "it stays unrounded among the program's own float32 tensors": plan.spares,
         "it communicates": plan.settles or plan.passes_on,
         "it hands over data from outside": plan.outputs.lifts,
         "something else than its kernel computes it, or looks at what it computes": not _runs_itself(plan),
         "it has more arguments than fit in a mask": len(schema_of(operation).arguments) > _MOST_ARGUMENTS,
-        "its results are not rounded by a loop of their own": _is_rounded(plan)
+        "its results are not rounded by a loop of their own": plan.rounds
+        and (plan.outputs.results or bool(plan.outputs.written))
         and not any(_of_results(plan, loops).values()),
         "it is noted what rounding does to its results": plan.rounds and plan.name in notes.always,
         "it draws numbers that may become a weight's noise": notes.of_operands and notes.drawing(operation),
@@ -150,7 +143,7 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Descri
         pieces=_PIECES.get(plan.operation, 0) if plan.rounds else 0,
     )
     if notes.of_operands:
-        made.following = _following(plan)
+        made.following = {"optimizer": _INSIDE, "backward": _UNLESS_GRADIENT}.get(plan.role, _WEIGHTS)
         about = plan.prepares and "parameters" in _roles_of_operands(plan)
         made.parameters = about * (_ROUNDED if of_parameters else _IN_PYTHON)
         made.made = _mask(i for i, views in enumerate(outputs.viewing or (False,) * len(_returns(plan))) if not views)
@@ -179,7 +172,7 @@ def seen_rounded(plan: PlanOfOperation) -> list[tuple[int, str]]:
 
 
 def _rounds_operands_alone(plan: PlanOfOperation, loops: Loops) -> bool:
-    """Whether the operands are rounded, each by itself and whatever its role, and numbers are left alone."""
+    """Whether the operands are rounded, each by itself and whatever its role, and Python numbers stay as they are."""
     arithmetic = plan.arithmetic
     if plan.multiplies or not _roles_of_operands(plan) <= {*ROLES, "parameters"}:
         return False
@@ -202,11 +195,6 @@ def _roles_of_operands(plan: PlanOfOperation) -> set[str]:
     return {role for rule in plan.arithmetic.of_operands for role in rule.role}
 
 
-def _following(plan: PlanOfOperation) -> int:
-    """Returns the code for the notes taken about an operation where operands are told apart."""
-    return {"optimizer": _INSIDE, "backward": _UNLESS_GRADIENT}.get(plan.role, _WEIGHTS)
-
-
 def _returns(plan: PlanOfOperation) -> list[Any]:
     assert plan.operation is not None
     return list(schema_of(plan.operation).returns)
@@ -223,10 +211,6 @@ def _places(places: Iterable[tuple[int, str]]) -> int:
 def _runs_itself(plan: PlanOfOperation) -> bool:
     meaning = meaning_of(plan.kernel)
     return plan.kernel is plan.operation or _first_matrix(plan) >= 0 or (meaning is not None and meaning.runs_itself)
-
-
-def _is_rounded(plan: PlanOfOperation) -> bool:
-    return plan.rounds and (plan.outputs.results or bool(plan.outputs.written))
 
 
 def _first_matrix(plan: PlanOfOperation) -> int:

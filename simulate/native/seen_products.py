@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from ...formats import Rounding
+from ...formats import Format, Rounding
 from ..aten.contracted_axes import fixed_contractions, has_blocks, is_multiplied, is_operand
 from ..aten.schemas import argument_names, schema_of
 from .library import PLACES_BY_ROLE, LoopAddresses, OperandRounding, SeenProducts
-from .loops import CARRIERS
+from .loops import CARRIERS, Loops, PlanOfOperation
 from .stand_ins import meaning_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ...formats import Format
-    from .loops import Loops
-    from .planned import PlanOfOperation
 
 ROLES = ("weights", "activations", "gradients")
 """Roles of operands, by their numbers in the C++."""
@@ -79,7 +73,13 @@ class _Table:
         for place in range(PLACES_BY_ROLE):
             backward, rest = divmod(place, len(ROLES) * len(PRODUCTS))
             role, product = ROLES[rest // len(PRODUCTS)], PRODUCTS[rest % len(PRODUCTS)]
-            rule = _last(rules, role, product)
+            # The rule that an operand is rounded by, as `operands/rounding.py` finds it
+            about = (
+                rule
+                for rule in reversed(rules)
+                if role in rule.role and (rule.product is None or product in rule.product)
+            )
+            rule = next(about, None)
             unrounded = rule is None or (backward and rule.backward == "unrounded")
             made.table[place] = -1 if unrounded or rule is None else self._of_rule(rule, backward=bool(backward))
             if rule is not None and not unrounded:
@@ -118,14 +118,6 @@ class _Table:
 def _passes(fmt: Format, dtype: torch.dtype, mode: Rounding) -> bool:
     """Whether rounding leaves every number of a carrier as it is, and draws nothing."""
     return fmt.native and fmt.carrier == dtype and mode is Rounding.NEAREST_EVEN
-
-
-def _last(rules: tuple[Any, ...], role: str, product: str | None) -> Any:
-    """The rule that an operand is rounded by, as :mod:`.operands.rounding` finds it."""
-    about = (
-        rule for rule in reversed(rules) if role in rule.role and (rule.product is None or product in rule.product)
-    )
-    return next(about, None)
 
 
 def _counted_always(names: Sequence[str], fmt: str) -> list[Counted]:

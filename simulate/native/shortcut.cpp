@@ -202,6 +202,7 @@ struct Simulation {
   const bool follows;     // an operation depends on its place; else its role and module are 0
   const uint64_t draws;   // the number of what counts its stochastic roundings
   const uint64_t seed;    // of their random bits
+  const uint32_t bits;    // how many of them an element has
   std::atomic<uint64_t> round{0};  // how often all threads have left it
   std::vector<std::atomic<Plain*>> operations;     // where it does not follow
   std::unordered_map<uint64_t, Plain*> by_place;  // where it does
@@ -210,8 +211,8 @@ struct Simulation {
   mutable Lock lock;
 
   Simulation(std::shared_ptr<Descriptions> descriptions, uint64_t number, bool follows, uint64_t draws, uint64_t seed,
-             size_t count)
-      : descriptions(std::move(descriptions)), number(number), follows(follows), draws(draws), seed(seed),
+             uint32_t bits, size_t count)
+      : descriptions(std::move(descriptions)), number(number), follows(follows), draws(draws), seed(seed), bits(bits),
         operations(follows ? 0 : count) {}
   ~Simulation() {
     for (auto& plain : operations) delete plain.load();
@@ -533,11 +534,11 @@ bool can_be_seen(const IValue& value, const Description& how) {
 class Draws {
  public:
   Draws(const Simulation& simulation, loops::Counts* counts)
-      : seed_(simulation.seed), counts_(counts), before_(counts ? counts->number : 0) {}
+      : seed_(simulation.seed), bits_(simulation.bits), counts_(counts), before_(counts ? counts->number : 0) {}
 
   loops::Random next(int64_t draws) {
     if (!draws || !counts_) return {};
-    return {seed_, (static_cast<uint64_t>(counts_->step) << 32) + static_cast<uint64_t>(counts_->number++)};
+    return {seed_, (static_cast<uint64_t>(counts_->step) << 32) + static_cast<uint64_t>(counts_->number++), bits_};
   }
 
   void take_back() {
@@ -546,6 +547,7 @@ class Draws {
 
  private:
   uint64_t seed_;
+  uint32_t bits_;
   loops::Counts* counts_;
   int64_t before_ = 0;
 };
@@ -1029,12 +1031,12 @@ void* roundoff_descriptions() { return new std::shared_ptr<Descriptions>(std::ma
 // No further simulation is made with them.
 void roundoff_free_descriptions(void* descriptions) { delete static_cast<std::shared_ptr<Descriptions>*>(descriptions); }
 
-// `follows`: an operation depends on its place, of which the functions below are told; `draws` and `seed`: of stochastic
-// rounding.
-void* roundoff_simulation(void* descriptions, int64_t follows, uint64_t draws, uint64_t seed) {
+// `follows`: an operation depends on its place, of which the functions below are told; `draws`, `seed` and `bits`: of
+// stochastic rounding.
+void* roundoff_simulation(void* descriptions, int64_t follows, uint64_t draws, uint64_t seed, int64_t bits) {
   uint64_t number = ++latest_number;
   auto& shared = *static_cast<std::shared_ptr<Descriptions>*>(descriptions);
-  auto* simulation = new Simulation(shared, number, follows != 0, draws, seed, operators.size());
+  auto* simulation = new Simulation(shared, number, follows != 0, draws, seed, static_cast<uint32_t>(bits), operators.size());
   std::lock_guard<Lock> guard(modes_lock);
   living[number] = simulation;
   return simulation;

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import Any, Protocol, final
 
-from .descriptions import At, descriptions_of
+from torch._ops import OpOverload
+
+from .descriptions import At, Descriptions, Told, descriptions_of
 from .library import Counts, library
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
-
-    from torch._ops import OpOverload
-
-    from .descriptions import Descriptions, Told
-    from .plain import Notes
-
+from .plain import Notes
 
 _ROLES = ("forward", "backward", "optimizer", "averages", "targets")
 """Roles of operations, by the numbers that the C++ has for them."""
@@ -28,6 +23,7 @@ class Counting(Protocol):
 
     number: int
     seed: int
+    width: int
 
     def tell(self, told: Callable[[int, int], None]) -> None:
         """Makes each thread that counts call ``told``."""
@@ -47,18 +43,12 @@ class Shortcut:
     """
 
     def __init__(
-        self,
-        loaded: Any,
-        mode: object,
-        descriptions: Descriptions,
-        draws: Counting,
-        *,
-        follows: bool,
+        self, loaded: Any, mode: object, descriptions: Descriptions, draws: Counting, *, follows: bool
     ) -> None:
         self._loaded, self._descriptions, self._follows = loaded, descriptions, follows
         # Plans, with what the C++ counts for them.
         self._plain: dict[At, tuple[Any, int, Told]] = {}
-        self._handle = loaded.simulation(descriptions.handle, follows, draws.number, draws.seed & _WORD)
+        self._handle = loaded.simulation(descriptions.handle, follows, draws.number, draws.seed & _WORD, draws.width)
         self._draws = draws
         if descriptions.draws:
             draws.tell(loaded.tell_draws)
@@ -67,14 +57,7 @@ class Shortcut:
         weakref.finalize(mode, loaded.forget, id(mode)).atexit = False
 
     @staticmethod
-    def of(
-        mode: object,
-        notes: Notes,
-        arithmetic: Hashable,
-        draws: Counting,
-        *,
-        follows: bool,
-    ) -> Shortcut | None:
+    def of(mode: object, notes: Notes, arithmetic: Hashable, draws: Counting, *, follows: bool) -> Shortcut | None:
         """Makes the shortcut of a simulation; None without the library.
 
         Args:

@@ -7,24 +7,19 @@ CUDA the kernels themselves are called (:mod:`.kernel_calls`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
 
 import torch
+from torch._ops import OpOverload
+from torch.fx import GraphModule
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..aten.schemas import written_arguments
 from ..aten.tables import plain_name
-from .host_numbers import NumberError, TracedNumber, number_of
+from .host_numbers import NumberError, NumberRecord, TracedNumber, number_of
 from .kernel_calls import call_kernel
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from torch._ops import OpOverload
-    from torch.fx import GraphModule
-
-    from .host_numbers import NumberRecord
 
 _aten = torch.ops.aten
 
@@ -90,11 +85,7 @@ class NumbersAsTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Runs operations that take a :class:`TracedNumber` on tensors; below the simulation, which rounds results."""
 
     def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        self, func: OpOverload, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Runs one operation; on lists of tensors, one by one, as the kernels of the CPU do."""
         kwargs = kwargs or {}

@@ -6,12 +6,14 @@ runs: the operations that lead to it are done on the arguments themselves, by Py
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, NamedTuple, final
 from unittest.mock import patch
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 from torch.fx.node import map_arg
 from torch.utils._python_dispatch import _disable_current_modes
@@ -20,11 +22,6 @@ from ...formats.base.operator import unwritten_like
 from ..presence.entering import unsimulated
 from .host_numbers import NumberError, NumberRecord, TracedNumber, number_of
 from .number_tensors import tensor_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from torch.fx import GraphModule, Node
 
 _READ = (
     "the step reads a number from a tensor (.item()) that depends on what it computes, where a program has no numbers:"
@@ -165,7 +162,7 @@ class Readings:
     def __init__(self, record: NumberRecord, inputs: Sequence[torch.Tensor], large: int) -> None:
         self._record, self._inputs, self._large = record, inputs, large
         self.tensors: list[torch.Tensor] = []
-        """What was read, as outputs of the graph."""
+        """The values that were read, as outputs of the graph."""
         self._values: list[float] = []
 
     @contextmanager

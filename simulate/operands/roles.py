@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 import torch
+from torch._ops import OpOverload
 
 from ..aten.contracted_axes import is_multiplied
-from ..marks.table import Mark
-from ..policy.products import Product
-from ..policy.rules import Role
+from ..aten.outputs import Outputs
+from ..marks.table import Mark, Marks
+from ..policy.rules import Arithmetic, Product, Role
 from .weights import Certainty
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
-    from ..marks.table import Marks
-    from .planned import PlannedOperation
+class PlannedOutcome(Protocol):
+    """Counters, which are also described there."""
+
+    missed: int
+    unrounded: Counter[str]
+    seen: Counter[tuple[str, str, str]]
+
+
+class PlannedOperation(Protocol):
+    """An operation at one place: it has the attributes of ``OperationPlan``, which describes them."""
+
+    operation: OpOverload | None
+    name: str
+    role: str
+    arithmetic: Arithmetic
+    outputs: Outputs
+    rounds: bool
+    multiplies: bool
+    narrows: bool
+
+    @property
+    def outcome(self) -> PlannedOutcome:
+        """The counters of its outcomes so far."""
 
 
 class KnownOperands(NamedTuple):
@@ -58,7 +80,12 @@ class MultipliedOperands:
         """
         operands = {name: x for name, x in named.items() if is_number(x) and is_multiplied(plan.name, name)}
         if not is_backward(plan.role):
-            return self._forward(operands)
+            weights = self._weights(operands)
+            for name, x in operands.items():
+                if name not in weights:
+                    self._marks.add(x, Mark.ACTIVATION | (Mark.WEIGHTED if weights else 0))
+            roles = {name: Role.WEIGHTS if name in weights else Role.ACTIVATIONS for name in operands}
+            return KnownOperands(roles, Product.OUTPUT if weights else None)
         roles = {name: self._role_in_backward(x) for name, x in operands.items()}
         if Role.WEIGHTS in roles.values():
             return KnownOperands(roles, Product.GRAD_INPUT)
@@ -66,14 +93,6 @@ class MultipliedOperands:
         known = [self._marks.of(x) for x in activations]
         weighted = any(bits & Mark.WEIGHTED or not bits & Mark.ACTIVATION for bits in known)
         return KnownOperands(roles, Product.GRAD_WEIGHT if weighted else None)
-
-    def _forward(self, operands: Mapping[str, torch.Tensor]) -> KnownOperands:
-        weights = self._weights(operands)
-        for name, x in operands.items():
-            if name not in weights:
-                self._marks.add(x, Mark.ACTIVATION | (Mark.WEIGHTED if weights else 0))
-        roles = {name: Role.WEIGHTS if name in weights else Role.ACTIVATIONS for name in operands}
-        return KnownOperands(roles, Product.OUTPUT if weights else None)
 
     def _weights(self, operands: Mapping[str, torch.Tensor]) -> list[str]:
         """The names of those operands of one product that are its weights: the surest of them."""

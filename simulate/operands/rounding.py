@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -24,24 +25,16 @@ from ..aten.schemas import argument_names, number_names
 from ..aten.tables import BLANK
 from ..aten.tensor_cores import product as narrow_product
 from ..aten.tensor_cores import takes
-from ..marks.table import Mark
+from ..marks.table import Mark, Marks
 from ..policy.carriers import carrier_of
-from ..policy.products import Product
-from ..policy.rules import MULTIPLIED_ROLES, OPERAND_ROLES, Backward, Role
-from .roles import NOTHING, KnownOperands, MultipliedOperands, is_backward, is_number
+from ..policy.policy import Policy
+from ..policy.rules import MULTIPLIED_ROLES, OPERAND_ROLES, Backward, Product, Role, Rule
+from .roles import NOTHING, KnownOperands, MultipliedOperands, PlannedOperation, is_backward, is_number
 from .separate_products import separate_products
 from .weights import Weights
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from ..marks.table import Marks
-    from ..policy.policy import Policy
-    from ..policy.rules import Rule
-    from .planned import PlannedOperation
-
-    Compute = Callable[..., Any]
-    Rounder = Callable[..., torch.Tensor]
+Compute = Callable[..., Any]
+Rounder = Callable[..., torch.Tensor]
 _GOLDEN = 2654435761  # 2^32 over the golden ratio, whose multiples hash integers (Knuth, vol. 3, 6.4)
 
 
@@ -82,10 +75,7 @@ class Operands:
         assert plan.operation is not None
         if not is_backward(plan.role) and plan.role != Role.OPTIMIZER:
             self._weights.note(plan.operation, args, kwargs, result)
-        self._note_inside(plan, args, kwargs, result)
-
-    def _note_inside(self, plan: PlannedOperation, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
-        """Remembers the memory of computed values, which holds no inputs. A view of an input is an input."""
+        # Remembers the memory of computed values, which holds no inputs. A view of an input is an input.
         assert plan.operation is not None
         if plan.operation.overloadpacket in BLANK:
             return
@@ -178,7 +168,8 @@ class Operands:
         assert plan.operation is not None
         written = {name for _, name in plan.outputs.written}
         names = argument_names(plan.operation)
-        numbers = set(number_names(plan.operation)) if _rounds_scalars(plan) else set()
+        rounds_scalars = plan.arithmetic.scalars == "rounded" and plan.rounds
+        numbers = set(number_names(plan.operation)) if rounds_scalars else set()
         named = dict(zip(names, args, strict=False)) | dict(kwargs)
         rotates = _rotates(plan, told)
         how = contractions(plan.name, named) if rotates or _has_blocks(plan) else {}
@@ -194,7 +185,7 @@ class Operands:
             if isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
                 return [prepare(name, item) for item in value]
             if isinstance(value, float) and name in numbers:
-                return _scalar(value, plan.arithmetic.format)
+                return float(round(torch.tensor(value, dtype=torch.float64, device="cpu"), plan.arithmetic.format))
             return value
 
         return (
@@ -272,14 +263,6 @@ class Operands:
         if self._weights.is_parameter(x):
             return Role.PARAMETERS
         return Role.INPUTS if self._tracks_inputs and not self._marks.of(x) & Mark.INSIDE else None
-
-
-def _rounds_scalars(plan: PlannedOperation) -> bool:
-    return plan.arithmetic.scalars == "rounded" and plan.rounds
-
-
-def _scalar(value: float, fmt: Format) -> float:
-    return float(round(torch.tensor(value, dtype=torch.float64, device="cpu"), fmt))
 
 
 def _rotates(plan: PlannedOperation, told: KnownOperands) -> bool:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
+from torch._ops import OpOverload
 
 from ..aten.contracted_axes import LAST, OVER_POSITIONS, Contraction, of_input_gradient
 from ..composites.attention import SEEN
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import Tensor
-    from torch._ops import OpOverload
-
-    Compute = Callable[[Sequence[Any]], Any]
-    See = Callable[[str, Tensor, Contraction], Tensor]
-    Separate = Callable[..., Any]
+Compute = Callable[[Sequence[Any]], Any]
+See = Callable[[str, Tensor, Contraction], Tensor]
+Separate = Callable[..., Any]
 
 _aten = torch.ops.aten
 

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
 from torch._C import _functorch
+from torch._ops import OpOverload
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
 from ..aten.outputs import outputs, writes_of
 from ..aten.tables import MOVES, is_contraction, plain_name
-from ..marks.table import Mark
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from torch._ops import OpOverload
-
-    from ..marks.table import Marks
+from ..marks.table import Mark, Marks
 
 _MATRIX = 2
 _NEVER_WEIGHTS = ("embedding", "embedding_bag")
@@ -116,7 +111,10 @@ class Weights:
     def note(self, operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Remembers the results of a forward operation on only weights, and forgets tensors that it wrote data to."""
         written = [args[i] if i < len(args) else kwargs.get(name) for i, name in writes_of(operation)]
-        read = _read(operation, args, kwargs)
+        # The values that the operation reads, as a flat list
+        replaces = plain_name(operation.overloadpacket.__name__) in _REPLACING
+        rest = {name: x for name, x in kwargs.items() if name != "out"} if kwargs else kwargs
+        read = tree_leaves((args[1:] if replaces and writes_of(operation) else args, rest))
         if self._is_noise(operation, read):
             for x in _floats([written, result]):
                 self._marks.add(x, Mark.NOISE)
@@ -126,7 +124,9 @@ class Weights:
             return
         if sure is None:
             for x in _floats(written):
-                self._forget(x)
+                if self._marks.of(x) & Mark.BUFFER:
+                    self._marks.add(x, Mark.DATA)
+                self._marks.remove(x, Mark.WEIGHTS | Mark.NOISE)
             return
         for x in _floats([written, result]):
             self._add(x, sure)
@@ -162,11 +162,6 @@ class Weights:
         if not self._marks.of(x) & Mark.WEIGHTS:
             self._marks.add(x, _bit_of(sure))
 
-    def _forget(self, x: torch.Tensor) -> None:
-        if self._marks.of(x) & Mark.BUFFER:
-            self._marks.add(x, Mark.DATA)
-        self._marks.remove(x, Mark.WEIGHTS | Mark.NOISE)
-
 
 def _bit_of(sure: Certainty) -> int:
     return Mark.PARAMETER << sure
@@ -199,13 +194,6 @@ def _moves(operation: OpOverload) -> bool:
 @cache
 def _multiplies(operation: OpOverload) -> bool:
     return is_contraction(operation.overloadpacket.__name__)
-
-
-def _read(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Returns the values that an operation reads, as a flat list."""
-    replaces = plain_name(operation.overloadpacket.__name__) in _REPLACING
-    rest = {name: x for name, x in kwargs.items() if name != "out"} if kwargs else kwargs
-    return tree_leaves((args[1:] if replaces and writes_of(operation) else args, rest))
 
 
 def _floats(values: Any) -> Iterator[torch.Tensor]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...formats import Format, FormatError
 from ..aten.tensor_cores import reason_against
-
-if TYPE_CHECKING:
-    from .policy import Policy
+from .policy import Policy
 
 # The first that fits. Products of float16 are always within float32's range; those of bfloat16 may leave it.
 _CARRIERS = (torch.float16, torch.bfloat16)

@@ -220,7 +220,12 @@ def unfollow(follower: PartFollower) -> bool:
         _here.watches.remove(watch)
         watch.leave()
         if _here.hook is not None and not any(other.patterns for other in _here.watches):
-            return _give_hook_back()
+            hook, other = _here.hook, _here.other_profiler
+            _here.hook = _here.other_profiler = None
+            if sys.getprofile() is not hook:
+                return False
+            sys.setprofile(other)
+            return True
     return True
 
 
@@ -259,12 +264,3 @@ def _take_hook() -> None:
 
     _here.hook, _here.other_profiler = hook, other
     sys.setprofile(hook)
-
-
-def _give_hook_back() -> bool:
-    hook, other = _here.hook, _here.other_profiler
-    _here.hook = _here.other_profiler = None
-    if sys.getprofile() is not hook:
-        return False
-    sys.setprofile(other)
-    return True

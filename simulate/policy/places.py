@@ -7,14 +7,17 @@ import threading
 import warnings
 import weakref
 from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from types import FrameType
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from roundoff.locks import new_lock
 
@@ -23,12 +26,6 @@ from ..native.library import set_role
 from ..presence.entering import SimulationWarning
 from .parts import Parts, follow, inside_of, place_in, split, unfollow
 from .rules import OPERATION_ROLES, Role
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from types import FrameType
-
-    from torch.utils.hooks import RemovableHandle
 
 _MOST_CHANGES = 1 << 17
 _NO_FORWARD = (1 << 64) - 1  # sequence number of nodes that accumulate gradients

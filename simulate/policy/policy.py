@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from roundoff.locks import cached_property
 
 from ...formats import Format, FormatError, Rounding
+from ...formats.base.modes import WORD_BITS
 from ...formats.families.floats import FP32
+from ..accumulation.description import Accumulation
+from ..accumulation.fused_sum import FusedSum
 from ..aten.tables import CONTRACTIONS, LAYERS
 from .reading import read_description
 from .recipes import RECIPES, mx
@@ -23,6 +28,7 @@ from .rules import (
     Finfo,
     Granularity,
     Islands,
+    PassSums,
     Role,
     Rule,
     Scalars,
@@ -31,13 +37,6 @@ from .rules import (
     plain_data,
     text,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from ..accumulation.description import Accumulation
-    from ..accumulation.fused_sum import FusedSum
 
 _FUNCTION = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 
@@ -53,7 +52,8 @@ class Policy:
         format: format of the results. fp32 means the carrier itself: nothing is rounded.
         rounding: the mode; ``stochastic`` draws from the seed of the simulation.
         operands: see :class:`Rule`.
-        accumulate: the accumulator of contractions and sums; None for the carrier's.
+        accumulate: the accumulator of contractions and sums; None for the carrier's. Two divided by ``|`` are those of
+            the forward and the backward pass: ``h100-fp8|h100-fp8/128``.
         granularity: ``kernel`` or ``primitive``.
         scalars: whether Python numbers stay exact, as in PyTorch's half-precision kernels, or are rounded.
         rules: in order.
@@ -62,6 +62,8 @@ class Policy:
             ``dtype``: as ever.
         whole: ``exact`` leaves counts, steps and positions whole, which programs keep in floating-point tensors;
             ``rounded`` rounds them like all results.
+        random_bits: the number of random bits of an element, 1 to 32, in stochastic rounding; see
+            :class:`~roundoff.RandomBits`.
         exact_in: functions that run without rounding, as under :func:`exact`: ``package.module:function`` or
             ``package.module:Class.method``, one or several. Their modules are imported when the simulation is entered.
         only_in: the only functions with rounding; empty for everywhere.
@@ -73,18 +75,23 @@ class Policy:
     format: Format | str
     rounding: Rounding | str = Rounding.NEAREST_EVEN
     operands: Format | str | None = None
-    accumulate: Accumulation | FusedSum | str | None = None
+    accumulate: Accumulation | FusedSum | PassSums | str | None = None
     granularity: Granularity | str = Granularity.KERNEL
     scalars: Scalars | str = Scalars.EXACT
     rules: tuple[Rule, ...] = field(default=())
     islands: Islands | str = Islands.ROUNDED
     finfo: Finfo | str = Finfo.DTYPE
     whole: Whole | str = Whole.EXACT
+    random_bits: int = WORD_BITS
     exact_in: str | Sequence[str] = ()
     only_in: str | Sequence[str] = ()
 
     def __post_init__(self) -> None:
         parse_settings(self)
+        random_bits = str(self.random_bits)  # as plain data has it
+        if not random_bits.isdecimal() or not 1 <= int(random_bits) <= WORD_BITS:
+            raise FormatError(f"random_bits must be an integer from 1 to {WORD_BITS}, got {self.random_bits!r}")
+        object.__setattr__(self, "random_bits", int(random_bits))
         for name in ("exact_in", "only_in"):
             object.__setattr__(self, name, _functions(getattr(self, name), name))
         rules = tuple(self.rules)
@@ -135,7 +142,12 @@ class Policy:
 
     @classmethod
     def mx(
-        cls, operands: Format | str = "mxfp8_e4m3", format: Format | str = "fp32", *, but: str | Sequence[str] = ()
+        cls,
+        operands: Format | str = "mxfp8_e4m3",
+        format: Format | str = "fp32",
+        *,
+        but: str | Sequence[str] = (),
+        accumulate: FusedSum | str | None = None,
     ) -> Policy:
         """Linear layers and convolutions multiply in an MX format, or another with scales, as MXFP8 training does.
 
@@ -147,14 +159,17 @@ class Policy:
                 ``mxfp8_e4m3_rceil`` (by cuBLAS's, the usual one in training), ``mxfp4``, ``mxint8``, ``bfp8_16``.
             format: format of the results; fp32 means the carrier itself.
             but: modules with products that keep their operands, as patterns of :class:`Rule`.
+            accumulate: matrix unit that sums the products, such as ``b200-mxfp8``; None sums in the carrier.
 
         Raises:
-            FormatError: the format does not exist.
+            FormatError: the format or the unit does not exist.
         """
-        return cls(format, rules=(*mx(operands), *_leaving(but)))
+        return cls(format, accumulate=accumulate, rules=(*mx(operands), *_leaving(but)))
 
     @classmethod
-    def nvfp4(cls, format: Format | str = "fp32", *, but: str | Sequence[str] = ()) -> Policy:
+    def nvfp4(
+        cls, format: Format | str = "fp32", *, but: str | Sequence[str] = (), accumulate: FusedSum | str | None = None
+    ) -> Policy:
         """Linear layers and convolutions multiply in NVFP4, after NVIDIA's recipe of pretraining.
 
         Weights in squares of 16 by 16, which are the same numbers in both passes; activations and gradients in blocks
@@ -165,19 +180,27 @@ class Policy:
         Args:
             format: format of the results; fp32 means the carrier itself, ``bf16`` is the recipe's.
             but: modules with products that keep operands, as patterns of :class:`Rule` (``["*lm_head", "*.31.*"]``).
+            accumulate: matrix unit that sums the products, such as ``b200-nvfp4``; None sums in the carrier.
 
         Raises:
-            FormatError: the format does not exist.
+            FormatError: the format or the unit does not exist.
         """
-        return cls(format, rules=(*RECIPES["nvfp4"], *_leaving(but)))
+        return cls(format, accumulate=accumulate, rules=(*RECIPES["nvfp4"], *_leaving(but)))
 
     @classmethod
-    def fp8(cls, recipe: str, format: Format | str = "fp32", *, but: str | Sequence[str] = ()) -> Policy:
+    def fp8(
+        cls,
+        recipe: str,
+        format: Format | str = "fp32",
+        *,
+        but: str | Sequence[str] = (),
+        accumulate: FusedSum | str | None = None,
+    ) -> Policy:
         """Linear layers and convolutions multiply in FP8, after a recipe of torchao or of DeepSeek-V3.
 
-        What is multiplied is rounded, with a scale that follows from the numbers at hand; products are summed in the
-        carrier, and results are rounded to ``format``. Products without a weight, such as in attention, keep their
-        operands. With ``rowwise-with-gw-hp`` so does the product that gives the gradient of the weight.
+        Operands are rounded, with scales that follow from their values, and results are rounded to ``format``. Products
+        without a weight, such as in attention, keep their operands. With ``rowwise-with-gw-hp`` so does the product
+        that gives the gradient of the weight.
 
         Args:
             recipe: ``tensorwise`` (E4M3, gradients E5M2, a scale for each tensor), ``rowwise`` (E4M3, a power of two
@@ -186,15 +209,17 @@ class Policy:
                 DeepSeek-V3); with ``blockwise-pow2`` the scales are powers of two.
             format: format of the results; fp32 means the carrier itself.
             but: modules with products that keep their operands, as patterns of :class:`Rule` (``"*lm_head"``).
+            accumulate: matrix unit that sums the products; None sums in the carrier. torchao's choice on an H100, fast
+                sums of outputs and restarted sums of gradients, is ``h100-fp8|h100-fp8/128``.
 
         Raises:
-            FormatError: the recipe or format does not exist.
+            FormatError: the recipe, the format or the unit does not exist.
         """
         name = "fp8-" + str(recipe).replace("_", "-")
         if name not in RECIPES:
             known = ", ".join(known.removeprefix("fp8-") for known in RECIPES if known.startswith("fp8-"))
             raise FormatError(f"recipe must be {known}, got {recipe!r}")
-        return cls(format, rules=(*RECIPES[name], *_leaving(but)))
+        return cls(format, accumulate=accumulate, rules=(*RECIPES[name], *_leaving(but)))
 
     @classmethod
     def int8(cls, format: Format | str = "fp32", *, but: str | Sequence[str] = ()) -> Policy:
@@ -337,7 +362,7 @@ class Policy:
     def arithmetic(self, operation: str, module: str = "", role: str = Role.FORWARD) -> tuple[Arithmetic, list[Rule]]:
         """Returns the arithmetic of an operation at a place, and the rules that apply."""
         matched = [rule for rule in self.rules if rule.matches(operation, module, role)]
-        if not matched:
+        if not matched and not isinstance(self.accumulate, PassSums):
             return self._without_rules, matched
         settings: dict[str, Any] = {name: getattr(self, name) for name in SETTINGS}
         of_operands = [rule for rule in matched if rule.about_operands and role != Role.OPTIMIZER]
@@ -346,6 +371,8 @@ class Policy:
         for rule in matched:
             if not rule.about_operands:
                 settings |= {name: getattr(rule, name) for name in SETTINGS if getattr(rule, name) is not None}
+        if isinstance(sums := settings["accumulate"], PassSums):
+            settings["accumulate"] = sums.backward if role == Role.BACKWARD else sums.forward
         return Arithmetic(**settings, of_operands=tuple(of_operands)), matched
 
     @cached_property
@@ -396,7 +423,8 @@ class Policy:
     @property
     def depends_on_place(self) -> bool:
         """Whether a module or role matters, so that the simulation must follow them."""
-        return self.names_modules or bool(self.within) or any(rule.role != ("*",) for rule in self.rules)
+        by_pass = any(isinstance(sums, PassSums) for sums in self.settings("accumulate"))
+        return self.names_modules or bool(self.within) or by_pass or any(rule.role != ("*",) for rule in self.rules)
 
     @property
     def names_modules(self) -> bool:

@@ -12,8 +12,7 @@ from types import MappingProxyType
 
 from ...formats import Format
 from ..aten.tables import CONTRACTIONS
-from .products import Product
-from .rules import MULTIPLIED_ROLES, Role, Rule
+from .rules import MULTIPLIED_ROLES, Product, Role, Rule
 
 _ALL = tuple(Product)
 _FORWARD = (Role.ACTIVATIONS, Role.WEIGHTS)

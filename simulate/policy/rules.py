@@ -14,7 +14,18 @@ from ..accumulation.description import Accumulation
 from ..accumulation.fused_sum import FusedSum
 from ..aten.tables import plain_name
 from .parts import fits, split
-from .products import Product
+
+
+class Product(StrEnum):
+    """The product of a linear layer or convolution that an operand is rounded for; attention's products are none."""
+
+    OUTPUT = "output"
+    """Activation times weight, in the forward pass."""
+    GRAD_INPUT = "grad-input"
+    """Gradient times weight: the gradient of the activation."""
+    GRAD_WEIGHT = "grad-weight"
+    """Gradient times activation: the gradient of the weight."""
+
 
 OPTIMIZER_STEP = "optimizer_step"
 """Name of the pseudo-operation that a whole step of a ``torch.optim.Optimizer`` is, for rules."""
@@ -137,7 +148,8 @@ def _patterns(value: object, name: str) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _choice(kind: type[StrEnum], value: object, name: str) -> Any:
+def choice(kind: type[StrEnum], value: object, name: str) -> Any:
+    """The member of an enumeration that a setting's text names; raises FormatError with all members if none does."""
     try:
         return kind(str(value))
     except ValueError:
@@ -147,9 +159,32 @@ def _choice(kind: type[StrEnum], value: object, name: str) -> Any:
 SETTINGS = ("format", "rounding", "operands", "accumulate", "granularity", "scalars", "islands")
 """The settings that a policy makes for all operations, and a rule for some."""
 _CHOICES_OF_POLICIES = ("finfo", "whole")
-OF_POLICIES = (*_CHOICES_OF_POLICIES, "exact_in", "only_in")
+OF_POLICIES = (*_CHOICES_OF_POLICIES, "random_bits", "exact_in", "only_in")
 """The settings that only a policy has."""
 _KINDS = {"granularity": Granularity, "scalars": Scalars, "islands": Islands, "finfo": Finfo, "whole": Whole}
+
+
+@dataclass(frozen=True)
+class PassSums:
+    """The accumulators of the forward and of the backward pass; as text, divided by ``|``."""
+
+    forward: Accumulation | FusedSum
+    backward: Accumulation | FusedSum
+
+    def __str__(self) -> str:
+        return f"{self.forward}|{self.backward}"
+
+
+def _accumulator(value: Any) -> Accumulation | FusedSum | PassSums:
+    if isinstance(value, str) and value.count("|") == 1:
+        return PassSums(*(_accumulator(text.strip()) for text in value.split("|")))  # type: ignore[arg-type]
+    value = (FusedSum.parse(value) or Accumulation.parse(value)) if isinstance(value, str) else value
+    if not isinstance(value, Accumulation | FusedSum | PassSums):
+        raise FormatError(
+            "accumulate must be an Accumulation, a FusedSum or the text of one, such as 'e5m10/32' or 'h100-fp8', or"
+            f" two texts as in 'h100-fp8|h100-fp8/128', got {value!r}"
+        )
+    return value
 
 
 def parse_settings(owner: Any) -> None:
@@ -165,14 +200,9 @@ def parse_settings(owner: Any) -> None:
         elif name == "rounding":
             value = Rounding.parse(value)
         elif name == "accumulate":
-            value = (FusedSum.parse(value) or Accumulation.parse(value)) if isinstance(value, str) else value
-            if not isinstance(value, Accumulation | FusedSum):
-                raise FormatError(
-                    "accumulate must be an Accumulation, a FusedSum or the text of one, such as 'e5m10/32' or"
-                    f" 'h100-fp8', got {value!r}"
-                )
+            value = _accumulator(value)
         else:
-            value = _choice(_KINDS[name], value, name)
+            value = choice(_KINDS[name], value, name)
         object.__setattr__(owner, name, value)
 
 
@@ -239,7 +269,7 @@ class Rule:
         rounding: how they are rounded.
         operands: the operation's tensor operands are rounded to this format first; of contractions, block formats have
             their blocks along the contracted axis.
-        accumulate: the accumulator of contractions and sums.
+        accumulate: the accumulator of contractions and sums; see :class:`Policy`.
         granularity: ``kernel`` or ``primitive``.
         scalars: ``exact`` or ``rounded``: Python numbers, to ``format``.
         islands: ``exact`` does not round results that the program itself computes in float32, or float64, and not in
@@ -259,7 +289,7 @@ class Rule:
     format: Format | str | None = None
     rounding: Rounding | str | None = None
     operands: Format | str | None = None
-    accumulate: Accumulation | FusedSum | str | None = None
+    accumulate: Accumulation | FusedSum | PassSums | str | None = None
     granularity: Granularity | str | None = None
     scalars: Scalars | str | None = None
     islands: Islands | str | None = None
@@ -268,7 +298,7 @@ class Rule:
         for name in ("operation", "module", "role", "within"):
             object.__setattr__(self, name, _patterns(getattr(self, name), name))
         if self.role != ("*",):
-            roles = tuple(_choice(Role, role, "role of a rule") for role in self.role)
+            roles = tuple(choice(Role, role, "role of a rule") for role in self.role)
             object.__setattr__(self, "role", roles)
             if self.about_operands and (
                 not all(role in OPERAND_ROLES for role in roles)
@@ -294,7 +324,7 @@ class Rule:
                 f"product is said of {', '.join(MULTIPLIED_ROLES)}, in a rule with such a role, got {self}"
             )
         products = _patterns(self.product, "product")
-        object.__setattr__(self, "product", tuple(_choice(Product, name, "product of a rule") for name in products))
+        object.__setattr__(self, "product", tuple(choice(Product, name, "product of a rule") for name in products))
 
     def _parse_backward(self) -> None:
         if self.backward is None:
@@ -304,7 +334,7 @@ class Rule:
             raise FormatError(
                 f"backward is said of {' and '.join(about)}, in a rule with such a role and without product, got {self}"
             )
-        object.__setattr__(self, "backward", _choice(Backward, self.backward, "backward of a rule"))
+        object.__setattr__(self, "backward", choice(Backward, self.backward, "backward of a rule"))
 
     def _check_hadamard(self) -> None:
         if self.hadamard is None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import warnings
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, wraps
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
@@ -14,12 +15,7 @@ from torch.utils._pytree import tree_leaves
 from ..aten.moves import moves_of
 from ..aten.outputs import outputs
 from ..native.library import bystander
-from .entering import SimulationWarning, this_thread
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from .entering import Presence
+from .entering import Presence, SimulationWarning, this_thread
 
 _COPIES = ("_pin_memory", "_to_copy")
 

@@ -15,23 +15,25 @@ import torch
 from torch._C import _is_view_replay_enabled, _set_view_replay_enabled
 
 from ...formats import FormatError, RandomBits
+from ...formats.base.modes import WORD_BITS
 
 _SIGN = 1 << 63
 STEP_BITS = 32
 """A rounding's random bits come from step ``(step << STEP_BITS) + number within the step``."""
 
 
-def bits_after(place: torch.Tensor, offset: int) -> RandomBits:
+def bits_after(place: torch.Tensor, offset: int, bits: int = WORD_BITS) -> RandomBits:
     """The random bits of the rounding ``offset`` after ``place``, in a compiled program.
 
     Args:
         place: what :attr:`Draws.place` was when the program was called.
         offset: number of the rounding in the program; with the steps that began in it in its upper bits.
+        bits: the number of random bits of an element.
     """
     step, before, seed = place.tolist()
     if offset >> STEP_BITS:  # the program has begun another step, in which there were none before
         before = 0
-    return RandomBits(seed, (step << STEP_BITS) + before + offset)
+    return RandomBits(seed, (step << STEP_BITS) + before + offset, bits)
 
 
 _Counts = ctypes.c_int64 * 2
@@ -48,17 +50,19 @@ class Draws:
 
     Args:
         seed: seed of the simulation.
+        width: the number of random bits of an element.
 
     Attributes:
         number: a unique number.
         seed: seed of the simulation.
+        width: the number of random bits of an element.
 
     Raises:
         FormatError: the seed is not an integer.
     """
 
-    def __init__(self, seed: int) -> None:
-        self.number = next(_numbers)
+    def __init__(self, seed: int, width: int = WORD_BITS) -> None:
+        self.number, self.width = next(_numbers), width
         self.seed = RandomBits(seed).seed
         self._here = threading.local()
         self._latest = _Counts()
@@ -122,7 +126,7 @@ class Draws:
         mine[1] = number + 1
         if self._told is not None and mine is getattr(self._here, "counts", None):
             self._told(self.number, ctypes.addressof(mine))  # they may have been forgotten there
-        return RandomBits(self.seed, (step << STEP_BITS) + number)
+        return RandomBits(self.seed, (step << STEP_BITS) + number, self.width)
 
     def _mine(self) -> ctypes.Array[ctypes.c_int64]:
         counts: ctypes.Array[ctypes.c_int64] = getattr(self._here, "counts", self._latest)

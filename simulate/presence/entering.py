@@ -138,19 +138,16 @@ class Presence:
             Presence.suspendable -= block.suspendable
             native.set_suspendable(Presence.suspendable)
         if block.pushed:
-            self._take_off()
+            # Takes the mode off PyTorch's stack; not always from its top
+            above = []
+            while (mode := _get_current_dispatch_mode()) is not self._mode and mode is not None:
+                above.append(mode)
+                _pop_mode()
+            if mode is not None:
+                _pop_mode()
+            for mode in reversed(above):
+                _push_mode(mode)
         return block.pushed
-
-    def _take_off(self) -> None:
-        """Takes the mode off PyTorch's stack; not always from its top."""
-        above = []
-        while (mode := _get_current_dispatch_mode()) is not self._mode and mode is not None:
-            above.append(mode)
-            _pop_mode()
-        if mode is not None:
-            _pop_mode()
-        for mode in reversed(above):
-            _push_mode(mode)
 
     def is_inside(self) -> bool:
         """Whether any thread has entered the mode."""

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+import random
+from collections.abc import Callable
+from typing import Any, final
 
+import numpy as np
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .draws import Draws
+from .draws import Draws
 
 _GETTER, _SETTER = "get_rng_state", "set_rng_state"
+
+
+def remembered_generators() -> Callable[[], None]:
+    """Returns a function that sets the generators of PyTorch, NumPy and Python back to their state at this call."""
+    state = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002  the program's generator
+
+    def restore() -> None:
+        torch.set_rng_state(state[0])
+        np.random.set_state(state[1])  # noqa: NPY002
+        random.setstate(state[2])
+
+    return restore
 
 
 @final

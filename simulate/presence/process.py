@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Callable
+from typing import Any, final
 
 import torch
 from torch.optim.optimizer import _global_optimizer_pre_hooks as _hooks_of_steps
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+from torch.utils.hooks import RemovableHandle
 
 from roundoff.locks import new_lock
 
 from .bystanders import watched
+from .clipping import Clipping
+from .entering import Presence
+from .generators import Generators
 from .torch_compile import EagerInside, is_compiling
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch.utils.hooks import RemovableHandle
-
-    from .clipping import Clipping
-    from .entering import Presence
-    from .generators import Generators
 
 
 class _Flags(TorchDispatchMode):  # type: ignore[no-untyped-call]

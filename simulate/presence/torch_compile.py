@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, update_wrapper
 from importlib import import_module
 from importlib.abc import MetaPathFinder
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, TypeVar, final
 
 from torch._C._dynamo import eval_frame
 
 from roundoff.locks import new_lock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from importlib.machinery import ModuleSpec
-    from types import ModuleType
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 _DYNAMO = "torch._dynamo.eval_frame"

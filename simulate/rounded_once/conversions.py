@@ -2,43 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ...formats import Rounding, round
+from ...formats import Format, Rounding, round
 from ...formats.base.modes import WORD_BITS
 from ...formats.base.operator import round_operator
 from ...formats.families.floats import FP32
 from ..native.stand_ins import StandsFor, standing_for
+from .carrier_rounding import CarrierRounding
 from .operations import carrier_rounding
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from torch._ops import OpOverload
-
-    from ...formats import Format
-    from .carrier_rounding import CarrierRounding
-    from .operators import DrawAt
+from .operators import DrawAt
 
 _aten = torch.ops.aten
 _SMALLEST = 2.0**-149
 
 
-def _asked_for(_args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return kwargs.get("dtype")
-
-
-def _written_to(args: Sequence[Any], _kwargs: Mapping[str, Any]) -> Any:
-    return args[0].dtype
-
-
 _CONVERTING: dict[Any, tuple[int, Callable[[Sequence[Any], Mapping[str, Any]], Any]]] = {
-    _aten._to_copy.default: (0, _asked_for),  # noqa: SLF001  the operation's name
-    _aten.copy.default: (1, _written_to),
-    _aten.copy_.default: (1, _written_to),
+    _aten._to_copy.default: (0, lambda _, kwargs: kwargs.get("dtype")),  # noqa: SLF001  the operation's name
+    _aten.copy.default: (1, lambda args, _: args[0].dtype),
+    _aten.copy_.default: (1, lambda args, _: args[0].dtype),
 }
 """Operations that convert: the position of the converted argument, and the target dtype."""
 
@@ -93,7 +80,7 @@ def _float32_numbers(x: torch.Tensor, how: CarrierRounding, draw: DrawAt) -> tor
     elif random is None:
         rounded = round_operator(x, str(FP32), str(how.mode), None, None, 0, WORD_BITS, None)
     else:
-        rounded = torch.ops.roundoff.round_drawn(x, place, str(FP32), str(how.mode), random.step)
+        rounded = torch.ops.roundoff.round_drawn(x, place, str(FP32), str(how.mode), random.step, random.bits)
     if how.saturating:
         largest = torch.finfo(torch.float32).max
         rounded = torch.where(x.isfinite(), rounded.clamp(-largest, largest), rounded)

@@ -12,24 +12,19 @@ format.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
+from torch._ops import OpOverload
 
-from ...formats import QtorchFormat, Rounding, round
+from ...formats import Format, QtorchFormat, Rounding, round
 from ...formats.families.floats import FP32
 from ..aten.tables import plain_name
 from ..native.stand_ins import StandsFor, standing_for
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch._ops import OpOverload
-
-    from ...formats import Format
-
-    Kernel = Callable[..., Any]
-    Rounder = Callable[[torch.Tensor, Format, Rounding], torch.Tensor]
+Kernel = Callable[..., Any]
+Rounder = Callable[[torch.Tensor, Format, Rounding], torch.Tensor]
 
 _aten = torch.ops.aten
 
@@ -108,10 +103,6 @@ def _above_zero(adapted: Adapted) -> Kernel:
         return drawn.clamp_(min=smallest)
 
     return drawn_above_zero
-
-
-def _between_zero_and_one(adapted: Adapted) -> Kernel:
-    return _below_end(adapted._replace(kernel=_above_zero(adapted)))
 
 
 def _integers_that_count(adapted: Adapted) -> Kernel:
@@ -268,7 +259,7 @@ _ADAPTED: dict[str, Callable[[Adapted], Kernel]] = {
     "uniform": _below_end,
     "exponential": _above_zero,
     "_standard_gamma": _above_zero,
-    "_sample_dirichlet": _between_zero_and_one,
+    "_sample_dirichlet": lambda adapted: _below_end(adapted._replace(kernel=_above_zero(adapted))),
     "random": _integers_that_count,
     "nan_to_num": _finite,
     "nextafter": _neighbour,

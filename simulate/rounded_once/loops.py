@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cache
 from math import sqrt
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -13,24 +14,19 @@ from numba import njit, types
 from numba.extending import intrinsic
 from numpy import int64, uint32, uint64
 
-from ...formats import Overflow, Rounding
+from ...formats import Overflow, RandomBits, Rounding
 from ...formats.arithmetic.tail import rule
 from ...formats.base.random_words import CHUNK, hash32
 from ...formats.cpu.addends import mix64
+from ...formats.cpu.arguments import Double, Int, Mode, Numbers
 from ...formats.cpu.bits import bits_of64, float_of32, float_of64, left64, right64
 from ...formats.cpu.tail import addend64
 from ...formats.cpu.threads import ELEMENTS_PER_THREAD, compiled, in_pieces
 from ...formats.cpu.widths import KernelPart, specialised
 from ...formats.families.floats import FP32
+from .carrier_rounding import CarrierRounding
 from .error_free import LARGEST, odd64, two_product64, two_sum
 from .formulas import Dialect, double, single
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ...formats import RandomBits
-    from ...formats.cpu.arguments import Double, Int, Mode, Numbers
-    from .carrier_rounding import CarrierRounding
 
 UNSAFE = 0x7FF4_0DD5_0DD5_0DD5
 """The bits of a NaN that marks results where a formula is not safe."""
@@ -295,7 +291,7 @@ class RoundedOnceLoop:
             addresses: addresses of the values of three operands, of the carrier; for unused operands any other's.
             steps: a bit for each operand, 1 if it has a number for each element, 0 if one for all.
             factor: the formula's ``v``, a number of the carrier.
-            target: of the carrier, on the CPU, contiguous in memory, in the order of the operands; in
+            target: A tensor of the carrier, on the CPU, contiguous in memory, in the order of the operands; in
                 row-major order for stochastic rounding.
             count: how many there are.
             random: the bits of stochastic rounding.

@@ -13,34 +13,27 @@ Square roots are never PyTorch's: its library for CPUs is occasionally off by a 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ...formats import FixedFormat, FloatFormat, PositFormat, Rounding
+from ...formats import FixedFormat, FloatFormat, Format, PositFormat, RandomBits, Rounding
 from ...formats.arithmetic.carriers import LARGEST_EXPONENT, STORED_BITS
+from ...formats.base.modes import NEAREST
 from ..aten.schemas import argument_names, out_names
 from ..aten.tables import plain_name
 from ..native.stand_ins import Exact, StandsFor
 from . import loops as exact_loops
 from .carrier_rounding import CarrierRounding
 from .formulas import Formulas
-from .operators import is_traced, traced
-from .results import CARRIERS, FormulaCall, ResultRounding, result
+from .operators import DrawAt, is_traced, traced
+from .results import CARRIERS, FormulaCall, ResultRounding, Ways, result
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from torch._ops import OpOverload
-
-    from ...formats import Format, RandomBits
-    from .operators import DrawAt
-    from .results import Ways
-
-_NEAREST = (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY)
 _SEVERAL = ("fused", "divided", "interpolation", "conversion")
 
 
@@ -103,7 +96,7 @@ def carrier_rounding(
     """
     # A posit saturates: what is infinite is no number.
     saturating = isinstance(fmt, PositFormat)
-    if rounding not in _NEAREST:
+    if rounding not in NEAREST:
         return CarrierRounding(rounding, saturating)
     if fmt.native:
         return None
@@ -155,10 +148,10 @@ def sum_rounding(fmt: Format, dtype: torch.dtype, rounding: Rounding, *, rounds:
     """Returns the rounding of exact sums to the carrier, before they are rounded to the format, if they are."""
     if not rounds:
         return CarrierRounding(Rounding.NEAREST_EVEN)
-    if rounding in _NEAREST and _rounding_twice(fmt, dtype)[0] + 2 > STORED_BITS[dtype] + 1:
+    if rounding in NEAREST and _rounding_twice(fmt, dtype)[0] + 2 > STORED_BITS[dtype] + 1:
         return CarrierRounding(Rounding.NEAREST_EVEN)
     saturating = isinstance(fmt, PositFormat)
-    return CarrierRounding(Rounding.TO_ODD if rounding in _NEAREST else rounding, saturating)
+    return CarrierRounding(Rounding.TO_ODD if rounding in NEAREST else rounding, saturating)
 
 
 @lru_cache(maxsize=1024)

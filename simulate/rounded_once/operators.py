@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ...formats import Rounding
+from ...formats import RandomBits, Rounding
 from ...formats.base.operator import unwritten_like
 from ..numbers.host_numbers import TracedNumber
 from ..numbers.number_tensors import tensor_of
 from ..presence.draws import bits_after
 from .carrier_rounding import CarrierRounding
-from .results import CARRIERS, FormulaCall, ResultRounding, result
+from .results import CARRIERS, FormulaCall, ResultRounding, Ways, result
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ...formats import RandomBits
-    from .results import Ways
-
-    Maybe = torch.Tensor | None
-    DrawAt = Callable[[], tuple[RandomBits, Maybe]]
+Maybe = torch.Tensor | None
+DrawAt = Callable[[], tuple[RandomBits, Maybe]]
 
 
 def is_traced(call: FormulaCall) -> bool:

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_float
 from fractions import Fraction
 from functools import lru_cache
 from math import copysign, isqrt, ulp
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
 
-from ...formats import Overflow, Rounding
+from ...formats import Overflow, RandomBits, Rounding
 from ...formats.base.on_device import number_on
 from ...formats.base.random_words import random_words
 from ...formats.families.floats import FP64
 from ...formats.rounding import is_dense
 from ...formats.tools.reference import round_exactly
+from ..native.stand_ins import Way as NativeWay
 from . import loops as exact_loops
 from . import tensors as exact_tensors
+from .carrier_rounding import CarrierRounding
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from ...formats import RandomBits
-    from ..native.stand_ins import Way as NativeWay
-    from .carrier_rounding import CarrierRounding
-
-    Ways = Mapping[torch.dtype, "ResultRounding"]
-    Draw = Callable[[], RandomBits]
+Ways = Mapping[torch.dtype, "ResultRounding"]
+Draw = Callable[[], RandomBits]
 
 CARRIERS = (torch.float32, torch.float64)
 
@@ -159,11 +154,6 @@ def result(call: FormulaCall, ways: Ways, draw: Draw, target: torch.Tensor | Non
     return _on_cpu(call, like, way, random) if like.device.type == "cpu" else _elsewhere(call, like, way, random)
 
 
-def _one(x: float, dtype: torch.dtype) -> torch.Tensor:
-    """A number as a tensor without dimensions, kept for the next time."""
-    return _kept(x, copysign(1.0, x), dtype)
-
-
 @lru_cache(maxsize=256)
 def _kept(x: float, _sign: float, dtype: torch.dtype) -> torch.Tensor:  # 0.0 and -0.0 are one key
     return torch.tensor(x, dtype=dtype, device="cpu")
@@ -189,7 +179,7 @@ def _on_cpu(call: FormulaCall, like: torch.Tensor, way: ResultRounding, random: 
 def _operand(x: torch.Tensor | float, target: torch.Tensor) -> torch.Tensor:
     """An operand with the target's dtype, shape and layout; or with no axes, for one number for all elements."""
     if not isinstance(x, torch.Tensor):
-        return _one(float(x), target.dtype)
+        return _kept(float(x), copysign(1.0, x), target.dtype)
     if x.is_neg() or x.dtype is not target.dtype:
         x = x.resolve_neg().to(target.dtype)
     if x.dim() == 0 or (x.shape == target.shape and x.stride() == target.stride()):
@@ -254,31 +244,24 @@ def _rounded(formula: str, row: Sequence[float], factor: float, how: CarrierRoun
     if exact:
         rounded = round_exactly(exact, FP64, how.mode, Overflow.SATURATE if how.saturating else None, word)
         return rounded or (copysign(ulp(0.0), exact) if how.saturating else rounded)
-    return _zero(formula, row, factor, -1.0 if how.mode is Rounding.DOWN else 1.0)
+    # The zero that a formula gives: from its operations where they add only zeros, otherwise from a difference
+    sign = -1.0 if how.mode is Rounding.DOWN else 1.0
+    if formula in ("fused", "divided") and row[0] == 0:
+        other = copysign(0.0, copysign(1.0, factor) * copysign(1.0, row[1]) * copysign(1.0, row[2]))
+        return sign * (sign * row[0] + sign * other)
+    return sign * 0.0
 
 
 def _exact(formula: str, operands: Sequence[Fraction], factor: Fraction) -> Fraction:
     x, a, b = [*operands, Fraction(0), Fraction(0)][:3]
     if formula == "root":
-        return _root(x)
+        # The square root, truncated; half a unit represents the truncated part
+        scale = 1 << 2 * (_ROOT_BITS + max(0, x.denominator.bit_length() - x.numerator.bit_length()))
+        scaled = x * scale  # an integer: denominators are powers of two, and the scale is larger
+        whole = isqrt(int(scaled))
+        rest = Fraction(int(whole * whole != scaled), 2)
+        return (whole + rest) / isqrt(scale)
     if formula in ("quotient", "divided"):
         return x / a if formula == "quotient" else x + factor * a / b
     sums = {"sum": x + factor * a, "product": x * a, "fused": x + factor * a * b, "interpolation": x + b * (a - x)}
     return sums[formula]
-
-
-def _root(x: Fraction) -> Fraction:
-    """The square root, truncated; half a unit represents the truncated part."""
-    scale = 1 << 2 * (_ROOT_BITS + max(0, x.denominator.bit_length() - x.numerator.bit_length()))
-    scaled = x * scale  # an integer: denominators are powers of two, and the scale is larger
-    whole = isqrt(int(scaled))
-    rest = Fraction(int(whole * whole != scaled), 2)
-    return (whole + rest) / isqrt(scale)
-
-
-def _zero(formula: str, row: Sequence[float], factor: float, sign: float) -> float:
-    """The zero that a formula gives: from its operations where they add only zeros, otherwise from a difference."""
-    if formula in ("fused", "divided") and row[0] == 0:
-        other = copysign(0.0, copysign(1.0, factor) * copysign(1.0, row[1]) * copysign(1.0, row[2]))
-        return sign * (sign * row[0] + sign * other)
-    return sign * 0.0

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
-
-from roundoff.processes import ChildProcess
 
 from ...formats import Format, FormatError
 from ..blame import HIGH, Blame, BlameError, Over, Trial, Trials, search, with_formats
 from ..policy.policy import Policy
 from .measures import Measure
+from .processes import run_ordered
 from .running import Script
-from .trial import COMMAND, TrialOrder, TrialOutcome
+from .trial import TrialOrder, TrialOutcome
 
 _LONGEST = 20
 _GRACE = 60.0
@@ -45,15 +42,8 @@ def blame_script(
     more than a minute longer than 20 times the first trial. It also fails if the weights, or the last value read, are
     not finite at the end, unless that is also so without rounding.
 
-    Args:
-        script: script to run; it seeds its generators itself.
-        policy: the policy that makes it fail.
-        measure: the measure that it must reach.
-        over: what to blame: operations, modules or roles.
-        seed: seed of stochastic rounding.
-        threads: number of threads of PyTorch in each trial; None for its own choice.
-        imports: modules that register formats.
-        on_trial: told of every trial, in a line.
+    The script seeds its generators itself; ``imports`` are modules that register formats, and ``on_trial`` receives a
+    line after each trial.
 
     Raises:
         BlameError: the script fails in high precision too, or with all units in high precision, or was killed.
@@ -95,9 +85,9 @@ class _ScriptTrials(Trials):
         return self._run(with_formats(self._policy, self.over, formats), learn=False)
 
     def _run(self, policy: Policy, *, learn: bool) -> Trial:
-        order = TrialOrder(**{**asdict(self._order), "policy": policy.as_json(), "learn": learn})
+        order = replace(self._order, policy=policy.as_json(), learn=learn)
         Path(order.outcome).unlink(missing_ok=True)
-        status, output = _ran(order, self._script, self._limit)
+        status, output, _ = run_ordered(order, self._script, self._limit, together=True)
         outcome = TrialOutcome.read(Path(order.outcome))
         if outcome.refusal is not None:
             raise FormatError(outcome.refusal)
@@ -119,19 +109,3 @@ class _ScriptTrials(Trials):
             said = f"no number for {self._measure.name}"
         last = "".join(f"\n  {line}" for line in output.splitlines()[-_LAST_LINES:])
         return Trial(False, said, outcome.units, f"; it printed last:{last}" if last else "; it printed nothing")
-
-
-def _ran(order: TrialOrder, script: Script, limit: float | None) -> tuple[int | None, str]:
-    """The exit status of a trial, None if it was stopped after ``limit`` seconds, and its output."""
-    with tempfile.TemporaryFile() as printed:
-        process = ChildProcess(
-            [*COMMAND, json.dumps(asdict(order)), script.target, *script.arguments],
-            stdout=printed, stderr=subprocess.STDOUT,
-            environment={"PYTHONUNBUFFERED": "1"},  # both in the order in which they are printed
-        )  # fmt: skip
-        try:
-            status = process.status(limit)
-        finally:
-            process.end(0.0, session=True)
-        printed.seek(0)
-        return status, printed.read().decode(errors="replace")

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType, TracebackType
+from types import CodeType, ModuleType
 from typing import NoReturn
 
 from roundoff.errors import RoundoffError
@@ -73,7 +73,8 @@ def run_as_main(script: Script, simulation: AbstractContextManager[object]) -> B
     main.__dict__.update(__builtins__=builtins, __annotations__={})
     sys.modules["__main__"] = main
     sys.argv = [script.target, *script.arguments]
-    _put_first_on_path(os.getcwd() if file is None else str(file.resolve().parent))  # noqa: PTH109  as python does
+    if not sys.flags.safe_path:  # in the place of this program's own folder
+        sys.path[0] = os.getcwd() if file is None else str(file.resolve().parent)  # noqa: PTH109  as python does
     try:
         with simulation:
             code = _code_of_module(script.target, main) if file is None else _code_of_file(file, main)
@@ -81,7 +82,10 @@ def run_as_main(script: Script, simulation: AbstractContextManager[object]) -> B
     except ScriptError:
         raise
     except BaseException as error:  # noqa: BLE001  told as python tells it, by end_as_python
-        return error.with_traceback(_without_ours(error.__traceback__))
+        traceback = error.__traceback__
+        while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
+            traceback = traceback.tb_next
+        return error.with_traceback(traceback)
     return None
 
 
@@ -109,12 +113,6 @@ def show_as_python(error: BaseException | None) -> None:
     """Prints the traceback of a script's exception; nothing if it came to its end, or exits."""
     if error is not None and not isinstance(error, SystemExit):
         sys.excepthook(type(error), error, error.__traceback__)
-
-
-def _put_first_on_path(folder: str) -> None:
-    """Puts a folder on the path in the place of this program's own."""
-    if not sys.flags.safe_path:
-        sys.path[0] = folder
 
 
 def _code_of_file(file: Path, main: ModuleType) -> CodeType:
@@ -152,9 +150,3 @@ def _found(name: str) -> importlib.machinery.ModuleSpec | None:
         raise  # a package around it imports something that is missing
     except ValueError:  # as for __main__
         return None
-
-
-def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
-    while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
-        traceback = traceback.tb_next
-    return traceback

@@ -51,11 +51,7 @@ class ShadowReport:
 
     @staticmethod
     def of(
-        rows: Mapping[Place, Mapping[str, float]],
-        unfollowed: Mapping[str, str],
-        *,
-        unseen: int,
-        float64_program: bool,
+        rows: Mapping[Place, Mapping[str, float]], unfollowed: Mapping[str, str], *, unseen: int, float64_program: bool
     ) -> ShadowReport:
         """Makes the table of measured rows: ``rows[place]`` has every column."""
         table = pd.DataFrame(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +17,6 @@ from roundoff.locks import new_lock
 
 from ...formats import FormatError
 from ..watching.watcher import Call, Place, Watcher
-from .errors import ErrorTally
 from .report import ShadowReport
 from .twins import Twins, is_followed, widen
 from .widening import left_to_chance, make_wide, manner, operands, outcomes, run_wide
@@ -24,7 +25,7 @@ __all__ = ["Shadow", "ShadowReport"]
 
 
 @contextmanager
-def _outside_autograd() -> Iterator[None]:
+def outside_autograd() -> Iterator[None]:
     """Nothing in the block is derived, whatever the program around it is doing: backwards, forwards or not at all."""
     with torch.inference_mode(mode=False), torch.no_grad(), forward_ad._set_fwd_grad_enabled(False):  # noqa: SLF001  the only switch there is
         yield
@@ -89,7 +90,7 @@ class Shadow(Watcher):
         how = manner(func)
         if not how.has_outcomes:
             return None
-        with self._lock, _outside_autograd():
+        with self._lock, outside_autograd():
             given = max((self._twins.error(x) for x in operands(func, args, kwargs)), default=0.0)
             overwritten = how.lifts or bool(outcomes(func, args, kwargs, ()))
             follows = overwritten and not how.communicates and not left_to_chance(func, args, kwargs)
@@ -97,15 +98,21 @@ class Shadow(Watcher):
 
     def after(self, call: Call, token: _Begun | None, result: Any) -> None:
         """Stores the twins of the results of an operation, and measures them."""
+        self.follow(call, token, result)
+
+    def follow(
+        self, call: Call, token: _Begun | None, result: Any
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+        """Does what :meth:`after` does; returns the outcomes, their exact values and their twins, if they have some."""
         func, (args, kwargs) = call.operation, call.given
         assert func is not None
         if token is None:
-            return
-        with self._lock, _outside_autograd():
+            return [], [], []
+        with self._lock, outside_autograd():
             found = outcomes(func, args, kwargs, result)
             followed = [is_followed(x) and x.numel() > 0 for x in found]
             if not any(followed):
-                return
+                return found, [], []
             wide = token.wide or self._run_after(func, token, args, kwargs, result, found)
             if not (_alike(found, wide.exact) and _alike(found, wide.twins)):
                 self._unfollowed.setdefault(manner(func).name, "in float64 its results have other shapes")
@@ -119,10 +126,11 @@ class Shadow(Watcher):
                     self._float64_program |= x.dtype in (torch.float64, torch.complex128)
                     error = tally.add(widen(x), exact, twin)
                     self._twins.put(x, twin, error)
+            return found, wide.exact, wide.twins
 
     def carried(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Gives the copy of a tensor its twin."""
-        with self._lock, _outside_autograd():
+        with self._lock, outside_autograd():
             if self._twins.has(source):
                 self._twins.put(target, self._twins.get(source), self._twins.error(source))
 
@@ -146,7 +154,7 @@ class Shadow(Watcher):
         if not (x.dtype.is_floating_point or x.dtype.is_complex):
             return x.clone()
         # a user may well ask inside the simulation, which must not round the answer
-        with self._lock, _disable_current_modes(), _outside_autograd():
+        with self._lock, _disable_current_modes(), outside_autograd():
             return self._twins.get(x).clone()
 
     def _run(
@@ -200,3 +208,87 @@ def _alike(found: list[torch.Tensor], wide: list[torch.Tensor]) -> bool:
     return len(found) == len(wide) and all(
         x.shape == y.shape for x, y in zip(found, wide, strict=True) if is_followed(x)
     )
+
+
+# Errors of an element are relative to its own magnitude, but at least to this part of the largest in the tensor.
+_FLOOR = 2.0**-10
+
+# Below this, a reciprocal would be infinite; tensors of zeros alone come here.
+_SMALLEST = 2.0**-1000
+
+
+@dataclass(slots=True)
+class ErrorTally:
+    """Sums over all calls at one place."""
+
+    calls: int = 0
+    elements: int = 0
+    worst: list[float] = field(default_factory=lambda: [0.0] * 3)
+    """Largest error added, inherited, and in total."""
+    squares: list[float] = field(default_factory=lambda: [0.0] * 3)
+    """Sums of squares of the same."""
+    given_squares: float = 0.0
+    overflowed: int = 0
+    lost: int = 0
+    undefined: int = 0
+
+    def row(self) -> dict[str, float]:
+        """The columns of a report."""
+        row = {name: getattr(self, name) for name in ("calls", "elements", "overflowed", "lost", "undefined")}
+        row["given_rms"] = math.sqrt(self.given_squares / (self.calls or 1))
+        for name, worst, squares in zip(("added", "inherited", "total"), self.worst, self.squares, strict=True):
+            row[f"{name}_max"] = worst
+            row[f"{name}_rms"] = math.sqrt(squares / (self.elements or 1))
+        return row
+
+    def add(self, y: torch.Tensor, exact: torch.Tensor, twin: torch.Tensor) -> float:
+        """Measures one tensor.
+
+        Args:
+            y: the rounded result, in float64 or complex128; not empty.
+            exact: the operation on the simulated operands.
+            twin: the operation on their twins; ``exact`` itself if these do not differ.
+
+        Returns:
+            The root mean square of the total error.
+        """
+        count = y.numel()
+        worst, squares = _errors(y, exact, twin)
+        if not all(map(math.isfinite, (*worst, *squares))):
+            finite = twin.isfinite()
+            lost = finite & ~y.isfinite()
+            self.undefined += count - int(finite.sum())
+            self.lost += int(lost.sum())
+            self.overflowed += int((lost & exact.isfinite()).sum())
+            finite &= y.isfinite() & exact.isfinite()
+            count = int(finite.sum())
+            if not count:
+                return 0.0
+            worst, squares = _errors(y[finite], exact[finite], twin[finite])
+        self.elements += count
+        self.worst = [max(pair) for pair in zip(self.worst, worst, strict=True)]
+        self.squares = [a + b for a, b in zip(self.squares, squares, strict=True)]
+        return math.sqrt(squares[2] / count)
+
+
+def _errors(y: torch.Tensor, exact: torch.Tensor, twin: torch.Tensor) -> tuple[list[float], list[float]]:
+    """The largest error added, inherited and in total, and their sums of squares; not finite if a number is not."""
+    scale = torch.maximum(exact.abs(), y.abs())
+    if exact is not twin:
+        scale = torch.maximum(scale, twin.abs(), out=scale)
+    floor = (scale.max() * _FLOOR).clamp_(min=_SMALLEST)
+    # what is not finite shows: its difference is NaN, or its product with the factor, which is 0
+    factor = scale.clamp_(min=floor).reciprocal_()
+    pairs = [(y, exact)] if exact is twin else [(y, exact), (exact, twin), (y, twin)]
+    worst, squares = [], []
+    for a, b in pairs:
+        error = (a - b).flatten()
+        error = (error.abs() if error.dtype.is_complex else error).mul_(factor.flatten())
+        low, high = error.aminmax()
+        worst.append(torch.maximum(-low, high))
+        squares.append(error.dot(error))
+    numbers = torch.stack(worst + squares).tolist()
+    if exact is twin:
+        added, square = numbers
+        return [added, 0.0, added], [square, 0.0, square]
+    return numbers[:3], numbers[3:]

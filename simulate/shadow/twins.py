@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ..aten.wrappers import has_memory
+from ..aten.wrappers import has_own_memory
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -19,14 +19,7 @@ _NEW_BYTES = 1 << 24
 
 def is_followed(x: object) -> bool:
     """Whether ``x`` is a tensor of floating-point or complex numbers, with its own memory to identify it."""
-    return (
-        isinstance(x, torch.Tensor)
-        and (x.dtype.is_floating_point or x.dtype.is_complex)
-        and x.layout is torch.strided
-        and not (x.is_meta or x.is_nested)
-        and has_memory(x)
-        and not x._is_zerotensor()  # noqa: SLF001  the only test there is
-    )
+    return isinstance(x, torch.Tensor) and (x.dtype.is_floating_point or x.dtype.is_complex) and has_own_memory(x)
 
 
 def widen(x: torch.Tensor) -> torch.Tensor:
@@ -84,7 +77,13 @@ class Twins:
         if memory is None:
             return widen(x)
         if not torch.equal(_bits(x), memory.seen.as_strided(*_layout(x))):
-            self._resynchronise(memory, x)
+            # the whole storage, since the elements of one view may overlap
+            numbers = _numbers(x, len(memory.seen))
+            bits = numbers.view(memory.seen.dtype)
+            changed = bits != memory.seen
+            self.unseen += int(changed.sum())
+            memory.twin.copy_(torch.where(changed, numbers.double(), memory.twin))
+            memory.seen.copy_(bits)
         return _view(memory.twin, x)
 
     def put(self, x: torch.Tensor, twin: torch.Tensor, error: float = 0.0) -> None:
@@ -130,15 +129,6 @@ class Twins:
         if self._new_twins > self._allowed_twins or self._new_bytes > self._allowed_bytes:
             self.clear_away()
         return memory
-
-    def _resynchronise(self, memory: _Memory, x: torch.Tensor) -> None:
-        # the whole storage, since the elements of one view may overlap
-        numbers = _numbers(x, len(memory.seen))
-        bits = numbers.view(memory.seen.dtype)
-        changed = bits != memory.seen
-        self.unseen += int(changed.sum())
-        memory.twin.copy_(torch.where(changed, numbers.double(), memory.twin))
-        memory.seen.copy_(bits)
 
 
 def _numbers(x: torch.Tensor, count: int) -> torch.Tensor:

@@ -105,10 +105,7 @@ def outcomes(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
 
 
 def run_wide(
-    operation: OpOverload,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    value: Callable[[torch.Tensor], torch.Tensor],
+    operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], value: Callable[[torch.Tensor], torch.Tensor]
 ) -> list[torch.Tensor]:
     """Runs ``operation`` in float64 and returns its outcomes.
 

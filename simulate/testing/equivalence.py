@@ -42,7 +42,7 @@ class Equivalence:
 
     Attributes:
         exact_difference: difference of the two programs in float64, inputs unrounded.
-        where: which element differs most in float64, and how, in words; empty if none does.
+        where: Description of the element with the largest difference in float64; empty if none differs.
         widths: the significand widths m that were simulated, in e11m<m>.
         differences: differences of the two programs at each width, inputs rounded.
         first_errors: errors of the first program at each width, from its own results in float64 on the same inputs.

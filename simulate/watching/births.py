@@ -7,7 +7,7 @@ matters is the origin of the first value that reaches a parameter or is read by 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, final
+from typing import Any, Generic, NamedTuple, TypeVar, final
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -15,12 +15,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ...formats import where
 from ..policy.rules import Role
 from ..presence.user_code import Line, here, text_of
+from .forward_lines import ForwardLines
 from .report import Birth
 from .sources import OPERANDS, Supplied, are_finite, brought, floating, some_not_finite, supplied_constant, written
 from .watcher import Call, Place
 
-_MOST_LINES = 1 << 16
 _MOST_GIVEN = 5
+_Note = TypeVar("_Note")
 _KINDS = ("overflow", "NaN", "infinity")
 _NONE = -1
 _READING = "_local_scalar_dense"
@@ -36,26 +37,26 @@ class Origin(NamedTuple):
 
 
 @final
-class _Memory:
-    """The origins of the values in pieces of memory."""
+class MemoryNotes(Generic[_Note]):
+    """Notes about the values in pieces of memory, such as their origin."""
 
     def __init__(self) -> None:
-        self._origins: dict[int, tuple[StorageWeakRef, Origin]] = {}
+        self._notes: dict[int, tuple[StorageWeakRef, _Note]] = {}
         self._purge_at = 1 << 12
 
-    def put(self, x: torch.Tensor, origin: Origin) -> None:
-        """Notes the origin of values in the memory of ``x``."""
+    def put(self, x: torch.Tensor, note: _Note) -> None:
+        """Makes a note of the values in the memory of ``x``."""
         storage = x.untyped_storage()
-        self._origins[storage._cdata] = StorageWeakRef(storage), origin  # type: ignore[no-untyped-call]  # noqa: SLF001  its address
-        if len(self._origins) > self._purge_at:
-            alive = {key: entry for key, entry in self._origins.items() if not entry[0].expired()}  # type: ignore[no-untyped-call]
-            self._origins, self._purge_at = alive, 2 * len(alive) + (1 << 12)
+        self._notes[storage._cdata] = StorageWeakRef(storage), note  # type: ignore[no-untyped-call]  # noqa: SLF001  its address
+        if len(self._notes) > self._purge_at:
+            alive = {key: entry for key, entry in self._notes.items() if not entry[0].expired()}  # type: ignore[no-untyped-call]
+            self._notes, self._purge_at = alive, 2 * len(alive) + (1 << 12)
 
-    def of(self, x: torch.Tensor) -> Origin | None:
-        """The origin that was noted for the memory of ``x``; None if nothing was noted."""
-        if not self._origins or x.layout is not torch.strided:
+    def of(self, x: torch.Tensor) -> _Note | None:
+        """The note about the memory of ``x``; None if nothing was noted."""
+        if not self._notes or x.layout is not torch.strided:
             return None
-        entry = self._origins.get(x.untyped_storage()._cdata)  # noqa: SLF001  its address
+        entry = self._notes.get(x.untyped_storage()._cdata)  # noqa: SLF001  its address
         return None if entry is None or entry[0].expired() else entry[1]  # type: ignore[no-untyped-call]
 
 
@@ -74,8 +75,8 @@ class Births:
         self.is_final = False
         self._reached: Birth | None = None
         self._origins: dict[Origin, None] = {}  # in order
-        self._memory = _Memory()
-        self._forward: dict[int, Line | None] = {}  # by autograd's number of the operation
+        self._memory: MemoryNotes[Origin] = MemoryNotes()
+        self._lines = ForwardLines()
 
     @property
     def first(self) -> Birth | None:
@@ -93,13 +94,7 @@ class Births:
         """Notes where the operation was called; whether some value that it will overwrite is not finite."""
         if self.is_final or call.operation is None:
             return False
-        if call.place.role == Role.FORWARD and torch.is_grad_enabled():
-            # Autograd has numbered the node before the operation runs.
-            number = torch._C._autograd._get_sequence_nr() - 1  # noqa: SLF001  the only access there is
-            self._forward[number] = here()
-            if len(self._forward) > _MOST_LINES:
-                for old in list(self._forward)[: _MOST_LINES // 2]:
-                    del self._forward[old]
+        self._lines.note(call)
         return some_not_finite(written(call))
 
     def look_at(
@@ -121,11 +116,11 @@ class Births:
         what = "NaN" if bool(x.isnan().any()) else "infinity"
         if bool((exact.isfinite() & ~x.isfinite()).any()):
             constant, is_constant = supplied_constant(call, exact, x)
-            born = Birth(*call.place, "overflow", self._line(call))
+            born = Birth(*call.place, "overflow", self._lines.of(call))
             origin = Origin(born, born._replace(what=constant) if bool(is_constant) else None)
         else:
             origin = self._source(call, over_others=bool(over_others), has_nan=what == "NaN") or Origin(
-                Birth(*call.place, what, self._line(call))
+                Birth(*call.place, what, self._lines.of(call))
             )
         self._origins.setdefault(origin)
         if origin.supplied is not None:
@@ -184,14 +179,6 @@ class Births:
         """Notes values that a program supplied, if they are among the first few."""
         if len(self.given) < _MOST_GIVEN and given not in self.given and not (given.what == OPERANDS and self.given):
             self.given.append(given)
-
-    def _line(self, call: Call) -> str:
-        """The line of the operation; of one of the backward pass the line of the forward operation that it derives."""
-        node = torch._C._current_autograd_node()  # noqa: SLF001  the only access there is
-        if call.place.role != Role.BACKWARD or node is None:
-            return text_of(here())
-        derived = self._forward.get(node._sequence_nr())  # noqa: SLF001  the only access there is
-        return text_of(here()) if derived is None else f"{text_of(derived)} (its derivative)"
 
 
 class _Suspect(NamedTuple):

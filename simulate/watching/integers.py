@@ -7,20 +7,15 @@ that rounding has changed, and warns where such values become integers. Each lin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, final
 
 import torch
 
-from ...formats import round
+from ...formats import Format, round
 from ...formats.base.memory import in_memory
-from ..marks.table import Mark
+from ..marks.table import Mark, Marks
 from ..presence.user_code import warn_once
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from ...formats import Format
-    from ..marks.table import Marks
 
 _CHANGING = frozenset(
     [

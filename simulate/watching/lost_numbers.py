@@ -7,23 +7,20 @@ tells such ends from all others: of users' programs, of algorithms of libraries,
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import Any, Self, final
 from weakref import WeakMethod, ref
 
 import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.hooks import RemovableHandle
 
 from roundoff.errors import RoundoffError
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torch.utils.hooks import RemovableHandle
-
-    from .last_read import LastRead
+from .last_read import LastRead
 
 OutOfMemory = (MemoryError, torch.OutOfMemoryError)
 OTHER_REASONS = (RoundoffError, *OutOfMemory)

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
+from torch._ops import OpOverload
 
-from ...formats import FloatFormat
+from ...formats import FloatFormat, Format
 from ...formats.base.memory import in_memory
 from ..aten.tables import plain_name
-from ..marks.table import Mark
+from ..marks.table import Mark, Marks
 from ..native.stand_ins import StandsFor, standing_for
 from ..presence.user_code import warn_once
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from torch._ops import OpOverload
-
-    from ...formats import Format
-    from ..marks.table import Marks
 
 _DIGITS = 3
 _ENOUGH_BITS = 10

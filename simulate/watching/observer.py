@@ -14,12 +14,12 @@ from ...formats import Format, Rounding
 from ..presence.user_code import here
 from .absorption import Additions, additions
 from .births import Births, DeviceBirths, Origin
+from .cancellation import Cancellations, is_difference
 from .counting import Counter
 from .integers import unrepresented
-from .report import Birth, Report
+from .report import Birth, Report, Tally
 from .sources import brought, supplied_constant
 from .stopped import StoppedSums
-from .tally import Tally
 from .watcher import Call, Place, Watcher
 
 
@@ -33,11 +33,14 @@ class Observer(Watcher):
         self._tallies: defaultdict[Place, Tally] = defaultdict(Tally)
         self._found = Births()
         self._births = DeviceBirths()
-        self._stopped = StoppedSums()
+        self._stopped, self._cancelled = StoppedSums(), Cancellations()
         self._lock = new_lock()  # threads may share a simulation, and the counting loops do without Python's
 
     def before(self, call: Call) -> Additions | None:
         """Looks at operands before an in-place operation overwrites them."""
+        if call.operation is not None and is_difference(call.operation):
+            with self._lock:
+                self._cancelled.note(call)
         _writing.over_others, _writing.origin = self._found.before(call), None
         return None if call.operation is None else additions(call.operation, call.args)
 
@@ -116,7 +119,9 @@ class Observer(Watcher):
     def report(self) -> Report:
         """Returns the report of everything seen so far."""
         self._fetch()
-        return Report.of(self._format, self._tallies, self._found.first, self._found.given, self._stopped.found())
+        found = self._found
+        lines = self._stopped.found(), self._cancelled.found()
+        return Report.of(self._format, self._tallies, found.first, found.given, *lines)
 
     def _fetch(self) -> None:
         """Takes over the counts from devices, once for each report."""

@@ -1,28 +1,68 @@
-"""Report an observed simulation: a table, exponent histograms and a readable text."""
+"""Report an observed simulation: totals by place, a table, exponent histograms and a readable text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
 
 from roundoff.notebook import as_html
 
 from ...formats import Format
-from .counting import EXPONENTS, LOWEST_EXPONENT
+from .cancellation import CancelledAtLine
+from .counting import COUNTED, EXPONENTS, LOWEST_EXPONENT, Counter
 from .stopped import StoppedAtLine
-from .tally import Tally
 from .watcher import Place
+
+
+@dataclass
+class Tally:
+    """Sums over all calls at one place."""
+
+    calls: int = 0
+    additions: int | torch.Tensor = 0
+    absorbed: int | torch.Tensor = 0
+    unrounded: int = 0
+    counters: dict[tuple[torch.dtype, Format], Counter] = field(default_factory=dict)
+    # what a checkpoint brought
+    earlier: dict[str, Any] = field(default_factory=dict)
+
+    def fetch(self) -> None:
+        """Takes over the counts from devices; waits for them."""
+        self.additions, self.absorbed = int(self.additions), int(self.absorbed)
+        for counter in self.counters.values():
+            counter.fetch()
+
+    def sums(self) -> dict[str, int]:
+        """All counts by name."""
+        counters = self.counters.values()
+        sums = {"calls": self.calls, "results": sum(counter.results for counter in counters)}
+        for position, name in enumerate(COUNTED):
+            sums[name] = sum(int(counter.counts[position]) for counter in counters)
+        sums |= {"additions": int(self.additions), "absorbed": int(self.absorbed), "unrounded": self.unrounded}
+        return {name: number + self.earlier.get(name, 0) for name, number in sums.items()}
+
+    def extremes(self) -> tuple[float, float]:
+        """The smallest and the largest magnitude; infinity and 0 without any."""
+        seen = [*(counter.extremes for counter in self.counters.values()), self.earlier.get("extremes", (np.inf, 0.0))]
+        return min(float(low) for low, _ in seen), max(float(high) for _, high in seen)
+
+    def histogram(self) -> np.ndarray:
+        """Results by exponent."""
+        total = sum((counter.histogram.sum(0) for counter in self.counters.values()), np.zeros(EXPONENTS, np.int64))
+        return total + self.earlier["histogram"].numpy() if self.earlier else total
+
 
 _PLACE = ["role", "module", "operation"]
 _COUNTS = [
     "calls", "results", "overflow", "underflow", "subnormal", "infinite", "nan", "inexact", "additions", "absorbed",
     "unrounded",
 ]  # fmt: skip
-_MOST_STOPPED = 3  # lines that are printed
+_MOST = 3  # lines of each kind that are printed
 _SHOWN = ["overflow", "underflow", "subnormal", "nan", "absorbed"]
 
 
@@ -51,12 +91,14 @@ class Report:
         table: one row per role, module and operation; counts of elements (``calls``: of operations), and the
             ``smallest`` and ``largest`` finite magnitude other than zero, NaN if none exists. ``unrounded`` counts
             integers that were left unrounded although the format does not represent them.
-        histogram: one row per role and exponent k: how many results had a magnitude in [2^k, 2^(k+1)).
+        histogram: one row per role and exponent k: the number of results with a magnitude in [2^k, 2^(k+1)).
         birth: Place of the first non-finite result of finite operands; None if none occurred. If a value that is not
             finite reached a parameter, or was read, it is the result that this value follows from.
         given: Places where the program supplied values that are not finite or beyond the range of the format, the first
             few: constants such as masks of -inf, or data; ``what`` is the number, or ``among its operands``.
         stopped: sums in place that rounding has stopped: moving averages, moments or weights; since the process began.
+        cancelled: lines where at least a quarter of the differences of two rounded values are below an ulp of these
+            values, such as errors of critics; since the process began.
     """
 
     format: str
@@ -65,11 +107,12 @@ class Report:
     birth: Birth | None
     given: tuple[Birth, ...] = ()
     stopped: tuple[StoppedAtLine, ...] = ()
+    cancelled: tuple[CancelledAtLine, ...] = ()
 
     @staticmethod
     def of(
         format: Format, tallies: Mapping[Place, Tally], birth: Birth | None, given: Iterable[Birth] = (),
-        stopped: Iterable[StoppedAtLine] = (),
+        stopped: Iterable[StoppedAtLine] = (), cancelled: Iterable[CancelledAtLine] = (),
     ) -> Report:  # fmt: skip
         """Collects the tallies of an observer."""
         rows = []
@@ -90,7 +133,7 @@ class Report:
             columns=["role", "exponent", "results"],
         )
         table = table.sort_values(_PLACE, ignore_index=True)
-        return Report(str(format), table, histogram, birth, tuple(given), tuple(stopped))
+        return Report(str(format), table, histogram, birth, tuple(given), tuple(stopped), tuple(cancelled))
 
     def __str__(self) -> str:
         worst = self._worst()
@@ -117,9 +160,10 @@ class Report:
                 f"{total['unrounded']} integers that {self.format} does not represent were left unrounded;"
                 ' whole="rounded" rounds integers like data'
             )
-        lines += map(str, self.stopped[:_MOST_STOPPED])
-        if len(self.stopped) > _MOST_STOPPED:
-            lines.append(f"and {len(self.stopped) - _MOST_STOPPED} lines more where sums have stopped: report.stopped")
+        for name, rows in (("stopped", self.stopped), ("cancelled", self.cancelled)):
+            lines += map(str, rows[:_MOST])
+            if len(rows) > _MOST:
+                lines.append(f"and {len(rows) - _MOST} further lines: report.{name}")
         return lines
 
     def _worst(self) -> pd.DataFrame:

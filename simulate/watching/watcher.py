@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from ...formats import Rounding
+import torch
+from torch._ops import OpOverload
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import torch
-    from torch._ops import OpOverload
-
-    from ...formats import Format
-    from ..accumulation.description import Accumulation
-    from ..accumulation.fused_sum import FusedSum
-
+from ...formats import Format, Rounding
+from ..accumulation.description import Accumulation
+from ..accumulation.fused_sum import FusedSum
 
 NO_OPERANDS: Mapping[tuple[str, str], Format] = MappingProxyType({})
 

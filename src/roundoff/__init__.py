@@ -10,94 +10,54 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from roundoff.extras import MissingExtraError, lazy_names
+
 if TYPE_CHECKING:
-    from roundoff.agents import export, importance_weights, mismatch
-    from roundoff.current_run import checkpoint, log, restore
-    from roundoff.formats import (
-        FloatFormat,
-        Format,
-        FormatError,
-        KernelWarning,
-        Overflow,
-        RandomBits,
-        Rounding,
-        RoundoffError,
-        TableFormat,
-        register,
-        round,
-    )
-    from roundoff.simulate import (
-        Accumulation,
-        Blame,
-        CompiledStep,
-        CompileWarning,
-        FusedSum,
-        Policy,
-        PolicyWarning,
-        Rule,
-        Simulation,
-        SimulationWarning,
-        Watcher,
-        blame,
-        compile,  # noqa: A004  the name that torch has for it
-        exact,
-        in_role,
-        part,
-        simulate,
-        store,
-    )
-    from roundoff.sweeps.from_python import sweep
+    from roundoff.agents import export as export
+    from roundoff.agents import importance_weights as importance_weights
+    from roundoff.agents import mismatch as mismatch
+    from roundoff.current_run import checkpoint as checkpoint
+    from roundoff.current_run import log as log
+    from roundoff.current_run import restore as restore
+    from roundoff.formats import FloatFormat as FloatFormat
+    from roundoff.formats import Format as Format
+    from roundoff.formats import FormatError as FormatError
+    from roundoff.formats import KernelWarning as KernelWarning
+    from roundoff.formats import Overflow as Overflow
+    from roundoff.formats import RandomBits as RandomBits
+    from roundoff.formats import Rounding as Rounding
+    from roundoff.formats import RoundoffError as RoundoffError
+    from roundoff.formats import TableFormat as TableFormat
+    from roundoff.formats import register as register
+    from roundoff.formats import round as round
+    from roundoff.simulate import Accumulation as Accumulation
+    from roundoff.simulate import Blame as Blame
+    from roundoff.simulate import CompiledStep as CompiledStep
+    from roundoff.simulate import CompileWarning as CompileWarning
+    from roundoff.simulate import DiffReport as DiffReport
+    from roundoff.simulate import DigitsReport as DigitsReport
+    from roundoff.simulate import FusedSum as FusedSum
+    from roundoff.simulate import Policy as Policy
+    from roundoff.simulate import PolicyWarning as PolicyWarning
+    from roundoff.simulate import Rule as Rule
+    from roundoff.simulate import Simulation as Simulation
+    from roundoff.simulate import SimulationWarning as SimulationWarning
+    from roundoff.simulate import Watcher as Watcher
+    from roundoff.simulate import blame as blame
+    from roundoff.simulate import compile as compile  # noqa: A004  the name that torch has for it
+    from roundoff.simulate import diff as diff
+    from roundoff.simulate import digits as digits
+    from roundoff.simulate import exact as exact
+    from roundoff.simulate import in_role as in_role
+    from roundoff.simulate import part as part
+    from roundoff.simulate import simulate as simulate
+    from roundoff.simulate import store as store
+    from roundoff.sweeps.from_python import sweep as sweep
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Accumulation",
-    "Blame",
-    "CompileWarning",
-    "CompiledStep",
-    "FloatFormat",
-    "Format",
-    "FormatError",
-    "FusedSum",
-    "KernelWarning",
-    "Overflow",
-    "Policy",
-    "PolicyWarning",
-    "RandomBits",
-    "Rounding",
-    "RoundoffError",
-    "Rule",
-    "Simulation",
-    "SimulationWarning",
-    "TableFormat",
-    "Watcher",
-    "blame",
-    "checkpoint",
-    "compile",
-    "exact",
-    "export",
-    "importance_weights",
-    "in_role",
-    "log",
-    "mismatch",
-    "part",
-    "register",
-    "restore",
-    "round",
-    "simulate",
-    "store",
-    "sweep",
-]
-
-# In this order: the first are soon imported.
-_PARTS = (
-    "roundoff.current_run",
-    "roundoff.formats",
-    "roundoff.simulate",
-    "roundoff.agents",
-    "roundoff.sweeps.from_python",
-)
 _NEED_EXTRAS = ("export", "sweep")
+_look_up = lazy_names(__name__)
 
 
 class _Umbrella(ModuleType):
@@ -106,25 +66,17 @@ class _Umbrella(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name == "formats":
             return import_module("roundoff.formats")
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        for part in _PARTS:
-            extras = import_module("roundoff.extras")
-            try:
-                with extras.heavy_imports():
-                    module = import_module(part)
-                    value = getattr(module, name) if name in module.__all__ else None
-            except ImportError as error:
-                if name in _NEED_EXTRAS and isinstance(error, extras.MissingExtraError):
-                    return _missing(name, error)
-                raise
-            if value is not None:
-                self.__dict__[name] = value
-                return value
-        raise AssertionError(name)
+        try:
+            value = _look_up(name)
+        except MissingExtraError as error:
+            if name in _NEED_EXTRAS:
+                return _missing(name, error)
+            raise
+        self.__dict__[name] = value
+        return value
 
     def __dir__(self) -> list[str]:
-        return sorted({*self.__dict__, *__all__})
+        return sorted({*self.__dict__, *_look_up("__all__")})
 
     # Importing the package roundoff.simulate would put it where the function is looked for.
     @property

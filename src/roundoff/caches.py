@@ -6,18 +6,17 @@ temporary directory that somebody else can have made first.
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import stat
 import sys
 import tempfile
 import warnings
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
+from types import FrameType
 
 
 class CacheWarning(UserWarning):
@@ -32,7 +31,7 @@ def cache_folder(name: str, chosen: str | None = None) -> Path | None:
     they are not used.
 
     Args:
-        name: of the kind.
+        name: Name of the kind.
         chosen: a folder that the user has chosen for such programs; ``roundoff`` in it is used as it is.
 
     Returns:
@@ -75,6 +74,14 @@ def _depth() -> int:
             ours = depth
         frame = frame.f_back
     return ours + 1
+
+
+@cache
+def folder_of_process(kind: str) -> Path:
+    """A folder for one kind of programs that ends with the process."""
+    folder = tempfile.mkdtemp(prefix=f"roundoff-{kind}-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def _parents() -> Iterator[Path]:

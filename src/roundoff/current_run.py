@@ -6,12 +6,9 @@ Outside of a sweep nothing listens, and nothing happens.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
+from typing import Any, Protocol
 
 __all__ = ["checkpoint", "log", "restore"]
 
@@ -83,8 +80,8 @@ def _of_this_process() -> CurrentRun | None:
 
 
 @contextmanager
-def part_of(run: CurrentRun) -> Iterator[None]:
-    """Code in the block is part of ``run``, in all threads."""
+def part_of(run: CurrentRun | None) -> Iterator[None]:
+    """Code in the block is part of ``run``, in all threads; of no run if it is None."""
     global _current, _process  # noqa: PLW0603  a process runs one program at a time
     before, _current, _process = _current, run, os.getpid()
     try:

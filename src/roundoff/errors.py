@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 
 class RoundoffError(Exception):
@@ -55,3 +52,10 @@ def check_name(what: str, name: str, known: Collection[str]) -> str:
     if name not in known:
         raise ValueError(f'unknown {what} "{name}"{suggestion(name, known)}; allowed are {", ".join(known)}')
     return name
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and the errors that it was raised from."""
+    while error is not None:
+        yield error
+        error = getattr(error, "inner_exception", None) or error.__cause__ or error.__context__

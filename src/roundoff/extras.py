@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import gc
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from roundoff.errors import RoundoffError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 EXTRAS = {
     "sweep": ("pydantic", "yaml", "rich", "pyarrow", "tensorboard", "matplotlib", "scipy", "PIL", "typing_extensions"),
@@ -22,7 +23,10 @@ EXTRAS = {
     "ray": ("ray",),
     "deploy": ("onnx", "onnxruntime"),
 }
-"""What each extra brings, by the names to import; ``pyproject.toml`` says which versions."""
+"""Packages of each extra, by the names to import; ``pyproject.toml`` says which versions."""
+
+INSTALL = 'pip install ".[{}]"'
+"""The command that installs an extra: in a clone, until there is a release."""
 
 
 class MissingExtraError(RoundoffError, ImportError):
@@ -30,10 +34,10 @@ class MissingExtraError(RoundoffError, ImportError):
 
 
 UNDER_GPL = {"minatar": "minatar", "ale_py": "ale-py"}
-"""What no extra brings, since its licence is the GPL: by the name to import, the name to install."""
+"""Packages under the GPL, which no extra brings: by the name to import, the name to install."""
 
-TRACKERS = {"wandb": "wandb", "mlflow": "mlflow"}
-"""Packages that a sweep may log itself to, which no extra brings alone: by the name to import, the name to install."""
+TRACKERS = ("wandb", "mlflow")
+"""Packages that log sweeps, which no extra brings."""
 
 
 def missing(package: str) -> MissingExtraError | None:
@@ -44,14 +48,14 @@ def missing(package: str) -> MissingExtraError | None:
     """
     top = package.partition(".")[0]
     if top in TRACKERS:
-        return MissingExtraError(f"this needs {top}: pip install {TRACKERS[top]}", name=top)
+        return MissingExtraError(f"this needs {top}: pip install {top}", name=top)
     if top in UNDER_GPL:
         command = f"pip install {UNDER_GPL[top]}"
         return MissingExtraError(
             f"this needs {top}, which is under the GPL and no part of roundoff: {command}", name=top
         )
     extra = next((extra for extra, packages in EXTRAS.items() if top in packages), None)
-    return MissingExtraError(f'this needs {top}: pip install "roundoff[{extra}]"', name=top) if extra else None
+    return MissingExtraError(f"this needs {top}: {INSTALL.format(extra)}", name=top) if extra else None
 
 
 @contextmanager
@@ -89,22 +93,37 @@ def heavy_imports() -> Iterator[None]:
             gc.enable()
 
 
-def lazy_names(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package whose names are imported when they are first used, by :func:`heavy_imports`.
+def lazy_names(package: str) -> Callable[[str], Any]:
+    """Makes the ``__getattr__`` of a package that imports each name when it is first used.
+
+    The package writes the names once, as imports for type checkers: the block ``if TYPE_CHECKING`` of its source.
 
     Args:
-        package: its name.
-        places: the module of each name, inside the package or as ``roundoff....``; behind a colon, what the name is
-            called there, if it is called otherwise; ``module:`` is the module itself.
+        package: the name of the package, its ``__name__``.
     """
 
+    @cache
+    def places() -> dict[str, tuple[str, str]]:
+        """The module of each name, and its name there."""
+        source = sys.modules[package].__spec__.loader.get_source(package)  # type: ignore[union-attr]
+        blocks = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
+        imports = [line for block in blocks for line in block.body if isinstance(line, ast.ImportFrom)]
+        return {
+            alias.asname or alias.name: ("." * line.level + (line.module or ""), alias.name)
+            for line in imports
+            for alias in line.names
+        }
+
     def look_up(name: str) -> Any:
-        if name not in places:
+        if name == "__all__":  # of a package that writes none: all names are public
+            return sorted(places())
+        if name.startswith("__") or name not in places():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module, colon, called = places[name].partition(":")
+        module, called = places()[name]
         with heavy_imports():
-            found = import_module(module if module.startswith("roundoff.") else f"{package}.{module}")
-            return found if colon and not called else getattr(found, called or name)
+            found = import_module(module, package)
+            # A name that the module does not have is a module inside it.
+            return getattr(found, called) if hasattr(found, called) else import_module(f"{module}.{called}", package)
 
     return look_up
 

@@ -15,14 +15,12 @@ import secrets
 import shutil
 import stat
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from roundoff.errors import FileError, FolderInUseError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LARGEST = 1 << 30
 """Bytes of a file that is read as a whole, at most."""
@@ -37,12 +35,12 @@ _TEMPORARY = re.compile(r"\.roundoff-[0-9a-f]{16}\.tmp")
 def atomic_writer(path: str | Path) -> Iterator[IO[bytes]]:
     """Gives a binary file that becomes ``path`` when the block ends without an error.
 
-    The bytes go to a new file of a random name beside it, are synced to the disk, and are renamed into place: at any
-    moment, after any crash, ``path`` holds the old content or the new, never a part. A link at ``path`` is replaced;
-    its target is left alone.
+    The bytes go to a new file with a random name in the same folder, are synced to the disk, and are renamed into
+    place: at any moment, after any crash, ``path`` holds the old content or the new, never a part. A link at
+    ``path`` is replaced; its target stays as it is.
 
     Args:
-        path: of the content; its folder exists.
+        path: Path of the content; its folder exists.
 
     Raises:
         FileError: it cannot be written.
@@ -98,6 +96,8 @@ def _temporary(*, beside: Path, target: Path) -> Iterator[Path]:
 
     Whoever opens the name must make the file (mode x), or it is an error: nobody can have put a link there.
     """
+    if not beside.name:  # such as "." or "/"
+        raise FileError(cannot_be_written(target, "Is a directory"))
     temporary = temporary_beside(beside)
     try:
         yield temporary
@@ -155,7 +155,7 @@ def write_json(path: str | Path, value: Any) -> None:
 
     Raises:
         FileError: it cannot be written.
-        ValueError: a number is not finite; JSON has no such numbers.
+        ValueError: a number is not finite, which JSON cannot represent.
     """
     write_text(path, json_text(value, indent=1, sort_keys=True) + "\n")
 
@@ -170,7 +170,7 @@ def json_text(value: Any, **how: Any) -> str:
         how: as for ``json.dumps``.
 
     Raises:
-        ValueError: a number is not finite; JSON has no such numbers.
+        ValueError: a number is not finite, which JSON cannot represent.
     """
     text = json.dumps(value, allow_nan=False, **how)
     return text if "\\ud" not in text else json.dumps(_encodable(value), allow_nan=False, **how)

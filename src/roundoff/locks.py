@@ -25,13 +25,7 @@ _PAUSE = 0.0005  # seconds; only short work is done under most locks
 _known: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
-class _ThisThread(threading.local):
-    """The locks that this thread has taken in order to fork."""
-
-    taken: list[Any]
-
-
-_this_thread = _ThisThread()
+_this_thread = threading.local()  # with ``taken``, the locks that the thread has taken in order to fork
 
 
 def new_lock() -> threading.RLock:
@@ -62,7 +56,7 @@ def _all() -> list[Any]:
 
 
 def _take_all() -> None:
-    """Takes all locks, and waits for none while it holds others: threads take them in orders of their own."""
+    """Takes all locks, and waits for none while it holds others: threads take them in different orders."""
     end = time.monotonic() + _PATIENCE
     while True:
         locks = _all()

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 """The name of a module, as a regular expression."""

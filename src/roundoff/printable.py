@@ -15,7 +15,7 @@ def printable(text: str, *, lines: bool = False) -> str:
     r"""``text`` without anything that a terminal obeys or hides: such characters as escapes, ESC as ``\x1b``.
 
     Args:
-        text: anything, also what an attacker has chosen.
+        text: Any text, even if an attacker has chosen it.
         lines: whether line feeds stay, for messages of several lines; else they are shown as ``\n``.
 
     Returns:

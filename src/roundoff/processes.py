@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Self, final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from multiprocessing.connection import Connection
 
 GRACE = 5.0
 """Seconds that a process has to end by itself."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-"""What keeps a process to one thread: two on two busy cores make a small update ten times slower."""
+"""Variables that keep a process to one thread: two on two busy cores make a small update ten times slower."""
 _SET_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 _TRIES, _BETWEEN_TRIES = 10, 0.11  # Linux takes a change of an autogroup every 0.1 seconds
 _PATIENCE = 5.0  # seconds for processes that start others faster than they are ended
@@ -33,7 +32,7 @@ class ChildProcess:
 
     Args:
         command: the command to run.
-        descriptors: which of this process's it is handed down.
+        descriptors: File descriptors that the process inherits.
         environment: variables in addition to this process's.
         stdin: its standard input, as ``subprocess.Popen`` takes it; nothing by default.
         stdout: its standard output; this process's by default.
@@ -123,7 +122,7 @@ def command_of(module: str) -> tuple[str, ...]:
 
 
 def begin_session() -> None:
-    """Puts this process into a new session, which gives way to others as far as this process does."""
+    """Puts this process into a new session, with the priority of this process."""
     os.setsid()
     _give_way(os.getpid())
 
@@ -131,21 +130,17 @@ def begin_session() -> None:
 def _give_way(pid: int) -> None:
     """Makes the session of a process as nice as the process.
 
-    Linux shares processors among sessions first, if it has autogroups (sched(7)), and niceness counts within one: in a
-    separate session, a process of niceness 19 gets as much as the user's own programs.
+    Linux with autogroups shares processors among sessions first; niceness counts only within a session (sched(7)).
     """
-    if sys.platform != "linux":
-        return
-    for _ in range(_TRIES):
+    for _ in range(_TRIES if sys.platform == "linux" else 0):
         try:
             if (niceness := os.getpriority(os.PRIO_PROCESS, pid)) > 0:
                 Path(f"/proc/{pid}/autogroup").write_text(str(niceness), encoding="ascii")
-        except OSError as error:
-            if error.errno != errno.EAGAIN:  # there are no autogroups, or the process has ended
-                return
+            break
+        except BlockingIOError:  # the last change was too short a time ago
             time.sleep(_BETWEEN_TRIES)
-        else:
-            return
+        except OSError:  # there are no autogroups, or the process has ended
+            break
 
 
 def end_with(parent: int | None) -> None:
@@ -191,7 +186,7 @@ def keep_from_children(descriptor: int) -> None:
 
 
 def children() -> list[int]:
-    """The child processes of this one, including ended ones that were not waited for."""
+    """The child processes of this one, including ended processes that were not waited for."""
     this, found = os.getpid(), []
     for name in os.listdir("/proc"):  # noqa: PTH208  names are all that is wanted
         if name.isdecimal():

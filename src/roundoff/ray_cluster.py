@@ -8,14 +8,12 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from roundoff.errors import RoundoffError
 from roundoff.extras import from_extras
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _SECONDS_TO_ANSWER = 10.0
 _CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # on any system; 0: all of Ray listens at 127.0.0.1
@@ -31,7 +29,7 @@ def connect(address: str | None = None, **local: Any) -> Any:
     """Connects this process to Ray, and returns its module; ``ray.shutdown()`` leaves it.
 
     Args:
-        address: of the cluster, as ``ray.init`` takes it; None for the cluster named by RAY_ADDRESS, or else Ray is
+        address: Address of the cluster, as for ``ray.init``; None for the cluster named by RAY_ADDRESS, or else Ray is
             started on this machine, and ends with the connection. It then listens only on the loopback interface, and
             asks for a token that this process and those it starts have.
         local: more arguments of ``ray.init``, for that last case.

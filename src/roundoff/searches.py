@@ -7,10 +7,8 @@ answer is computed, at once or by a sweep; :func:`ask` is the one driver of them
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import TypeVar
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")

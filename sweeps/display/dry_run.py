@@ -16,10 +16,10 @@ from ..wording import brief
 
 
 def describe_plan(plan: Plan, directory: Path) -> Iterator[str]:
-    """A line for each run: what became of it, and what varies.
+    """Yields a line for each run: its state and the settings that vary.
 
     Raises:
-        SweepError: the folder is another sweep's, or holds something else.
+        SweepError: the folder belongs to another sweep, or holds something else.
     """
     store = SweepDirectory(directory)
     store.check(plan)
@@ -32,7 +32,9 @@ def describe_plan(plan: Plan, directory: Path) -> Iterator[str]:
         yield f"  {run.id:<{width}}  {store.state(run):<7}  {' '.join(named + settings)}"
     for module in sorted({module for run in plan.runs if (module := module_of(run.config.task))}):
         yield f"the module {module} will be imported, if --allow-import {module} allows it"
-    yield from _remarks(plan)
+    said = Counter(remark for run in plan.runs if isinstance(run.config, TrainConfig) for remark in remarks(run.config))
+    for remark, count in said.items():
+        yield f"  {remark}" + (f" (of {count} runs)" if count < len(plan.runs) else "")
     steps = sum(run.config.steps for run in plan.runs)
     length = f" of {plan.program.program.text}" if plan.program else f", {steps} environment steps"
     if plan.search and plan.search.looks_for == "cheapest":
@@ -61,7 +63,9 @@ def describe_estimate(plan: Plan, directory: Path, workers: int, allow_imports: 
     if not waiting:
         yield "nothing is left to do"
         return
-    guess = estimate(waiting, _sweeps_beside(directory), allow_imports)
+    # The folders of results among which this one is
+    others = (path.parent for path in sorted(directory.parent.glob(f"*/{MARKER}")))
+    guess = estimate(waiting, [directory, *(path for path in others if path != directory)], allow_imports)
     if guess.seconds:
         known = f"{len(guess.seconds)} of {len(waiting)} runs that are left"
         longest = _duration(max(guess.seconds.values()))
@@ -72,19 +76,6 @@ def describe_estimate(plan: Plan, directory: Path, workers: int, allow_imports: 
         yield "  that is of the runs in fp32 alone: candidates are rounded, and take longer"
     elif plan.search:
         yield "  a search runs a part of these, and takes less"
-
-
-def _remarks(plan: Plan) -> Iterator[str]:
-    """Yields the remarks on formats of the plan, each once."""
-    said = Counter(remark for run in plan.runs if isinstance(run.config, TrainConfig) for remark in remarks(run.config))
-    for remark, count in said.items():
-        yield f"  {remark}" + (f" (of {count} runs)" if count < len(plan.runs) else "")
-
-
-def _sweeps_beside(directory: Path) -> list[Path]:
-    """The folders of results among which this one is."""
-    others = (path.parent for path in sorted(directory.parent.glob(f"*/{MARKER}")))
-    return [directory, *(path for path in others if path != directory)]
 
 
 def _duration(seconds: float) -> str:

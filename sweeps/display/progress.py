@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console, Group
@@ -51,9 +50,7 @@ class ProgressDisplay:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live:
             self._live.stop()
 
@@ -125,7 +122,7 @@ def describe_progress(
     Args:
         progress: the progress of an ``Event``.
         steps: the number of steps of the whole run.
-        metric: name of what its ``return`` is, where that is none.
+        metric: name of the metric in its ``return``; None for a return.
     """
     step, score, rate, scale = (progress.get(key) for key in ("step", "return", "rate", "loss_scale"))
     return (
@@ -152,9 +149,7 @@ class RunDisplay:
             self._status.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._status.stop()
 
     def notice(self, text: str) -> None:

@@ -22,8 +22,8 @@ _UNFINISHED = 3
 
 
 def exit_status(status: SweepStatus) -> int:
-    """Returns the exit status: 0, all runs have ended; 1, others have failed; 3, some are running or waiting."""
-    if status.count("running") or status.count("waiting"):
+    """Returns the exit status: 0, all runs have ended; 1, others have failed; 3, some are unfinished, or to come."""
+    if status.count("running") or status.count("waiting") or status.searching:
         return _UNFINISHED
     return 1 if status.count("failed") else 0
 
@@ -32,8 +32,11 @@ def status_lines(status: SweepStatus) -> list[str]:
     """A line per run, and the totals last."""
     names = [printable(run.run) for run in status.runs]
     width = max(map(len, names), default=0)
-    lines = (f"{name:<{width}}  {run.state:<7}  {_details(run)}" for name, run in zip(names, status.runs, strict=True))
-    return [*map(str.rstrip, lines), _totals(status)]
+    lines = []
+    for name, run in zip(names, status.runs, strict=True):
+        details = filter(None, (*describe_progress(run.progress, run.steps, run.metric), _reason(run)))
+        lines.append(f"{name:<{width}}  {run.state:<7}  {', '.join(details)}".rstrip())
+    return [*lines, _totals(status)]
 
 
 def status_values(status: SweepStatus) -> dict[str, Any]:
@@ -71,19 +74,15 @@ def _totals(status: SweepStatus) -> str:
     return f"{printable(status.name)}: {len(status.runs)} runs: {counts}"
 
 
-def _details(run: RunStatus) -> str:
-    texts = (*describe_progress(run.progress, run.steps, run.metric), _reason(run))
-    return ", ".join(text for text in texts if text)
-
-
 def _reason(run: RunStatus) -> str:
     """Returns the first line of a run's reason, printable."""
     return printable(run.reason.partition("\n")[0])
 
 
 def _table(status: SweepStatus, height: int) -> Group:
-    """The runs at work, and as many of the others as there is room for."""
+    """The running runs first, then the others until the terminal is full."""
     table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)  # names of runs differ at their ends, so other columns get narrower first
     order = ("running", "failed", "crashed", "waiting", "done")
     runs = sorted(status.runs, key=lambda run: order.index(run.state))
     for run in runs[: max(1, height - 2)]:

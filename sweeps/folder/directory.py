@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from roundoff.errors import FileError
-from roundoff.files import (
-    is_name,
-    is_temporary,
-    make_directory,
-    make_directory_inside,
-    read_json,
-    write_json,
-)
+from roundoff.files import is_name, is_temporary, make_directory, make_directory_inside, read_json, write_json
 from roundoff.runs.folder import RunDirectory
-from roundoff.runs.result import ProgramResult
+from roundoff.runs.metric import Metric
+from roundoff.runs.result import AnyResult, ProgramResult
 
 from ..errors import SweepError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from roundoff.runs.metric import Metric
-    from roundoff.runs.result import AnyResult
-
-    from ..language.plan import Plan
-    from ..language.run import Run
+from ..language.plan import Plan
+from ..language.run import Run
 
 LAYOUT = 1
 MARKER = "sweep.json"
@@ -108,6 +96,7 @@ class SweepDirectory:
             program = plan.program.program
             metric = plan.metric.as_json()
             content |= {"program": program.text, "source": program.source(), "metric": metric}
+        content |= {"answered_in": plan.answered_in} if plan.answered_in else {}
         before = self.read() if self.marker.exists() else content
         if not self.marker.exists() or before != content:
             write_json(self.marker, content)
@@ -131,12 +120,12 @@ class SweepDirectory:
             )
         score = metric.score(None if result.status == "crashed" else value)
         scored = ProgramResult(result.status, score, result.step, result.crash, values, metric)
-        write_json(self._files(run).result, scored.as_json())
+        write_json(self.files(run).result, scored.as_json())
         return True
 
     def state(self, run: Run) -> State:
         """Returns the state of a run, from its folder only; a run that somebody works on is also ``waiting``."""
-        return self._files(run).outcome().state
+        return self.files(run).outcome().state
 
     def has_ended(self, run: Run) -> bool:
         """Whether a run has a result that can be read: it was done, or has crashed."""
@@ -147,9 +136,9 @@ class SweepDirectory:
         return all(map(self.has_ended, runs))
 
     def damage(self, run: Run) -> str:
-        """Why the result of a run cannot be read, in words; empty if it can, or does not exist."""
+        """The reason that the result of a run cannot be read; empty if it can, or does not exist."""
         try:
-            self._files(run).read_result()
+            self.files(run).read_result()
         except FileError as error:
             return str(error)
         return ""
@@ -161,7 +150,7 @@ class SweepDirectory:
             SweepError: it has not.
             FileError: its result is damaged.
         """
-        result = self._files(run).read_result()
+        result = self.files(run).read_result()
         if result is None:
             raise SweepError(f"{self.run_path(run)}: has no result; run the sweep again")
         return result
@@ -169,13 +158,10 @@ class SweepDirectory:
     def record_failure(self, run: Run, reason: str) -> None:
         """Keeps the reason why a run could not be brought to its end."""
         make_directory_inside(self.path / "runs", run.id)
-        self._files(run).record_failure(reason)
+        self.files(run).record_failure(reason)
 
-    def forget_failure(self, run: Run) -> None:
-        """Called when the run is tried again."""
-        self._files(run).forget_failure()
-
-    def _files(self, run: Run) -> RunDirectory:
+    def files(self, run: Run) -> RunDirectory:
+        """The files of one run."""
         return RunDirectory(self.run_path(run))
 
     def read(self) -> dict[str, Any]:

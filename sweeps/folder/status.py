@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
+from roundoff.files import is_name
 from roundoff.printable import printable
 from roundoff.runs.folder import RunDirectory, unplanned_runs
 from roundoff.runs.log import last_records
@@ -22,15 +23,15 @@ _LARGEST = 1e300  # of a number that a run notes; NaN and infinity are none
 
 
 class RunStatus(NamedTuple):
-    """One run.
+    """The state and the progress of a run.
 
     Attributes:
-        run: its id.
+        run: the id of the run.
         state: see :data:`State`.
         steps: environment steps of the whole run.
-        progress: how far it is: ``step``, ``return``, ``rate``, ``loss_scale``, as far as known.
-        reason: the reason of a crash or a failure; else the worker of the run, or why there is no worker.
-        metric: name of what its ``return`` is, where that is none.
+        progress: the latest values of ``step``, ``return``, ``rate`` and ``loss_scale``, as far as known.
+        reason: the reason of a crash or a failure; otherwise the worker of the run, or the reason for waiting.
+        metric: the name of the metric in ``return``; None for the return of an agent.
     """
 
     run: str
@@ -43,11 +44,15 @@ class RunStatus(NamedTuple):
 
 @dataclass(frozen=True)
 class SweepStatus:
-    """All of a sweep's runs, in the order of its plan, and what could not be read."""
+    """The runs of a sweep in the order of its plan, and warnings about unreadable files.
+
+    A search is ``searching`` until it has written its answer, since it may need more runs.
+    """
 
     name: str
     runs: tuple[RunStatus, ...]
     warnings: tuple[str, ...]
+    searching: bool = False
 
     def count(self, state: State) -> int:
         """Returns the number of runs in a state."""
@@ -102,7 +107,11 @@ def read_status(directory: str | Path) -> SweepStatus:
             RunStatus(identity, state, steps if _is_number(steps) and metric is None else 0, progress, reason, metric)
         )
     warnings += unplanned_runs(store.path / "runs", {run.run for run in runs})
-    return SweepStatus(content["name"], tuple(runs), tuple(warnings))
+    answer = content.get("answered_in")
+    searching = isinstance(answer, str) and is_name(answer) and not (store.path / answer).exists()
+    if searching and all(run.state in ("done", "crashed") for run in runs):
+        warnings.append("the search has not finished: it is still running, or the same command continues it")
+    return SweepStatus(content["name"], tuple(runs), tuple(warnings), searching)
 
 
 def _is_number(value: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,16 +16,13 @@ from ..subjects.program import Program
 from ..subjects.program_keys import ProgramKeys
 from ..wording import shown, unknown
 from .located_yaml import Located, parse
-from .merging import merge
-from .outline import Outline, alternatives
+from .outline import Outline, alternatives, merge
 from .preset_files import includable_files, preset_files
 from .shape import sections
 from .shorthand import several, written_out
 from .sweep_file import CASE, SECTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ...simulate import CostModel
 
 _LARGEST = 1 << 24  # bytes of a file
@@ -93,7 +91,7 @@ def read_outline(text: str, source: str, arguments: Sequence[str], program: Prog
         program: the program, if the text comes from a program, without columns to refer to, and not from a file.
 
     Raises:
-        SweepFileError: it is not YAML; all other mistakes are recorded in the outline.
+        SweepFileError: it is not YAML, or its program cannot be imported; the outline records all other mistakes.
     """
     outline = Outline()
     reader = _Reader(outline)
@@ -101,7 +99,11 @@ def read_outline(text: str, source: str, arguments: Sequence[str], program: Prog
     if program:
         outline.subject = ProgramKeys(program, _RESERVED)
     elif stated := _program(document, Path(source)):
-        outline.subject = _keys_of(*stated)
+        named, file = stated
+        try:
+            outline.subject = ProgramKeys(Program.named(named.value, file.parent), _RESERVED)
+        except SweepError as error:
+            raise SweepFileError([Problem(named.place, f"program: {error}")]) from error
     reader.read(document, Path(source), strict=not arguments)
     for argument in arguments:
         said = argument_document(argument, outline)
@@ -242,18 +244,6 @@ def _program(document: Located, path: Path, depth: int = 0) -> tuple[Located, Pa
         if found:
             return found
     return None
-
-
-def _keys_of(stated: Located, path: Path) -> ProgramKeys:
-    """The keys of the program that a file states.
-
-    Raises:
-        SweepFileError: it is not a program, or cannot be imported.
-    """
-    try:
-        return ProgramKeys(Program.named(stated.value, path.parent), _RESERVED)
-    except SweepError as error:
-        raise SweepFileError([Problem(stated.place, f"program: {error}")]) from error
 
 
 def _same(path: Path) -> str:

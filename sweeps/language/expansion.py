@@ -14,7 +14,7 @@ from ..errors import Problem
 from ..subjects.subject import RunConfig
 from ..wording import shown, unknown
 from .located_yaml import Located
-from .outline import Choice, Exclusion, Outline, names_of_cases
+from .outline import Choice, Exclusion, Outline
 from .run import Run, run_id
 from .sweep_file import CASE, MAX_DRAWS, MAX_SEED
 
@@ -26,7 +26,7 @@ def expand(outline: Outline, only: Sequence[Exclusion], source: str) -> Iterator
     """The runs of a sweep, in the order of its axes, the last varying fastest.
 
     Args:
-        outline: its mistakes are noted there; the yielded runs are valid only if it has no mistakes in the end.
+        outline: the outline, where mistakes are noted; the runs are valid only if it ends without mistakes.
         only: runs that match none of the values are also left out.
         source: what to call the file in messages.
     """
@@ -41,7 +41,11 @@ def expand(outline: Outline, only: Sequence[Exclusion], source: str) -> Iterator
         return
     excluding, choosing = filters[: len(outline.exclusions)], filters[len(outline.exclusions) :]
     left = 0
-    for settings, case in _product(outline):
+    for choices in itertools.product(*(axis.choices for axis in outline.axes.values())):
+        settings = dict(outline.base)
+        for choice in choices:
+            settings |= choice.settings
+        case = next((choice.case for choice in choices if choice.case), "")
         given = {key: value.plain() for key, value in settings.items()}
         config = outline.subject.config(given)
         run = given if isinstance(config, list) else config
@@ -55,15 +59,6 @@ def expand(outline: Outline, only: Sequence[Exclusion], source: str) -> Iterator
             left += 1
             yield Run(run_id(config), config, case)
     _complain_of_filters(outline, excluding, choosing, source, left)
-
-
-def _product(outline: Outline) -> Iterator[tuple[dict[str, Located], str]]:
-    """The settings of every run, and its case."""
-    for choices in itertools.product(*(axis.choices for axis in outline.axes.values())):
-        settings = dict(outline.base)
-        for choice in choices:
-            settings |= choice.settings
-        yield settings, next((choice.case for choice in choices if choice.case), "")
 
 
 def _check_values(outline: Outline) -> None:
@@ -104,7 +99,7 @@ class _Filter:
         self.matched = False
         self.met: dict[str, bool] = dict.fromkeys(exclusion.values, False)
         self.values: dict[str, list[Any]] = {}
-        cases = names_of_cases(outline.axes.values())
+        cases = [choice.case for axis in outline.axes.values() for choice in axis.choices if choice.case]
         for key, values in exclusion.values.items():
             if not values:
                 outline.complain(exclusion.place, f"an empty list for {key} matches nothing; give values")

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 from yaml.error import Mark
-from yaml.nodes import MappingNode, Node, ScalarNode
+from yaml.nodes import Node, ScalarNode
 
 from roundoff.printable import printable
 
@@ -113,9 +113,6 @@ class _Reader:
         if isinstance(node, yaml.SequenceNode):
             return Located([self.read(item, depth + 1) for item in node.value], place)
         assert isinstance(node, yaml.MappingNode)
-        return self._mapping(node, place, depth)
-
-    def _mapping(self, node: MappingNode, place: str, depth: int) -> Located:
         values: dict[str, Located] = {}
         places: dict[str, str] = {}
         for key_node, value_node in node.value:
@@ -148,15 +145,10 @@ class _Reader:
         if not node.tag.startswith("tag:yaml.org,2002:"):
             self.problems.append(Problem(place, f"tags such as {node.tag} have no meaning here; remove it"))
             return None
-        if text in _WORDS:
-            return _WORDS[text]
-        return _number(text) if len(text) < _MAX_DIGITS else text
-
-
-def _number(text: str) -> int | float | str:
-    """The number that ``text`` is, or the text itself."""
-    if _INTEGER.fullmatch(text):
-        return int(text)
-    if _OTHER_BASE.fullmatch(text):
-        return int(text, 0)
-    return float(text) if _FLOAT.fullmatch(text) else text
+        if text in _WORDS or len(text) >= _MAX_DIGITS:
+            return _WORDS.get(text, text)
+        if _INTEGER.fullmatch(text):
+            return int(text)
+        if _OTHER_BASE.fullmatch(text):
+            return int(text, 0)
+        return float(text) if _FLOAT.fullmatch(text) else text

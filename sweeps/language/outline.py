@@ -1,18 +1,15 @@
-"""Merge a sweep file, its included files and the command line, key by key. The later one wins."""
+"""Merges a sweep file, its included files and the command line, key by key: a later value replaces an earlier one."""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import Problem
 from ..subjects.agents import AGENTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ..subjects.subject import Subject
-    from .located_yaml import Located
+from ..subjects.subject import Subject
+from .located_yaml import Located
 
 
 class Choice(NamedTuple):
@@ -86,6 +83,141 @@ def alternatives(value: Located) -> list[Located]:
     return value.value if isinstance(value.value, list) else [value]
 
 
-def names_of_cases(axes: Iterable[Axis]) -> list[str]:
-    """The names of all cases."""
-    return [choice.case for axis in axes for choice in axis.choices if choice.case]
+_TOGETHER = ("zip", "cases")  # sections whose keys go together
+
+
+def merge(outline: Outline, sections: dict[str, Located], *, own: bool, strict: bool) -> None:
+    """Merges a document into the outline.
+
+    Args:
+        outline: the outline of the documents before; mistakes are also noted there.
+        sections: the sections of the document, of the right shape, in the order of the file.
+        own: whether its name and description are this sweep's, unlike an included file's.
+        strict: whether its exclusions must match something.
+    """
+    if own and "name" in sections:
+        outline.name = sections["name"].value
+    if own and "description" in sections:
+        outline.description = sections["description"].value.strip()
+    if own and "reproduces" in sections:
+        outline.reproduces = tuple(name.value for name in alternatives(sections["reproduces"]))
+    for name in ("metric", "search", "log_to"):
+        if name in sections:
+            setattr(outline, name, _together(getattr(outline, name), sections[name]))
+    _Merge(outline).take(sections)
+    if "exclude" in sections:
+        outline.exclusions = [
+            Exclusion({key: alternatives(value) for key, value in entry.value.items()}, entry.place, strict)
+            for entry in sections["exclude"].value
+            if entry.value
+        ]
+
+
+def _together(before: Located | None, now: Located) -> Located:
+    """A section, with the later document's values in place of the earlier ones."""
+    if before is None or not isinstance(now.value, dict):
+        return now
+    named = before.value if isinstance(before.value, dict) else {"name": before}
+    return dataclasses.replace(now, value=named | now.value)
+
+
+class _Merge:
+    """Merges one document. Its sections must not contradict each other about a key."""
+
+    def __init__(self, outline: Outline) -> None:
+        self._outline = outline
+        self._stands: dict[str, tuple[str, str]] = {}
+
+    def take(self, sections: dict[str, Located]) -> None:
+        """Merges the base first, then the other sections in the file's order, which is the order of variation."""
+        for section in _TOGETHER:
+            if section in sections and section in self._outline.axes:
+                self._outline.axes[section].choices = []  # given anew
+        if "base" in sections:
+            for key, value in sections["base"].value.items():
+                self._claim(key, "base", value.place)
+                self._release(key, value.place)
+                self._outline.base[key] = value
+        readers = {"grid": self._grid, "zip": self._zip, "cases": self._cases, "random": self._random}
+        for section, item in sections.items():
+            if section in readers:
+                readers[section](item)
+
+    def _claim(self, key: str, section: str, place: str) -> None:
+        """Complains where one document gives a key in two sections. A case may differ from the base."""
+        if key in self._stands and (self._stands[key][0], section) != ("base", "cases"):
+            where, there = self._stands[key]
+            self._outline.complain(place, f"{key} stands in {section} and in {where} ({there}); keep one of them")
+        self._stands.setdefault(key, (section, place))
+
+    def _release(self, key: str, place: str, *, keep: str = "") -> None:
+        """Takes a key away from where earlier documents have put it, before it is put elsewhere."""
+        outline = self._outline
+        if keep != "cases":
+            outline.base.pop(key, None)
+        if key != keep:
+            outline.axes.pop(key, None)
+        drawn = outline.random.get("values", {})
+        if drawn.pop(key, None) and not drawn and keep != "random":
+            outline.axes.pop("random", None)
+            outline.random.clear()
+        for section in _TOGETHER:
+            axis = outline.axes.get(section)
+            keys = axis.all_keys() if axis and section != keep else []
+            if axis and key in keys and self._stands.get(key, ("",))[0] != section:
+                advice = "all of its keys" if section == "zip" else "all cases"
+                outline.complain(
+                    place,
+                    f"{key} stands in {section} ({axis.place}), where values belong together; give {section} anew"
+                    f" ({advice}), or choose among its runs with --only {key}=...",
+                )
+
+    def _grid(self, item: Located) -> None:
+        for key, values in item.value.items():
+            self._claim(key, "grid", values.place)
+            self._release(key, values.place, keep=key)
+            self._outline.axes[key] = Axis("grid", values.place, [Choice({key: v}, v.place) for v in values.value])
+
+    def _zip(self, item: Located) -> None:
+        lists: dict[str, list[Located]] = {key: values.value for key, values in item.value.items()}
+        longest = max(lists, key=lambda key: len(lists[key]), default="")
+        for key, values in lists.items():
+            self._claim(key, "zip", item.value[key].place)
+            if len(values) != len(lists[longest]):
+                self._outline.complain(
+                    item.value[key].place,
+                    f"the lists of zip go together, so they need the same length: {key} has {len(values)} values,"
+                    f" {longest} has {len(lists[longest])}",
+                )
+        rows = [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=False)]
+        if rows:
+            self._set("zip", item, [Choice(row, next(iter(row.values())).place) for row in rows])
+
+    def _cases(self, item: Located) -> None:
+        choices, names = [], dict[str, str]()
+        for entry in item.value:
+            settings = dict(entry.value)
+            name = settings.pop("name", None)
+            if name and names.setdefault(name.value, name.place) != name.place:
+                self._outline.complain(name.place, f"the case {name.value!r} stands twice ({names[name.value]})")
+            choices.append(Choice(settings, entry.place, name.value if name else ""))
+        for key in dict.fromkeys(key for choice in choices for key in choice.settings):
+            self._claim(key, "cases", next(c.settings[key].place for c in choices if key in c.settings))
+        self._set("cases", item, choices)
+
+    def _set(self, section: str, item: Located, choices: list[Choice]) -> None:
+        """Replaces an axis of keys that vary together; its place in the order stays."""
+        axis = self._outline.axes.setdefault(section, Axis(section, item.place, []))
+        axis.place, axis.choices = item.place, choices
+        for key in axis.all_keys():
+            self._release(key, item.place, keep=section)
+
+    def _random(self, item: Located) -> None:
+        parts = self._outline.random
+        parts |= {key: part for key, part in item.value.items() if key != "values"}
+        drawn = parts.setdefault("values", {})
+        for key, how in item.value["values"].value.items() if "values" in item.value else ():
+            self._claim(key, "random", how.place)
+            self._release(key, how.place, keep="random")
+            drawn[key] = how
+        self._outline.axes.setdefault("random", Axis("random", item.place, []))

@@ -20,8 +20,7 @@ from ..subjects.program_keys import ProgramKeys
 from ..subjects.subject import Subject
 from ..trackers import LogTo
 from ..wording import complaint
-from .candidates import candidates
-from .cheapest import check_cheapest
+from .candidates import candidates, check_cheapest
 from .documents import read_argument, read_file, read_outline
 from .expansion import expand
 from .located_yaml import Located, parse
@@ -49,6 +48,7 @@ class Plan:
         program: the program of the runs, if not of agents; ``metric`` is then the returned value that counts.
         search: the goal of the search, if not all of the runs are to be done.
         log_to: the tracker that it logs itself to, if any.
+        answered_in: the file in the folder that a search writes at its end; the runs are what it asks for so far.
     """
 
     name: str
@@ -60,6 +60,7 @@ class Plan:
     metric: Metric | None = None
     search: SearchGoal | None = None
     log_to: LogTo | None = None
+    answered_in: str = ""
 
 
 def plan_file(path: str | Path, overrides: Sequence[str] = (), only: Sequence[str] = ()) -> Plan:
@@ -95,9 +96,14 @@ def plan_text(
         SweepFileError: every mistake is listed.
     """
     outline = read_outline(text, source, overrides, program)
-    chosen = [_choice(outline, argument) for argument in only]
+    chosen = []
+    for argument in only:
+        if found := read_argument(argument, outline, (*outline.subject.keys, CASE)):
+            key, value = found
+            if full := several(key, value, outline):
+                chosen.append(Exclusion({key: alternatives(full)}, value.place, must_match=True))
     runs: dict[str, Run] = {}
-    for run in expand(outline, [choice for choice in chosen if choice], source):
+    for run in expand(outline, chosen, source):
         runs.setdefault(run.id, run)
     if outline.search is None:  # which compares the runs of each policy with its own in fp32
         runs = _fp32_once(runs, outline.subject)
@@ -209,13 +215,3 @@ def _section(outline: Outline, model: type[_Model], name: str, given: Located) -
             where = ".".join(str(part) for part in (name, *found["loc"]))
             outline.complain(given.place, f"{where}: {complaint(found)}")
         return None
-
-
-def _choice(outline: Outline, argument: str) -> Exclusion | None:
-    """Reads the selection of an argument of ``--only``."""
-    found = read_argument(argument, outline, (*outline.subject.keys, CASE))
-    if found is None:
-        return None
-    key, value = found
-    full = several(key, value, outline)
-    return Exclusion({key: alternatives(full)}, value.place, must_match=True) if full else None

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from ..subjects.subject import RunConfig
+from ..subjects.subject import RunConfig
 
 
 class Run(NamedTuple):

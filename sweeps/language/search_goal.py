@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
@@ -11,13 +12,11 @@ from roundoff.errors import RoundoffError
 from roundoff.locks import cached_property
 
 from ..errors import SweepError
+from ..subjects.subject import RunConfig
 from .documents import read_cost_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ...simulate import CostModel
-    from ..subjects.subject import RunConfig
 
 REFERENCE = "fp32"
 _COSTS = ("bits", "bops", "bytes", "memory")

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from ...agents.config import ALGORITHMS, LIBRARIES, check_own_algorithm, module_of_algorithm
 from ..wording import shown, unknown
+from .located_yaml import Located
+from .outline import Outline
 from .sweep_file import DISTRIBUTIONS, Shape, shape_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pydantic import TypeAdapter
-
-    from .located_yaml import Located
-    from .outline import Outline
-
-    Location = tuple[str | int, ...]
+Location = tuple[str | int, ...]
 
 _MOST = 20  # unknown keys of a mapping that are named one by one: what each may have meant takes a while to find out
 _INSIDE = {"a sweep": "base or grid", "random": "values"}  # where keys of runs stand

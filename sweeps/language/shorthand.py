@@ -6,18 +6,15 @@ It is written out before anything is checked, so that later stages see only list
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...agents.config import FIXES, OPTIONAL_FIXES, PARTS_OF_FIXES
 from ..subjects.agents import AGENTS
 from ..wording import RANGE, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .located_yaml import Located
-    from .outline import Outline
+from .located_yaml import Located
+from .outline import Outline
 
 MANY_FORMATS = "format"
 """The key that takes ``{e5mX: 1..10}``."""

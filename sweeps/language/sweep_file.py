@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType, TypedDict
 
 CASE = "case"
-"""What the name of a case is called where runs are chosen by it."""
+"""Key of the name of a case where runs are chosen by it."""
 DISTRIBUTIONS = ("uniform", "log_uniform", "choice")
 MAX_DRAWS = 10_000
 MAX_SEED = 2**63 - 1
@@ -89,7 +89,7 @@ class Shape(NamedTuple):
     keys: tuple[str, ...]
     """The keys of runs."""
     other_keys: dict[str, tuple[str, ...]]
-    """What may stand where not only keys of runs may."""
+    """Names that are allowed next to the keys of runs."""
 
 
 @functools.lru_cache(maxsize=16)
@@ -126,7 +126,15 @@ def shape_of(keys: tuple[str, ...]) -> Shape:
         ),
         "exclude": _section(
             "Runs to leave out: those that have one of the values for each of the keys.",
-            _list(_exclusion(exclusion), "a list of mappings", least=0),
+            _list(
+                Annotated[
+                    _mapping("Exclusion", exclusion),
+                    _must_be("a mapping with at least one key: an empty one would leave no run", bool),
+                    Field(json_schema_extra={"minProperties": 1}),
+                ],
+                "a list of mappings",
+                least=0,
+            ),
         ),
     }
     sweep = _mapping("SweepFile", file, f"a mapping with the keys {', '.join(file)}")
@@ -140,14 +148,6 @@ def shape_of(keys: tuple[str, ...]) -> Shape:
         "exclude": tuple(exclusion),
     }
     return Shape(TypeAdapter(sweep), TypeAdapter(settings), keys, others)
-
-
-def _exclusion(keys: dict[str, Any]) -> Any:
-    return Annotated[
-        _mapping("Exclusion", keys),
-        _must_be("a mapping with at least one key: an empty one would leave no run", bool),
-        Field(json_schema_extra={"minProperties": 1}),
-    ]
 
 
 def _section(description: str, shape: Any) -> Any:
@@ -181,10 +181,7 @@ _ABOUT = {
         " the keys of runs.",
         Annotated[str, _must_be("text such as train.py:train or package.module:train")],
     ),
-    "metric": _section(
-        "Which of the values that the program returns counts, and how.",
-        _METRIC,
-    ),
+    "metric": _section("Which of the values that the program returns counts, and how.", _METRIC),
     "search": _section(
         "Instead of all runs, those that it takes to find the fewest bits that are good enough, or the best candidate.",
         _mapping("Search", dict.fromkeys(SEARCH, Any), f"a mapping with the keys {', '.join(SEARCH)}"),

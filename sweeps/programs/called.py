@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, final
 
 from roundoff.current_run import log
@@ -70,9 +69,7 @@ class _Simulated:
         """Lets the simulation go on."""
         self._paused.__exit__(None, None, None)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Pauses it again."""
         self._paused.__enter__()
 

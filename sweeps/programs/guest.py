@@ -42,15 +42,28 @@ def be_run(program: Program, order: dict[str, Any], said: int, stop: int, parent
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    mouth, request = _Mouth(said), StopRequest()
-    threading.Thread(target=_wait_for_stop, args=(_kept_high(stop), request), daemon=True).start()
+    mouth, request, asked = _Mouth(said), StopRequest(), _kept_high(stop)
+
+    def wait_for_stop() -> None:
+        with suppress(OSError):  # closed by the program
+            if os.read(asked, 1):
+                request.make()
+
+    threading.Thread(target=wait_for_stop, daemon=True).start()
     try:
         with stopping_on_sigterm(request):
             outcome = _outcome(program, order, mouth, request)
     except KeyboardInterrupt:  # out of patience
         os._exit(128 + signal.SIGTERM)
     mouth.say(outcome)
-    _leave()
+    # Ends the process as the interpreter does, running the program's exit handlers
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  waits for threads
+        atexit._run_exitfuncs()  # noqa: SLF001  the interpreter's next step
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    finally:
+        os._exit(0)
 
 
 def _outcome(program: Program, order: dict[str, Any], mouth: _Mouth, stop: StopRequest) -> dict[str, Any]:
@@ -72,23 +85,6 @@ def _outcome(program: Program, order: dict[str, Any], mouth: _Mouth, stop: StopR
             traceback.print_exception(error)
         return {"event": "failed", "reason": described(error)}
     return {"event": "ended"}
-
-
-def _leave() -> NoReturn:
-    """Ends the process as the interpreter does, running the program's exit handlers."""
-    try:
-        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  waits for threads
-        atexit._run_exitfuncs()  # noqa: SLF001  the interpreter's next step
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-    finally:
-        os._exit(0)
-
-
-def _wait_for_stop(descriptor: int, stop: StopRequest) -> None:
-    with suppress(OSError):  # closed by the program
-        if os.read(descriptor, 1):
-            stop.make()
 
 
 def _kept_high(descriptor: int) -> int:

@@ -12,7 +12,6 @@ from typing import Any, Self, final
 import numpy as np
 import torch
 
-from roundoff.errors import FileError, RoundoffError
 from roundoff.files import encodable
 from roundoff.runs.log import MetricsLog
 
@@ -91,7 +90,15 @@ class ProgramRecorder:
             _check_plain(state, "state")
         self._has_checkpoints = self._checked = True
         if self._loading:
-            self._loaded(state)
+            # Forgets the program's operations since it got its state, once its state equals the saved one (is
+            # loaded). Copies are also operations: an observer counts them, and stochastic rounding draws bits for
+            # them.
+            self._loading = False
+            saved = checkpoint.load(self._saved_in)  # anew: the program may have written into what it was given
+            with exact():
+                is_there = _same(saved["state"], state)
+            if is_there:
+                self._go_on(saved)
         if not self._stop.made and time.monotonic() - self._saved_at < every:
             return
         _check_plain(state, "state")
@@ -107,33 +114,18 @@ class ProgramRecorder:
         state, self._state = self._state, None
         if state is None:
             return None
-        try:
+        with checkpoint.taking_over(self._saved_in):
             self._opened(state["metrics_length"], state["step"], state.get("metrics_checksum"))
             self.step, self.last, self.not_finite = state["step"], state["last"], state["not_finite"]
             self._reporter.stopwatch.continue_from(state["seconds"])
             self._go_on(state)
-            self._mark(state)
-        except RoundoffError:
-            raise
-        except Exception as error:  # of whatever kind: anything may stand in the file
-            raise FileError(
-                f"{self._saved_in}: is no complete checkpoint of this run ({type(error).__name__}: {error});"
-                " delete the run's folder to start the run anew"
-            ) from error
+            # Restored tensors that held integers remain integers.
+            known = self._simulation.whole
+            for x, whole in zip(_tensors(state["state"]), state.get("whole", ()), strict=False):
+                if known is not None and whole:
+                    known.mark(x)
         self._loading = True
         return state["state"]
-
-    def _loaded(self, state: Any) -> None:
-        """Forgets the program's operations since it got its state, once its state equals the saved one (is loaded).
-
-        Copies are also operations: an observer counts them, and stochastic rounding draws bits for them.
-        """
-        self._loading = False
-        saved = checkpoint.load(self._saved_in)  # anew: the program may have written into what it was given
-        with exact():
-            is_there = _same(saved["state"], state)
-        if is_there:
-            self._go_on(saved)
 
     def _go_on(self, saved: dict[str, Any]) -> None:
         if self._reporter.numerics:
@@ -141,13 +133,6 @@ class ProgramRecorder:
         self._simulation.step = saved["simulation"]["step"]
         self._simulation.advance(draws=saved["simulation"]["draws"])
         _set_generators(saved["generators"])
-
-    def _mark(self, saved: dict[str, Any]) -> None:
-        """Marks the restored tensors that held integers, so that they remain integers."""
-        known = self._simulation.whole
-        for x, whole in zip(_tensors(saved["state"]), saved.get("whole", ()), strict=False):
-            if known is not None and whole:
-                known.mark(x)
 
     def finish(self) -> None:
         """Writes the remaining output."""
@@ -203,13 +188,10 @@ def number(name: str, value: Any) -> float:
     elif isinstance(value, (np.generic, np.ndarray)) and value.size == 1:
         value = value.item()
     if not isinstance(value, (bool, int, float)):
-        raise TypeError(f"{name} must be a number, or a tensor with one, got {_shown(value)}")
+        shape = getattr(value, "shape", None)
+        shown = repr(value)[:100] if shape is None else f"a {type(value).__name__} of shape {tuple(shape)}"
+        raise TypeError(f"{name} must be a number, or a tensor with one, got {shown}")
     return float(value)
-
-
-def _shown(value: Any) -> str:
-    shape = getattr(value, "shape", None)
-    return f"a {type(value).__name__} of shape {tuple(shape)}" if shape is not None else repr(value)[:100]
 
 
 def _check_plain(value: Any, where: str) -> None:

@@ -23,6 +23,7 @@ from roundoff.runs.result import Crash, ProgramResult
 from ...agents import Numerics, Progress, Reporter, Stopped, StopRequest, Stopwatch, open_device
 from ...simulate import OutOfMemory, Simulation, SteppedOptimizers, damaged_weight, lost_numbers
 from ..errors import SweepError
+from ..subjects.flag_values import PASSED_ON, checked_flags
 from ..subjects.flags import is_success
 from ..subjects.program import Program
 from ..subjects.program_keys import ARITHMETIC, ProgramConfig, ProgramKeys
@@ -135,10 +136,11 @@ def _outcome(
     """Calls the program: the finite numbers that it returns, and why it has crashed, or nothing."""
     keys = keys_of(config.program)
     function, arguments = config.program.load(), keys.arguments(config)
+    not_taken = {name: getattr(config.own, name) for name in PASSED_ON if name not in keys.takes}
     seed_generators(config.seed)
     with SteppedOptimizers() as stepped:
         try:
-            with part_of(recorder), surroundings(config.own.threads):
+            with part_of(recorder), surroundings(config.own.threads), checked_flags(config.program.text, not_taken):
                 if ARITHMETIC in keys.takes:
                     returned = function(**arguments, arithmetic=simulation)
                 else:

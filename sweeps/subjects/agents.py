@@ -1,20 +1,17 @@
-"""Agents, of any algorithm, as what a sweep is about."""
+"""Agents of any algorithm as the subject of a sweep."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Mapping
+from typing import Any, final
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from ...agents import TrainConfig
 from ...agents.config import config_class, fields_of, keys
 from ..wording import complaint
 from .subject import RunConfig, Subject, adapter_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pydantic.fields import FieldInfo
 
 
 @final

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 from argparse import SUPPRESS, Action, ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from inspect import Parameter
@@ -22,7 +22,8 @@ from ..errors import SweepError
 from ..wording import shown
 
 _OURS = ("arithmetic", "format", "policy", "rounding", "accumulate", "granularity", "observe")
-_PASSED_ON = ("seed", "device", "threads")
+PASSED_ON = ("seed", "device", "threads")
+"""Settings of a run that flags are given."""
 _PLAIN = (int, float, str)
 _SAYABLE = (bool, *_PLAIN)  # types of constants that a sweep file can hold
 _PARSING = ("parse_known_args", "parse_known_intermixed_args")  # which every way to read flags calls
@@ -36,16 +37,48 @@ class _Rest(list[str]):
 
 
 @contextmanager
-def reading_by(read: Callable[[ArgumentParser, Any, Any], Any]) -> Iterator[None]:
+def reading_by(read: Callable[[ArgumentParser, Any, Any], Any], methods: Sequence[str] = _PARSING) -> Iterator[None]:
     """Has all parsers read flags by a function, which is given the parser, the words and the namespace."""
-    before = {name: getattr(ArgumentParser, name) for name in _PARSING}
-    for name in _PARSING:
+    before = {name: getattr(ArgumentParser, name) for name in methods}
+    for name in methods:
         setattr(ArgumentParser, name, lambda parser, args=None, namespace=None: read(parser, args, namespace))
     try:
         yield
     finally:
         for name, method in before.items():
             setattr(ArgumentParser, name, method)
+
+
+@contextmanager
+def checked_flags(text: str, settings: Mapping[str, Any]) -> Iterator[None]:
+    """Has all parsers of the command line refuse flags that differ from settings of the run, but are not given them.
+
+    A flag that is None leaves the choice to the program.
+
+    Args:
+        text: The program's name in the sweep file.
+        settings: The settings that the program does not take, by name.
+
+    Raises:
+        SweepError: a flag has another value.
+    """
+    parse = ArgumentParser.parse_known_args
+
+    def read(parser: ArgumentParser, args: Any, namespace: Any) -> tuple[Any, list[str]]:
+        parsed, rest = parse(parser, args, namespace)
+        flags = _by_dest(parser) if args is None or isinstance(args, _Rest) else {}
+        for name in flags.keys() & settings.keys():
+            found = getattr(parsed, name, None)
+            if found is not None and str(found) != str(settings[name]):  # a torch.device is no text
+                raise SweepError(
+                    f"{text}: {name} of the run is {shown(settings[name])}, but the program's own flag"
+                    f" {_flag(flags[name][0])} is {shown(found)}: let the function take {name}, or have its first"
+                    " parser read this flag"
+                )
+        return parsed, rest
+
+    with reading_by(read, _PARSING[:1]):
+        yield
 
 
 @final
@@ -75,7 +108,13 @@ class GivenFlags:
         """
         if self.namespace is not None and args is not None and not isinstance(args, _Rest):
             return self._parse(parser, args, namespace)
-        self._check_groups(parser)
+        for group in parser._mutually_exclusive_groups:
+            members = [one for one in group._group_actions if self._given.get(one.dest) is not None]
+            values = [(one, self._given[one.dest]) for one in members]
+            unused = [one for one, x in values if _equal(x, one.default) or (x is False and not one.default)]
+            used = {one.dest: _flag(one) for one in members if one not in unused}
+            if len(used) > 1:
+                self._refuse(f"the flags {' and '.join(used.values())} exclude each other")
         flags = {dest: actions for dest, actions in _by_dest(parser).items() if dest in self._given}
         held = {
             dest: self._converted(parser, actions, self._given[dest])
@@ -92,7 +131,7 @@ class GivenFlags:
             if all(one.dest not in flags for one in group._group_actions)
         ]
         rest.error = self._refuse  # type: ignore[method-assign]
-        self._parse(rest, [], parsed)
+        self._parse(rest, _Rest(), parsed)
         for dest, actions in flags.items():
             if dest not in held:
                 held[dest] = self._performed(parser, parsed, actions)
@@ -115,13 +154,6 @@ class GivenFlags:
     def _refuse(self, message: str) -> NoReturn:
         raise SweepError(f"{self._text}: {message}")
 
-    def _check_groups(self, parser: ArgumentParser) -> None:
-        for group in parser._mutually_exclusive_groups:
-            members = [one for one in group._group_actions if self._given.get(one.dest) is not None]
-            used = {one.dest: _flag(one) for one in members if not _is_unused(one, self._given[one.dest])}
-            if len(used) > 1:
-                self._refuse(f"the flags {' and '.join(used.values())} exclude each other")
-
     def _converted(self, parser: ArgumentParser, actions: Sequence[Action], value: Any, depth: int = -1) -> Any:
         """The value that the flags of a ``dest`` store, inside ``depth`` lists; -1 for all lists of the flag."""
         taking = next((one for one in actions if one.nargs != 0), None)
@@ -132,24 +164,21 @@ class GivenFlags:
         if depth:
             elements = value if isinstance(value, list) else [value]
             return [self._converted(parser, actions, one, depth - 1) for one in elements]
-        return self._typed(parser, taking, value)
-
-    def _typed(self, parser: ArgumentParser, action: Action, value: Any) -> Any:
-        """One element, converted by the flag's type. A word may become anything; other values must stay equal."""
+        # One element, converted by the flag's type. A word may become anything; other values must stay equal
         wrong: Any = ""
         is_word = type(value) in _PLAIN
         for word in [str(value)] if is_word else [json.dumps(value), str(value)]:
             try:
-                found = value if type(value) is action.type else parser._get_value(action, word)
-                parser._check_value(action, found)
-                is_choice = action.choices is not None and value in action.choices
+                found = value if type(value) is taking.type else parser._get_value(taking, word)
+                parser._check_value(taking, found)
+                is_choice = taking.choices is not None and value in taking.choices
             except Exception as error:  # noqa: BLE001  a type is any function
                 wrong = error if isinstance(error, argparse.ArgumentError) else f"{type(error).__name__}: {error}"
                 continue
             if _equal(found, value) or (is_word and not is_choice):
                 return found
             wrong = f"its type makes {shown(found)} of {shown(word)}"
-        return self._refuse(f"the flag {_flag(action)} cannot be {shown(value)}, since {wrong}")
+        return self._refuse(f"the flag {_flag(taking)} cannot be {shown(value)}, since {wrong}")
 
     def _performed(self, parser: ArgumentParser, namespace: Any, actions: Sequence[Action]) -> Any:
         """Calls a custom action as argparse does, and returns its result."""
@@ -159,12 +188,17 @@ class GivenFlags:
             setattr(namespace, dest, default)
         if value is None or (actions[0].nargs == 0 and _equal(default, value)):
             return value
+        refusing = copy(parser)
+        refusing.error = self._refuse  # type: ignore[method-assign]
         for action in actions:
             words = [] if action.nargs == 0 else self._converted(parser, [action], value)
             options: list[Any] = [*action.option_strings] or [None]
             for option in options:
                 after = copy(namespace)
-                action(parser, after, words, option)
+                try:
+                    action(refusing, after, words, option)
+                except (ValueError, TypeError, argparse.ArgumentError) as error:
+                    self._refuse(f"the flag {_flag(action)} cannot be {shown(value)}, since {error}")
                 found = getattr(after, dest, None)
                 if _equal(found, value) or (action.nargs != 0 and _is_word(value)):
                     _set(namespace, vars(after))
@@ -185,7 +219,15 @@ def keys_of_flags(text: str, parser: ArgumentParser) -> list[Parameter]:
     found = []
     for dest, actions in _by_dest(parser).items():
         for action in actions:
-            _check(text, action)
+            flag = _flag(action)
+            if action.nargs == argparse.PARSER:
+                raise SweepError(f"{text} has sub-commands, which are no keys; name a function of one of them")
+            if action.dest in _OURS or (action.dest in PASSED_ON and action.nargs == 0):
+                raise SweepError(f"{text}: the flag {flag} has the name of a key of roundoff's own; rename it (dest=)")
+            if not action.dest.isidentifier() or iskeyword(action.dest):
+                raise SweepError(f"{text}: {flag} cannot be the name of a key; rename it (dest=)")
+            if action.type is bool:
+                raise SweepError(f"{text}: the flag {flag} has type=bool, to which every text is true; use store_true")
         default, kinds = _default_of(actions), [_annotation(action, actions) for action in actions]
         kinds = [kind for kind in kinds if kind is not None]
         if not kinds:
@@ -210,18 +252,6 @@ def _by_dest(parser: ArgumentParser) -> dict[str, list[Action]]:
         if not only_acts:
             found.setdefault(action.dest, []).append(action)
     return found
-
-
-def _check(text: str, action: Action) -> None:
-    flag = _flag(action)
-    if action.nargs == argparse.PARSER:
-        raise SweepError(f"{text} has sub-commands, which are no keys; name a function of one of them")
-    if action.dest in _OURS or (action.dest in _PASSED_ON and action.nargs == 0):
-        raise SweepError(f"{text}: the flag {flag} has the name of a key of roundoff's own; rename it (dest=)")
-    if not action.dest.isidentifier() or iskeyword(action.dest):
-        raise SweepError(f"{text}: {flag} cannot be the name of a key; rename it (dest=)")
-    if action.type is bool:
-        raise SweepError(f"{text}: the flag {flag} has type=bool, to which every text is true; use store_true")
 
 
 def _annotation(action: Action, actions: Sequence[Action]) -> Any:
@@ -288,10 +318,6 @@ def _holds_lists(action: Action) -> bool:
     """Whether the flag takes a list of words."""
     several = action.nargs in ("+", "*", "...") or isinstance(action.nargs, int)
     return several or isinstance(action, argparse._ExtendAction)
-
-
-def _is_unused(action: Action, value: Any) -> bool:
-    return _equal(value, action.default) or (value is False and not action.default)
 
 
 def _flag(action: Action) -> str:

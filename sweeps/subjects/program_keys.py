@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
+from inspect import Parameter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, final, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
@@ -17,15 +19,12 @@ from pydantic_core import PydanticCustomError
 from ...agents.config import KeyRole, Positive, check_device, check_policy, key
 from ..errors import SweepError
 from ..wording import complaint
+from .program import Program
 from .subject import RunConfig, Subject, adapter_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from inspect import Parameter
-
     from ...formats import Format
     from ...simulate import Policy
-    from .program import Program
 
 ARITHMETIC = "arithmetic"
 """A parameter of this name is given the simulation, which the function enters itself."""
@@ -200,7 +199,10 @@ class ProgramKeys(Subject):
             _check_kind(program, name, parameter)
             if name in reserved:
                 raise SweepError(f"{program.text}: the parameter {name} has the name of a section; rename it")
-        self._hints = _hints(program, function)
+        try:
+            self._hints = get_type_hints(function, include_extras=True)
+        except Exception as error:
+            raise SweepError(f"{program.text}: its annotations cannot be read ({error})") from error
         own_keys = {name: adapter_of(field) for name, field in ArithmeticKeys.model_fields.items()}
         theirs = {name: _adapter(program, name, self._annotation(name)) for name in self._parameters}
         self._adapters = own_keys | theirs
@@ -299,13 +301,6 @@ def _check_kind(program: Program, name: str, parameter: Parameter) -> None:
         )
     if name.startswith("_"):
         raise SweepError(f"{program.text}: the parameter {name} begins with _; rename it to make it a key")
-
-
-def _hints(program: Program, function: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return get_type_hints(function, include_extras=True)
-    except Exception as error:
-        raise SweepError(f"{program.text}: its annotations cannot be read ({error})") from error
 
 
 def _adapter(program: Program, name: str, annotation: Any) -> TypeAdapter[Any]:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from collections.abc import Mapping
+from typing import Annotated, Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from ..wording import complaint
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pydantic.fields import FieldInfo
 
 
 class RunConfig(Protocol):
@@ -38,15 +34,13 @@ class RunConfig(Protocol):
         """Returns the identity of the run, as JSON values; its name is made of it."""
 
 
-class Subject(ABC):
+class Subject(Protocol):
     """The kind of the runs of a sweep. Each value is checked by itself first, then all of a run together."""
 
     @property
-    @abstractmethod
     def keys(self) -> tuple[str, ...]:
         """The keys that a run may set."""
 
-    @abstractmethod
     def canonical(self, key: str, value: Any) -> Any:
         """``value`` as a config holds it: ``fp16`` becomes ``e5m10``, ``fixes: none`` an empty tuple.
 
@@ -58,23 +52,18 @@ class Subject(ABC):
             ValidationError: it is not a value of the key.
         """
 
-    @abstractmethod
     def is_whole(self, key: str) -> bool:
         """Whether the values of ``key`` are integers."""
 
-    @abstractmethod
     def config(self, given: dict[str, Any]) -> RunConfig | list[str]:
         """The config of the run with these values, or the mistakes in them."""
 
-    @abstractmethod
     def value(self, run: RunConfig, key: str) -> Any:
         """Returns a config's value of a key, in canonical form; None for a key that it does not have."""
 
-    @abstractmethod
     def default(self, key: str, given: Mapping[str, Any]) -> Any:
         """Returns the value of ``key`` where ``given`` does not have it."""
 
-    @abstractmethod
     def in_format(self, run: RunConfig, name: str, key: str = "format") -> RunConfig:
         """Returns the run with another format under ``key``; it has one there."""
 

@@ -8,8 +8,9 @@ import select
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, final
+from typing import Any, final
 
 from roundoff.files import open_to_append, separate
 from roundoff.processes import ONE_THREAD, ChildProcess, command_of
@@ -69,7 +70,9 @@ class WorkerProcess:
     def stop(self) -> None:
         """Asks it to save a checkpoint and end."""
         self.send({"stop": True})
-        _close(self._process.stdin)
+        assert self._process.stdin is not None
+        with suppress(OSError):  # the other end is gone, and with it whatever was still to be written
+            self._process.stdin.close()
 
     def wait(self, seconds: float) -> None:
         """Waits for its end, and enforces it."""
@@ -82,7 +85,7 @@ class WorkerProcess:
         return how if killed else f"{how}; its last words are in {self._log}"
 
     def _listen(self, say: Callable[[dict[str, Any] | None], None]) -> None:
-        """Passes on what it says, until it has ended: also if a process that it has started keeps its pipe open."""
+        """Passes on its messages until it ends, even if a child process of it keeps the pipe open."""
         assert self._process.stdout is not None
         pipe, rest = self._process.stdout.fileno(), b""
         while True:
@@ -96,12 +99,4 @@ class WorkerProcess:
             if ended:
                 break
         say(None)
-        _close(self._process.stdout)
-
-
-def _close(pipe: IO[bytes] | None) -> None:
-    try:
-        if pipe is not None:
-            pipe.close()
-    except OSError:
-        pass  # the other end is gone, and with it whatever was still to be written
+        self._process.stdout.close()

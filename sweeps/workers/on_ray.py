@@ -57,7 +57,12 @@ class RayExecutor:
             raise
         self._cpus, self._gpus = cpus, gpus
         self._probe: Path | None = None
-        room = self._room()
+        # The number of runs that fit onto the existing nodes
+        room = 0
+        for node in self._ray.nodes():
+            if node["Alive"]:
+                wanted = (("CPU", self._cpus), ("GPU", self._gpus))
+                room += int(min(node["Resources"].get(resource, 0.0) / each for resource, each in wanted if each))
         if room < 1:
             self.close()
             raise SweepError(
@@ -86,15 +91,6 @@ class RayExecutor:
                 self._probe.unlink()
         self._ray.shutdown()
         self._ending.close()
-
-    def _room(self) -> int:
-        """Returns the number of runs that fit onto the existing nodes."""
-        total = 0
-        for node in self._ray.nodes():
-            if node["Alive"]:
-                wanted = (("CPU", self._cpus), ("GPU", self._gpus))
-                total += int(min(node["Resources"].get(resource, 0.0) / each for resource, each in wanted if each))
-        return total
 
 
 @final

@@ -250,22 +250,16 @@ class _Pool:
             lease = {"folder": str(self._leases.folder.absolute()), "run": run.id, "number": number}
             module = module_of(run.config.task)
             imports = [module] if module and may_import(module, self._allow_imports) else []
-            where = {"directory": str(self._directories[run.id].absolute()), "lease": lease}
-            orders.append({"config": run.config.as_json(), "imports": imports, **where, **self._of_program(run)})
+            where: dict[str, Any] = {"directory": str(self._directories[run.id].absolute()), "lease": lease}
+            if isinstance(run.config, ProgramConfig):
+                assert self._metric is not None
+                program = run.config.program
+                where["program"] = {"text": program.text, "folder": program.folder}
+                where["metric"] = self._metric.as_json()
+            orders.append({"config": run.config.as_json(), "imports": imports, **where})
         slot.worker.send({"runs": orders, "compiled": self._compiled, "modules": self._modules, "look_in": looked_in()})
         for run, _ in numbers:
             yield Event("started", run)
-
-    def _of_program(self, run: Run) -> dict[str, Any]:
-        """Returns the worker's instructions for a program, in addition to its config."""
-        if not isinstance(run.config, ProgramConfig):
-            return {}
-        assert self._metric is not None
-        program = run.config.program
-        return {
-            "program": {"text": program.text, "folder": program.folder},
-            "metric": self._metric.as_json(),
-        }
 
     def _listen(self) -> Iterator[Event]:
         """Waits for an event of a worker; not for long if a run may become free meanwhile."""
@@ -336,7 +330,11 @@ def group(runs: Sequence[Run], population: int, workers: int, *, compiled: bool 
     kinds: dict[str, list[Run]] = {}
     for run in runs:
         kinds.setdefault(_kind(run, forced=compiled is True) or run.id, []).append(run)
-    groups = [part for alike in kinds.values() for part in _divide(alike, population, workers)]
+    groups = []
+    for alike in kinds.values():
+        count = max(-(-len(alike) // population), min(workers, len(alike)))
+        ends = [len(alike) * i // count for i in range(count + 1)]
+        groups += [alike[begin:end] for begin, end in pairwise(ends)]
     order = {run.id: i for i, run in enumerate(runs)}
     return sorted(groups, key=lambda members: order[members[0].id])
 
@@ -349,9 +347,3 @@ def _kind(run: Run, *, forced: bool) -> str | None:
     if not isinstance(config, TrainConfig):
         return None
     return shared_kind(config) if forced or worth_sharing(config, config.steps // config.action_repeat) else None
-
-
-def _divide(runs: list[Run], population: int, workers: int) -> list[list[Run]]:
-    count = max(-(-len(runs) // population), min(workers, len(runs)))
-    ends = [len(runs) * i // count for i in range(count + 1)]
-    return [runs[begin:end] for begin, end in pairwise(ends)]

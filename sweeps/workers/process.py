@@ -2,16 +2,15 @@
 
 ``{"event": "ready"}`` goes out first. ``{"runs": [{"config": {...}, "directory": "...", "imports": [...], "lease":
 {...}}, ...], "modules": [...], "look_in": [...]}`` comes in, several runs if they can share a program; a run of a
-user's program has ``"program"`` and ``"metric"`` beside its config. ``imports`` are modules that the run may import,
-``modules`` those that are imported first, for the formats and algorithms that they have, and ``look_in`` folders in
-which they may lie. Of each, ``{"run": id, "event": "progress", "progress": {...}}`` goes out while it trains, then
-``"ended"``, or ``"failed"`` with a ``"reason"``, or ``"died"`` with one, if the process of a program did, which may
-do better when it is tried again; or ``"elsewhere"``, if another process was faster to take the lease (``leases.py``),
-or, with a ``"reason"``, if one works in the folder without a lease: it was silent for too long, or never had one. At
-``{"stop": true}``, or SIGTERM, the runs save checkpoints, and the process exits with status 143. When its input
-closes without that, the process that started it is gone: it exits at once, and its leases end with it; the runs
-continue from their last checkpoints. It also exits at once when it has lost a lease: another process has taken over
-the run.
+user's program also has ``"program"`` and ``"metric"``. ``imports`` are modules that the run may import, ``modules`` are
+imported first, for their formats and algorithms, and ``look_in`` are the folders of modules. Of each, ``{"run": id,
+"event": "progress", "progress": {...}}`` goes out while it trains, then ``"ended"``, or ``"failed"`` with a
+``"reason"``, or ``"died"`` with one, if the process of a program did, which may do better when it is tried again; or
+``"elsewhere"``, if another process was faster to take the lease (``leases.py``), or, with a ``"reason"``, if one works
+in the folder without a lease: it was silent for too long, or never had one. At ``{"stop": true}``, or SIGTERM, the runs
+save checkpoints, and the process exits with status 143. When its input closes without that, the process that started it
+is gone: it exits at once, and its leases end with it; the runs continue from their last checkpoints. It also exits at
+once when it has lost a lease: another process has taken over the run.
 """
 
 from __future__ import annotations
@@ -24,20 +23,19 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, final
 
 from roundoff.errors import FolderInUseError, RoundoffError
 from roundoff.own_modules import import_all, look_in
-from roundoff.processes import keep_from_children
+from roundoff.processes import keep_from_children, let_go
 
 from ...agents import Stopped, StopRequest, stopping_on_sigterm
 from ..folder.leases import Lease
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ...agents import Progress
     from .warm import WarmProcess
 
@@ -49,7 +47,9 @@ def main() -> None:
     # Events have the pipe for themselves: whatever libraries print goes to standard error, which is a log file.
     events = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    lines = _take_standard_input()
+    # So has the pipe of orders its own descriptor: a program that reads from standard input finds its end.
+    lines = os.fdopen(os.dup(sys.stdin.fileno()), encoding="utf-8")
+    let_go([sys.stdin.fileno()])
     for descriptor in (events.fileno(), lines.fileno()):
         keep_from_children(descriptor)
     orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
@@ -67,15 +67,6 @@ def main() -> None:
         serving.clear()
         if stop.made:
             _exit_stopped()
-
-
-def _take_standard_input() -> TextIO:
-    """The pipe of orders, under a separate descriptor; a program that reads from standard input finds its end."""
-    lines = os.fdopen(os.dup(sys.stdin.fileno()), encoding="utf-8")
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, sys.stdin.fileno())
-    os.close(nothing)
-    return lines
 
 
 def _read_orders(

@@ -14,7 +14,7 @@ import torch
 from pydantic import ValidationError
 
 from roundoff.agents import Job, RunError, TrainConfig, train, train_together
-from roundoff.agents.adapters.model import make_model
+from roundoff.agents.adapters.evaluation import make_model
 from roundoff.agents.adapters.run import AdaptedRun
 from roundoff.agents.adapters.world import open_world
 from roundoff.agents.models.planes import PlanesNetwork, convolutions_for
@@ -370,7 +370,7 @@ TIANSHOU = {"C51": {}, "DQN": {"is_double": False}, "IQN": {"num_quantiles": 16}
 
 @pytest.mark.skipif(find_spec("tianshou") is not None, reason="tianshou is installed")
 def test_a_library_that_is_missing_is_named(tmp_path):
-    with pytest.raises(MissingExtraError, match=r'this needs tianshou: pip install "roundoff\[tianshou\]"'):
+    with pytest.raises(MissingExtraError, match=r'this needs tianshou: pip install "\.\[tianshou\]"'):
         train(
             TrainConfig(algorithm="tianshou:IQN", options={"whatever": 1, "learning_starts": 1}, **CARTPOLE),
             tmp_path / "run",

@@ -1,4 +1,4 @@
-"""The paper's baselines do what docs/baselines.md says, simulated and natively, and change nothing else."""
+"""The paper's baselines do what docs/agents.md says, simulated and natively, and change nothing else."""
 
 import copy
 import math

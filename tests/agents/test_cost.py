@@ -134,7 +134,7 @@ def test_mixed_precision_keeps_float32_and_multiplies_in_the_format():
 
 
 QUICK = SMALL | {"hidden_units": 128, "batch_size": 128, "action_repeat": 8, "replay_capacity": 9000}
-PAGE = Path(__file__).parents[2] / "docs" / "results-sac.md"
+PAGE = Path(__file__).parents[2] / "docs" / "research" / "results-sac.md"
 
 
 def occupied(tensors):
@@ -212,7 +212,7 @@ def test_the_messages_of_the_paper_are_as_large_as_the_page_says(name, keys):
     policy = FullPolicy.of(perceptron([24, 2048, 2048, 2048, 6]))
     size = policy.packed(ActorKeys(format=name, **keys)).nbytes
     whole = sum(x.size * 4 for x in policy.numbers)
-    page = PAGE.with_name("actorq.md").read_text(encoding="utf-8")
+    page = (PAGE.parents[1] / "learners.md").read_text(encoding="utf-8")
     assert f"| {name} | {size:,} | {whole / size:.2f} |" in page, f"| {name} | {size:,} | {whole / size:.2f} |"
 
 

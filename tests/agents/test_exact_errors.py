@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paired_agents import THE_SIX, differences, problems, slopes, states
+from paired_agents import THE_SIX, check_halving, check_same_in_float64, problems
 from runs import check_together
 
 import roundoff
@@ -56,18 +56,13 @@ def test_errors_below_an_ulp_of_the_values_have_bits_of_their_own(size):
 @settings(max_examples=2)
 @given(problems())
 def test_in_float64_agents_are_the_same(problem):
-    one, ten = differences(problem, "fp64", ERRORS, (1, 10))
-    assert one < 2**-49
-    assert ten < 2**-48
+    check_same_in_float64(problem, ERRORS)
 
 
 @settings(max_examples=1)
 @given(problems(largest_rate=1e-3))
 def test_differences_halve_with_each_bit(problem):
-    widths = (12, 30, 48)
-    table = [differences(problem, f"e11m{m}", ERRORS, (1, 10), seeds=3) for m in widths]
-    states.cache_clear()
-    assert slopes(widths, table) == pytest.approx([-1, -1], abs=0.25)
+    check_halving(problem, ERRORS)
 
 
 ALGORITHMS = {

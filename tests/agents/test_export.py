@@ -205,7 +205,7 @@ def test_bad_input_is_told_in_one_message(run, fmt, target, message, runs, tmp_p
 
 def test_what_onnx_writes_needs_the_extra(runs, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(ImportError, match=r'this needs onnx: pip install "roundoff\[deploy\]"'):
+    with pytest.raises(ImportError, match=r'this needs onnx: pip install "\.\[deploy\]"'):
         export_policy(runs / "ppo", "int8", tmp_path / "policy.onnx")
     export_policy(runs / "ppo", "int8", tmp_path / "policy.h")
 

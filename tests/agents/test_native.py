@@ -1,6 +1,6 @@
 """Native half precision: the same code on real float16 and bfloat16 tensors, and what the simulation has to do with it.
 
-docs/native.md states what is measured here.
+docs/fidelity.md states what is measured here.
 """
 
 import copy

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from optimizer_steps import gradients, parameters, run
 
 from roundoff.agents import RunError
 from roundoff.agents.optimizers import adam, decisions
@@ -21,27 +22,6 @@ from roundoff.simulate.watching import integers
 HALF = "e5m10"
 LARGEST = 65504.0
 both = pytest.mark.parametrize("optimizer", [Adam, HAdam])
-
-
-def parameters(seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(shape, dtype=torch.float64, generator=generator) for shape in ((3, 2), (4,))]
-
-
-def gradients(seed, steps, magnitude=1.0):
-    generator = torch.Generator().manual_seed(seed)
-    return [
-        [magnitude * torch.randn(shape, dtype=torch.float64, generator=generator) for shape in ((3, 2), (4,))]
-        for _ in range(steps)
-    ]
-
-
-def run(optimizer, params, steps, scale=1.0):
-    for grads in steps:
-        for p, g in zip(params, grads, strict=True):
-            p.grad = g * scale
-        optimizer.step()
-    return torch.cat([p.flatten() for p in params])
 
 
 METHODS = ("add_param_group", "state_dict", "load_state_dict")

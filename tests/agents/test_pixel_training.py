@@ -11,8 +11,7 @@ from runs import outcome
 
 from roundoff.agents import RunError, TrainConfig, train
 from roundoff.agents.algorithms.drq.agent import DrQ
-from roundoff.agents.environments import pixels as pixel_environment
-from roundoff.agents.environments import renderer
+from roundoff.agents.environments import pixels
 from roundoff.agents.experience.frame_replay import FrameReplay
 from roundoff.agents.run import checkpoint
 from roundoff.sweeps import plan_file, run_sweep
@@ -44,7 +43,7 @@ class Painter:
 
 @pytest.fixture
 def painted(monkeypatch):
-    monkeypatch.setattr(pixel_environment, "Renderer", Painter)
+    monkeypatch.setattr(pixels, "Renderer", Painter)
 
 
 class Killed(BaseException):
@@ -102,8 +101,8 @@ def test_the_replay_holds_what_the_environment_gave(painted, tmp_path, monkeypat
 
         monkeypatch.setattr(owner, name, watched)
 
-    watch(pixel_environment.PixelEnvironment, "reset", lambda _, observation: stacks.append(observation))
-    watch(pixel_environment.PixelEnvironment, "step", lambda _, transition: stacks.append(transition.observation))
+    watch(pixels.PixelEnvironment, "reset", lambda _, observation: stacks.append(observation))
+    watch(pixels.PixelEnvironment, "step", lambda _, transition: stacks.append(transition.observation))
     watch(FrameReplay, "__init__", lambda replay, _: replays.append(replay))
     train(config(seed_steps=79, eval_every=2000), tmp_path)
     following = {before.tobytes(): after.tobytes() for before, after in pairwise(stacks)}
@@ -124,14 +123,14 @@ def test_naive_half_crashes_where_the_fixes_do_not(painted, tmp_path):
 
 def test_without_a_renderer_nothing_is_begun(tmp_path, monkeypatch):
     monkeypatch.setenv("MUJOCO_GL", "disabled")
-    monkeypatch.setattr(renderer, "gl_context", renderer.gl_context.__wrapped__)
+    monkeypatch.setattr(pixels, "gl_context", pixels.gl_context.__wrapped__)
     with pytest.raises(RunError, match="MUJOCO_GL is disabled"):
         train(config(), tmp_path)
 
 
 def test_a_worker_of_a_sweep_renders(tmp_path):
     try:
-        renderer.gl_context()
+        pixels.gl_context()
     except RunError as error:
         pytest.skip(str(error))
     keys = SMALL | {"steps": 500, "eval_every": 500, "eval_episodes": 1, "fast_rendering": True}
@@ -144,7 +143,7 @@ def test_a_worker_of_a_sweep_renders(tmp_path):
 def test_workers_render_the_same_episodes(tmp_path):
     """Evaluation and training in other processes, which paint with the renderer there is."""
     try:
-        renderer.gl_context()
+        pixels.gl_context()
     except RunError as error:
         pytest.skip(str(error))
     one = config(steps=500, eval_every=500, fast_rendering=True)

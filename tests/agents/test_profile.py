@@ -120,9 +120,9 @@ def test_a_run_that_is_stopped_and_continued(tmp_path):
     timing = json.loads((tmp_path / "timing.json").read_text())
     assert timing["agent_steps"] == second.agent_steps
     assert sum(timing["spent"].values()) < timing["seconds"]  # which has those of the first stretch, too
-    assert sum(map(sum, (profile.seconds.values() for profile in profiles))) == pytest.approx(
-        timing["seconds"], abs=0.1
-    )
+    # On a busy machine more time passes between two readings of the clock.
+    parts = sum(map(sum, (profile.seconds.values() for profile in profiles)))
+    assert parts == pytest.approx(timing["seconds"], abs=0.1, rel=0.05)
     train(TrainConfig(**SMALL), tmp_path, on_profile=profiles.append)  # has ended: it says what it has written
     assert profiles[2] == read_profile(tmp_path / "timing.json")
     assert profiles[2].as_json() == {key: timing[key] for key in ("spent", "agent_steps")}

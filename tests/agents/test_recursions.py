@@ -226,7 +226,7 @@ def test_nothing_is_said_of_users_programs():
 
 
 def test_a_dry_run_a_run_and_a_report_say_it_once(tmp_path):
-    said = "discount 0.9 in e4m3, to nearest: values reach 6 to 8 steps of 10; stochastic_targets takes that away"
+    said = "discount 0.9 in e4m3, to nearest: values reach 6 to 8 steps of 10; stochastic_targets avoids this"
     keys = ["task=cartpole_swingup", "format=e4m3", "discount=0.9", "steps=400", "action_repeat=8", "seed_steps=20",
             "eval_every=400", "eval_episodes=1", "hidden_units=8", "batch_size=8"]  # fmt: skip
     trained = CliRunner().invoke(app, ["train", *keys, "--out", str(tmp_path / "run")])
@@ -240,7 +240,7 @@ def test_a_dry_run_a_run_and_a_report_say_it_once(tmp_path):
 
 
 def test_the_figure_of_the_paper_rests_on_its_table():
-    """The table is as docs/next-fix.md says: measured values lie where predicted, but for the noise of a critic."""
+    """The table is as next-fix.md says: measured values lie where predicted, but for the noise of a critic."""
     with (Path(__file__).parents[2] / "docs/figures/recursions.csv").open(encoding="utf-8") as file:
         table = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
     assert [row["m"] for row in table] == list(range(2, 11))
@@ -308,7 +308,7 @@ def test_what_else_moves_the_values_of_dqn_is_as_the_page_says():
         values = {}
         for row in csv.DictReader(file):
             values.setdefault(row["case"], []).append(float(row["learned"]))
-    page = (DOCS / "next-fix.md").read_text(encoding="utf-8")
+    page = (DOCS / "research/next-fix.md").read_text(encoding="utf-8")
     names = {"two actions in fp32": "two actions, in fp32", "one action without fixes": "one action, without fixes"}
     names["one action without fixes, optimizer in fp32"] = "one action, without fixes, the optimizer in fp32"
     for case, found in values.items():
@@ -326,7 +326,7 @@ def test_the_page_about_critics_in_bfloat16_rests_on_its_table():
     values = {}
     for row in rows:
         values.setdefault((row["target"], float(row["discount"])), []).append(float(row["value"]))
-    page = (DOCS / "bf16-critics.md").read_text(encoding="utf-8")
+    page = (DOCS / "research/bf16-critics.md").read_text(encoding="utf-8")
     for target in bf16_critics.TARGETS:
         cells = []
         for discount in (0.9, 0.99, 0.997):

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from roundoff.agents import RunError
-from roundoff.agents.environments import renderer
+from roundoff.agents.environments import pixels
 from roundoff.agents.environments.pixels import PixelEnvironment
 
 
 @cache
 def reason_not_to_render():
     try:
-        renderer.gl_context()
+        pixels.gl_context()
     except RunError as error:
         return str(error)
     return None
@@ -33,8 +33,8 @@ def rendering():
 def no_context_yet(monkeypatch):
     """Makes this process one that has not rendered, and in which MUJOCO_GL is not set."""
     monkeypatch.delenv("MUJOCO_GL", raising=False)
-    monkeypatch.setattr(renderer, "_forget_opengl", lambda: None)
-    monkeypatch.setattr(renderer, "gl_context", renderer.gl_context.__wrapped__)
+    monkeypatch.setattr(pixels, "_forget_opengl", lambda: None)
+    monkeypatch.setattr(pixels, "gl_context", pixels.gl_context.__wrapped__)
 
 
 def make(seed=0, **keys):
@@ -79,7 +79,7 @@ env = suite.load("reacher", "easy", task_kwargs={"random": 5})
 env.reset()
 sys.stdout.buffer.write(env.physics.render(84, 84, camera_id=0).transpose(2, 0, 1).tobytes())
 """
-    backend = type(renderer.gl_context()).__module__.partition(".")[2].partition(".")[0]
+    backend = type(pixels.gl_context()).__module__.partition(".")[2].partition(".")[0]
     out = subprocess.run(
         [sys.executable, "-c", program], env=os.environ | {"MUJOCO_GL": backend}, capture_output=True, check=False
     )
@@ -91,13 +91,13 @@ sys.stdout.buffer.write(env.physics.render(84, 84, camera_id=0).transpose(2, 0, 
 
 def test_what_the_user_sets_is_taken(no_context_yet, monkeypatch):
     tried = []
-    monkeypatch.setattr(renderer, "_open", tried.append)
+    monkeypatch.setattr(pixels, "_open", tried.append)
     monkeypatch.setenv("MUJOCO_GL", "OSMesa")
-    renderer.gl_context()
+    pixels.gl_context()
     assert tried == ["osmesa"]
     monkeypatch.setenv("MUJOCO_GL", "disabled")
     with pytest.raises(RunError, match="MUJOCO_GL is disabled, but observations: pixels need a renderer"):
-        renderer.gl_context()
+        pixels.gl_context()
 
 
 def test_without_a_renderer_there_is_one_message_that_names_the_packages(no_context_yet, monkeypatch):
@@ -107,7 +107,7 @@ def test_without_a_renderer_there_is_one_message_that_names_the_packages(no_cont
         tried.append(backend)
         raise AttributeError(f"'NoneType' object has no attribute of {backend}\nand more")
 
-    monkeypatch.setattr(renderer, "_open", fails)
+    monkeypatch.setattr(pixels, "_open", fails)
     with pytest.raises(RunError) as caught:
         make()
     assert tried == ["egl", "osmesa"]
@@ -138,6 +138,6 @@ assert os.environ["MUJOCO_GL"] == "nonsense"
 def test_triton_can_be_loaded_after_the_renderer(rendering):
     """Each has an LLVM; loaded in the wrong order they end the process by a segmentation fault."""
     pytest.importorskip("triton")
-    script = "from roundoff.agents.environments.renderer import gl_context; gl_context(); import triton; print('well')"
+    script = "from roundoff.agents.environments.pixels import gl_context; gl_context(); import triton; print('well')"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert ended.stdout == "well\n", (ended.returncode, ended.stderr)

@@ -6,8 +6,7 @@ import torch
 
 from roundoff import simulate
 from roundoff.agents.run.evaluate import Evaluation
-from roundoff.agents.run.observed import Numerics
-from roundoff.agents.run.reporter import Progress, Reporter
+from roundoff.agents.run.reporter import Numerics, Progress, Reporter
 from roundoff.agents.run.stopwatch import Stopwatch
 from roundoff.runs.folder import RunDirectory
 from roundoff.runs.log import MetricsLog

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from optimizer_steps import gradients, parameters, run
 
 from roundoff.agents import RunError, TrainConfig
 from roundoff.agents.algorithms.td3.agent import TD3
@@ -17,27 +18,6 @@ from roundoff.agents.programs.compiled import CompiledUpdates
 from roundoff.simulate import simulate
 
 both = pytest.mark.parametrize("optimizer", [RMSProp, HRMSProp])
-
-
-def parameters(seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(shape, dtype=torch.float64, generator=generator) for shape in ((3, 2), (4,))]
-
-
-def gradients(seed, steps, magnitude=1.0):
-    generator = torch.Generator().manual_seed(seed)
-    return [
-        [magnitude * torch.randn(shape, dtype=torch.float64, generator=generator) for shape in ((3, 2), (4,))]
-        for _ in range(steps)
-    ]
-
-
-def run(optimizer, params, steps, scale=1.0):
-    for grads in steps:
-        for p, g in zip(params, grads, strict=True):
-            p.grad = g * scale
-        optimizer.step()
-    return torch.cat([p.flatten() for p in params])
 
 
 @settings(max_examples=30)

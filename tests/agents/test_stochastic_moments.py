@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paired_agents import THE_SIX, differences, problems, slopes, states
+from paired_agents import THE_SIX, check_halving, check_same_in_float64, problems
 
 import roundoff
 from roundoff.agents.optimizers.rmsprop import RMSProp
@@ -106,15 +106,10 @@ def test_an_optimizer_has_them_for_every_parameter(kind):
 @settings(max_examples=2)
 @given(problems(algorithm="sac"))
 def test_in_float64_agents_are_the_same(problem):
-    one, ten = differences(problem, "fp64", MOMENTS, (1, 10))
-    assert one < 2**-49
-    assert ten < 2**-48
+    check_same_in_float64(problem, MOMENTS)
 
 
 @settings(max_examples=1)
 @given(problems(largest_rate=1e-3))
 def test_differences_halve_with_each_bit(problem):
-    widths = (12, 30, 48)
-    table = [differences(problem, f"e11m{m}", MOMENTS, (1, 10), seeds=3) for m in widths]
-    states.cache_clear()
-    assert slopes(widths, table) == pytest.approx([-1, -1], abs=0.25)
+    check_halving(problem, MOMENTS)

@@ -112,10 +112,10 @@ def test_little_data():
         (0.3, 0.01, "equivalent within 5 %"),
         (0.01, 0.3, "shown to differ"),
         (0.01, 0.01, "shown to differ, yet equivalent within 5 %"),
-        (0.3, 0.3, "not shown"),
+        (0.3, 0.3, "inconclusive"),
         (0.01, math.nan, "shown to differ"),
         (math.nan, math.nan, "cannot be said"),
-        (math.nan, 1.0, "not shown"),
+        (math.nan, 1.0, "inconclusive"),
     ],
 )
 def test_answers(p_difference, p_equivalence, said):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from roundoff.analysis.statistics.needed_bits import needed_bits
+from roundoff.analysis.tables.needed_table import needed_bits
 
 
 def rng(seed=0):

@@ -11,7 +11,7 @@ from roundoff.analysis.runs.experiment import read_experiment
 from roundoff.analysis.runs.records import area, areas
 from roundoff.analysis.statistics.comparisons import probability_of_improvement
 from roundoff.analysis.tables.against_fp32 import against_reference
-from roundoff.analysis.tables.normalized import interquartile_mean_of
+from roundoff.analysis.tables.sides import interquartile_mean_of
 from roundoff.analysis.tables.summary import summarize
 
 # By rliable 1.2.0: get_interval_estimates of aggregate_iqm, 50 000 repetitions; of probability_of_improvement, 5000.

@@ -3,9 +3,11 @@
 import csv
 import json
 import math
+from itertools import combinations
 from pathlib import Path
 
 import pytest
+from matplotlib.text import Text
 from program_runs import LOSS, write_run, write_sweep
 
 from roundoff.analysis import AnalysisError, pareto, plot, report
@@ -15,7 +17,7 @@ from roundoff.analysis.tables.pareto import with_costs
 from roundoff.analysis.tables.summary import ALL_TASKS, summarize
 from roundoff.cli import main
 from roundoff.sweeps import plan_file
-from roundoff.sweeps.programs.cost import count_steps
+from roundoff.sweeps.costs import count_steps
 
 from . import test_plot as agents
 
@@ -189,9 +191,9 @@ def test_the_figures_and_the_report(tmp_path):
     assert {f"pareto-{kind}.{end}" for kind in kinds for end in ("svg", "csv", "png")} <= names
     svg = (root / "pareto-bytes.svg").read_text()
     assert "e5m7\ncost 160, mean 0.892" in svg
-    assert "on the front" in svg
+    assert "on the Pareto front" in svg
     page = report(root)[0].read_text()
-    assert "The line is the front" in page
+    assert "The line is the Pareto front" in page
 
 
 def test_conditions_and_tasks(tmp_path):
@@ -237,12 +239,18 @@ def test_what_is_sent_is_a_cost_of_those_that_send(tmp_path):
         pareto(write(root / "other"), "sent")
 
 
-def test_a_name_that_would_run_into_another_stands_below_its_point(tmp_path):
-    moved = {"fp32": 400.0, "e5m10": 162.0, "e5m7": 160.0, "e5m3": 110.0, "e5m2": 60.0}
+def test_names_of_points_are_horizontal_and_do_not_overlap(tmp_path):
+    moved = {"fp32": 4e6, "e5m10": 1.62e6, "e5m7": 1.60e6, "e5m3": 1.61e6, "e5m2": 0.6e6}
     figure = draw_pareto("demo", pareto(write(tmp_path, moved=moved), "bytes")[0])
-    slopes = {text.get_text(): text.get_rotation() for text in figure.axes[0].texts}
-    assert slopes.pop("e5m10") == 315.0
-    assert set(slopes.values()) == {45.0}
+    figure.draw_without_rendering()
+    (axis,) = figure.axes
+    assert axis.get_xlabel() == "MB moved in a step"
+    assert axis.get_xlim() == pytest.approx((0, 4.24))
+    assert {text.get_rotation() for text in axis.texts} == {0.0}
+    boxes = [Text.get_window_extent(text) for text in axis.texts]
+    assert len(boxes) == 5
+    assert not [1 for one, other in combinations(boxes, 2) if one.overlaps(other)]
+    assert "within 5 % of fp32's mean" in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 def test_the_command(tmp_path, monkeypatch, capsys):
@@ -252,7 +260,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
         with pytest.raises(SystemExit, match="0"):
             main()
     first, second = capsys.readouterr().out.split("\n[", 1)
-    assert "| on it |" in first
+    assert "| on it" in first
     assert json.loads("[" + second)[0]["format"] == "e5m3"
 
 

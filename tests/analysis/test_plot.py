@@ -2,15 +2,17 @@
 
 import json
 import shutil
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.colors import to_rgb
 from PIL import Image
 
 from roundoff.analysis import AnalysisError, against, plot, read_experiment
 from roundoff.analysis.figures.catalogue import FIGURES
-from roundoff.analysis.figures.drawing.style import SIZES, wrapped
+from roundoff.analysis.figures.drawing.style import SIZES, look, ordered_looks, wrapped
 from roundoff.analysis.figures.relative import relative_table
 from roundoff.analysis.paper.measured import gradients
 from roundoff.analysis.plot import read_table
@@ -47,7 +49,7 @@ def write_sweep(root, runs):
 
 def draw(name, experiment, size="screen"):
     table = FIGURES[name].table(experiment, summarize(experiment), [])
-    return FIGURES[name].draw(experiment.name, table, size=SIZES[size])
+    return FIGURES[name].draw("", table, size=SIZES[size])
 
 
 def test_exponents_are_read_and_drawn(sweep):
@@ -67,7 +69,7 @@ def test_exponents_are_read_and_drawn(sweep):
     assert lying[["exponent", "results"]].to_numpy().tolist() == [[-20, 20], [3, 40]]  # of the last interval
     assert lying["share"].tolist() == pytest.approx([1 / 3, 2 / 3])
     svg = written[-3].read_text()
-    assert "<!-- e5m10: backward -->" in svg
+    assert "<!-- Where results lie, e5m10: backward -->" in svg
     assert "forward" not in svg  # of which there are no results
 
 
@@ -177,8 +179,8 @@ def test_conditions_get_rows_and_lines_of_their_own(tmp_path):
     assert table.set_index(["fixes", "format"]).loc[("none", "e5m10"), "drop"] == 0
     labels = [text.get_text() for text in draw("degradation", experiment).legends[0].get_texts()]
     assert [label for label in labels if "e5mX" in label] == [
-        "e5mX, fixes all: mean, 95 % bootstrap interval",
-        "e5mX, fixes none: mean, 95 % bootstrap interval",
+        "e5mX, six fixes: mean, 95 % bootstrap interval",
+        "e5mX, no fixes: mean, 95 % bootstrap interval",
     ]
 
 
@@ -197,13 +199,13 @@ def test_scores_are_shares_of_those_of_fp32_of_the_same_task_and_condition(tmp_p
     table = relative_table(read_experiment(tmp_path))
     found = {(row.series, row.format): (row.share, row.share_low, row.share_high) for row in table.itertuples()}
     assert {key: round(value[0], 6) for key, value in found.items()} == {
-        ("e5mX, fixes none", "e5m10"): 1.0, ("e5mX, fixes none", "e5m2"): 0.25,
-        ("e5mX, fixes all", "e5m10"): 0.5, ("e5mX, fixes all", "e5m2"): 0.0,
+        ("e5mX, no fixes", "e5m10"): 1.0, ("e5mX, no fixes", "e5m2"): 0.25,
+        ("e5mX, six fixes", "e5m10"): 0.5, ("e5mX, six fixes", "e5m2"): 0.0,
     }  # fmt: skip
     assert set(table["task"]) == {"cartpole_swingup"}  # of the other one, nothing is a share of 0
-    low, high = found["e5mX, fixes none", "e5m10"][1:]
+    low, high = found["e5mX, no fixes", "e5m10"][1:]
     assert (round(low, 3), round(high, 3)) == (round(1 / 1.1, 3), 1.1)
-    assert found["e5mX, fixes all", "e5m2"][1:] == (0, 0)
+    assert found["e5mX, six fixes", "e5m2"][1:] == (0, 0)
     (axis,) = draw("relative", read_experiment(tmp_path)).axes
     assert axis.get_ylim()[0] == 0
 
@@ -236,11 +238,11 @@ def test_conditions_are_compared_by_short_names(tmp_path):
     experiment = read_experiment(tmp_path)
     (axis,) = draw("comparison", experiment).axes
     labels = [label.get_text() for label in axis.get_yticklabels()]
-    assert labels == ["e5m10, fixes none", "e5m10, fixes all but hadam", "e5m10, fixes all"]
+    assert labels == ["e5m10, no fixes", "e5m10, without hAdam", "e5m10, six fixes"]
     crosses = [line for line in axis.lines if line.get_marker() == "x"]
     assert [len(line.get_xdata()) for line in crosses] == [2]
     (axis,) = draw("comparison", experiment, "single").axes
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["fixes none", "fixes all but hadam", "fixes all"]
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["no fixes", "without hAdam", "six fixes"]
 
 
 @pytest.mark.parametrize(
@@ -287,22 +289,23 @@ def test_conditions_without_an_fp32_of_their_own_are_shares_of_the_only_one(tmp_
     write_sweep(tmp_path, [*runs, open_one])
     experiment = read_experiment(tmp_path)
     table = FIGURES["relative"].table(experiment, summarize(experiment), [])
-    told = "fixes all+stochastic_compensation+stochastic_targets+stochastic_moments"
+    told = "six fixes + stochastic compensation + stochastic targets + stochastic moments"
     assert table.set_index("series")["share"].to_dict() == {
-        "e4mX, fixes all": 300 / 800, "e5mX, fixes all": 790 / 800, f"e4mX, {told}": 700 / 800,
+        "e4mX, six fixes": 300 / 800, "e5mX, six fixes": 790 / 800, f"e4mX, {told}": 700 / 800,
         f"e5mX, {told}": 600 / 800,
     }  # fmt: skip
     drops = summarize(experiment).set_index(["format", "fixes"])["drop"]
-    assert drops["e4m3", told.removeprefix("fixes ")] == 100
+    assert drops["e4m3", "all+stochastic_compensation+stochastic_targets+stochastic_moments"] == 100
     assert drops["e4m3", "all"] == 500
-    assert {axis.get_title() for axis in draw("curves", experiment).axes} == {"cartpole_swingup (2 seeds)"}
+    title = draw("curves", experiment).get_suptitle()
+    assert title.partition("\n")[0] == "Learning curves, cartpole swingup (2 seeds)"
     canvas = draw("plane", experiment)
     canvas.draw_without_rendering()
     panels = canvas.axes[:2]
     boxes = [axis.title.get_window_extent() for axis in panels]
     assert all(box.width < 1.1 * axis.bbox.width for box, axis in zip(boxes, panels, strict=True))
-    assert panels[0].get_title() == "cartpole_swingup, fixes all, fp32: 800"  # it fits
-    assert "".join(panels[1].get_title().split()) == f"cartpole_swingup,{told},fp32:800".replace(" ", "")
+    assert panels[0].get_title() == "cartpole swingup, six fixes, fp32: 800"  # it fits
+    assert "".join(panels[1].get_title().split()) == f"cartpoleswingup,{told},fp32:800".replace(" ", "")
 
 
 @pytest.mark.parametrize(("rates", "drawn"), [(12, True), (13, False)])
@@ -400,6 +403,23 @@ def test_returns_of_other_environments_have_their_own_range(tmp_path):
     plot(tmp_path / "all" / "runs", figures=["degradation"], types=["svg"])  # nor any warning
 
 
+def test_colours_are_seen_on_white_and_told_apart_by_readers_without_green_cones():
+    """Checks relative luminance (WCAG 2.1) and distances in CIELAB with deuteranopia (Machado et al., 2009)."""
+    deuteranopia = [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+
+    def lab(light):
+        x, y, z = np.cbrt(np.maximum(np.array(to_xyz) @ np.clip(light, 0, 1) / [0.9505, 1.0, 1.089], 0.008856))
+        return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+    for styles, least in (([look(i) for i in range(8)], 15), (ordered_looks(4), 15), (ordered_looks(8), 8)):
+        colors = np.array([to_rgb(style.color) for style in styles])
+        lights = np.where(colors <= 0.04045, colors / 12.92, ((colors + 0.055) / 1.055) ** 2.4)
+        assert (1.05 / (lights @ to_xyz[1] + 0.05)).min() >= 3  # contrast with white
+        for seen in (lights, lights @ np.transpose(deuteranopia)):
+            assert min(np.linalg.norm(lab(one) - lab(other)) for one, other in combinations(seen, 2)) > least
+
+
 def test_figures_show_every_run(sweep):
     runs = json.loads((sweep / "sweep.json").read_text())["runs"]
     runs.append(write_run(sweep, "e5m2", 3, status="crashed"))
@@ -408,7 +428,10 @@ def test_figures_show_every_run(sweep):
     (axis,) = draw("degradation", experiment).axes
     assert axis.get_xlabel() == "significand bits m"
     assert "return" in axis.get_ylabel()
-    assert list(axis.get_xticks()) == [2, 5, 10]
+    assert list(axis.get_xticks()) == [2, 5, 7, 10]  # also the precision of bf16
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["2", "5", "7\nbf16", "10\nfp16"]
+    assert axis.figure.get_suptitle() == "Return against significand bits, cartpole swingup (4 seeds)"
+    assert axis.get_title() == ""  # one title
     dots = [line for line in axis.lines if line.get_marker() == "o" and line.get_linestyle() == "None"]
     assert sum(len(line.get_xdata()) for line in dots) == 9
     crosses = [line for line in axis.lines if line.get_marker() == "x"]
@@ -556,7 +579,7 @@ def test_the_plane_of_exponent_and_significand(tmp_path):
     write_sweep(tmp_path, runs)
     experiment = read_experiment(tmp_path)
     axis = draw("plane", experiment).axes[0]
-    assert axis.get_title() == "cartpole_swingup, fp32: 800"
+    assert axis.figure.get_suptitle().replace("\n", " ").endswith("cartpole swingup, fp32: 800")
     assert {text.get_text(): text.get_position() for text in axis.texts} == {
         "790": (1.5, 2.5), "50": (0.5, 2.5), "300": (1.5, 1.5), "0\n2 x": (0.5, 0.5),
     }  # fmt: skip

@@ -21,10 +21,10 @@ from roundoff.analysis.tables.markdown import plain
 from roundoff.cli import main
 from roundoff.files import temporary_beside
 from roundoff.sweeps import reproduction
-from roundoff.sweeps.catalogue import presets
 from roundoff.sweeps.errors import SweepError
 from roundoff.sweeps.folder.directory import SweepDirectory
 from roundoff.sweeps.folder.leases import Lease
+from roundoff.sweeps.language.preset_files import presets
 from roundoff.sweeps.reproduction import find_reproduction, finished_elsewhere, take_over
 
 FP16_AND_INT8 = ("fp32", "fp16", "int8")
@@ -485,5 +485,5 @@ def test_runs_whose_actors_left_no_times_are_left_out(tmp_path):
 
 
 def test_the_page_about_reproducing_names_every_figure():
-    page = (Path(__file__).parents[2] / "docs" / "reproducing.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "research" / "reproducing.md").read_text(encoding="utf-8")
     assert [name for name in REPRODUCIBLE if f"`{name}`" not in page] == []

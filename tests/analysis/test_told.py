@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from roundoff.analysis.figures.actor_time import ACTIVITIES
 from roundoff.analysis.figures.catalogue import FIGURES
 from roundoff.analysis.figures.degradation import degradation_table
 from roundoff.analysis.plot import Named, inline_svg, write_figure
 from roundoff.analysis.runs.experiment import read_experiment
-from roundoff.analysis.tables.actor_times import ACTIVITIES
 from roundoff.analysis.tables.pareto import pareto_table
 from roundoff.analysis.tables.summary import summarize
 

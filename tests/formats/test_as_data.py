@@ -8,8 +8,8 @@ from families_exact import random_patterns
 import roundoff
 from roundoff.formats import FloatFormat, Format, FormatError, RandomBits, Rounding
 from roundoff.formats.arithmetic.float_tensors import round_by_mode, round_nearest
-from roundoff.formats.as_data import row_parameters
 from roundoff.formats.base.random_words import hash_tensor, keys
+from roundoff.formats.rounding import row_parameters
 
 ROWS = ["e5m10", "bf16", "fp8_e4m3", "e4m3fnuz", "binary8p1", "e5m2b20_nosub", "fp32", "e3m0_saturate"]
 

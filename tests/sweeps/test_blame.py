@@ -13,8 +13,8 @@ from roundoff.simulate import BlameError
 from roundoff.simulate.aten.tables import MOVES
 from roundoff.sweeps import SweepError, plan_file
 from roundoff.sweeps.blame import blame_returns
-from roundoff.sweeps.catalogue import find_sweep
 from roundoff.sweeps.folder.directory import SweepDirectory
+from roundoff.sweeps.language.preset_files import find_sweep
 from roundoff.sweeps.workers.local import LocalProcesses
 
 NOISE = [0, 40, -30, 10, 25, -5, 60, -80]  # of the seeds, the same in all cases

@@ -184,6 +184,10 @@ class Switch(argparse.Action):
     def __call__(self, parser, namespace, values, option=None):
         namespace.x = not option.startswith("--no")
 
+class Never(argparse.Action):
+    def __call__(self, parser, namespace, values, option=None):
+        parser.error("never " + values)
+
 calls = []
 def doubled(text):
     calls.append(text)
@@ -305,6 +309,8 @@ def test_a_flag_that_would_make_something_else_of_a_value_is_refused(tmp_path):
             ("'--device', action='store_true'", "{}", "--device has the name of a key"),
             ("'--arithmetic', default='fp32'", "{}", "--arithmetic has the name of a key"),
             (["'--x')\n    p.add_mutually_exclusive_group(required=True).add_argument('--y'"], "{}", "--y is required"),
+            ("'--x', action=Pairs, nargs='+'", "{x: [ab]}", r"--x cannot be \['ab'\], since dictionary update"),
+            ("'--x', action=Never", "{x: abc}", "never abc"),
             (
                 EXCLUSIVE,
                 "{x: true, y: '2'}",
@@ -382,6 +388,33 @@ def test_flags_that_are_not_read_again_are_refused(tmp_path):
     run_program(first.config, metric, tmp_path / "first")
     with pytest.raises(SweepError, match="did not read the flags lr"):
         run_program(second.config, metric, tmp_path / "second")
+
+
+HIDDEN = {
+    "in a method": "class Config:\n    get = staticmethod(lambda: make().parse_args())\ndef main(): end(Config.get())",
+    "by a second parser": f"def main():\n    {TWICE}\n    end(make().parse_args(rest))",
+    "with words of its own": "def main(): end((lambda words: make().parse_args(words))(['--lr', '2']))",
+    "and takes it": "def main(seed):\n    args = (lambda: make().parse_args())()\n    args.seed = seed; end(args)",
+}
+
+
+@each(
+    ("how", "seed", "refused"),
+    [(how, seed, seed == 1 and how in ("in a method", "by a second parser")) for how in HIDDEN for seed in (0, 1)],
+)
+def test_a_seed_that_would_not_reach_a_flag_is_refused(how, seed, refused, fresh, monkeypatch):
+    """A program has the seed of the config, or does not run, where roundoff does not see that it reads flags."""
+    monkeypatch.setattr(sys, "argv", ["worker"])
+    folder = fresh()
+    more = '"--seed", type=int, default=0)\n    p.add_argument("--device", type=torch.device, default="cpu"'
+    parser = "import torch\n" + PARSER_OF_TWO.replace('"--tag", default=""', more)
+    (folder / "train.py").write_text(f"{parser.replace('args.tag', 'args.seed')}\n{HIDDEN[how]}\n")
+    plan = planned(folder, f"base: {{seed: {seed}}}")
+    if refused:
+        with pytest.raises(SweepError, match="seed of the run is 1, but the program's own flag --seed is 0"):
+            run_program(plan.runs[0].config, plan.metric, folder / "run")
+    else:
+        run_program(plan.runs[0].config, plan.metric, folder / "run")
 
 
 def test_commands_of_libraries_are_refused_where_their_defaults_would_be_objects(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import sys
 
 import pytest
@@ -9,8 +10,9 @@ from forked import ForkedWorkers
 
 from roundoff.agents.config.baselines import BASELINES
 from roundoff.formats import Format
-from roundoff.sweeps import SweepFileError, plan_file
+from roundoff.sweeps import SweepFileError, exit_status, plan_file
 from roundoff.sweeps.folder.directory import SweepDirectory
+from roundoff.sweeps.folder.status import read_status
 from roundoff.sweeps.language.plan import branches
 from roundoff.sweeps.language.search_goal import SearchGoal
 from roundoff.sweeps.search import run_search
@@ -110,6 +112,28 @@ def test_a_bisection_finds_what_the_whole_grid_would(search, tmp_path):
     assert listed == set(started)
     assert "e5m4 is enough (fp32 0.9905; " in str(found[0])
     assert str(found[1]).startswith("need 20: none is good enough")
+
+
+def test_a_search_that_was_killed_between_two_rounds_has_not_ended(tmp_path):
+    """Only the missing answer tells that such a search goes on: its runs so far have all ended."""
+    made = plan(tmp_path, "metric: x\nsearch: {}\ngrid: {need: [4], format: {e5mX: 1..8}, seed: [0]}")
+
+    def search(rounds):
+        workers = iter([LocalProcesses(2, QUICK) for _ in range(rounds)])
+        return run_search(made, tmp_path / "out", lambda: next(workers), Watcher())
+
+    def status():
+        found = read_status(tmp_path / "out")
+        return found.count("waiting"), exit_status(found), len(found.warnings)
+
+    search(9)
+    assert status() == (0, 0, 0)
+    shutil.rmtree(tmp_path / "out")
+    with pytest.raises(StopIteration):
+        search(2)
+    assert status() == (0, 3, 1)
+    search(9)
+    assert status() == (0, 0, 0)
 
 
 def test_exponent_bits_and_a_goal_to_minimize(search):

@@ -35,7 +35,7 @@ class A2CConfig(OnPolicyKeys):
              " {c.batch_size}; leave it out, or set algorithm: ppo"),
     )  # fmt: skip
 
-    algorithm: str = key("a2c", "The algorithm; each has keys of its own.")
+    algorithm: str = key("a2c", "The algorithm. Each algorithm has its own keys.")
     environments: Positive = with_default(OnPolicyKeys, "environments", 16)
     horizon: Positive = with_default(OnPolicyKeys, "horizon", 5)
     batch_size: Positive = with_default(OnPolicyKeys, "batch_size", 80)

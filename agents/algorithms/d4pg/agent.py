@@ -57,7 +57,9 @@ class D4PG(DeterministicActor, ValueLearner):
             critics=1,
             outputs=config.atoms,
         )
-        self._sigmas = self._noise_of_environments()
+        self._sigmas: torch.Tensor | None = None  # (environments, 1), evenly spaced; None if all are alike
+        if config.exploration_noise_min is not None:
+            self._sigmas = round(_deviations(config), self.format).to(device=device, dtype=self.dtype)
         self.parts = (
             Part("critic", D4PG.update_critic),
             Part("actor", D4PG.update_actor),
@@ -110,12 +112,6 @@ class D4PG(DeterministicActor, ValueLearner):
         self.networks["critic"].compute_gradients(outputs, weights.unsqueeze(0))
         priorities = self.priorities(divergence(target, logits)) if self.config.prioritized else {}
         return {"q": expected(target, self.atoms), **priorities}
-
-    def _noise_of_environments(self) -> torch.Tensor | None:
-        """Standard deviations, (environments, 1), evenly spaced; None if all are alike."""
-        if self.config.exploration_noise_min is None:
-            return None
-        return round(_deviations(self.config), self.format).to(device=self.device, dtype=self.dtype)
 
 
 def make(config: D4PGConfig, sizes: Sizes, device: torch.device) -> tuple[D4PG, OffPolicyRecorder]:

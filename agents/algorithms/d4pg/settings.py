@@ -48,11 +48,11 @@ class D4PGConfig(ValueKeys):
              " or set atoms: 1 and prioritized: false"),
     )  # fmt: skip
 
-    algorithm: str = key("d4pg", "The algorithm; each has keys of its own.")
+    algorithm: str = key("d4pg", "The algorithm. Each algorithm has its own keys.")
     hidden_units: Positive = with_default(ValueKeys, "hidden_units", 512)
     hidden_layers: Positive = with_default(ValueKeys, "hidden_layers", 3)
     actor_units: Positive | None = key(None, "Width of the hidden layers of the actor; `null`: `hidden_units`.")
-    actor_layers: Positive | None = key(None, "The number of hidden layers of the actor; `null`: `hidden_layers`.")
+    actor_layers: Positive | None = key(None, "Number of hidden layers of the actor; `null`: `hidden_layers`.")
     batch_size: Positive = with_default(ValueKeys, "batch_size", 256)
     seed_steps: Count = with_default(ValueKeys, "seed_steps", 1000)
     target_every: Positive = with_default(ValueKeys, "target_every", 100)
@@ -66,8 +66,8 @@ class D4PGConfig(ValueKeys):
     )
     exploration_noise_min: NonNegativeFloat | None = key(
         None,
-        "Standard deviation of the noise in the first of several `environments`; those of the others are evenly"
-        " spaced up to `exploration_noise`, which the last one has. `null`: all have `exploration_noise`.",
+        "Standard deviation of the noise in the first of several `environments`. It rises evenly to"
+        " `exploration_noise` in the last one. `null`: `exploration_noise` in all.",
         KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS,
     )
 

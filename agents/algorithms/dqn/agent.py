@@ -150,7 +150,13 @@ class DQN(ValueLearner):
         """The derivative of the mean Huber or squared error by the Q values of the actions that were taken."""
         config, optimizer = self.config, self.optimizers["critic"]
         with torch.no_grad():
-            best = self._best(batch.next_observations)
+            following, exact = batch.next_observations, self.values_are_exact
+            choice = self._choice(following) if config.double else None
+            next_q = self._outputs(self.target, following, exact=exact)
+            if exact:
+                best = chosen(next_q, choice)
+            else:
+                best = next_q.amax(1, keepdim=True) if choice is None else next_q.gather(1, choice)
             target = self.targets_of(batch.rewards, batch.discounts, best)
         q = self._outputs(self.network.trainable, batch.observations, exact=self.exact_errors)
         taken = batch.actions.argmax(dim=1, keepdim=True)
@@ -161,14 +167,6 @@ class DQN(ValueLearner):
         weight = derivative * optimizer.mean_weight((1 if huber else 2) / scale, len(error))
         self.network.compute_gradients(q, torch.zeros_like(q, dtype=weight.dtype).scatter(1, taken, weight))
         return {"td_error": error, "q": target, **self.priorities(self.without_scale(error.abs()))}
-
-    def _best(self, observations: torch.Tensor) -> torch.Tensor:
-        """The target network's value of its best actions, or of the network's best actions, (n, 1)."""
-        choice = self._choice(observations) if self.config.double else None
-        next_q = self._outputs(self.target, observations, exact=self.values_are_exact)
-        if self.values_are_exact:
-            return chosen(next_q, choice)
-        return next_q.amax(1, keepdim=True) if choice is None else next_q.gather(1, choice)
 
     def _update_distributions(self, batch: Batch) -> Metrics:
         """The derivative of the mean cross entropy by the logits of the actions that were taken: p - m."""

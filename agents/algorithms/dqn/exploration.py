@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Mapping
+from typing import Any, final
 
 import torch
 
 from ...streams import Stream, torch_generator
 from ..categorical import expected
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from .settings import DQNConfig
+from .settings import DQNConfig
 
 _RESOLUTION = 1 << 53
 

@@ -40,7 +40,7 @@ class DQNConfig(ValueKeys):
              "keep_networks is for actors and critics of continuous actions; leave it out"),
     )  # fmt: skip
 
-    algorithm: str = key("dqn", "The algorithm; each has keys of its own.")
+    algorithm: str = key("dqn", "The algorithm. Each algorithm has its own keys.")
     task: Annotated[str, AfterValidator(check_task)] = with_default(ValueKeys, "task", "gym:CartPole-v1")
     hidden_units: Positive = with_default(ValueKeys, "hidden_units", 512)
     hidden_layers: Positive = with_default(ValueKeys, "hidden_layers", 1)
@@ -50,16 +50,16 @@ class DQNConfig(ValueKeys):
     training_intensity: PositiveFloat | None = with_default(ValueKeys, "training_intensity", 8.0)
     loss: Literal["huber", "squared"] = key(
         "huber",
-        "The loss of the scalar head: `huber` clips the derivative to [-1, 1] (Mnih et al., 2015), `squared` does not.",
+        "Loss of the scalar head: `huber` clips the derivative to [-1, 1] (Mnih et al., 2015), `squared` does not.",
     )
-    double: bool = key(False, "The network chooses the next action, and the target network gives its value.")
+    double: bool = key(False, "The network chooses the next action, and the target network evaluates it.")
     dueling: bool = key(
-        False, "The last hidden layer is two, one for the value of a state and one for the advantages of its actions."
+        False, "Use two last hidden layers: one for the value of a state and one for the advantages of its actions."
     )
-    exploration_start: Share = key(1.0, "Share of random actions after those of `seed_steps`, at first.", _OUTSIDE)
-    exploration_end: Share = key(0.1, "Share of random actions in the end.", _OUTSIDE)
+    exploration_start: Share = key(1.0, "Initial fraction of random actions, after `seed_steps`.", _OUTSIDE)
+    exploration_end: Share = key(0.1, "Final fraction of random actions.", _OUTSIDE)
     exploration_steps: Count = key(
-        10_000, "Agent steps in which the share of random actions falls linearly from start to end.", _OUTSIDE
+        10_000, "Agent steps over which the fraction of random actions falls linearly from start to end.", _OUTSIDE
     )
 
     def share(self) -> Self:

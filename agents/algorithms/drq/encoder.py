@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Self, final
+from collections.abc import Sequence
+from typing import NamedTuple, Self, final
 
 import torch
 from torch.nn import functional
@@ -10,11 +11,7 @@ from torch.nn import functional
 from ...models.networks import FlatNetwork, initialize_perceptrons, perceptron_shapes
 from ...models.planes import Convolution, convolution_shapes, convolved_shape, initialize_convolutions
 from ...models.planes import convolve as convolve_all
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .settings import DrQConfig
+from .settings import DrQConfig
 
 _STRIDES = (2, 1, 1, 1)
 _CONVOLUTIONS = 2 * len(_STRIDES)  # tensors: weights and biases

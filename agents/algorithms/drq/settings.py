@@ -41,8 +41,8 @@ class DrQConfig(SACConfig):
              " {c.replay_capacity}"),
     )  # fmt: skip
 
-    algorithm: str = key("drq", "The algorithm; each has keys of its own.", KeyRole.LATER)
-    observations: Literal["states", "pixels"] = key("pixels", "`pixels`; see docs/pixels.md.")
+    algorithm: str = key("drq", "The algorithm. Each algorithm has its own keys.", KeyRole.LATER)
+    observations: Literal["states", "pixels"] = key("pixels", "`pixels`; see docs/environments.md.")
 
     def world(self) -> dict[str, Any]:
         """Images, and how they are rendered."""

@@ -30,22 +30,22 @@ class PPOConfig(OnPolicyKeys):
         **ROLLOUT_PANELS,
     }
 
-    algorithm: str = key("ppo", "The algorithm; each has keys of its own.")
-    epochs: Positive = key(10, "The number of passes over each rollout, in minibatches.", KeyRole.OUTSIDE_UPDATES)
+    algorithm: str = key("ppo", "The algorithm. Each algorithm has its own keys.")
+    epochs: Positive = key(10, "Number of passes over each rollout, in minibatches.", KeyRole.OUTSIDE_UPDATES)
     clip: Annotated[float, Field(gt=0, lt=1)] = key(
-        0.2, "The largest distance of the ratio of probabilities from 1 that counts.", KeyRole.TIMELESS
+        0.2, "Clipping range of the probability ratio around 1.", KeyRole.TIMELESS
     )
 
     value_clip: NonNegativeFloat | None = key(
         None,
-        "How far a value counts from what it was when its rollout was judged; 0: as far as it goes; null: as OpenAI's"
-        " Baselines do, 0.2 where actions are numbers, else 0.",
+        "Clipping range of the value loss, around the value from the rollout. 0: no clipping. null: 0.2 for"
+        " continuous actions, else 0 (as in OpenAI Baselines).",
         KeyRole.LATER,
     )
     target_kl: PositiveFloat | None = key(
         None,
-        "The rest of a rollout is not learned from once the policy's KL divergence from that of the rollout, estimated"
-        " over the next minibatch, is above 1.5 times this; null: all of it is.",
+        "End the updates of a rollout early if the policy's KL divergence from the rollout's policy, estimated over"
+        " the next minibatch, exceeds 1.5 times this; null: never.",
         KeyRole.OUTSIDE_UPDATES | KeyRole.LATER,
     )
 

@@ -54,7 +54,7 @@ class SACConfig(OffPolicyKeys):
              " observations: pixels, or leave {found[0]} out"),
     )  # fmt: skip
 
-    algorithm: str = key("sac", "The algorithm; each has keys of its own.", KeyRole.LATER)
+    algorithm: str = key("sac", "The algorithm. Each algorithm has its own keys.", KeyRole.LATER)
     initial_temperature: PositiveFloat = key(0.1, "Initial weight of the entropy.", KeyRole.TIMELESS | KeyRole.DATA)
     target_update_every: Positive = key(2, "Updates per update of the target critics.")
     actor_update_every: Positive = key(1, "Updates per update of actor and temperature.")
@@ -63,32 +63,34 @@ class SACConfig(OffPolicyKeys):
     sigma_eps: NonNegativeFloat = key(0.0, "Added to the policy's standard deviation.", _FREE)
     softplus_threshold: PositiveFloat = key(
         10.0,
-        "K of `softplus_fix`, above which softplus is linear; lowered to the logarithm of the format's largest number"
-        " where that is smaller.",
+        "K of `softplus_fix`: softplus is linear above it. It is lowered to the logarithm of the format's largest"
+        " value if this is smaller.",
         _FREE,
     )
-    observations: Literal["states", "pixels"] = key("states", "`states`, or `pixels`: see docs/pixels.md.")
+    observations: Literal["states", "pixels"] = key("states", "`states`, or `pixels`: see docs/environments.md.")
     # The keys below are about pixels alone.
     image_size: Positive = key(84, "Height and width of an image.")
-    frames: Positive = key(3, "Number of images of an observation: the newest and those before it.")
+    frames: Positive = key(3, "Number of images in an observation: the newest and the preceding ones.")
     fast_rendering: bool = key(
-        False, "Render without shadows, reflections and smoothed edges; other images, several times faster."
+        False,
+        "Render without shadows, reflections and antialiasing; the images differ, and rendering is several"
+        " times faster.",
     )
-    image_shift: Count = key(4, "Pixels by which images are shifted at most, at random, in each direction.")
+    image_shift: Count = key(4, "Largest random shift of images in each direction, in pixels.")
     original_images: bool = key(
         True,
-        "One of the two copies of every image in an update is not shifted, as in the paper; false: both are, as in"
-        " DrQ.",
+        "One of the two copies of every image in an update is not shifted, as in the paper; false: both are shifted,"
+        " as in DrQ.",
     )
     filters: Positive = key(32, "Number of filters of each convolution.")
     feature_size: Annotated[int, Field(ge=2, lt=2**31)] = key(50, "Number of features of an observation.")
     weight_standardization: Literal["none", "units", "matrix"] = key(
         "units",
-        "Standardization of the linear layer to the features: `units` (each unit's weights), `matrix` (all its weights"
-        " together, which changes nothing in exact arithmetic) or `none`.",
+        "Standardization of the linear layer that computes the features: `units` (each unit's weights), `matrix`"
+        " (all its weights together, which changes nothing in exact arithmetic) or `none`.",
     )
     feature_limit: PositiveFloat | None = key(
-        10.0, "Features are scaled down to this magnitude before layer normalization; null: they are not."
+        10.0, "Features are scaled down to this magnitude before layer normalization; null: not scaled."
     )
 
     @property

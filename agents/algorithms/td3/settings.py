@@ -22,10 +22,10 @@ class TD3Config(WithActors):
         "actor_loss_scale": Panel("loss scale of the actor", log=True),
     }
 
-    algorithm: str = key("td3", "The algorithm; each has keys of its own.")
+    algorithm: str = key("td3", "The algorithm. Each algorithm has its own keys.")
     hidden_units: Positive = with_default(WithActors, "hidden_units", 400)
     last_hidden_units: Positive = key(
-        300, "Width of the last hidden layer. If `hidden_units` is given and this is not, it is the same."
+        300, "Width of the last hidden layer; equal to `hidden_units` if only that key is given."
     )
     batch_size: Positive = with_default(WithActors, "batch_size", 100)
     lr: PositiveFloat = with_default(WithActors, "lr", 1e-3)
@@ -37,7 +37,9 @@ class TD3Config(WithActors):
     policy_noise: NonNegativeFloat = key(
         0.2, "Standard deviation of the noise on the target actor's actions.", KeyRole.TIMELESS
     )
-    noise_clip: PositiveFloat = key(0.5, "Largest magnitude of that noise.", KeyRole.TIMELESS)
+    noise_clip: PositiveFloat = key(
+        0.5, "Largest magnitude of the noise on the target actor's actions.", KeyRole.TIMELESS
+    )
     exploration_noise: NonNegativeFloat = key(
         0.1, "Standard deviation of the noise on actions in training.", KeyRole.TIMELESS
     )

@@ -61,14 +61,17 @@ def is_logarithmic(metric: Metric, scores: Iterable[float]) -> bool:
 
 
 def spans_decades(values: Iterable[float]) -> bool:
-    """Whether all values are positive and differ by more than two decades; what is not finite is passed over."""
+    """Whether all values are positive and differ by more than two decades; values that are not finite are skipped."""
     finite = [float(value) for value in values if math.isfinite(value)]
     return bool(finite) and min(finite) > 0 and math.log10(max(finite)) - math.log10(min(finite)) > _DECADES
 
 
-def titles(tasks: list[str]) -> list[str]:
-    """Returns the titles of panels, one for each task."""
-    return ["mean over tasks" if task == ALL_TASKS else task for task in tasks]
+def titles(tasks: list[str], metric: Metric | None = None) -> list[str]:
+    """Returns the titles of panels, one for each task; with a metric in words, and empty for the only program."""
+    if metric and not metric.of_agents and len(tasks) == 1:
+        return [""]
+    words = [task.replace("_", " ") if metric and metric.of_agents else task for task in tasks]
+    return ["mean over tasks" if task == ALL_TASKS else word for task, word in zip(tasks, words, strict=True)]
 
 
 def from_wide_to_narrow(name: str) -> tuple[bool, bool, float, float]:
@@ -79,5 +82,5 @@ def from_wide_to_narrow(name: str) -> tuple[bool, bool, float, float]:
 
 
 def ordered(formats: Iterable[str]) -> list[str]:
-    """Each format once, by :func:`from_wide_to_narrow`; those that are no floats as they are given."""
+    """Each format once, by :func:`from_wide_to_narrow`; other formats than floats stay in the given order."""
     return sorted(dict.fromkeys(formats), key=from_wide_to_narrow)

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm, Normalize
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+
+from roundoff.runs.metric import Metric
 
 from ...tables.summary import records
 from ...tables.wording import number, plural
 from .axes import is_logarithmic, score_limits
 from .style import FAILED, Size, figure, in_lines, names_under
 from .told import tell_boxes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.collections import QuadMesh
-    from matplotlib.figure import Figure
-
-    from roundoff.runs.metric import Metric
 
 
 def shades(metric: Metric, table: pd.DataFrame) -> Normalize:
@@ -42,9 +39,9 @@ class Cells(NamedTuple):
     """The cells: ``column`` and ``row`` (places from 0), ``return`` (NaN: no score), ``crashed``, and ``failed`` if it
     is known how many runs were."""
     across: Sequence[str]
-    """What stands under the columns."""
+    """Label under the columns."""
     up: Sequence[str]
-    """What stands beside the rows."""
+    """Label next to the rows."""
     title: str
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+
+from matplotlib.artist import Artist
+from matplotlib.figure import Figure
 
 from .style import letters, points, wrapped
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from matplotlib.artist import Artist
-    from matplotlib.figure import Figure
 
 _FONT = 9.0  # points, of a legend on the screen
 _LETTER = 0.6  # width of a letter, in heights
@@ -20,7 +17,7 @@ _FREE = 3  # lines for which a figure has room as it is
 
 
 def legend_under(canvas: Figure, marks: Sequence[Artist], names: Sequence[str], most: int = 4) -> None:
-    """Writes one legend for all panels under them, with as many columns as fit; the figure grows if it is long.
+    """Writes one legend for all panels under them, with the columns that fit; the figure grows if it is long.
 
     Args:
         canvas: the figure, with all its panels.

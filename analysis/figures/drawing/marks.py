@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+
+from roundoff.runs.metric import Metric
 
 from ...tables.summary import records
 from .style import CRASH, points
 from .told import of_run, tell_runs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from matplotlib.axes import Axes
-
-    from roundoff.runs.metric import Metric
 
 _MARKS = ["task", "series", "format", "exponent_bits", "significand_bits", "kind", "seed", "status", "n"]
 _MARKS += ["crashed", "failed", "return", "ci_low", "ci_high"]

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from roundoff.printable import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from matplotlib.axes import Axes
 
 
 class Look(NamedTuple):
@@ -29,8 +26,8 @@ class Look(NamedTuple):
     line: str
 
 
-# Okabe & Ito's colours, which colour-blind readers can tell apart, the dark before the light; then two of Paul Tol's.
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#332288", "#882255")
+# Four of Okabe & Ito's colours and four darker ones: 3 to 1 against white, distinct also for colour-blind readers.
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8C510A", "#6699CC", "#332288", "#882255")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 _LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 
@@ -99,7 +96,7 @@ def look(number: int) -> Look:
 
 def ordered_looks(count: int) -> list[Look]:
     """The looks of ``count`` series that have an order, from dark to light: the order survives in greyscale."""
-    shades = mpl.colormaps["viridis"]([0.88 * i / max(count - 1, 1) for i in range(count)])
+    shades = mpl.colormaps["inferno"]([0.2 + 0.46 * i / max(count - 1, 1) for i in range(count)])
     return [
         Look(to_hex(shade), _MARKERS[i % 10], _LINES[i % 6])  # type: ignore[arg-type]
         for i, shade in enumerate(shades)
@@ -163,16 +160,16 @@ def figure(
 
     Args:
         panels: how many; the remaining places of the last row stay empty.
-        title: the title of the figure; small if it has two lines.
+        title: the title of the figure; small if it has two lines. It takes in the title of a single panel.
         width: the width of a panel on the screen, in inches.
         height: the height of a panel on the screen, in inches.
         size: the size of the figure.
-        columns: panels side by side; None: the number that fits.
+        columns: panels side by side; None: the number that fits, in rows of equal length.
         sharex: whether panels have one scale across.
         sharey: whether panels have one scale up.
     """
-    columns = columns or min(size.columns, max(panels, 1))
-    rows = -(-max(panels, 1) // columns)
+    rows = -(-max(panels, 1) // (columns or size.columns))
+    columns = columns or -(-max(panels, 1) // rows)
     scale = size.font / SCREEN.font
     lengths = {
         "font.size": size.font,
@@ -189,9 +186,15 @@ def figure(
         axes = list(canvas.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey).flat)
         for axis in axes[panels:]:
             axis.set_axis_off()
-        if size.titled:
-            canvas.suptitle(title, fontsize="medium" if "\n" in title else "large")
         yield canvas, axes
+        if size.titled:
+            first, line, rest = title.removeprefix(": ").partition("\n")
+            if panels == 1:
+                own = axes[0].get_title()
+                first += own if own.startswith(" (") else f", {own}" if own else ""
+                axes[0].set_title("")
+            first = wrapped(first[:1].upper() + first[1:], letters(wide, size.font))
+            canvas.suptitle(first + line + rest, fontsize="medium" if line else "large")
     # Once: a figure with a layout engine of its own is laid out anew for each file, and drawn a second time for that.
     ConstrainedLayoutEngine().execute(canvas)
     if sum(map(_fitted, axes[:panels])):  # all of them are to fit

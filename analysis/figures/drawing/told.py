@@ -5,23 +5,20 @@ from __future__ import annotations
 import html
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.backend_bases import RendererBase
+from matplotlib.figure import Figure
+from matplotlib.transforms import Transform
+from numpy.typing import ArrayLike
+
+from roundoff.runs.metric import Metric
 
 from ...tables.wording import number, plural, with_interval
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from matplotlib.axes import Axes
-    from matplotlib.backend_bases import RendererBase
-    from matplotlib.figure import Figure
-    from matplotlib.transforms import Transform
-    from numpy.typing import ArrayLike
-
-    from roundoff.runs.metric import Metric
 
 _MEAN, _RUN = 7.0, 4.0  # points around the middle of a mark in which the pointer meets it
 _THIN = 2.0  # points that a box is high and wide at least, on either side

@@ -1,34 +1,19 @@
 """Rounding to a float format in any mode, in the Python that numba compiles: one shared tail, branch-free.
 
-A mode is data: addends, see :mod:`.tail`. The words at ``p`` are those that
-:meth:`.FloatParameters.packed` makes for rounding by mode.
+A mode is data: the addends of :mod:`.tail`. :meth:`.FloatParameters.packed` makes the words at ``p``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numba import njit
 from numpy import uint32
 
 from ...arithmetic.float_parameters import FloatParameters
+from ..arguments import Int, Patterns
 from ..tail import addend_of, quotient
-from ..widths import (
-    INFINITE,
-    MAGNITUDE,
-    STORED,
-    WIDTH,
-    bits_of,
-    float_of,
-    left,
-    real,
-    right,
-    signed,
-    unsigned,
-)
-
-if TYPE_CHECKING:
-    from ..arguments import Int, Patterns
+from ..widths import INFINITE, MAGNITUDE, STORED, WIDTH, bits_of, float_of, left, real, right, signed, unsigned
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]

@@ -8,17 +8,15 @@ format the cheapest is taken; measured in cache, ns per element with 512-bit vec
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from numba import njit
 from numpy import uint32
 
+from ..arguments import Int, Patterns
 from ..bits import bits_of32, float_of32, left32, right32
 from ..widths import INFINITE, MAGNITUDE, KernelPart, bits_of, float_of, left, right, unsigned
 from .floats_by_mode import read
-
-if TYPE_CHECKING:
-    from ..arguments import Int, Patterns
 
 
 class NearestWay(NamedTuple):
@@ -49,7 +47,7 @@ def itself(q: Any) -> Any:
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def any_format(bits: Any, q: Any) -> Any:
-    """A number's ``bits`` rounded to any float format, whose parameters are ``q``."""
+    """A number's ``bits`` rounded to any float format, with the parameters ``q``."""
     one = unsigned(1)
     unit = left(one, q.shift)
     magnitude = unsigned(bits & MAGNITUDE)
@@ -84,7 +82,7 @@ def chain_constants(q: Any) -> Any:
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def chain(bits: Any, constants: Any) -> Any:
-    """Float32's ``bits`` rounded to an IEEE format of m >= 1 whose exponents leave float32 room.
+    """Float32's ``bits`` rounded to an IEEE format of m >= 1 with fewer exponents than float32.
 
     Adding 1.5 * 2^(23 - m) times x's power of two, held between 2^emin and 2^(emax + 1), makes the carrier's own
     addition round x at the format's last place; scaling the largest exponent to the carrier's makes its own overflow

@@ -6,19 +6,17 @@ caller gives the words.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numba import njit
 from numpy import float32, int32, uint32
 
 from ...base.random_words import hash32
+from ..arguments import Int, Patterns, Words
 from ..bits import bits_of32, float_of32, right32
 from ..widths import KernelPart
 from .floats_by_mode import by_mode, read
 from .floats_nearest import NearestWay, itself
-
-if TYPE_CHECKING:
-    from ..arguments import Int, Patterns, Words
 
 constants: Any = KernelPart()
 rounded: Any = KernelPart()
@@ -51,7 +49,7 @@ def chain_constants(q: Any) -> Any:
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def chain(bits: Any, constants: Any, word: Any) -> Any:
-    """Rounds to a format with a signed zero and subnormals whose last places are normal numbers of float32.
+    """Rounds to a format with a signed zero and subnormals, which float32 holds as normal numbers.
 
     Scaled so that the last place is 1, the number's integer part and its fraction are exact in float32.
     """

@@ -5,25 +5,21 @@ See :mod:`.grids_nearest`, which is faster and only rounds to nearest-even; here
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from numba import njit
 from numpy import int64
 
-from ...base.modes import Rounding
+from ...base.modes import How, Rounding
 from ..addends import BETWEEN, fill, mode_of, run_in_mode
 from ..addressed import Addressed, Calling, numbers
+from ..arguments import Int, Mode, Numbers, Real, Words
 from ..bits import SCRATCH, scratch32
 from ..step_tail import between_steps, on_grid, to_integer
 from ..widths import bits_of, float_of, real, scratch
 from .grids_nearest import round_rows, row_loop
-
-if TYPE_CHECKING:
-    import torch
-
-    from ...base.modes import How
-    from ..arguments import Int, Mode, Numbers, Real, Words
 
 # Runs of fewer elements take longer to start than to round: a scale for each element of a row, then.
 _SHORT = 32
@@ -82,19 +78,24 @@ def _columns(
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
+def within_turn(code: Any, turn: Any, part_of_turn: Any, low: Any, high: Any) -> Any:
+    """An integer in the carrier, moved by a multiple of ``turn`` to a code from ``low`` to ``high``; +0 for zero."""
+    # The nearest multiple of a turn, so that the difference has no more bits than there are.
+    code = code - np.rint(code * part_of_turn) * turn
+    code = code - turn if code > high else code
+    code = code + turn if code < low else code
+    return code + real(0.0)
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
 def wrapped(
     x: Any, inverse: Any, scale: Any, turn: Any, part_of_turn: Any, low: Any, high: Any, mode: Any, word: Any
 ) -> Any:
-    """A number rounded to a code times the scale; beyond the codes it goes on at their other end, a ``turn`` away."""
+    """A value rounded to a code times the scale; beyond the codes it wraps around by a multiple of ``turn``."""
     steps = x * inverse
     # What overflows here is a multiple of a whole turn; an infinity has no place on it, and becomes NaN.
     steps = x * real(0.0) if abs(steps) == real(np.inf) else steps
-    steps = to_integer(steps, mode, word)
-    # The nearest multiple of a turn, so that the difference has no more bits than there are.
-    code = steps - np.rint(steps * part_of_turn) * turn
-    code = code - turn if code > high else code
-    code = code + turn if code < low else code
-    return (code + real(0.0)) * scale
+    return within_turn(to_integer(steps, mode, word), turn, part_of_turn, low, high) * scale
 
 
 def _wrapping(

@@ -5,19 +5,17 @@ It serves fixed point (one power-of-two scale) and integer affine quantization (
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numba import njit
 
 from ..addressed import Addressed, Calling, numbers
+from ..arguments import Double, Int, Numbers, Real
 from ..scaled.range_scales import scale_of
 from ..threads import ELEMENTS_PER_THREAD, compiled, in_pieces
 from ..widths import real
-
-if TYPE_CHECKING:
-    from ..arguments import Double, Int, Numbers, Real
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -80,39 +78,6 @@ def round_rows(
         in_pieces(part, n, n)
     else:
         in_pieces(lambda first, last: kernel(*data, *addresses, period, first, last, length, low, high), rows, n)
-
-
-def _scales(
-    source: Numbers, scales: Numbers, zeros: Numbers, first: Int, last: Int, length: Int, code_min: Double,
-    code_max: Double, symmetric: Int, smallest: Double,
-) -> None:  # fmt: skip
-    for row in range(first, last):
-        start = row * length
-        scales[row], zeros[row] = scale_of(source, start, start + length, code_min, code_max, symmetric, smallest)
-
-
-def row_scales(
-    x: torch.Tensor, code_min: int, code_max: int, smallest: float, *, symmetric: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scales and zero points from minimum and maximum along the last axis, in one pass over memory.
-
-    Args:
-        x: float32 on the CPU, contiguous; its last axis is not empty.
-        code_min: smallest code.
-        code_max: largest code.
-        smallest: no scale is smaller.
-        symmetric: whether the zero point is 0.
-
-    Returns:
-        Two float32 tensors; the scale is NaN where there is a NaN or an infinity.
-    """
-    scales = torch.empty(x.shape[:-1], dtype=x.dtype, device="cpu")
-    zeros = torch.empty_like(scales)
-    kernel = compiled(_scales, x.dtype)
-    data = (x.data_ptr(), scales.data_ptr(), zeros.data_ptr())
-    rest = (x.shape[-1], code_min, code_max, symmetric, smallest)
-    in_pieces(lambda first, last: kernel(*data, first, last, *rest), scales.numel(), x.numel())
-    return scales, zeros
 
 
 def _whole(

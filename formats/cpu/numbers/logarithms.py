@@ -1,39 +1,37 @@
 """Rounding to logarithmic numbers: the compiled loops for CPU, every mode, float32 and float64.
 
-Where between two powers of two a number lies is looked up: its upper fraction bits say which cell it is in. Cells are
-narrower than the distance of two borders, so that a comparison with the one border that may lie in the cell settles it.
+A table gives the place of a number between two powers of two: its upper fraction bits select a cell. Cells are
+narrower than the distance of two borders, so one comparison with the border inside the cell is enough.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from numba import njit
 from numpy import float64, int64, uint64
 
+from ...base.modes import How, Rounding
 from ..addends import fill, mode64, run_in_mode
 from ..addressed import Addressed, Calling, numbers
+from ..arguments import Double, Doubles, Int, Integers, Mode, Numbers, Words
 from ..bits import SCRATCH, bits_of64, float_of64, scratch32, scratch64
 from ..tail import addend_of64, round_shifted64
 from ..threads import compiled, in_pieces
-
-if TYPE_CHECKING:
-    from ...base.modes import How, Rounding
-    from ..arguments import Double, Doubles, Int, Integers, Mode, Numbers, Words
 
 
 class PowerCells(NamedTuple):
     """Sorted numbers from 1 up to 2, to be searched by cell; see :func:`cells`."""
 
     below: torch.Tensor
-    """How many numbers lie below each cell, or are its first, int64."""
+    """Number of values below each cell, or its first value, int64."""
     inside: torch.Tensor
     """The one number in the cell, or 2; float64."""
 
 
 def cells(numbers: torch.Tensor, fraction_bits: int) -> PowerCells:
-    """Cells of width 2^-(f + 1) for ``numbers``, at least as far apart; one that begins a cell counts as below it."""
+    """Cells of width 2^-(f + 1) for ``numbers``, at least as far apart; the first number of a cell is below it."""
     starts = 1.0 + torch.arange(2 << fraction_bits, dtype=torch.float64, device="cpu") / (2 << fraction_bits)
     below = torch.bucketize(starts, numbers, right=True)
     following = torch.cat([numbers, numbers.new_tensor([2.0])])

@@ -1,29 +1,25 @@
 """Rounding to posits: the compiled loops for CPU.
 
 In a float64's pattern, less the bias, everything above the lowest es exponent bits is the regime k as a number in two's
-complement, and below it stand the posit's own exponent and fraction. So rounding a posit's bit string is cutting that
+complement, and the bits below are the posit's own exponent and fraction. So rounding a posit's bit string cuts that
 pattern at a place that depends on k, and a carry moves into the regime by itself.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from numba import njit
 from numpy import float64, int64, uint32, uint64
 
-from ...base.modes import Rounding
+from ...base.modes import How, Rounding
 from ..addends import FIXED, KIND, fill, mode64, run_in_mode
 from ..addressed import Addressed, Calling, numbers
+from ..arguments import Int, Mode, Numbers, Words
 from ..bits import SCRATCH, bits_of64, float_of64, scratch32, scratch64
 from ..tail import addend_of64, round_shifted64
 from ..threads import compiled, in_pieces
-
-if TYPE_CHECKING:
-    import torch
-
-    from ...base.modes import How
-    from ..arguments import Int, Mode, Numbers, Words
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]

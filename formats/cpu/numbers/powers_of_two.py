@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from numba import njit
 from numpy import float64, int64, uint64
 
+from ...base.modes import How
 from ..addends import fill, mode64, run_in_mode
+from ..arguments import Int, Mode, Numbers, Words
 from ..bits import SCRATCH, bits_of64, float_of64, scratch32, scratch64
 from ..tail import addend_of64, round_shifted64
-
-if TYPE_CHECKING:
-    import torch
-
-    from ...base.modes import How
-    from ..arguments import Int, Mode, Numbers, Words
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]

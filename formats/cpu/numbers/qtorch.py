@@ -6,15 +6,13 @@ the field of 2^emin, the pattern of 2^emin, the last exponent field, and the pat
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numba import njit
 from numpy import uint32
 
+from ..arguments import Int, Patterns
 from ..bits import bits_of32, float_of32
-
-if TYPE_CHECKING:
-    from ..arguments import Int, Patterns
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]

@@ -6,25 +6,21 @@ them a number is above. With scales the numbers of a block are made first.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 from numba import njit
 from numpy import float64, int64, uint32
 
-from ...base.modes import Rounding
+from ...base.modes import How, Rounding
 from ..addends import FIXED, KIND, fill, run_in_mode
 from ..addressed import Addressed, Calling
 from ..addressed import numbers as given_numbers
+from ..arguments import Doubles, Int, Integers, Mode, Numbers, Real, Words
 from ..bits import SCRATCH, bits_of64, float_of64, scratch32, scratch64
 
-if TYPE_CHECKING:
-    import torch
-
-    from ...base.modes import How
-    from ..arguments import Doubles, Int, Integers, Mode, Numbers, Real, Words
-
 LOW, HIGH, TIE_LOW, TIE_HIGH = range(4)
-"""What a mode does between two numbers: takes the lower or the upper one, or the nearer, and at a tie which."""
+"""The choice of a mode between two values: the lower, the upper, or the nearer with the lower or upper at a tie."""
 
 
 class Table(NamedTuple):

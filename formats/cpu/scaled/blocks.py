@@ -7,24 +7,21 @@ tail rounds.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from numba import njit
 
+from ...arithmetic.elements import Element
+from ...base.modes import How, Rounding
 from ..addends import mode_of, run_in_mode
 from ..addressed import Addressed, Calling, numbers
+from ..arguments import Double, Int, Mode, Numbers, Real, Words
 from ..element_tail import to_element
 from ..widths import WIDTH, KernelPart, bits_of, float_of, left, real, specialised, unsigned
 from .block_scales import LIFTS, power_scale, scale_in_tensor
 from .nests import STRIP, pieces, rows, strips
 from .range_scales import magnitude_key
-
-if TYPE_CHECKING:
-    import torch
-
-    from ...arithmetic.elements import Element
-    from ...base.modes import How, Rounding
-    from ..arguments import Double, Int, Mode, Numbers, Real, Words
 
 nest: Any = KernelPart()
 
@@ -106,10 +103,10 @@ def round_blocks_in_mode(
         source: float32 or float64 on the CPU, its elements filling one gapless piece of memory; not empty; contiguous
             if rounding is stochastic.
         target: same dtype, shape and strides; may be ``source``, may not otherwise overlap it.
-        layout: how many elements lie along the axis (no block reaches beyond its end, where the last one may be
-            shorter), the stride of the axis, and how many elements are in a block.
+        layout: the length of the axis, its stride, and the number of elements of a block; the last block along the
+            axis may be shorter.
         rule_addend: added to the float64 pattern of a block's largest magnitude before its exponent is read.
-        element: what the scaled numbers are rounded to; at most 21 stored significand bits.
+        element: the format of the scaled values; at most 21 stored significand bits.
         tensor_scale: 0; for blocks of NVFP4, the scale of the tensor.
         how: the mode, and the random bits of stochastic rounding.
     """
@@ -122,7 +119,7 @@ def round_blocks_in_mode(
 def addressed_blocks_in_mode(
     dtype: torch.dtype, block: int, rule_addend: int, element: Element, rounding: Rounding, *, strided: bool
 ) -> Addressed:
-    """The loop of :func:`round_blocks_in_mode` along the axis of memory, or another one, for callers without Python."""
+    """The loop of :func:`round_blocks_in_mode` for callers without Python; ``strided`` for an axis with a stride."""
     fixed = (rule_addend, element.emax, element.emin, element.significand_bits, int(element.signed_zero), STRIP)
     loop = _loop(dtype, strips if strided else rows, _power)
     return Addressed(Calling.BLOCKS_IN_MODE, loop, dtype, numbers((block, *fixed), (element.max,), rounding))

@@ -7,20 +7,18 @@ Minima and maxima are written out: numba's own would widen the integers and mind
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numba import njit
 from numpy import float32, int64, uint32
 
+from ...arithmetic.elements import Element
 from ..addressed import Addressed, Calling, numbers
+from ..arguments import Int, Numbers, Real
 from ..bits import bits_of32, float_of32
 from ..threads import compiled, in_pieces
-
-if TYPE_CHECKING:
-    from ...arithmetic.elements import Element
-    from ..arguments import Int, Numbers, Real
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]

@@ -6,23 +6,20 @@ the two loops the loop of the element format rounds all numbers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numba import njit
 
 from ..addressed import Addressed, Calling, address_of, numbers
+from ..arguments import Int, Numbers, Real
 from ..threads import compiled, in_pieces
 from ..widths import INFINITE, ByWidth, bits_of, float_of, real, specialised, unfilled, unsigned
 from .nests import STRIP, extremes, extremes_of_columns, pieces, strip
 from .range_scales import magnitude_key
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..arguments import Int, Numbers, Real
 
 _SMALLEST: Any = ByWidth(2.0**-126, 2.0**-1022)
 _LARGEST: Any = ByWidth(2.0**126, 2.0**1022)
@@ -30,7 +27,7 @@ _LARGEST: Any = ByWidth(2.0**126, 2.0**1022)
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def _scale(top: Any, largest: Any, power_of_two: Any) -> Any:
-    """The scale of numbers whose largest magnitude has the pattern ``top``; NaN if that is NaN or infinity."""
+    """The scale for a largest magnitude with the pattern ``top``; NaN if it is NaN or infinity."""
     scale = largest / float_of(top)
     scale = max(min(scale, real(_LARGEST)), real(_SMALLEST))
     if power_of_two != 0:
@@ -114,10 +111,10 @@ def round_scaled(
     Args:
         source: float32 or float64 on the CPU, its elements filling one gapless piece of memory; not empty.
         target: same dtype, shape and strides; may be ``source``, may not otherwise overlap it.
-        layout: how many elements lie along the axis (no block reaches beyond its end, where the last one may be
-            shorter), the stride of the axis, and how many elements are in a block.
+        layout: the length of the axis, its stride, and the number of elements of a block; the last block along the axis
+            may be shorter.
         largest: the largest number of the format.
-        rounded: rounds a tensor to the format, where it stands.
+        rounded: rounds a tensor to the format in place.
         power_of_two: whether scales are powers of two.
     """
     length, _, block = layout

@@ -5,25 +5,22 @@ Scales may also be given. Channels, which have one scale each and no bounds alon
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from numba import njit
 from numpy import float64, int64
 
+from ...base.modes import How
 from ..addends import mode_of, run_in_mode
+from ..arguments import Double, Int, Mode, Numbers, Real, Words
 from ..step_tail import between_steps, on_grid, to_integer
 from ..threads import compiled, in_pieces
 from ..widths import KernelPart, bits_of, float_of, real, signed, specialised, unfilled, unsigned
 from .nests import STRIP, extremes, extremes_of_columns, pieces, rows, strips
 from .range_scales import FIRST, LAST, key_of, range_scale
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ...base.modes import How
-    from ..arguments import Double, Int, Mode, Numbers, Real, Words
 
 nest: Any = KernelPart()
 
@@ -98,11 +95,11 @@ def round_groups(
         source: float32 or float64 on the CPU, its elements filling one gapless piece of memory; not empty; contiguous
             if rounding is stochastic.
         target: same dtype, shape and strides; may be ``source``, may not otherwise overlap it.
-        layout: how many elements lie along the axis (no group reaches beyond its end, where the last one may be
-            shorter), the stride of the axis, and how many elements are in a group.
+        layout: the length of the axis, its stride, and the number of elements of a group; the last group along the axis
+            may be shorter.
         codes: smallest and largest code.
-        known: scales and zero points, as the tensor lies in memory with a group for each of its elements; contiguous,
-            dtype of ``source``; None if they shall follow from minimum and maximum.
+        known: scales and zero points in the order of the groups in memory; contiguous, dtype of ``source``; None to
+            derive them from minimum and maximum.
         least: no scale is smaller.
         how: the mode, and the random bits of stochastic rounding.
         symmetric: whether the zero point is 0.

@@ -29,7 +29,7 @@ two_ended: Any = KernelPart()
 shared_of: Any = KernelPart()
 """(smallest key, largest key, number of the block, what the format is) -> the four patterns that a block shares."""
 is_ready: Any = KernelPart()
-"""What a block shares -> whether its numbers are rounded as they are."""
+"""Maps the scale that a block shares to whether its values are rounded without division."""
 ready: Any = KernelPart()
 """(pattern, what its block shares) -> the pattern that is rounded."""
 number_of: Any = KernelPart()

@@ -7,21 +7,18 @@ program; the generator ends where it ends eagerly.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 from unittest.mock import patch
 
 import torch
+from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from ....formats import FormatError
 from ...shadow.widening import left_to_chance
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from torch.fx import GraphModule, Node
 
 _aten = torch.ops.aten
 

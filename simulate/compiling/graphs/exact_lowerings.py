@@ -12,9 +12,10 @@ by one, as they lie.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -25,15 +26,11 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.loop_body import LoopBody
 from torch._inductor.scheduler import SchedulerNode
 from torch._inductor.virtualized import V, ops
+from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from ...aten.schemas import schema_of
 from .written_operations import STRUCTURAL, STRUCTURAL_ON_CUDA, is_written
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from torch.fx import GraphModule, Node
 
 _aten = torch.ops.aten
 

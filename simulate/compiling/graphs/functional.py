@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Callable, Sequence
+from typing import Any, final
 
 import torch
-from torch.fx import Interpreter, Node
+from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -15,12 +16,6 @@ from ...aten.tables import UNMARKED_WRITES, is_contraction
 from ...numbers.kernel_calls import call_kernel
 from ..refusals import OtherBitsError
 from .own_memory import chain_of_views
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch.fx import GraphModule
-
 
 _aten = torch.ops.aten
 _VIEWS = {
@@ -74,7 +69,7 @@ class _Replay(Interpreter):
         if _is_taken_apart(target):
             return call_kernel(target, args, kwargs, lambda _: None)
         result = target(*args, **kwargs)
-        return result if _is_view(target) else _laid_as(n.meta.get("val"), result)
+        return _laid_as(n.meta.get("val"), result) if outputs(target).results else result  # a view has none
 
     def _writing(self, node: Node, written: Sequence[Node]) -> Any:
         """Runs an operation that writes to arguments, on copies of these, and moves their new contents.
@@ -88,7 +83,15 @@ class _Replay(Interpreter):
                 " new memory"
             )
         if node.target.overloadpacket in UNMARKED_WRITES:  # type: ignore[union-attr]
-            return self._normalising(node, written)
+            # Runs a batch normalisation, with writes to running statistics outside of its schema, as a function of
+            # these. A compiler that does not know of the writes would read the statistics before them.
+            if node.target is not _aten.native_batch_norm.default or len(written) != 2:
+                raise OtherBitsError(f"{node.target} writes to running statistics, which the compiler would not see")
+            args, kwargs = self.fetch_args_kwargs_from_env(node)
+            *results, mean, variance = _aten._native_batch_norm_legit_functional(*args, **kwargs)  # noqa: SLF001  its only name
+            for x, new in zip(written, (mean, variance), strict=True):
+                self.env[x].copy_(new)
+            return tuple(results)
         copies = {x: _copied(self.env[x]) for x in written}
         args, kwargs = map_arg((node.args, node.kwargs), lambda x: copies.get(x, self.env[x]))
         result = node.target(*args, **kwargs)  # type: ignore[operator]
@@ -104,24 +107,6 @@ class _Replay(Interpreter):
             return False
         data: Any = lifted.args[0]
         return data.op == "get_attr" and not self.fetch_attr(data.target).untyped_storage().resizable()
-
-    def _normalising(self, node: Node, statistics: Sequence[Node]) -> Any:
-        """Runs a batch normalisation, with writes to running statistics outside of its schema, as a function of these.
-
-        A compiler that does not know of the writes would read the statistics before them.
-        """
-        if node.target is not _aten.native_batch_norm.default or len(statistics) != 2:
-            raise OtherBitsError(f"{node.target} writes to running statistics, which the compiler would not see")
-        args, kwargs = self.fetch_args_kwargs_from_env(node)
-        *results, mean, variance = _aten._native_batch_norm_legit_functional(*args, **kwargs)  # noqa: SLF001  its only name
-        for x, new in zip(statistics, (mean, variance), strict=True):
-            self.env[x].copy_(new)
-        return tuple(results)
-
-
-def _is_view(target: Any) -> bool:
-    how = outputs(target)
-    return not how.results
 
 
 def _is_taken_apart(target: Any) -> bool:

@@ -52,16 +52,13 @@ class _Gathered:
 
     def _function(self, place: int) -> Any:
         if self._waiting:
-            self._compile()
+            # Several processes compile all waiting loops at once
+            loops, self._waiting = self._waiting, []
+            files = min(get_compile_threads(), -(-len(loops) // _LOOPS_OF_A_FILE))
+            modules = [_module_of(loops[i::files]) for i in range(files)]
+            for i in range(len(loops)):
+                self._found.append(_named(modules[i % files], f"{_NAME}_{i // files}"))
         return self._found[place]()
-
-    def _compile(self) -> None:
-        """Compiles all waiting loops, by several processes at once."""
-        loops, self._waiting = self._waiting, []
-        files = min(get_compile_threads(), -(-len(loops) // _LOOPS_OF_A_FILE))
-        modules = [_module_of(loops[i::files]) for i in range(files)]
-        for i in range(len(loops)):
-            self._found.append(_named(modules[i % files], f"{_NAME}_{i // files}"))
 
 
 def _named(module: Callable[[], Any], name: str) -> Callable[[], Any]:

@@ -10,8 +10,9 @@ kernels lay out results by the same code on all devices.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch._ops import OpOverload
@@ -23,10 +24,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflat
 from ...aten.outputs import outputs
 from ..refusals import OtherBitsError
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    Stride = tuple[int, ...]
+Stride = tuple[int, ...]
 
 _PLAIN = (int, float, complex, str, type(None), torch.dtype, torch.layout, torch.memory_format)
 _VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)  # noqa: SLF001  its only name
@@ -64,11 +62,7 @@ class LayoutMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         super().__init__(shape_env=ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False))
 
     def dispatch(
-        self,
-        func: OpOverload,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        self, func: OpOverload, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Runs an operation on such tensors, and returns its results.
 
@@ -82,7 +76,8 @@ class LayoutMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             return self._viewed(types, args[0], result)
         if not isinstance(func, OpOverload) or not _lays_out(func):
             return result
-        given, structure = tree_flatten((tuple(args), _without_device(kwargs or {})))
+        named = {name: x for name, x in (kwargs or {}).items() if name not in ("device", "pin_memory")}
+        given, structure = tree_flatten((tuple(args), named))
         operands = tuple(_layout(x, func) if isinstance(x, torch.Tensor) else x for x in given)
         if not all(isinstance(x, (_Layout, *_PLAIN)) for x in operands):
             return result
@@ -120,10 +115,6 @@ class LayoutMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 def _lays_out(func: OpOverload) -> bool:
     """Whether an operation chooses how its results lie: they are new, and do not depend on chance."""
     return func.namespace == "aten" and outputs(func).results and torch.Tag.nondeterministic_seeded not in func.tags
-
-
-def _without_device(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: x for name, x in kwargs.items() if name not in ("device", "pin_memory")}
 
 
 def _layout(x: torch.Tensor, func: OpOverload) -> Any:

@@ -9,23 +9,19 @@ On CUDA, reductions do, and are computed member by member.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_map
 
 from ....formats import BlockFloatFormat, Format, MXFormat, Rounding
 from ...aten.tables import POINTWISE
 from .member_products import MATRIX_PRODUCTS, multiply
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch.fx import GraphModule
 
 _aten = torch.ops.aten
 

@@ -8,17 +8,14 @@ writes to afterwards would show the new values, be it a result or on its way to 
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Hashable, Sequence
+from typing import Any
 
 import torch
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from .exact_lowerings import is_view
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Sequence
-
-    from torch.fx import Graph, GraphModule, Node
 
 _aten = torch.ops.aten
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import inspect
 import warnings
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from traceback import clear_frames
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch._guards import TracingContext, tracing
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx import Graph, GraphModule
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import TorchFunctionMetadataMode, make_fx
 from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporarily
@@ -22,6 +24,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten
 from ....formats import FormatError, RoundoffError
 from ....formats.compiling import inductor as float_lowering
 from ...dispatch.graph_writer import FormatsAsData, GraphWriter
+from ...dispatch.simulation import Simulation
 from ...numbers.host_numbers import NumberRecord
 from ...numbers.number_tensors import NumbersAsTensors, numbers_as_input
 from ...numbers.readings import Reading, Readings
@@ -40,14 +43,6 @@ from .layouts import LayoutMode
 from .members import stack_members
 from .own_memory import separate
 from .tidying import erase_profiling, tidied
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
-    from contextlib import AbstractContextManager
-
-    from torch.fx import Graph, GraphModule
-
-    from ...dispatch.simulation import Simulation
 
 _aten = torch.ops.aten
 
@@ -117,7 +112,7 @@ class _Run:
         simulation: simulation around the step; None for plain arithmetic.
         formats: formats of its policy.
         readings: values that it reads from tensors.
-        whole: which of its tensors hold integers, by position.
+        whole: Positions of its integer-valued tensors.
     """
 
     def __init__(
@@ -228,7 +223,7 @@ def trace(
         simulation: simulation around the step; None for plain arithmetic.
         formats: formats of its policy.
         numbers: where the step records its operations on Python numbers that differ in every call.
-        whole: which of them hold integers, by position.
+        whole: Positions of the integer-valued tensors.
 
     Raises:
         FormatError: it cannot be traced.
@@ -266,7 +261,10 @@ def trace(
     with _lazily_written():
         graph = tidied(graph)
     separate(graph, run.memory, run.memory_of_arguments)
-    written = _written(graph, skipped=run.of_formats.stop)
+    # The inputs that are written to, counted from the step's first
+    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"][run.of_formats.stop :]
+    targets = {node.args[0] for node in graph.graph.nodes if node.target is _aten.copy_.default}
+    written = frozenset(i for i, node in enumerate(placeholders) if node in targets)
     return TracedStep(
         graph, inputs + drawn, stand_ins, run.results, run.aliases, written, *run.counts, numbers, found, chance,
         run.marks,
@@ -320,10 +318,3 @@ class _ThisVersion(CustomGraphPass):
         modules = (exact_lowerings_module, layouts_module, written_operations, float_lowering)
         sources = [inspect.getsource(module) for module in modules]
         return hashlib.sha256("".join(sources).encode()).hexdigest()
-
-
-def _written(graph: GraphModule, *, skipped: int) -> frozenset[int]:
-    """Returns the inputs that are written to, counted from the step's first."""
-    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"][skipped:]
-    targets = {node.args[0] for node in graph.graph.nodes if node.target is _aten.copy_.default}
-    return frozenset(i for i, node in enumerate(placeholders) if node in targets)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from numbers import Number as PythonNumber
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from types import CellType
+from typing import Any, NamedTuple, final
 
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from types import CellType
-
-    from ..slots import Slot, Slots
+from ..slots import Slot, Slots
 
 
 class Findings(NamedTuple):

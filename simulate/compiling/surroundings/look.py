@@ -7,20 +7,16 @@ takes some microseconds.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
+
+import torch
 
 from ....formats import FormatError
+from .found import Findings
 from .state import SurroundingsState, places_lock
 from .walk import Libraries, Walk
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import torch
-
-    from .found import Findings
-
 
 _MOST_ARGUMENTS = 8
 

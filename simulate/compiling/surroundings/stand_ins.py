@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 from unittest.mock import patch
 from weakref import WeakSet
 
@@ -12,15 +13,10 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from ....formats import FormatError
-from .state import StepEffects, places_lock
+from ...numbers.host_numbers import TracedNumber
+from .found import Findings
+from .state import StepEffects, SurroundingsState, places_lock
 from .walk import HOW
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from ...numbers.host_numbers import TracedNumber
-    from .found import Findings
-    from .state import SurroundingsState
 
 _NOT_AGAIN = "which a program would not do again in later calls; do it outside of the step"
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
 
 from roundoff.locks import new_lock
 
 from .arguments import kinds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import torch
-
-    from .found import Findings
-
+from .found import Findings
 
 places_lock = new_lock()
 """Held while a step's own tensors are looked for or put in their places, and while others replace them."""

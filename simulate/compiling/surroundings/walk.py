@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from functools import partial
 from numbers import Number as PythonNumber
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, Final, final
 from weakref import ReferenceType
 
 import torch
 
 from ....formats import FormatError
+from ....formats.cpu.content_names import names_in
 from ..slots import Slot, Slots, items_of
 from .found import NUMBERS, ByIdentity, ContainerWatch, Findings, identity
 
@@ -58,13 +59,6 @@ class Libraries:
             file = getattr(sys.modules.get(root), "__file__", None) or ""
             self._known[root] = root in _ALWAYS or any(folder in file for folder in _INSTALLED)
         return self._known[root]
-
-
-@functools.cache
-def names_in(code: CodeType) -> frozenset[str]:
-    """Names of globals and attributes that a piece of code, or code inside it, uses."""
-    inner = [names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
-    return frozenset(code.co_names).union(*inner)
 
 
 def methods(kind: type, libraries: Libraries) -> Iterator[tuple[str, FunctionType]]:
@@ -113,11 +107,16 @@ class Walk:
             self._part(path, identity(value))
         elif isinstance(value, torch.Tensor):
             self._tensor(value, path)
-            self._add_slot(slot, path)
+            if slot is None:
+                raise FormatError(f"{path} is a tensor where compile cannot put another in its place; {HOW}")
+            self.found.tensors.add(slot)
         elif isinstance(value, ReferenceType) and isinstance(value(), torch.Tensor):
             self._part(path, ReferenceType)  # to a stand-in while the step is traced: layers such as LSTM renew theirs
         elif isinstance(value, tuple):
-            self._tuple(value, path, slot)
+            items = tuple.__getitem__(value, slice(None))  # whatever a class of its own says of its length and items
+            self._part(path, (type(value), len(items)))
+            for i, item in enumerate(items):
+                self.visit(item, f"{path}[{i}]", slot)
         else:
             looker = self._looker(value)
             if looker is None:
@@ -139,23 +138,12 @@ class Walk:
             raise FormatError(f"there is too much around the step to look through, at {path}; {HOW}")
         return True
 
-    def _add_slot(self, slot: Slot | None, path: str) -> None:
-        if slot is None:
-            raise FormatError(f"{path} is a tensor where compile cannot put another in its place; {HOW}")
-        self.found.tensors.add(slot)
-
     def _tensor(self, x: torch.Tensor, path: str) -> None:
         if any(getattr(x, hooks, None) for hooks in _HOOKS):
             raise FormatError(f"{path} has hooks, which a program would not call")
         if x.layout is not torch.strided:
             raise FormatError(f"{path} is {x.layout}, and tensors around a step must be dense")
         self._part(path, torch.Tensor)
-
-    def _tuple(self, value: tuple[Any, ...], path: str, slot: Slot | None) -> None:
-        items = tuple.__getitem__(value, slice(None))  # whatever a class of its own says of its length and items
-        self._part(path, (type(value), len(items)))
-        for i, item in enumerate(items):
-            self.visit(item, f"{path}[{i}]", slot)
 
     def _looker(self, value: Any) -> Callable[[Any, str, Slot | None], None] | None:
         """Returns the function that looks into a value; None if the value is a constant as it is."""

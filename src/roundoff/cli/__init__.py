@@ -1,6 +1,6 @@
-"""The command ``roundoff``; its parts by subject stand beside this file.
+"""The command ``roundoff``; the other modules of this folder have its commands by subject.
 
-Heavy imports stand inside the commands: PyTorch takes seconds to import, and ``--help`` must not.
+Heavy imports are inside the commands: PyTorch takes seconds to import, and ``--help`` must not.
 """
 
 from __future__ import annotations
@@ -10,18 +10,20 @@ import gc
 import sys
 import traceback
 from inspect import getdoc
-from typing import TYPE_CHECKING, Annotated
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from roundoff import __version__
 from roundoff.cli.costs import allocate, cost, pareto
 from roundoff.cli.doctor import doctor
-from roundoff.cli.export import export
 from roundoff.cli.formats import formats, verify
 from roundoff.cli.options import closed_pipe, say
-from roundoff.cli.programs import AS_PYTHON, run
-from roundoff.cli.quantize import quantize
+from roundoff.cli.programs import AS_PYTHON, diff, digits, run
+from roundoff.cli.quantize import export, quantize
 from roundoff.cli.results import against, collect, compare, plot, report
 from roundoff.cli.runs import blame, train
 from roundoff.cli.sweeps import presets, reproduce, schema, status, sweep
@@ -29,8 +31,27 @@ from roundoff.cli.sweeps import presets, reproduce, schema, status, sweep
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+
+class _InPanels(TyperGroup):
+    """Lists the commands by panel, which typer does only with rich; importing rich takes too long for ``--help``."""
+
+    def format_commands(self, _: Any, formatter: Any) -> None:
+        for panel, commands in _PANELS.items():
+            with formatter.section(panel):
+                names = [command.__name__ for command in commands]
+                formatter.write_dl([(name, self.commands[name].get_short_help_str()) for name in names])
+
+
+class _WithExamples(TyperCommand):
+    """Writes the examples below the help of a command as they are; the other texts are wrapped."""
+
+    def format_epilog(self, _: Any, formatter: Any) -> None:
+        formatter.write(f"\n{self.epilog}\n")
+
+
 app = typer.Typer(
     name="roundoff",
+    cls=_InPanels,
     help="Simulate number formats in PyTorch programs: how few bits can this training run with, and what breaks first?",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -59,13 +80,20 @@ def _whole_sentence(command: Callable[..., None]) -> str:
     return (getdoc(command) or "").partition("\n\n")[0].replace("\n", " ")
 
 
-app.command(context_settings=AS_PYTHON, short_help=_whole_sentence(run))(run)
-# In the order in which --help lists them: simulate a program, sweep, read results, agents, tools.
-for _command in (
-    blame, formats, verify, sweep, status, report, plot, against, compare, collect, cost, pareto, allocate, presets,
-    reproduce, train, quantize, export, doctor, schema,
-):  # fmt: skip
-    app.command(short_help=_whole_sentence(_command))(_command)
+_PANELS = {
+    "Simulate": (run, blame, digits, diff, formats, verify),
+    "Sweep": (sweep, status, report, plot, against, compare, collect, cost, pareto, allocate, presets, reproduce),
+    "Agents": (train, quantize, export),
+    "Tools": (doctor, schema),
+}  # fmt: skip
+_EXAMPLES = Path(__file__).with_name("examples.txt").read_text(encoding="utf-8").splitlines()
+for _command in chain.from_iterable(_PANELS.values()):
+    app.command(
+        cls=_WithExamples,
+        short_help=_whole_sentence(_command),
+        epilog="\n    ".join(["Examples:\n", *(line for line in _EXAMPLES if line.split()[1] == _command.__name__)]),
+        context_settings=AS_PYTHON if _command in (run, digits) else None,
+    )(_command)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The commands about what runs cost, and what that buys."""
+"""The commands that count the costs of runs, and compare them with scores."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CostModels = Annotated[
         "--cost-model",
         metavar="NAME|FILE.yaml",
         help="Add a model's price of the products: horowitz-45nm (energy), array-multiplier (area), or a file of"
-        " one's own; any number of these.",
+        " your own; any number of these.",
     ),
 ]
 
@@ -49,7 +49,7 @@ def cost(
     *,
     out: ResultsFolder = None,
     cost_models: CostModels = None,
-    again: Annotated[bool, typer.Option("--again", help="Count everything anew.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Count everything again.")] = False,
     allow_import: AllowImport = None,
 ) -> None:
     """Count the cost of a step in each arithmetic of a sweep: products, bytes, memory, messages."""
@@ -74,12 +74,14 @@ def cost(
 
 
 def pareto(
-    directory: Annotated[Path, typer.Argument(help="The folder of a sweep whose costs `roundoff cost` has counted.")],
+    directory: Annotated[
+        Path, typer.Argument(help="The folder of a sweep, after `roundoff cost` has counted its costs.")
+    ],
     *,
     cost: Annotated[
         Literal["bits", "bytes", "bops", "memory", "sent", "energy"],
         typer.Option(
-            help="The cost: bits of a number; or bytes moved, bit operations, bytes kept or sent, energy of a step."
+            help="The cost: bits of a value; or bytes moved, bit operations, bytes kept or sent, energy of a step."
         ),
     ] = "bytes",
     model: Annotated[
@@ -89,7 +91,7 @@ def pareto(
     reference: Reference = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the score and cost of each format, which formats are on the front, and which are equivalent to fp32."""
+    """Print the score and cost of each format, the formats on the Pareto front, and which are equivalent to fp32."""
     from roundoff.analysis import pareto as pareto_front
 
     table, text, warnings = pareto_front(directory, cost, margin, model, settings_of(reference))
@@ -98,10 +100,12 @@ def pareto(
 
 
 def allocate(
-    file: Annotated[str, typer.Argument(help="A sweep file (YAML) whose base has the settings of all runs.")],
+    file: Annotated[str, typer.Argument(help="A sweep file (YAML) with the settings of all runs in its base.")],
     overrides: Overrides = None,
     *,
-    formats: Annotated[str, typer.Option(help="The formats to choose from beside fp32, with commas: e5m10,e4m3.")],
+    formats: Annotated[
+        str, typer.Option(help="The formats to choose from, in addition to fp32, with commas: e5m10,e4m3.")
+    ],
     by: Annotated[
         str,
         typer.Option(
@@ -110,12 +114,13 @@ def allocate(
         ),
     ] = "bops",
     over: Annotated[
-        Literal["role", "module", "operation", "storage"], typer.Option(help="The parts that get formats of their own.")
+        Literal["role", "module", "operation", "storage"],
+        typer.Option(help="The kind of parts that get separate formats."),
     ] = "role",
     within: Annotated[str, typer.Option(help="The margin of equivalence to fp32.")] = "5 %",
     seeds: Annotated[int, typer.Option(min=3, help="The number of seeds.")] = 10,
     choose: Annotated[
-        int, typer.Option(min=1, help="The number of seeds that choose; the others have the last word.")
+        int, typer.Option(min=1, help="The number of seeds that choose; the others confirm the result.")
     ] = 3,
     out: ResultsFolder = None,
     workers: Workers = None,
@@ -126,7 +131,7 @@ def allocate(
 ) -> None:
     """Find the cheapest formats for roles, modules, operations or memory that are equivalent to fp32.
 
-    The same as a sweep of the file with `search: {for: cheapest, ...}` and seeds alone in its grid.
+    The same as a sweep of the file with `search: {for: cheapest, ...}` and only seeds in its grid.
     """
     from roundoff.cli.sweeps import bring_to_end, print_plan
     from roundoff.sweeps import LocalProcesses, find_sweep, plan_file, usable_cores

@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import warnings
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from roundoff.cli.options import AsJson, say, say_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _VERIFIED = ("e5m10", "mxfp4")  # a float, which has loops of its own, and blocks
 # One of each family that has a kernel for devices.
@@ -53,97 +51,78 @@ def doctor(
 
 
 def _examine(*, bits: bool) -> dict[str, Any]:
-    """Everything, as values of JSON; ``broken`` says in words what does not work and should."""
+    """All findings as JSON values; ``broken`` lists the failures of parts that should work."""
+    from importlib.metadata import version
+
     import torch
 
     from roundoff import __version__
     from roundoff.extras import EXTRAS
     from roundoff.formats import folder_of_loops
     from roundoff.origin import origin
-    from roundoff.simulate import folder_of_natives, folder_of_programs
+    from roundoff.simulate import (
+        check_bits,
+        folder_of_natives,
+        folder_of_programs,
+        reason_against_compiling,
+        reason_against_native,
+    )
 
     made_with = origin()
     broken: list[str] = []
-    devices = [_device(name) for name in ("cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count())))]
-    pytorch = _pytorch()
-    checks = _bits(broken) if bits else None
+    devices: list[dict[str, Any]] = [{"device": "cpu"}]
+    for name in (f"cuda:{i}" for i in range(torch.cuda.device_count())):
+        properties = torch.cuda.get_device_properties(name)
+        devices.append({"device": name, "model": properties.name, "memory": properties.total_memory})
+    # The version of PyTorch, whether it was checked, and the private names that it lacks
+    from roundoff.pytorch.private_names import AGENTS, COMPILED, FORMATS, SIMULATIONS, missing_names
+    from roundoff.pytorch.versions import COMPILING, SIMULATING, installed, release
+
+    here = release(installed())
+    parts = (FORMATS, SIMULATIONS, COMPILED, AGENTS)
+    pytorch = {
+        "simulations_checked": here in SIMULATING,
+        "compiled_checked": here in COMPILING,
+        "missing_names": [name for part in parts for name in missing_names(part)],
+    }
+    checks = check_bits() if bits else []
+    broken += [
+        f"{check.what}: other bits with this PyTorch in {', '.join(check.differing)}; please report it"
+        for check in checks
+        if check.differing
+    ]
     return {
         "roundoff": {
             "version": __version__,
             "folder": str(Path(__file__).parents[1]),
             "commit": made_with.get("commit"),
         },
-        "versions": {name: made_with[name] for name in ("python", "torch", "numpy")} | _versions("numba", "pandas"),
+        "versions": {name: made_with[name] for name in ("python", "torch", "numpy")}
+        | {name: version(name) for name in ("numba", "pandas")},
         "pytorch": pytorch,
         "missing": {
             extra: [name for name in packages if find_spec(name) is None] for extra, packages in EXTRAS.items()
         },
         "processor": made_with["processor"],
-        "cores": _cores(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "threads": torch.get_num_threads(),
         "devices": devices,
         "kernels": [_kernels(device["device"], broken) for device in devices],
-        "compiler": _compiler(),
-        "native": _native(),
+        # A machine without a compiler does not count as broken
+        "compiler": {"path": shutil.which(os.environ.get("CXX") or "g++"), "reason": reason_against_compiling()},
+        "native": {"reason": reason_against_native() or None},
         "caches": [
             _cache("loops", folder_of_loops),
             _cache("programs", folder_of_programs),
             _cache("native", folder_of_natives),
         ],
-        "bits": checks,
+        "bits": [check._asdict() for check in checks] if bits else None,
         "broken": broken,
     }
 
 
-def _versions(*packages: str) -> dict[str, str]:
-    from importlib.metadata import version
-
-    return {package: version(package) for package in packages}
-
-
-def _pytorch() -> dict[str, Any]:
-    """Whether this version of PyTorch was checked, and which of the names that are not public it has not."""
-    from roundoff.pytorch.private_names import AGENTS, COMPILED, FORMATS, SIMULATIONS, missing_names
-    from roundoff.pytorch.versions import COMPILING, SIMULATING, installed, release
-
-    here = release(installed())
-    parts = (FORMATS, SIMULATIONS, COMPILED, AGENTS)
-    return {
-        "simulations_checked": here in SIMULATING,
-        "compiled_checked": here in COMPILING,
-        "missing_names": [name for part in parts for name in missing_names(part)],
-    }
-
-
-def _bits(broken: list[str]) -> list[dict[str, Any]]:
-    """Samples of the results of simulations, compared with the expected results."""
-    from roundoff.simulate import check_bits
-
-    checks = check_bits()
-    broken += [
-        f"{check.what}: other bits with this PyTorch in {', '.join(check.differing)}; please report it"
-        for check in checks
-        if check.differing
-    ]
-    return [check._asdict() for check in checks]
-
-
-def _cores() -> int:
-    """Returns the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _device(name: str) -> dict[str, Any]:
-    import torch
-
-    if name == "cpu":
-        return {"device": name}
-    properties = torch.cuda.get_device_properties(name)
-    return {"device": name, "model": properties.name, "memory": properties.total_memory}
-
-
 def _kernels(device: str, broken: list[str]) -> dict[str, Any]:
-    """Whether rounding on a device is right to the bit, or why it could not be seen."""
+    """Whether rounding on a device is right to the bit, or the reason why this is unknown."""
     from roundoff.formats import verify
 
     try:
@@ -185,20 +164,6 @@ def _tried_kernels(device: str) -> tuple[int, list[str]]:
     return len(kinds), [f"{kind}, {wrong}" for kind, wrong in kinds.items() if wrong]
 
 
-def _compiler() -> dict[str, Any]:
-    """The C++ compiler, and why steps cannot be compiled with it; a machine without one does not count as broken."""
-    from roundoff.simulate import reason_against_compiling
-
-    return {"path": shutil.which(os.environ.get("CXX") or "g++"), "reason": reason_against_compiling()}
-
-
-def _native() -> dict[str, Any]:
-    """Why plain operations of simulations run in Python; null if they run in C++."""
-    from roundoff.simulate import reason_against_native
-
-    return {"reason": reason_against_native() or None}
-
-
 def _cache(kind: str, folder_of: Callable[[], Path | None]) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that there is none is told here
@@ -209,14 +174,16 @@ def _cache(kind: str, folder_of: Callable[[], Path | None]) -> dict[str, Any]:
 
 def _described(found: dict[str, Any]) -> str:
     """Formats the checks and their findings as lines."""
+    from roundoff.extras import INSTALL
     from roundoff.formats import aligned
 
     own = found["roundoff"]
-    rows = [("roundoff", f"{own['version']} in {own['folder']}{_in_brackets(own['commit'])}")]
+    commit = f" ({own['commit']})" if own["commit"] else ""
+    rows = [("roundoff", f"{own['version']} in {own['folder']}{commit}")]
     rows += found["versions"].items()
     rows.append(("this PyTorch", _checked(found["pytorch"])))
     for extra, missing in found["missing"].items():
-        advice = f'no {", ".join(missing)}: pip install "roundoff[{extra}]"'
+        advice = f"no {', '.join(missing)}: {INSTALL.format(extra)}"
         rows.append((f"extra {extra}", advice if missing else "installed"))
     rows.append(("processor", f"{found['processor']}, {found['cores']} cores, {found['threads']} threads of PyTorch"))
     for device, kernels in zip(found["devices"], found["kernels"], strict=True):
@@ -227,7 +194,8 @@ def _described(found: dict[str, Any]) -> str:
     compiler = found["compiler"]
     rows.append(("C++ compiler", compiler["path"] or "none: steps run eagerly, and the backend qtorch does not run"))
     rows.append(("compiled steps", compiler["reason"] or "work"))
-    rows.append(("plain operations", f"run in {_python_or_native(found['native']['reason'])}"))
+    reason = found["native"]["reason"]
+    rows.append(("plain operations", f"run in Python: {reason}" if reason else "run in C++"))
     for cache in found["caches"]:
         kept = f"{cache['folder']}, {cache['files']} files, {cache['bytes'] / (1 << 20):,.1f} MiB"
         rows.append((f"cache of {cache['kind']}", kept if cache["folder"] else "none: every process compiles anew"))
@@ -246,11 +214,3 @@ def _checked(pytorch: dict[str, Any]) -> str:
     compiled = "compiled steps, too" if pytorch["compiled_checked"] else "compiled steps were not, and run eagerly"
     missing = f"; it has no {', '.join(pytorch['missing_names'])}" if pytorch["missing_names"] else ""
     return f"{simulations}; {compiled}{missing}"
-
-
-def _python_or_native(reason: str | None) -> str:
-    return f"Python: {reason}" if reason else "C++"
-
-
-def _in_brackets(text: str | None) -> str:
-    return f" ({text})" if text else ""

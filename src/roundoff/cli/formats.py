@@ -10,7 +10,7 @@ import typer
 from roundoff.cli.options import AllowImport, AsJson, import_allowed, say, say_json
 
 KEPT = Path(__file__).with_name("formats.txt")
-"""What ``format_table()`` gives; a test compares the two."""
+"""The output of ``format_table()``; a test compares the two."""
 
 
 def formats(
@@ -20,19 +20,37 @@ def formats(
         bool, typer.Option("--plot", help="Draw their spacing against magnitude, and their numbers on a line.")
     ] = False,
     out: Annotated[Path, typer.Option("--out", "-o", help="File to draw into, with --plot.")] = Path("formats.png"),
+    vectors: Annotated[
+        Path | None, typer.Option(help="Write golden vectors, encoded inputs and outputs, for $readmemh.")
+    ] = None,
+    source: Annotated[str, typer.Option("--input", help="Format of the inputs, with --vectors.")] = "fp32",
+    rounding: Annotated[str, typer.Option(help="Rounding mode, with --vectors.")] = "nearest-even",
+    random_bits: Annotated[int, typer.Option(help="Random bits of an input, with --rounding stochastic.")] = 32,
     as_json: AsJson = False,
     allow_import: AllowImport = None,
 ) -> None:
-    """Print what number formats can hold: a table, or everything about one."""
-    if not (names or plot or as_json or allow_import):  # the usual table is kept, since PyTorch takes seconds to import
+    """Print the range and precision of number formats: a table, or every property of one."""
+    if not vectors and (source, rounding, random_bits) != ("fp32", "nearest-even", 32):
+        raise typer.BadParameter("--input, --rounding and --random-bits are for --vectors only")
+    if not any(
+        (names, plot, vectors, as_json, allow_import)
+    ):  # the usual table is kept: PyTorch takes seconds to import
         say(KEPT.read_text(encoding="utf-8").rstrip("\n"))
         return
     import_allowed(allow_import)
     from roundoff.formats import describe, facts, format_table, parsed
 
-    if plot and as_json:
-        raise typer.BadParameter("--plot draws and --json prints; leave one of them out")
-    if plot:
+    if bool(plot) + bool(vectors) + as_json > 1:
+        raise typer.BadParameter("--plot draws, --vectors writes a file, and --json prints; take one of them")
+    if vectors:
+        from roundoff.files import write_text
+        from roundoff.formats import golden_vectors
+
+        if not names or len(names) != 1:
+            raise typer.BadParameter("name one format, as in: roundoff formats e4m3 --vectors e4m3.hex")
+        write_text(vectors, golden_vectors(names[0], source, rounding, random_bits))
+        say(vectors)
+    elif plot:
         from roundoff.formats import plot_formats
 
         if not names:

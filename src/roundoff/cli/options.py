@@ -6,8 +6,10 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
 import typer
@@ -17,30 +19,31 @@ from roundoff.printable import printable
 from roundoff.processes import let_go, terminals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from types import FrameType
-
     from pandas import DataFrame
 
     from roundoff.sweeps import Summary
 
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Settings that replace those of the file; docs/keys.md lists them."),
+    typer.Argument(
+        metavar="[KEY=VALUE]...", help="Settings that replace the file's settings; docs/keys.md lists them."
+    ),
 ]
 Compiled = Annotated[
-    bool | None, typer.Option("--compile/--no-compile", help="Compile the updates [default: where it saves time].")
+    bool | None, typer.Option("--compile/--no-compile", help="Compile the updates [default: if it saves time].")
 ]
 Population = Annotated[
-    int, typer.Option(min=1, help="The most runs that a worker trains at once, by one compiled program.")
+    int, typer.Option(min=1, help="The maximum number of runs that a worker trains at once, with one compiled program.")
 ]
 Workers = Annotated[int | None, typer.Option(min=1, help="The number of runs at a time [default: one per core].")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would run and about how long, and write nothing.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the runs and an estimate of their time, and write nothing.")
+]
 NoEstimate = Annotated[bool, typer.Option("--no-estimate", help="Do not estimate the time in a dry run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for scripts.")]
 Margin = Annotated[
     float,
-    typer.Option(min=0, max=1, help="The difference that is too small to matter, as a fraction of fp32's mean score."),
+    typer.Option(min=0, max=1, help="The largest difference that counts as equivalent, relative to fp32's mean score."),
 ]
 Reference = Annotated[
     list[str] | None,
@@ -68,7 +71,7 @@ def import_allowed(named: list[str] | None, beside: Path | None = None, where: s
     """Imports modules, so that the formats and algorithms that they have are known by their names.
 
     Args:
-        named: by the user.
+        named: Modules named by the user.
         beside: a file in the folder to search; else the current folder.
         where: they are named, for messages.
     """
@@ -151,7 +154,7 @@ def closed_pipe(stream: TextIO) -> Iterator[None]:
 
 
 def print_warnings(warnings: Iterable[str]) -> None:
-    """Prints warnings: problems that are no reason to stop."""
+    """Prints warnings: problems that do not stop the command."""
     for warning in warnings:
         say(f"roundoff: warning: {warning}", error=True)
 
@@ -170,7 +173,7 @@ def say_outcome(summary: Summary, findings: Sequence[object], directory: Path) -
 class stoppable:  # noqa: N801  used as a statement
     """Ends the block on Ctrl-C, SIGTERM or SIGHUP with a hint and the usual status, 130, 143 or 129.
 
-    SIGHUP, of a terminal that is closed, is left alone where it is ignored, as ``nohup`` has it.
+    SIGHUP, sent when a terminal closes, stays ignored if it is ignored already, as with ``nohup``.
     """
 
     def __init__(self, hint: str) -> None:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from roundoff.cli.costs import CostModels, cost_model
-from roundoff.cli.options import AllowImport, import_allowed, say, stoppable
+from roundoff.cli.options import AllowImport, AsJson, import_allowed, say, say_json, stoppable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from roundoff.simulate import CostModel, Policy, Script, Simulation
+    from roundoff.simulate import CostModel, Policy, Recorder, Script, Simulation, Trace
 
 AS_PYTHON = {"allow_interspersed_args": False}
-"""What stands behind the script belongs to it."""
+"""Arguments after the script belong to the script."""
 
 
 def run(
@@ -25,31 +28,36 @@ def run(
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="The script's arguments.")] = None,
     *,
     format_name: Annotated[
-        str | None, typer.Option("--format", help="The format of all results, or the one that the policy rounds to.")
+        str | None, typer.Option("--format", help="The format of all results, or the policy's format.")
     ] = None,
     policy: Annotated[
         str | None,
         typer.Option(
-            help="What is rounded: every-op, storage, mixed-precision, engine, a recipe such as fp8-rowwise, mx or"
+            help="The values to round: every-op, storage, mixed-precision, engine, a recipe such as fp8-rowwise, mx or"
             " nvfp4; or a policy as YAML or JSON, or a file of it."
         ),
     ] = None,
     rounding: Annotated[str | None, typer.Option(help="The rounding mode, such as stochastic.")] = None,
+    random_bits: Annotated[
+        int | None, typer.Option(min=1, max=32, help="The number of random bits of an element in stochastic rounding.")
+    ] = None,
     accumulate: Annotated[
         str | None,
         typer.Option(help="The accumulator of products and sums, such as e5m10/32 or quire; or a unit: h100-fp8."),
     ] = None,
     granularity: Annotated[
-        str | None, typer.Option(help="Whether a kernel or each primitive inside counts as one operation.")
+        str | None,
+        typer.Option(help="The unit of rounding: kernel (one operation each) or primitive (the steps inside)."),
     ] = None,
     scalars: Annotated[
-        str | None, typer.Option(help="How Python numbers meet tensors: exact, once or rounded.")
+        str | None,
+        typer.Option(help="The treatment of Python numbers in operations with tensors: exact, once or rounded."),
     ] = None,
     observe: Annotated[
-        bool, typer.Option("--observe", help="Print at the end, to standard error, what rounding did.")
+        bool, typer.Option("--observe", help="Print rounding effects at the end, to standard error.")
     ] = False,
     observe_table: Annotated[
-        Path | None, typer.Option(metavar="FILE.csv", help="Write what rounding did as a table, too.", dir_okay=False)
+        Path | None, typer.Option(metavar="FILE.csv", help="Also write rounding effects as a table.", dir_okay=False)
     ] = None,
     cost: Annotated[
         bool,
@@ -59,9 +67,13 @@ def run(
     ] = False,
     cost_table: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.csv", help="Write the costs of operations as a table, too.", dir_okay=False),
+        typer.Option(metavar="FILE.csv", help="Also write the costs of operations as a table.", dir_okay=False),
     ] = None,
     cost_models: CostModels = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a trace of the operations, for roundoff diff.", dir_okay=False),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The seed of stochastic rounding.")] = 0,
     threads: Annotated[int | None, typer.Option(min=1, max=2**31 - 1, help="The number of PyTorch's threads.")] = None,
     blame: Annotated[
@@ -75,7 +87,7 @@ def run(
     over: Annotated[
         Literal["operation", "module", "role", "part"],
         typer.Option(
-            help="The kind of things to blame: operations, modules, roles or parts of the program (functions that rules"
+            help="The unit of the search: operations, modules, roles or parts of the program (functions that rules"
             " are within)."
         ),
     ] = "operation",
@@ -105,10 +117,11 @@ def run(
 ) -> None:
     """Run any Python script, unchanged, in a number format.
 
-    The exit status, output and traceback are those of `python SCRIPT ARGS`.
+    The exit status, output and traceback are the same as with `python SCRIPT ARGS`.
     """
     from roundoff.simulate import (
         PythonChildren,
+        Recorder,
         Script,
         Simulation,
         SteppedOptimizers,
@@ -120,26 +133,36 @@ def run(
 
     _check_folder("--observe-table", observe_table)
     _check_folder("--cost-table", cost_table)
+    _check_folder("--record", record)
     counts = cost or cost_table is not None or bool(cost_models)
     models = [cost_model(name) for name in cost_models or []]
     import_allowed(allow_import)
     program = Script(script, tuple(arguments or ()), module)
-    given = {"rounding": rounding, "accumulate": accumulate, "granularity": granularity, "scalars": scalars}
+    given = {
+        "rounding": rounding, "random_bits": random_bits, "accumulate": accumulate, "granularity": granularity,
+        "scalars": scalars,
+    }  # fmt: skip
+    format_name = format_name or ("fp32" if record is not None and policy is None else None)
     chosen = _policy(format_name, policy, {name: value for name, value in given.items() if value is not None})
     chosen = _with_exact(chosen, exact_in or [], only_in or [])
     for part in parts or []:
         chosen = _with_part(chosen, part)
     if blame is not None:
         _check_alone(observes=observe or observe_table is not None, counts=counts)
-        _blame(program, chosen, blame, over=over, seed=seed, threads=threads, imports=allow_import or ())
+        find_blame(program, chosen, blame, over=over, seed=seed, threads=threads, imports=allow_import or ())
         return
     if threads is not None:
         import torch
 
         torch.set_num_threads(threads)
-    simulation = Simulation(chosen, seed=seed, observe=observe or observe_table is not None, cost=counts)
+    recorder = None if record is None else Recorder()
+    simulation = Simulation(
+        chosen, seed=seed, observe=observe or observe_table is not None, cost=counts,
+        watchers=[recorder] if recorder else [], products="plain" if recorder else "fast",
+    )  # fmt: skip
     with SteppedOptimizers() as stepped, PythonChildren() as children:
         error = run_as_main(program, simulation)
+    _write_trace(recorder, record)
     show_as_python(error)
     if children.commands:
         sys.stdout.flush()
@@ -149,7 +172,7 @@ def run(
         sys.stdout.flush()
         say(
             f"roundoff: {lost}, in {simulation.format}. --observe names the operation that the first such number came"
-            " from; --policy mixed-precision rounds products alone; docs/nan.md says more.",
+            " from; --policy mixed-precision rounds products alone; docs/watching.md says more.",
             error=True,
         )
     if observe or observe_table is not None:
@@ -165,13 +188,18 @@ def run(
     end_as_python(error)
 
 
+def _write_trace(recorder: Recorder | None, file: Path | None) -> None:
+    if recorder is not None and file is not None:
+        recorder.trace.write(file)
+
+
 def _check_folder(hint: str, file: Path | None) -> None:
     if file is not None and not file.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {file.absolute().parent}", param_hint=hint)
 
 
 def _check_alone(*, observes: bool, counts: bool) -> None:
-    """Refuses what trials of blame do not tell."""
+    """Refuses options that trials of blame do not support."""
     if observes:
         raise typer.BadParameter("leave out --observe and --observe-table", param_hint="--blame")
     if counts:
@@ -189,29 +217,92 @@ def _tell_cost(simulation: Simulation, models: Sequence[CostModel], table: Path 
         write_text(table, counted.table.to_csv(index=False))
 
 
-def _blame(
-    script: Script,
-    policy: Policy,
-    text: str,
+def digits(
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python file; with -m, a module.")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="The script's arguments.")] = None,
     *,
-    over: Literal["operation", "module", "role", "part"],
-    seed: int,
-    threads: int | None,
-    imports: Sequence[str],
+    samples: Annotated[int, typer.Option("-n", "--samples", min=2, help="The number of runs.")] = 8,
+    format_name: Annotated[
+        str | None,
+        typer.Option("--format", help="Round results stochastically to this format, not to their own precision."),
+    ] = None,
+    policy: Annotated[str | None, typer.Option(help="The same with a policy, a recipe, or a file of a policy.")] = None,
+    randomness: Annotated[
+        Literal["results", "operands", "up-or-down"],
+        typer.Option(help="Round results randomly (RR), perturb operands (PB), or round up or down (CADNA)."),
+    ] = "results",
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the first sample.")] = 0,
+    threads: Annotated[int | None, typer.Option(min=1, max=2**31 - 1, help="The number of PyTorch's threads.")] = None,
+    module: Annotated[bool, typer.Option("-m", help="Run a module, like python -m.")] = False,
+    as_json: AsJson = False,
+    allow_import: AllowImport = None,
 ) -> None:
+    """Count the significant digits of the numbers that a script prints and logs.
+
+    The script runs several times with random rounding. Digits that differ between the runs depend on rounding errors.
+    """
+    from roundoff.simulate import Script, script_digits
+
+    import_allowed(allow_import)
+    chosen = None if format_name is None and policy is None else _policy(format_name, policy, {})
+    program = Script(script, tuple(arguments or ()), module)
+    with stoppable("nothing was written"):
+        found = script_digits(
+            program, samples, policy=chosen, randomness=randomness, seed=seed, threads=threads,
+            imports=allow_import or (), on_sample=lambda line: say(line, error=True),
+        )  # fmt: skip
+    say_json(found.as_json()) if as_json else say(found)
+
+
+def diff(
+    first: Annotated[str, typer.Argument(help="A script, in quotes with its arguments, or a trace of run --record.")],
+    second: Annotated[str | None, typer.Argument(help="The other; without it, the first script again.")] = None,
+    *,
+    options: Annotated[
+        str, typer.Option("--with", metavar="OPTIONS", help="Options of roundoff run for the second run.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Compare two runs that should agree: find where they differ, and whether rounding explains it.
+
+    The exit status is 1 if a difference is not explained by rounding, or if a script failed.
+    """
+    from roundoff.simulate import DiffReport
+
+    with stoppable("nothing was written"):
+        traces = _trace(first), _trace(first if second is None else second, shlex.split(options))
+        found = DiffReport.of(*(trace for trace, _ in traces))
+    say_json(found.as_json()) if as_json else say(found)
+    if not found.explained or any(status for _, status in traces):
+        raise typer.Exit(1)
+
+
+def _trace(text: str, options: Sequence[str] = ()) -> tuple[Trace, int]:
+    """Reads a trace, or records a script; also returns the exit status of the script."""
+    from roundoff.simulate import Trace
+
+    command = [text] if Path(text).is_file() else shlex.split(text)
+    if text.endswith(".jsonl"):
+        return Trace.read(text), 0
+    with tempfile.TemporaryDirectory(prefix="roundoff-diff-") as folder:
+        file = Path(folder) / "trace.jsonl"
+        words = [sys.executable, "-m", "roundoff", "run", "--record", str(file), *options, *command]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603
+        if done.returncode:
+            say(done.stderr, error=True)
+        if not file.exists():
+            raise typer.BadParameter(f"{text} left no trace; its exit status is {done.returncode}")
+        if done.returncode:
+            say(f"{text} ended with exit status {done.returncode}; its operations before that are compared", error=True)
+        return Trace.read(file), done.returncode
+
+
+def find_blame(script: Script, policy: Policy, measure: str, **how: Any) -> None:
+    """Looks for the parts of a script that must stay in high precision to reach a measure, and prints them."""
     from roundoff.simulate import Measure, blame_script
 
     with stoppable("nothing was written"):
-        found = blame_script(
-            script,
-            policy,
-            Measure.parse(text),
-            over=over,
-            seed=seed,
-            threads=threads,
-            imports=imports,
-            on_trial=lambda line: say(line, error=True),
-        )
+        found = blame_script(script, policy, Measure.parse(measure), on_trial=lambda line: say(line, error=True), **how)
     say(found)
 
 

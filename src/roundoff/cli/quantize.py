@@ -1,35 +1,30 @@
-"""The command that quantizes policies after training."""
+"""The commands that quantize policies after training, and take them out of their runs."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from roundoff.cli.options import AllowImport, allowed_imports, print_warnings, say, stoppable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def quantize(
     directory: Annotated[Path, typer.Argument(help="Folder of a finished run, or of a sweep.")],
     *,
     into: Annotated[
-        list[str],
-        typer.Option("--in", help="A quantization: int8, quarl4, fp16, mxfp4, ...; may be repeated."),
+        list[str], typer.Option("--in", help="A quantization: int8, quarl4, fp16, mxfp4, ...; may be repeated.")
     ],
     episodes: Annotated[
         int | None, typer.Option(min=1, help="The number of episodes of each evaluation [default: the run's].")
     ] = None,
     calibrate: Annotated[
-        int,
-        typer.Option(min=0, help="Fix the scales of activations by their ranges in this many other episodes."),
+        int, typer.Option(min=0, help="Fix the scales of activations by their ranges in this many other episodes.")
     ] = 0,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="The file to write [default: DIRECTORY/quantized.csv]."),
+        Path | None, typer.Option("--out", "-o", help="The file to write [default: DIRECTORY/quantized.csv].")
     ] = None,
     allow_import: AllowImport = None,
 ) -> None:
@@ -71,7 +66,7 @@ def quantize(
 
 
 def _runs(directory: Path) -> Mapping[str, tuple[Path, str]]:
-    """The folders of the runs to quantize, the one named or those of a sweep that are done, and their conditions."""
+    """The folders of the runs to quantize (the named run, or the finished runs of a sweep), and their conditions."""
     from roundoff.analysis import AnalysisError, read_experiment, records
 
     if (directory / "config.json").exists() or not directory.is_dir() or not any(directory.glob("*/")):
@@ -85,3 +80,21 @@ def _runs(directory: Path) -> Mapping[str, tuple[Path, str]]:
         print_warnings([f"{directory}: {len(experiment.runs) - len(done)} runs are not done, and left out"])
     label = experiment.conditions.label if experiment.conditions.keys else lambda _: ""
     return {run["id"]: (experiment.folders[run["id"]], label(run)) for run in done}
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="The folder of a run that has ended.")],
+    *,
+    output: Annotated[Path, typer.Option("--out", "--output", "-o", help="The file to write: *.onnx, or *.h for C.")],
+    fmt: Annotated[
+        str, typer.Option("--format", help="The format of the weights: fp32, int8, int8_ax0, int4, ...")
+    ] = "int8",
+    allow_import: AllowImport = None,
+) -> None:
+    """Write the policy of a finished run as a file that acts without roundoff: an ONNX graph, or a C header."""
+    from roundoff.extras import from_extras
+
+    with from_extras():
+        from roundoff.agents import export_policy
+
+    say(export_policy(run, fmt, output, allow_imports=allowed_imports(allow_import, None)))

@@ -1,4 +1,4 @@
-"""The commands that show and collect what runs have left."""
+"""The commands that show and collect the results of runs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def compare(
     width: FigureWidth = "screen",
     types: FileTypes = "png,svg",
 ) -> None:
-    """Draw several sweeps in one figure: scores as a share of fp32's, against significand bits."""
+    """Draw several sweeps in one figure: scores relative to fp32's, against significand bits."""
     from roundoff.analysis import compare as compare_sweeps
 
     written, warnings = compare_sweeps(directories, out, names=parts(names), width=width, types=parts(types))
@@ -74,7 +74,10 @@ def report(
         Path | None, typer.Option("--out", "-o", help="The file to write [default: DIRECTORY/report.html].")
     ] = None,
 ) -> None:
-    """Write report.html: the bits needed, figures, statistics, settings, and how to repeat it, on one page."""
+    """Write report.html: the answer, figures, statistics, settings, and how to repeat it, on one page.
+
+    It includes the comparison of `against`, the main figures of `plot` and, after `cost`, the front of `pareto`.
+    """
     from roundoff.analysis import report as write_report
 
     written, warnings = write_report(directory, margin, out=out)
@@ -89,7 +92,7 @@ def against(
     reference: Reference = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print every format against fp32: equivalent within the margin, shown to differ, or not shown."""
+    """Print every format against fp32: equivalent within the margin, shown to differ, or inconclusive."""
     from roundoff.analysis import against as against_fp32
 
     table, text, warnings = against_fp32(directory, margin, settings_of(reference))

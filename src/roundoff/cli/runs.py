@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -24,10 +25,7 @@ from roundoff.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from roundoff.agents import Profile, TrainConfig
-    from roundoff.simulate import Blame
+    from roundoff.agents import Profile
 
 
 def train(
@@ -39,16 +37,14 @@ def train(
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; the same as device=...")] = None,
     observe: Annotated[
-        bool, typer.Option("--observe", help="Count what rounding does to every operation; the same as observe=true.")
+        bool, typer.Option("--observe", help="Count rounding effects in every operation; the same as observe=true.")
     ] = False,
     compiled: Compiled = None,
     allow_import: AllowImport = None,
     address: Annotated[
         str | None, typer.Option(help="The Ray cluster for `actors` [default: $RAY_ADDRESS, else this machine].")
     ] = None,
-    profile: Annotated[
-        bool, typer.Option("--profile", help="Print at the end, or when stopped, where the time has gone.")
-    ] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Print a profile at the end, or when stopped.")] = False,
 ) -> None:
     """Train one agent, or continue its training."""
     from roundoff.agents import Stopped, StopRequest, stopping_on_sigterm
@@ -101,16 +97,14 @@ def blame(
         float | None, typer.Option(help="The return that a run must reach [default: it must not crash].")
     ] = None,
     measure: Annotated[
-        str | None,
-        typer.Option(help="The measure that a program must reach: loss<2.5, accuracy>=0.9, finite."),
+        str | None, typer.Option(help="The measure that a program must reach: loss<2.5, accuracy>=0.9, finite.")
     ] = None,
     over: Annotated[
         Literal["operation", "module", "role"],
-        typer.Option(help="The kind of things to blame: operations or roles; of a program, also modules."),
+        typer.Option(help="The unit of the search: operations or roles; for programs also modules."),
     ] = "operation",
     seeds: Annotated[
-        int | None,
-        typer.Option(min=2, help="Compare mean returns over this many seeds [default: one run decides]."),
+        int | None, typer.Option(min=2, help="Compare mean returns over this many seeds [default: one run decides].")
     ] = None,
     margin: Margin = 0.05,
     workers: Workers = None,
@@ -120,7 +114,7 @@ def blame(
 ) -> None:
     """Find the operations that must stay in high precision; with `--seeds`, measure the loss by each.
 
-    A run is an agent's, or one of a program: program=train.py:train --measure 'accuracy>=0.9'.
+    A run trains an agent, or calls a program: program=train.py:train --measure 'accuracy>=0.9'.
     """
     from roundoff.agents import blame_run
     from roundoff.sweeps import plan_run
@@ -131,9 +125,7 @@ def blame(
         if measure is None:
             raise typer.BadParameter("say what it must reach, such as 'accuracy>=0.9'", param_hint="--measure")
         import_allowed(allow_import)
-        with stoppable("nothing was written"):
-            found_in_program = _blame_program(overrides or [], measure, over, allow_import or ())
-        say(found_in_program)
+        _blame_program(overrides or [], measure, over=over, imports=allow_import or ())
         return
     if measure is not None:
         raise typer.BadParameter("is about programs; an agent's run has --at-least", param_hint="--measure")
@@ -145,11 +137,15 @@ def blame(
             raise typer.BadParameter(
                 "--at-least is about single runs, and --seeds compares means: leave one of them out"
             )
+        from roundoff.sweeps import LocalProcesses, ProgressDisplay, blame_returns, usable_cores
+
         with stoppable(hint):
-            _blame_returns(
-                run_config, out, workers, over=over, seeds=seeds, margin=margin,
-                compiled=compiled, population=population, allow_imports=imports,
-            )  # fmt: skip
+            with ProgressDisplay() as display:
+                summary, costs = blame_returns(
+                    run_config, out, lambda: LocalProcesses(workers or usable_cores()), display, over=over, seeds=seeds,
+                    margin=margin, compiled=compiled, population=population, allow_imports=imports,
+                )  # fmt: skip
+            say_outcome(summary, [costs], out)
         return
     if workers or compiled is not None or (margin, population) != (0.05, 8):
         raise typer.BadParameter("--margin, --workers, --compile and --population are about --seeds; add it")
@@ -165,35 +161,13 @@ def blame(
     say(found)
 
 
-def _blame_program(
-    overrides: Sequence[str],
-    measure: str,
-    over: Literal["operation", "module", "role"],
-    imports: Sequence[str],
-) -> Blame:
+def _blame_program(overrides: Sequence[str], measure: str, **how: Any) -> None:
     """Looks for the operations, modules or roles that a program needs in high precision."""
-    from roundoff.simulate import Measure, Script, blame_script
+    from roundoff.cli.programs import find_blame
+    from roundoff.simulate import Script
     from roundoff.sweeps import called
 
-    config = called.config_from(overrides)
-    return blame_script(
-        Script(called.MODULE, (called.argument_for(config),), is_module=True),
-        config.own.policy_of_run(),
-        Measure.parse(measure),
-        over=over,
-        seed=config.seed,
-        threads=config.own.threads,
-        imports=imports,
-        on_trial=lambda line: say(line, error=True),
-    )
-
-
-def _blame_returns(config: TrainConfig, directory: Path, workers: int | None, **how: Any) -> None:
-    """Brings all runs to their end, shows them meanwhile, and says what each unit costs."""
-    from roundoff.sweeps import LocalProcesses, ProgressDisplay, blame_returns, usable_cores
-
-    with ProgressDisplay() as display:
-        summary, costs = blame_returns(
-            config, directory, lambda: LocalProcesses(workers or usable_cores()), display, **how
-        )
-    say_outcome(summary, [costs], directory)
+    with stoppable("nothing was written"):
+        config = called.config_from(overrides)
+        script = Script(called.MODULE, (called.argument_for(config),), is_module=True)
+    find_blame(script, config.own.policy_of_run(), measure, seed=config.seed, threads=config.own.threads, **how)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -30,8 +31,6 @@ from roundoff.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from roundoff.sweeps import Executor, Plan
 
 
@@ -59,7 +58,7 @@ def sweep(
     population: Population = 8,
     allow_import: AllowImport = None,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Print at the end, or when stopped, where the time of all runs has gone.")
+        bool, typer.Option("--profile", help="Print a profile of all runs at the end, or when stopped.")
     ] = False,
 ) -> None:
     """Run every combination of a sweep file; the same command continues a sweep that was stopped."""
@@ -99,11 +98,11 @@ def reproduce(
     *,
     size: Annotated[
         Literal["quick", "overnight", "paper"],
-        typer.Option(help="The size: minutes on two cores, a night on two cores, or as the paper did it, for GPUs."),
+        typer.Option(help="The size: minutes on two cores, a night on two cores, or the paper's, for GPUs."),
     ] = "quick",
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder of results; each sweep has a folder of its own in it.")
-    ] = Path("results"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of results, with one folder for each sweep.")] = Path(
+        "results"
+    ),
     workers: Workers = None,
     types: FileTypes = "png,svg",
     dry_run: DryRun = False,
@@ -111,7 +110,7 @@ def reproduce(
     compiled: Compiled = None,
     population: Population = 8,
 ) -> None:
-    """Make a figure or table of a paper: run its sweep, draw it, and print its numbers beside the paper's."""
+    """Make a figure or table of a paper: run its sweep, draw it, and print its numbers next to the paper's."""
     from roundoff.analysis import PERFORMANCE, TYPES, check_known, performance_page
     from roundoff.analysis import reproduce as reproduce_figure
     from roundoff.sweeps import LocalProcesses, find_reproduction, finished_elsewhere, take_over, usable_cores
@@ -145,7 +144,7 @@ def reproduce(
 
 @contextmanager
 def _profiled(directory: Path) -> Iterator[None]:
-    """Says after the block where the time of the runs in a folder has gone, of those that have ended."""
+    """Prints a profile of the ended runs in a folder after the block."""
     from roundoff.agents import Profile, read_profile
     from roundoff.errors import FileError
 
@@ -167,7 +166,7 @@ def _profiled(directory: Path) -> Iterator[None]:
 
 
 def print_plan(plan: Plan, directory: Path, workers: int | None, imports: Sequence[str] = ()) -> None:
-    """Says what would be run, and how long that takes unless ``workers`` is None."""
+    """Prints the planned runs, and their estimated time unless ``workers`` is None."""
     from roundoff.sweeps import describe_estimate, describe_plan
 
     for line in describe_plan(plan, directory):
@@ -209,7 +208,9 @@ def bring_to_end(
 def status(
     directory: Annotated[Path, typer.Argument(help="Folder of a sweep.")],
     *,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again every few seconds, until all runs ended.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Repeat every few seconds, until all runs have ended.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the state of every run. Exit status: 0 all have ended, 1 some failed, 3 some are unfinished."""
@@ -219,10 +220,15 @@ def status(
         raise typer.BadParameter("--watch shows what changes and --json prints once; leave one of them out")
     with stoppable("the sweep is not affected"):
         report = watch_status(directory) if watch else read_status(directory)
+        answer = ""
+        if exit_status(report) == 0 and 1 < len(report.runs) <= 1000:  # of more runs it takes many seconds
+            from roundoff.analysis import answer_of
+
+            answer = answer_of(directory)
     if as_json:
-        say_json(status_values(report))
-    elif not watch:
-        say("\n".join(status_lines(report)))
+        say_json(status_values(report) | {"answer": answer})
+    elif lines := [*filter(None, [answer]), *([] if watch else status_lines(report))]:
+        say("\n".join(lines))
     print_warnings(report.warnings)
     raise typer.Exit(exit_status(report))
 

@@ -9,18 +9,16 @@ the version:
   results are rounded, which is right for every new operation that computes; a name that a version lacks is passed over;
 - the C++ of plain operations (``simulate/native/``), compiled against PyTorch's headers. Where that fails, operations
   run in Python, with the same bits, and a warning says so;
-- the bits of PyTorch's kernels themselves. Accumulators and exact results do not depend on them, and all else does.
+- the bits of the kernels in PyTorch. Accumulators and exact results do not depend on them, and all else does.
 """
 
 from __future__ import annotations
 
 import csv
-from importlib import import_module
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from pkgutil import resolve_name
+from typing import NamedTuple
 
 FORMATS, SIMULATIONS, COMPILED, AGENTS = "formats", "simulations", "compiled steps", "agents"
 
@@ -35,12 +33,8 @@ class PrivateName(NamedTuple):
     """The effect of its absence."""
 
 
-def _names() -> dict[str, PrivateName]:
-    with Path(__file__).with_suffix(".csv").open(encoding="utf-8", newline="") as file:
-        return {row.pop("name"): PrivateName(**row) for row in csv.DictReader(file)}
-
-
-NAMES = _names()
+with Path(__file__).with_suffix(".csv").open(encoding="utf-8", newline="") as _file:
+    NAMES = {row.pop("name"): PrivateName(**row) for row in csv.DictReader(_file)}
 
 
 def missing_names(part: str) -> Iterator[str]:
@@ -50,24 +44,8 @@ def missing_names(part: str) -> Iterator[str]:
         part: formats, simulations, compiled steps or agents.
     """
     for name, about in NAMES.items():
-        if about.part == part and not _is_there(name):
-            yield name
-
-
-def _is_there(name: str) -> bool:
-    """Whether the longest part of a name that can be imported has the rest."""
-    head, rest = name, list[str]()
-    while True:
-        try:
-            found: Any = import_module(head)
-            break
-        except ImportError:
-            head, _, last = head.rpartition(".")
-            rest.insert(0, last)
-            if not head:
-                return False
-    for attribute in rest:
-        if not hasattr(found, attribute):
-            return False
-        found = getattr(found, attribute)
-    return True
+        if about.part == part:
+            try:
+                resolve_name(name)
+            except (ImportError, AttributeError):
+                yield name

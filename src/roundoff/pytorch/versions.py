@@ -1,6 +1,6 @@
-"""The versions of PyTorch that roundoff was checked with, and what it does on others.
+"""The checked versions of PyTorch, and the behavior on other versions.
 
-``docs/versions.md`` says what was run on each. A new version is checked by ``roundoff doctor --bits`` and ``make test
+``docs/limits.md`` lists the tests of each. A new version is checked by ``roundoff doctor --bits`` and ``make test
 TORCH=...``, and added here, in ``pyproject.toml`` (the extra ``checked``) and on that page; a test compares the three.
 """
 
@@ -9,11 +9,8 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 OLDEST = (2, 8)
 """Formats, ``round`` and ``testing`` work from here on."""
@@ -78,7 +75,7 @@ def reason_against_compiled_bits() -> str | None:
 
 @contextmanager
 def compiling_on_any_version() -> Iterator[None]:
-    """For the block, steps are compiled on versions that were not checked, too."""
+    """Compiles steps even on unchecked versions, within the block."""
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = "1"
     try:

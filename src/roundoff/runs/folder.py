@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 import os
 import shutil
+from collections.abc import Collection, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, final
+from typing import Any, Literal, NamedTuple, Protocol, final
 
 from roundoff.errors import FileError, RunError
 from roundoff.files import make_directory, read_json, try_json, write_json
 from roundoff.origin import origin
 
 from .result import MALFORMED, AnyResult, read_result
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 
 class Outcome(NamedTuple):
@@ -25,8 +23,8 @@ class Outcome(NamedTuple):
     Attributes:
         state: ``done`` and ``crashed`` are results; ``failed`` is tried again; ``waiting`` is every other run, also one
             that somebody works on.
-        reason: of a crash or a failure; else empty.
-        result: of a run that has ended.
+        reason: Reason of a crash or a failure; otherwise empty.
+        result: Result of a run that has ended.
         complaint: about a damaged file, with its path; empty if no file is damaged.
     """
 
@@ -181,13 +179,12 @@ def unplanned_runs(runs: Path, planned: Collection[str]) -> list[str]:
     """
     if not runs.is_dir():
         return []
-    strangers = [path for path in sorted(runs.iterdir()) if path.name not in planned and _looks_like_a_run(path)]
-    return [f"{path}: is not in sweep.json; left out" for path in strangers]
-
-
-def _looks_like_a_run(folder: Path) -> bool:
-    files = RunDirectory(folder)
-    return any(os.path.lexists(path) for path in (files.config, files.metrics, files.result))
+    strangers = [RunDirectory(path) for path in sorted(runs.iterdir()) if path.name not in planned]
+    return [
+        f"{files.path}: is not in sweep.json; left out"
+        for files in strangers
+        if any(map(os.path.lexists, (files.config, files.metrics, files.result)))
+    ]
 
 
 def check_same_config(found: dict[str, Any], config: Config, place: str) -> None:

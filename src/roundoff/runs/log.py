@@ -6,8 +6,10 @@ import math
 import os
 import socket
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Self, final
+from pathlib import Path
+from typing import Any, Self, final
 from zlib import crc32
 
 from roundoff.errors import FileError
@@ -22,12 +24,7 @@ from roundoff.files import (
     separate,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-    from types import TracebackType
-
-    from .folder import RunDirectory
+from .folder import RunDirectory
 
 _TAIL = 4096  # bytes that are looked at for the last records
 
@@ -39,7 +36,7 @@ class MetricsLog:
     A number that is not finite is written as null, since JSON cannot represent it.
 
     Args:
-        files: of the run.
+        files: Files of the run.
         length: bytes of ``metrics.jsonl`` that are kept; a killed run's records after its checkpoint are cut off.
         step: environment steps of that moment; later points in earlier event files are hidden.
         checksum: what :attr:`checksum` was then; None: not known.
@@ -74,15 +71,15 @@ class MetricsLog:
                 self._file.truncate(length)
                 self._file.seek(length)
             self._events = _event_file(make_directory_inside(files.path, files.tensorboard.name))
-            if step > 0:
-                self._hide_points_after(step)
+            if step > 0:  # hides later points in earlier event files
+                from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # type: ignore[import-untyped]  # noqa: PLC0415
+
+                self._add_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for file in (self._file, self._events):
             with suppress(OSError):  # every record was flushed, unless that failed, which has been said then
                 file.close()
@@ -120,7 +117,7 @@ class MetricsLog:
             raise FileError(cannot_be_written(self._path, error.strerror)) from error
 
     def _write_event(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]  # noqa: PLC0415
+        from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415
         from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]  # noqa: PLC0415
 
         points = [
@@ -129,11 +126,6 @@ class MetricsLog:
             if isinstance(value, int | float)
         ]
         self._add_event(Event(step=step, summary=Summary(value=points)))
-
-    def _hide_points_after(self, step: int) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # noqa: PLC0415
-
-        self._add_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
 
     def _add_event(self, event: Any) -> None:
         event.wall_time = time.time()
@@ -197,7 +189,7 @@ def last_records(path: Path, named: dict[str, str]) -> dict[str, Any]:
     """The step of the last whole record, and the last values of some names.
 
     Args:
-        path: of ``metrics.jsonl``, which may be written at this moment.
+        path: Path of ``metrics.jsonl``, which may be written at this moment.
         named: the name of each value in records, by its new name.
     """
     found: dict[str, Any] = {}

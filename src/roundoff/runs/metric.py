@@ -14,13 +14,13 @@ class Metric(BaseModel):
     """The value of a program that its runs are judged by.
 
     Attributes:
-        name: of the value in the mapping that the program returns, or of the number that it returns.
+        name: Name of the value in the returned mapping, or of the returned number.
         goal: whether more of it is better.
         crash: the score of a crashed run; None: it lacks a score, and is worse than every run with one.
             0 if the goal is ``maximize``.
         error: whether a run with an exception of the program has crashed, or has failed and is tried again.
             After a number that is not finite it has crashed in either case.
-        unit: of the value, for display.
+        unit: Unit of the value, for display.
         range: the smallest and the largest value that it can have, for axes.
         of_agents: whether it is the return of an agent, with a range that depends on the task.
     """
@@ -108,7 +108,7 @@ class AgentMetric(Metric):
 
 
 RETURN = AgentMetric(name="return")
-"""What agents are scored by."""
+"""The metric of agents."""
 
 
 def read_metric(content: Any) -> Metric:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final
 
 from .metric import Metric, read_metric
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 Status = Literal["done", "crashed"]
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
-"""What taking JSON apart raises if it is not what it should be."""
+"""Errors of reading JSON that has another form."""
 
 
 @final
@@ -76,11 +74,11 @@ class ProgramResult:
     Attributes:
         status: ``crashed`` if its metric, or a value logged last, is not finite; or if it raised something after
             it had met such a value; or, if its metric is so defined, if it raised anything.
-        score: the metric; of a crash, the score that the metric gives to one.
-        step: that it has logged last.
+        score: The value of the metric; for a crash, the metric's score of a crash.
+        step: The last logged step.
         crash: when and why, if it crashed.
         values: the finite ones among the returned values, by name.
-        metric: by which it is judged.
+        metric: The metric that judges the run.
     """
 
     status: Status
@@ -107,7 +105,7 @@ def read_result(value: Any) -> AnyResult:
     """The result that ``as_json`` has told.
 
     Raises:
-        KeyError, TypeError, ValueError, AttributeError, OverflowError: it is none.
+        KeyError, TypeError, ValueError, AttributeError, OverflowError: it is not a result.
     """
     status: Status = {"done": "done", "crashed": "crashed"}[value["status"]]  # type: ignore[assignment]
     told, step = value.get("crash"), _whole(value["step"])

@@ -9,8 +9,8 @@ from scipy import stats
 from roundoff.agents import TrainConfig
 from roundoff.agents.acting.engines import SimulatedEngine
 from roundoff.agents.acting.packed import PackedPolicy
+from roundoff.agents.actors.actor import NoisyPolicy
 from roundoff.agents.actors.chunks import PolicyChoice, Pull
-from roundoff.agents.actors.noise import NoisyPolicy
 from roundoff.agents.algorithms.dqn.exploration import EpsilonGreedy
 from roundoff.agents.algorithms.explorer import GaussianExplorer
 from roundoff.agents.environments.parallel import Steps

@@ -10,9 +10,8 @@ from each import each
 import roundoff
 from roundoff.formats import Format, FormatError, IntegerFormat, Rounding, TableFormat, register
 from roundoff.formats.base import names
-from roundoff.formats.tools.neighbours import neighbours
 from roundoff.formats.tools.plot import plot_formats
-from roundoff.formats.tools.table import describe, format_table
+from roundoff.formats.tools.table import describe, format_table, neighbours
 from roundoff.formats.tools.verify import verify
 from roundoff.testing import edge_values, formats
 

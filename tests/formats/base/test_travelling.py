@@ -11,7 +11,7 @@ import torch
 import roundoff
 from roundoff import Policy, Rule
 from roundoff.formats import Format, RandomBits
-from roundoff.formats.tools.neighbours import neighbours
+from roundoff.formats.tools.table import neighbours
 
 FAMILIES = ["fp32", "e5m10", "bf16", "e4m3b10_saturate", "e5m2_ftz", "binary8p4ue", "e8m0fnu", "qtorch_e5m10", "q3.4",
             "int8", "int8_s0.1", "mxfp8_e4m3", "fp8_e4m3_row", "bfp8_16", "nvfp4", "posit16", "lns8_3", "nf4",

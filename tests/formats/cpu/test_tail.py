@@ -170,7 +170,8 @@ def test_misspelt_modes_get_a_suggestion():
 
 def test_words_from_elsewhere_suggest_what_they_mean():
     meant = {
-        "truncate": "toward-zero", "RTZ": "toward-zero", "half-up": "nearest-away", "ROUND_HALF_EVEN": "nearest-even",
+        "truncate": "toward-zero", "RTZ": "toward-zero", "half-up": "nearest-away or nearest-up",
+        "half-away": "nearest-away", "ROUND_HALF_EVEN": "nearest-even",
         "floor": "down", "ceil": "up", "odd": "to-odd", "random": "stochastic", "near": "nearest-even",
     }  # fmt: skip
     for word, mode in meant.items():

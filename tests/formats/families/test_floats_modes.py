@@ -104,7 +104,8 @@ def test_any_format_is_exact_and_lawful(fmt, x, rounding):
     finite = y[y.isfinite()]
     assert same_bits(rounded(fmt, finite, rounding=rounding), finite)  # idempotent
     opposite = {Rounding.UP: Rounding.DOWN, Rounding.DOWN: Rounding.UP}.get(rounding, rounding)
-    assert torch.equal((-rounded(fmt, -x, rounding=opposite)).nan_to_num(7.0), y.nan_to_num(7.0))  # odd
+    is_odd = rounding is not Rounding.NEAREST_UP  # whose opposite, ties toward minus infinity, is no mode
+    assert not is_odd or torch.equal((-rounded(fmt, -x, rounding=opposite)).nan_to_num(7.0), y.nan_to_num(7.0))  # odd
     ordered = rounded(fmt, x[~x.isnan()].sort().values, rounding=rounding, overflow=Overflow.SATURATE)
     assert (ordered[1:] >= ordered[:-1]).all()  # monotone
     if rounding is Rounding.UP:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tensor_roundings import by_operations
 
 from roundoff.formats import FormatError
-from roundoff.formats.base.modes import Overflow, RandomBits, Rounding
+from roundoff.formats.base.modes import NEAREST, Overflow, RandomBits, Rounding
 from roundoff.formats.families.logarithmic import LogarithmicFormat
 
 FORMATS = [LogarithmicFormat(*w) for w in ((8, 3), (3, 0), (3, 1), (5, 3), (8, 0), (8, 6), (10, 4), (12, 3), (16, 12))]
@@ -47,7 +47,7 @@ def exact(fmt, x: float, rounding: Rounding, dtype, word: int | None = None) -> 
     if math.isinf(x):
         return sign * power(-zero - 1, f, dtype)
     k = nearest(magnitude, f)
-    if rounding not in (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY):
+    if rounding not in NEAREST:
         k = max(min(k, -zero - 1), zero)
         values = {j: power(j, f, dtype) if j > zero else 0.0 for j in (k - 1, k, k + 1)}
         k = max(j for j in values if values[j] <= magnitude)

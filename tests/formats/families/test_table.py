@@ -45,6 +45,7 @@ def by_definition(held, x, rounding):
     return {
         Rounding.NEAREST_EVEN: nearest,
         Rounding.NEAREST_AWAY: away,
+        Rounding.NEAREST_UP: nearest if below != above else high,
         Rounding.TOWARD_ZERO: smaller,
         Rounding.UP: high,
         Rounding.DOWN: low,

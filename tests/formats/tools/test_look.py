@@ -11,9 +11,8 @@ import roundoff
 from roundoff.cli.formats import KEPT
 from roundoff.formats import FloatFormat, Format, FormatError
 from roundoff.formats.base.names import FAMILIES
-from roundoff.formats.tools.neighbours import neighbours
 from roundoff.formats.tools.plot import plot_formats
-from roundoff.formats.tools.table import describe, format_table
+from roundoff.formats.tools.table import describe, format_table, neighbours
 
 EVERY_FAMILY = [
     *("fp64", "fp32", "fp16", "e4m3", "q3.4", "uq4.4_wrap", "int8", "uint4_g32", "int8_s0.1", "mxfp8_e4m3"),

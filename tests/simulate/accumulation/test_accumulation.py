@@ -17,10 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from roundoff.formats import FloatFormat, FormatError, round
 from roundoff.simulate.accumulation import arithmetic
+from roundoff.simulate.accumulation.arithmetic import TensorSteps
 from roundoff.simulate.accumulation.description import Accumulation
 from roundoff.simulate.accumulation.run import accumulate, accumulates
 from roundoff.simulate.accumulation.run import arithmetic as arithmetic_of
-from roundoff.simulate.accumulation.tensors import TensorSteps
 
 aten = torch.ops.aten
 
@@ -116,7 +116,7 @@ def test_sequential_accumulation_is_exact(name, kind, dtype):
 
 
 @pytest.mark.parametrize("far", [False, True])
-@pytest.mark.parametrize(
+@each(
     "text",
     ["e11m50", "e11m30", "e5m10", "e11m9_nosub", "e11m30_saturate", "fp64", "e11m50*e11m50", "e11m20*e11m10",
      "e11m30+kahan", "e11m20*e11m20+kahan"],

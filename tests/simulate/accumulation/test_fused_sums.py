@@ -99,6 +99,22 @@ def test_sums_by_hand():
             assert not (found == 0 and bits), "a sum of zero is +0"
 
 
+def test_four_bit_sums_by_hand():
+    """Groups of 0.25 and -256 after a sum of 2^15 or 2^16: with F = 35 the small group is kept or cut."""
+    for scales, first, count, expected in (
+        ((16.0, 8.0), 2.0**15, 1, 2.0**-20),
+        ((16.0, 16.0), 2.0**16, 1, 0.0),
+        ((16.0, 16.0), 2.0**16, 2, 2.0**-19),
+    ):
+        a, b = torch.zeros(2, 1, 128)
+        a[0, 0], b[0, 16] = 2688.0, 2688.0  # the largest values, so that the scales of both tensors are 1
+        a[0, 32], b[0, 32] = first / 256, 256.0
+        a[0, 64 : 64 + count], b[0, 64 : 64 + count] = 2.0**-10, 2.0**-10  # elements 0.5, scales 2^-9
+        a[0, 80:96], b[0, 80:96] = -4 * scales[0], 4 * scales[1]
+        found = FusedSums(UNITS["b200-nvfp4"], torch.float32).contract(a[None], b.T[None])
+        assert same_bits(found[0, 0, 0], torch.tensor(expected))
+
+
 RECORDED = {
     "V100.fp16": "v100-fp16", "A100.fp16": "a100-fp16", "A100.bf16": "a100-bf16", "A100.tf32": "a100-tf32",
     "Ada.e4m3": "ada-fp8", "Ada.e5m2": "ada-fp8", "L40S.fp16": "ada-fp16", "L40S.bf16": "ada-bf16",
@@ -183,7 +199,7 @@ def test_results_of_a_seeded_generator_have_not_changed():
     digest = hashlib.sha256()
     for name in sorted(UNITS):
         how = UNITS[name]
-        if how.block_scales:
+        if how.scaled:
             continue
         for seed in range(20):
             a, b = drawn(how, 70, seed)
@@ -246,6 +262,8 @@ def test_recipes_sum_as_the_unit_does_in_the_forward_and_the_backward_pass():
         (Policy.fp8("rowwise"), "h100-fp8/128", "b200-fp8"),
         (Policy.fp8("blockwise"), "h100-fp8/128", "ada-fp8"),
         (Policy.mx("mxfp8_e4m3"), "b200-mxfp8", None),
+        (Policy.mx("mxfp4_e2m1"), "b200-mxfp4", None),
+        (Policy.nvfp4(), "b200-nvfp4", None),
         (Policy("bf16", operands="bf16"), "a100-bf16", "h100-bf16"),
         (Policy.mixed_precision("e5m10"), "h100-fp16", "v100-fp16"),
     ):
@@ -258,6 +276,35 @@ def test_recipes_sum_as_the_unit_does_in_the_forward_and_the_backward_pass():
         assert products["treatment"].str.contains("accumulated|with sums by").all(), unit
         if other and "-fp8" in unit:
             assert not torch.equal(weights, trained(replace(policy, accumulate=other))[0]), unit
+
+
+def test_two_units_are_those_of_the_forward_and_the_backward_pass():
+    policy = Policy.fp8("tensorwise", accumulate="h100-fp8 | h100-fp8/128")
+    assert (
+        Policy.parse(policy.as_json())
+        == policy
+        == replace(Policy.fp8("tensorwise"), accumulate="h100-fp8|h100-fp8/128")
+    )
+    assert replace(policy, accumulate="e8m7|b200-fp8") == Policy.fp8("tensorwise", accumulate="e8m7|b200-fp8")
+    assert replace(policy, accumulate="b200-fp8") == Policy.fp8("tensorwise", accumulate="b200-fp8")
+    for text in ("h100-fp8|", "|", "h100-fp8|h100-fp8|h100-fp8", "e5m10|h100"):
+        with pytest.raises(FormatError):
+            Policy("fp32", accumulate=text)
+    found = {}
+    for text in ("h100-fp8", "h100-fp8/128", "h100-fp8|h100-fp8/128"):
+        torch.manual_seed(0)
+        layer, x = torch.nn.Linear(300, 8), torch.randn(300, 300)
+        with simulate(Policy.fp8("tensorwise", accumulate=text)):
+            y = layer(x)
+            y.sum().backward()
+        found[text] = y.detach(), layer.weight.grad
+    fast, slow, both = found.values()
+    assert same_bits(both[0], fast[0])
+    assert same_bits(both[1], slow[1])
+    assert not torch.equal(fast[0], slow[0])
+    assert not torch.equal(fast[1], slow[1])
+    with simulate(policy):  # a program without a backward pass, which is not worth a warning
+        assert same_bits(layer(x).detach(), fast[0])
 
 
 def test_scales_are_applied_to_the_sum_and_a_bias_in_the_epilogue():
@@ -320,6 +367,17 @@ def test_texts_are_read_back_and_mistakes_are_named():
             Policy("fp32", accumulate=text)
 
 
+def test_scales_and_groups_that_no_loop_knows_are_refused():
+    unit = UNITS["b200-nvfp4"]
+    for changes, message in (
+        ({"scaled": 8}, "16 .* or 32 operands"),
+        ({"group": 0}, "divide L = 64"),
+        ({"group": 24}, "divide L"),
+    ):
+        with pytest.raises(FormatError, match=message):
+            replace(unit, **changes)
+
+
 def test_the_page_has_the_table_of_units():
     rows = ["| name | L | F | result | operands | evidence |", "|---|---|---|---|---|---|"]
     for name, how in UNITS.items():
@@ -327,3 +385,118 @@ def test_the_page_has_the_table_of_units():
         rows.append(f"| `{name}` | {how.block} | {how.fraction_bits} | {how.result} | {operands} | {how.evidence} |")
     page = (Path(__file__).parents[3] / "docs" / "matrix-units.md").read_text(encoding="utf-8")
     assert "\n".join(rows) in page
+
+
+BY_MMASIM = {
+    "v100-fp16": ("MMA", "Volta", "m8n8k4.f32.f16.f16.f32"),
+    "t4-fp16": ("MMA", "Turing", "m16n8k8.f32.f16.f16.f32"),
+    "a100-fp16": ("MMA", "Ampere", "m16n8k16.f32.f16.f16.f32"),
+    "a100-bf16": ("MMA", "Ampere", "m16n8k16.f32.bf16.bf16.f32"),
+    "a100-tf32": ("MMA", "Ampere", "m16n8k8.f32.tf32.tf32.f32"),
+    "ada-fp16": ("MMA", "Ada Lovelace", "m16n8k16.f32.f16.f16.f32"),
+    "ada-bf16": ("MMA", "Ada Lovelace", "m16n8k16.f32.bf16.bf16.f32"),
+    "ada-tf32": ("MMA", "Ada Lovelace", "m16n8k8.f32.tf32.tf32.f32"),
+    "ada-fp8": ("MMA", "Ada Lovelace", "m16n8k32.f32.e4m3.e5m2.f32"),
+    "h100-fp16": ("WGMMA", "Hopper", "m64n8k16.f32.f16.f16"),
+    "h100-bf16": ("WGMMA", "Hopper", "m64n8k16.f32.bf16.bf16"),
+    "h100-tf32": ("WGMMA", "Hopper", "m64n8k8.f32.tf32.tf32"),
+    "h100-fp8": ("WGMMA", "Hopper", "m64n8k32.f32.e4m3.e4m3"),
+    "b200-fp16": ("TCGen05MMA", "Blackwell", "m64n8k16.kind::f16.f32.f16.f16"),
+    "b200-bf16": ("TCGen05MMA", "Blackwell", "m64n8k16.kind::f16.f32.bf16.bf16"),
+    "b200-tf32": ("TCGen05MMA", "Blackwell", "m64n8k8.kind::tf32.f32.tf32.tf32"),
+    "b200-fp8": ("TCGen05MMA", "Blackwell", "m64n8k32.kind::f8f6f4.f32.e5m2.e4m3"),
+}
+
+
+def test_units_have_the_bits_of_mmasim():
+    """Chains of 128 products of random bit patterns, with addends, against another implementation (a PyPI package)."""
+    mmasim = pytest.importorskip("mmasim.nv_ptx")
+    generator = torch.Generator().manual_seed(0)
+    narrow = {torch.float8_e4m3fn: torch.int8, torch.float8_e5m2: torch.int8, torch.float32: torch.int32}
+
+    def patterns(dtype, shape):
+        integer = narrow.get(dtype, torch.int16)
+        bounds = torch.iinfo(integer)
+        x = torch.randint(bounds.min, bounds.max + 1, shape, generator=generator).to(integer).view(dtype)
+        x = (x.view(torch.int32) & ~0x1FFF).view(dtype) if dtype == torch.float32 else x  # tf32
+        usual = torch.randn(shape, generator=generator).to(dtype)
+        usual = (usual.view(torch.int32) & ~0x1FFF).view(dtype) if dtype == torch.float32 else usual
+        rows = torch.arange(shape[0])[:, None] % 2 == 0
+        x = torch.where(rows, usual.float(), x.float())
+        return torch.where(x.isfinite(), x, 0.0).to(dtype)
+
+    assert set(BY_MMASIM) == {name for name, how in UNITS.items() if not how.scaled}
+    for name, (kind, gpu, shape) in BY_MMASIM.items():
+        theirs = getattr(mmasim, kind)(gpu, shape)
+        a, b = patterns(theirs.a_type, (400, 128)), patterns(theirs.b_type, (400, 128))
+        c = torch.randn(400, generator=generator)
+        c = (c.view(torch.int32) & ~0x3FF).view(torch.float32)  # of the accumulator's format, also of FP8's
+        expected = c
+        for first in range(0, 128, theirs.k):
+            expected = theirs.dpa(a[:, first : first + theirs.k], b[:, first : first + theirs.k], expected)
+        sums = FusedSums(UNITS[name], torch.float32)
+        found = sums.contract(a.float()[:, None], b.float()[:, :, None], c[:, None, None])[:, 0, 0]
+        nan = expected.isnan()
+        assert torch.equal(found.isnan(), nan), name
+        assert same_bits(found[~nan], expected[~nan]), name
+
+
+SCALED = {
+    "b200-mxfp8": ("m128n8k32.kind::mxf8f6f4.block32.f32.e5m2.e4m3.ue8m0", torch.float8_e5m2, torch.float8_e4m3fn),
+    "b200-mxfp4": ("m128n8k64.kind::mxf4.block32.f32.e2m1.e2m1.ue8m0", None, None),
+    "b200-nvfp4": ("m128n8k64.kind::mxf4nvf4.block16.f32.e2m1.e2m1.ue4m3", None, None),
+}
+
+
+def in_blocks(size, dtype, seed):
+    """200 rows of 128 elements in blocks with scales, as the unit reads them: elements, scales."""
+    generator = torch.Generator().manual_seed(seed)
+    largest = 6.0 if dtype is None else torch.finfo(dtype).max
+    x = torch.randn(200, 128 // size, size, generator=generator) * 2.0 ** torch.randint(-3, 4, (200, 1, 1)).float()
+    x = roundoff.round(x * largest / 8, "e2m1_finite") if dtype is None else (x * largest / 8).to(dtype).float()
+    x[torch.rand(x.shape[:2], generator=generator) < 0.2] = 0
+    x[..., 0] = largest  # so that there is one way to tell elements from scales
+    draw = torch.randint(-40, 40, (200, 128 // size), generator=generator).float()
+    scales = torch.exp2(draw) if size == 32 else roundoff.round(torch.exp2(draw / 4), "fp8_e4m3").clamp(2.0**-9)
+    scales[0, 0] = 448.0 if size == 16 else scales[0, 0]
+    return x.flatten(1), scales
+
+
+def test_units_with_scales_have_the_bits_of_mmasim():
+    mmasim = pytest.importorskip("mmasim.nv_ptx")
+    for name, (shape, *dtypes) in SCALED.items():
+        how = UNITS[name]
+        theirs = mmasim.TCGen05MMABlockScale("Blackwell", shape)
+        (a, alpha), (b, beta) = (in_blocks(how.scaled, dtype, seed) for seed, dtype in enumerate(dtypes))
+        expected = torch.zeros(200)
+        for first in range(0, 128, how.block):
+            these, blocks = (slice(first // size, (first + how.block) // size) for size in (1, how.scaled))
+            x, y = (
+                one[:, these] if dtype is None else one[:, these].to(dtype)
+                for one, dtype in zip((a, b), dtypes, strict=True)
+            )
+            expected = theirs.dpa(x, y, expected, alpha[:, blocks], beta[:, blocks])
+        x, y = (one * scales.repeat_interleave(how.scaled, 1) for one, scales in ((a, alpha), (b, beta)))
+        found = FusedSums(how, torch.float32).contract(x.double()[:, None], y.double()[:, :, None])[:, 0, 0]
+        assert same_bits(found, expected), name
+
+
+def test_products_have_the_bits_of_mmaemu():
+    """FP8 products with scales of tensors by ``torch._scaled_mm``: in float32, and in bfloat16 after float32."""
+    scaled_mm = pytest.importorskip("mmaemu").scaled_mm
+    generator = torch.Generator().manual_seed(0)
+    drawn = (torch.randn(*shape, generator=generator) * 40 for shape in ((16, 384), (384, 32)))
+    a, b = (roundoff.round(x, "fp8_e4m3") for x in drawn)
+    a[0, 0] = b[0, 0] = 448
+    scales = torch.tensor(0.3), torch.tensor(0.07)
+    codes = a.to(torch.float8_e4m3fn), b.T.contiguous().to(torch.float8_e4m3fn).T
+    for unit, fast in (("h100-fp8", True), ("h100-fp8/128", False)):
+        for fmt, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+            expected = scaled_mm(
+                *codes, scale_a=scales[0], scale_b=scales[1], out_dtype=dtype, use_fast_accum=fast, profile="hopper",
+                splitk=1,
+            )  # fmt: skip
+            x, y = a * scales[0], b * scales[1]
+            with simulate(Policy(fmt, accumulate=unit)):
+                found = x @ y
+            assert same_bits(found, expected.float()), (unit, fmt)

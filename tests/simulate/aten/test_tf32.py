@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import roundoff
 from roundoff import Policy, Rule, simulate
-from roundoff.simulate.aten import tf32
+from roundoff.simulate.aten import tensor_cores
 from roundoff.simulate.compiling.graphs import member_products, members, tracing
 from roundoff.simulate.compiling.population import PopulationStep
 from roundoff.simulate.compiling.program import products_of
@@ -33,7 +33,7 @@ class Seen(TorchDispatchMode):
 def settings(monkeypatch):
     """PyTorch's settings, which stay as they are for other tests, in the place of a GPU's."""
     made = {name: SimpleNamespace(fp32_precision="tf32") for name in ("matmul", "conv", "rnn")}
-    monkeypatch.setattr(tf32, "_DEVICE", "cpu")
+    monkeypatch.setattr(tensor_cores, "_GPU", "cpu")
     monkeypatch.setattr(torch.backends, "cuda", SimpleNamespace(matmul=made["matmul"], is_built=lambda: False))
     monkeypatch.setattr(torch.backends, "cudnn", SimpleNamespace(conv=made["conv"], rnn=made["rnn"]))
     return made
@@ -94,7 +94,7 @@ def test_settings_are_restored_after_an_error(settings):
 
 
 def test_where_no_gpu_takes_part_nothing_is_set(settings, monkeypatch):
-    monkeypatch.setattr(tf32, "_DEVICE", "cuda")
+    monkeypatch.setattr(tensor_cores, "_GPU", "cuda")
     x = torch.randn(4, 4)
     with Seen(settings) as seen, simulate("e5m7"):
         x @ x
@@ -123,7 +123,7 @@ def test_pytorchs_own_settings_read_as_before(name, allowed_by_the_program):
         )  # fmt: skip
 
     found = settings()
-    with tf32.in_float32(name):
+    with tensor_cores.in_float32(name):
         assert backends.cuda.matmul.fp32_precision == "ieee"
         assert (backends.cudnn.conv.fp32_precision == "ieee") == ("conv" in name)
         assert (backends.cudnn.rnn.fp32_precision == "ieee") == ("rnn" in name)
@@ -210,7 +210,7 @@ def test_products_that_other_operators_compute_are_found(settings):
 
 
 def test_where_no_gpu_takes_part_a_compiled_step_sets_nothing(ran, settings, monkeypatch):
-    monkeypatch.setattr(tf32, "_DEVICE", "cuda")
+    monkeypatch.setattr(tensor_cores, "_GPU", "cuda")
     roundoff.compile(lambda x: [x @ x], simulate("e5m7"))(torch.randn(4, 4))
     assert ran[0]["mm"]["matmul"] == "tf32"
 

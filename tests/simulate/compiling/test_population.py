@@ -8,7 +8,7 @@ from torch.utils._pytree import tree_map
 from roundoff import FormatError, Policy, Rule, simulate
 from roundoff.simulate.compiling.population import PopulationStep
 from roundoff.simulate.compiling.step import CompiledStep
-from roundoff.simulate.dispatch.storing import store
+from roundoff.simulate.dispatch.requests import store
 
 
 def stack(members):

@@ -93,7 +93,7 @@ def test_formats_are_data(names):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"rounding": "stochastic", "seed": 3},
+        {"rounding": "stochastic", "seed": 3, "random_bits": 6},
         {"rounding": "toward-zero"},
     ],
     ids=str,

@@ -75,7 +75,7 @@ def test_all_options_at_once():
     assert torch.equal(plain, watched)  # watching changes nothing
     assert torch.equal(roundoff.round(plain, "e5m6"), plain)
     treatments = set(simulation.audit().table["treatment"])
-    assert {"rounded", "rounded, and accumulated to nearest-even", "exact move", "left alone: a view"} <= treatments
+    assert {"rounded", "rounded, and accumulated to nearest-even", "exact move", "unrounded: a view"} <= treatments
     assert any(treatment.startswith("decomposed") for treatment in treatments)
     assert simulation.report().table["results"].sum() > 1000
     assert len(simulation.shadow_report().table) > 10

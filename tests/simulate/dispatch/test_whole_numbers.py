@@ -363,11 +363,11 @@ def test_the_audit_says_what_was_left_whole():
             (torch.arange(100.0) + 1) * 0.3
         torch.rand(3) + 1
     table = simulation.audit().table.set_index("operation")
-    assert table.loc["aten.arange.default", "left whole"] == 3
-    assert table.loc["aten.arange.default", "treatment"] == "left whole: counts, positions and steps"
-    assert table.loc["aten.add.Tensor", ["calls", "rounded", "left whole"]].tolist() == [4, 1, 3]
-    assert "left whole where" in table.loc["aten.add.Tensor", "treatment"]
-    assert table.loc["aten.mul.Tensor", "left whole"] == 0
+    assert table.loc["aten.arange.default", "unrounded integers"] == 3
+    assert table.loc["aten.arange.default", "treatment"] == "unrounded: integer values"
+    assert table.loc["aten.add.Tensor", ["calls", "rounded", "unrounded integers"]].tolist() == [4, 1, 3]
+    assert "unrounded where" in table.loc["aten.add.Tensor", "treatment"]
+    assert table.loc["aten.mul.Tensor", "unrounded integers"] == 0
 
 
 def test_compiled_steps_keep_whole_numbers_too():

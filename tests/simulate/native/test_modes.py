@@ -90,17 +90,19 @@ def test_what_moves_numbers_and_zeros_computes_where_zeros_are_negative(monkeypa
     assert not found[0][0][-1].signbit()[[0, -1]].any()  # the format has no negative zero
 
 
-def test_stochastic_operations_stay_in_cpp_and_draw_the_bits_of_their_number(through_python):
-    x = torch.linspace(0.1, 0.9, 100)
-    with roundoff.simulate("e5m3", rounding="stochastic", seed=7) as simulation:
+@each("fmt", ["e5m3", "q3.4", "posit8", "mxfp8_e4m3", "nf4", "e8m20"])
+@each("bits", [1, 4, 32])
+def test_stochastic_operations_stay_in_cpp_and_draw_the_bits_of_their_number(through_python, fmt, bits):
+    x = torch.linspace(0.1, 0.9, 100, dtype=torch.float64 if fmt == "e8m20" else torch.float32)
+    with roundoff.simulate(fmt, rounding="stochastic", random_bits=bits, seed=7) as simulation:
         for _ in range(3):
             torch.relu(x)
         through_python.clear()
         for step in (0, 5):
             simulation.step = step
             for number in range(3):
-                expected = roundoff.round(x, "e5m3", rounding="stochastic", random=RandomBits(7, (step << 32) + number))
-                assert same_bits(torch.relu(x), expected)
+                random = RandomBits(7, (step << 32) + number, bits)
+                assert same_bits(torch.relu(x), roundoff.round(x, fmt, rounding="stochastic", random=random))
         assert simulation.draws == 3
     assert "relu" not in through_python
 

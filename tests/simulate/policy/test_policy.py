@@ -296,11 +296,11 @@ def test_the_audit_names_every_operation_and_its_treatment():
     treatments = dict(zip(simulation.audit().table["operation"], simulation.audit().table["treatment"], strict=True))
     assert treatments == {
         "aten.randn.generator": "rounded",
-        "aten.t.default": "left alone: a view",
+        "aten.t.default": "unrounded: a view",
         "aten.exp.default": "rounded",
         "aten.relu.default": "exact move",
-        "aten.argmax.default": "left alone: no floating-point results",
-        "aten.empty.memory_format": "left alone: memory without numbers, or zeros",
+        "aten.argmax.default": "unrounded: no floating-point results",
+        "aten.empty.memory_format": "unrounded: memory without values, or zeros",
         "aten.lift_fresh.default": "rounded",
     }
     with simulate(Policy("fp32", rules=(Rule("exp", format="e5m2"),))) as simulation:

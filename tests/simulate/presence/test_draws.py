@@ -2,16 +2,25 @@
 
 import threading
 
+import pytest
 import torch
 
-from roundoff import RandomBits, simulate
+from roundoff import FormatError, Policy, RandomBits, simulate
 from roundoff.simulate.presence.draws import STEP_BITS, bits_after
 
 
 def test_a_step_that_begins_in_a_program_counts_from_its_first_rounding():
     place = torch.tensor([3, 5, 7])  # the step, the roundings that were made in it, the seed
-    assert bits_after(place, 2) == RandomBits(7, (3 << STEP_BITS) + 5 + 2)
+    assert bits_after(place, 2, 4) == RandomBits(7, (3 << STEP_BITS) + 5 + 2, bits=4)
     assert bits_after(place, (1 << STEP_BITS) + 2) == RandomBits(7, (4 << STEP_BITS) + 2)
+
+
+def test_a_policy_says_how_many_random_bits_there_are():
+    policy = Policy("e5m2", rounding="stochastic", random_bits=4)
+    assert Policy.parse(policy.as_json()) == policy
+    for wrong in (0, 33, True, 2.5, "four"):
+        with pytest.raises(FormatError, match="random_bits must be an integer from 1 to 32"):
+            Policy("e5m2", random_bits=wrong)
 
 
 def test_a_thread_that_enters_begins_in_the_step_that_the_simulation_is_at():

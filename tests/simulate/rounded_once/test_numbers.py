@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 import roundoff
 from roundoff import Policy, Rule, simulate
-from roundoff.formats import FloatFormat, Format, Rounding
+from roundoff.formats import FloatFormat, Format
+from roundoff.formats.base.modes import NEAREST
 from roundoff.formats.tools.reference import round_exactly
 
 warnings.filterwarnings("ignore", "'e4m3' is the IEEE-like float")
-NEAREST = (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY)
 
 
 def into(x, f):

@@ -19,6 +19,7 @@ from numba import njit
 import roundoff
 from roundoff import RandomBits, Rounding, simulate
 from roundoff.formats import Format
+from roundoff.formats.base.modes import NEAREST
 from roundoff.formats.base.random_words import CHUNK, keys, random_words
 from roundoff.simulate.native import stand_ins
 from roundoff.simulate.rounded_once import loops as exact_loops
@@ -32,7 +33,6 @@ FORMULAS = {
     "sum": (2, (1.0, -1.0)), "product": (2, (1.0,)), "quotient": (2, (1.0,)), "root": (1, (1.0,)),
     "fused": (3, (1.0, -1.0, 0.3)), "divided": (3, (1.0, 0.3)), "interpolation": (3, (1.0,)),
 }  # fmt: skip
-NEAREST = (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY)
 OTHERS = [mode for mode in Rounding if mode not in NEAREST]
 BITS = RandomBits(5, 7)
 

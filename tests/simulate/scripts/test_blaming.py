@@ -20,6 +20,7 @@ from roundoff.simulate.blame import BlameError
 from roundoff.simulate.scripts import blaming, trial
 from roundoff.simulate.scripts.blaming import blame_script
 from roundoff.simulate.scripts.measures import Measure
+from roundoff.simulate.scripts.processes import run_ordered
 from roundoff.simulate.scripts.running import Script, ScriptError
 
 OVERFLOWS = """
@@ -36,7 +37,7 @@ def forked(monkeypatch):
     with simulate("e5m3"):
         torch.ones(1) * 1.1
 
-    def ran(order, script, _limit):
+    def ran(order, script, *_, **__):
         path = Path(f"{order.outcome}.printed")
 
         def run():
@@ -47,9 +48,9 @@ def forked(monkeypatch):
             os._exit(status_of(trial.main))
 
         status = wait_for(fork(run))
-        return status, path.read_text()
+        return status, path.read_text(), ""
 
-    monkeypatch.setattr(blaming, "_ran", ran)
+    monkeypatch.setattr(blaming, "run_ordered", ran)
 
 
 def blamed(tmp_path, text, measure, *arguments, fmt="e5m10", **options):
@@ -154,13 +155,13 @@ if child:
 time.sleep(600)
 """)
     order = trial.TrialOrder(
-        {"format": "e5m3"}, "operation", 0, 1, [], False, os.getpid(), str(tmp_path / "outcome"), True
+        {"format": "e5m3"}, 0, 1, [], False, os.getpid(), str(tmp_path / "outcome"), "operation", True
     )
     end = time.monotonic() + PATIENCE
     seconds = 3.0
     while not pids.exists():  # it takes seconds to import PyTorch
         assert time.monotonic() < end
-        status, printed = blaming._ran(order, Script(str(tmp_path / "hangs.py")), seconds)
+        status, printed, _ = run_ordered(order, Script(str(tmp_path / "hangs.py")), seconds, together=True)
         seconds *= 2
     assert (status, printed) == (None, "started\n")
     wait_until(lambda: not any(map(alive, pids.read_text().split())))

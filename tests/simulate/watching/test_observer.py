@@ -220,7 +220,7 @@ def test_observing_changes_no_result():
             assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize(
+@each(
     ("program", "additions", "absorbed"),
     [
         (lambda x, y: x + y, 3, 1),
@@ -243,7 +243,7 @@ def test_absorbed_additions(program, additions, absorbed):
     assert (table.additions.sum(), table.absorbed.sum()) == (additions, absorbed)
 
 
-@pytest.mark.parametrize("contiguous", [True, False])
+@each("contiguous", [True, False])
 def test_nothing_is_absorbed_by_infinity(contiguous):
     """One compiled pass counts, or tensor operations where numbers do not lie side by side."""
     x, y = torch.tensor([[torch.inf, -torch.inf, 2048.0], [1.0, 1.0, 1.0]]), torch.ones(2, 3)

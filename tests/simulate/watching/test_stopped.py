@@ -1,9 +1,11 @@
 """The observer names sums in place that rounding has stopped."""
 
-import pytest
 import torch
+from each import each
 
+import roundoff
 from roundoff import simulate
+from roundoff.simulate.watching import cancellation
 from roundoff.simulate.watching import stopped as stopping
 
 
@@ -16,7 +18,7 @@ def average(format, steps, rounding="nearest-even", tau=0.01, views=False):
     return simulation.report(), average
 
 
-@pytest.mark.parametrize("views", [False, True])
+@each("views", [False, True])
 def test_an_average_that_stops_is_named_with_its_line(views):
     report, found = average("e8m7", 600, views=views)
     assert 0.6 < found.mean() < 0.99
@@ -47,7 +49,7 @@ def test_what_is_made_anew_at_every_step_is_no_sum():
     assert not simulation.report().stopped
 
 
-@pytest.mark.parametrize("contiguous", [True, False])
+@each("contiguous", [True, False])
 def test_infinities_are_not_stopped_by_rounding(contiguous):
     x = torch.full((3, 4), torch.inf) if contiguous else torch.full((4, 3), torch.inf).t()
     with simulate("e5m10", observe=True) as simulation:
@@ -97,4 +99,38 @@ def test_a_printed_report_ends_somewhere():
     report = simulation.report()
     assert len(report.stopped) == 5
     assert str(report).count("stopped by rounding") == 3
-    assert "and 2 lines more where sums have stopped" in str(report)
+    assert "and 2 further lines: report.stopped" in str(report)
+
+
+def test_differences_that_cancel_are_counted_on_their_line(monkeypatch):
+    """All pairs of values of e3m2, against the spacing of the values themselves."""
+    fmt = roundoff.Format.parse("e3m2")
+    values = [x for x in fmt.values().double().unique().tolist() if abs(x) <= fmt.max and x]
+    spacing = {abs(x): min(abs(y - abs(x)) for y in values if y > abs(x)) for x in values if abs(x) < fmt.max}
+    spacing[fmt.max] = fmt.max - sorted(values)[-2]
+    pairs = [(x, y) for x in values for y in values]
+    expected = sum(abs(x - y) < spacing[max(abs(x), abs(y))] for x, y in pairs)
+    a, b = (torch.tensor(side, dtype=torch.float32) for side in zip(*pairs, strict=True))
+    outside = torch.full_like(a, 1.01)  # not a value of the format
+    with simulate("e3m2", observe=True) as simulation:
+        _ = a - b
+        for _ in range(3):
+            near = torch.nn.functional.mse_loss(a, a.clone())
+        _ = a.half() - a.half().clone(), a.double() - a.clone()
+        _ = (
+            torch.sub(a, a.clone(), alpha=2),
+            a - a,
+            a - 1.5,
+            a - outside,
+            outside - outside.clone(),
+            torch.zeros(99) - torch.zeros(99),
+        )
+    assert near == 0
+    loss, mixed = simulation.report().cancelled  # of all pairs far fewer than a quarter cancel
+    assert (mixed.operation, mixed.differences, mixed.cancelled) == ("sub", 2 * len(pairs), 2 * len(pairs))
+    assert (loss.operation, loss.differences, loss.cancelled) == ("mse_loss", 3 * len(pairs), 3 * len(pairs))
+    monkeypatch.setattr(cancellation, "_SHARE", 0.0)
+    *_, every = simulation.report().cancelled
+    assert (every.operation, every.differences, every.cancelled) == ("sub", len(pairs), expected)
+    assert "cancelled: 100% of" in str(simulation.report())
+    assert "mse_loss(a, a.clone())" in str(simulation.report())

@@ -1,0 +1,74 @@
+"""The answer of a comparison with fp32, in sentences that a person can repeat."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ..runs.experiment import Experiment
+from .summary import ALL_TASKS, exponent_bits, records
+from .wording import MULTIPLE, plural
+
+_Rows = list[dict[str, Any]]
+
+
+def answer(against: pd.DataFrame, experiment: Experiment) -> str:
+    """Says what each format loses, or what loss cannot be excluded; a line for each task and condition.
+
+    ``against`` is the table of :func:`~.against_fp32.against_reference`. Without rows the answer is empty.
+    """
+    lines: dict[str, _Rows] = {}
+    for row in sorted(records(against), key=lambda row: row["task"] == ALL_TASKS):
+        where = "In the mean over tasks" if row["task"] == ALL_TASKS else f"On {row['task']}"
+        condition = f", {experiment.conditions.label(row)}" if experiment.conditions.keys else ""
+        lines.setdefault(f"{where}{condition}, ", []).append(row)
+    return "\n".join(where * (len(lines) > 1) + " ".join(_said(rows, experiment)) for where, rows in lines.items())
+
+
+def _said(rows: _Rows, experiment: Experiment) -> Iterator[str]:
+    """A sentence for each group of formats with the same verdict."""
+    groups: dict[tuple[str, bool], _Rows] = {}
+    for row in rows:
+        groups.setdefault((row["answer"], "differ" in row["answer"] and row["share"] < 0), []).append(row)
+    for (verdict, falls), group in groups.items():
+        changes = [abs(100 * row["share"]) for row in group if not math.isnan(row["share"])]
+        if verdict == "inconclusive":
+            # Names the largest difference inside of the intervals, and the seeds that can tell, where they are known
+            seeds, needed = _seeds(group, experiment), np.max([row["seeds_needed"] for row in group])
+            ends = [abs(row[f"share_{end}"]) for row in group for end in ("low", "high")]
+            size = "of any size"
+            if all(map(math.isfinite, ends)):
+                most = max(ends)
+                size = f"up to {math.ceil(100 * most)} %" if most <= MULTIPLE else f"of more than {100 * MULTIPLE} %"
+            more = f"; run {needed:.0f} seeds to tell" if needed > seeds else ""
+            told = f"no difference shown with {plural(seeds, 'seed')}; differences {size} cannot be excluded{more}"
+        elif verdict == "cannot be said" and _seeds(group, experiment) == 1:
+            told = f"{verdict} with 1 seed"
+        else:
+            most = 100 * MULTIPLE
+            shares = [f"{round(change, 0 if change >= 10 else 1):.10g} %" for change in changes]
+            by = _listed([f"more than {most} %" if a > most else b for a, b in zip(changes, shares, strict=True)])
+            moved = f"{experiment.metric.name} {'falls' if falls else 'rises'} by {by}"
+            told = verdict.replace("shown to differ", moved) if changes else verdict
+        yield f"{_names(group, rows)}: {told}."
+
+
+def _seeds(group: _Rows, experiment: Experiment) -> int:
+    """The number of seeds of the format that has the fewest."""
+    tasks = experiment.runs["task"].nunique() if group[0]["task"] == ALL_TASKS else 1
+    return int(min(row["runs"] for row in group) // tasks)
+
+
+def _names(group: _Rows, rows: _Rows) -> str:
+    """Names formats; floats in an unbroken row by the first and the last, from narrow to wide."""
+    names, every = ([row["format"] for row in some] for some in (group, rows))
+    row = every[every.index(names[0]) :][: len(names)] == names and len({exponent_bits(name) for name in names}) == 1
+    return f"{names[-1]} to {names[0]}" if row and len(names) > 2 else _listed(names)
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]]))

@@ -1,0 +1,1 @@
+"""Comparing two runs of a program operation by operation: where they differ, and whether rounding explains it."""

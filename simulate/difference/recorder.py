@@ -1,0 +1,123 @@
+"""Recording a run: a watcher that sketches each operation, and carries float64 twins as a shadow does."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_flatten_with_path
+
+from ..aten.schemas import argument_names
+from ..aten.tables import EMPTY
+from ..shadow.shadow import Shadow, outside_autograd
+from ..shadow.twins import is_followed
+from ..shadow.widening import left_to_chance, manner, operands, outcomes, tensors_in
+from ..watching.births import MemoryNotes
+from ..watching.forward_lines import ForwardLines
+from ..watching.watcher import Call
+from .bounds import rounding_bounds, unit_roundoff
+from .trace import MOST_OPERATIONS, NOBODY, RESULT, Operation, Sketch, Trace, real, sketch, some_elements
+
+_READING = "_local_scalar_dense"
+# Arguments that say where results are. Results have their dtype.
+_IMMATERIAL = frozenset({"device", "layout", "pin_memory", "non_blocking", "memory_format", "generator", "dtype"})
+
+
+class Recorder(Shadow):
+    """Records the operations of a simulation, at most ``limit``; see :class:`.trace.Trace`."""
+
+    def __init__(self, limit: int = MOST_OPERATIONS) -> None:
+        super().__init__()
+        self._limit, self._dropped = limit, 0
+        self._operations: list[Operation] = []
+        self._writers: MemoryNotes[int] = MemoryNotes()
+        self._lines = ForwardLines()
+
+    @property
+    def trace(self) -> Trace:
+        """The operations so far."""
+        return Trace(tuple(self._operations), self._dropped)
+
+    def before(self, call: Call) -> Any:
+        """Sketches the operands of an operation, which it may overwrite."""
+        self._lines.note(call)
+        reads = call.place.operation == _READING
+        if call.operation is None or not (manner(call.operation).has_outcomes or reads):
+            return None
+        if len(self._operations) >= self._limit:
+            self._dropped += 1
+            return None
+        with _disable_current_modes(), outside_autograd():
+            inputs = [self._sketch(x) for x in operands(call.operation, *call.given)]
+        return inputs, None if reads else super().before(call)
+
+    def after(self, call: Call, token: Any, result: Any) -> None:
+        """Records an operation."""
+        operation, (args, kwargs) = call.operation, call.given
+        if token is None or operation is None:
+            if operation is not None and operation.overloadpacket in EMPTY:
+                self._writers.put(result, NOBODY)
+            return
+        inputs, begun = token
+        found, exact, twins = self.follow(call, begun, result)
+        how, overwritten = manner(operation), outcomes(operation, args, kwargs, ())
+        with _disable_current_modes(), outside_autograd():
+            outputs = [
+                sketch(x, twin if is_followed(x) else None, unit=unit_roundoff(call, x.dtype))
+                for x, twin in zip_longest(found, twins)
+            ] or list(inputs)
+            # Operands that were overwritten, rounded first, or summed differently do not give the bound.
+            if not (overwritten or call.operands or call.accumulate or left_to_chance(operation, args, kwargs)):
+                outputs = _with_bounds(call, found, exact, outputs)
+        given = {**dict(zip(argument_names(operation), args, strict=False)), **kwargs}
+        arguments = {
+            name: _plain(value) for name, value in given.items()
+            if value is not None and name not in _IMMATERIAL and not any(True for _ in tensors_in([value]))
+        }  # fmt: skip
+        for x in found:
+            if x.layout is torch.strided:
+                self._writers.put(x, len(self._operations))
+        place, line = call.place, self._lines.of(call)
+        writes = bool(overwritten) and not how.out
+        self._operations.append(
+            Operation(place.operation, place.role, place.module, line, arguments, inputs, outputs, writes, how.random)
+        )
+
+    def finish(self, result: Any) -> None:
+        """Records the tensors and numbers that a function returned."""
+        with _disable_current_modes(), outside_autograd():
+            for path, value in tree_flatten_with_path(result)[0]:
+                x = torch.tensor(value) if isinstance(value, int | float) else value
+                if isinstance(x, torch.Tensor):
+                    name, found = "".join(map(str, path)), [self._sketch(x)]
+                    self._operations.append(Operation(RESULT, "", name, "", {}, found, found))
+
+    def _sketch(self, x: torch.Tensor) -> Sketch:
+        writer = self._writers.of(x)
+        twin = self._twins.get(x) if self._twins.has(x) else None
+        return sketch(x, twin, source=-1 if writer is None else writer)
+
+
+def _with_bounds(call: Call, found: list[torch.Tensor], exact: list[torch.Tensor], rows: list[Sketch]) -> list[Sketch]:
+    """The sketches with the bounds of some elements, and the excess; the same if bounds cannot be had."""
+    if not exact or not all(is_followed(x) and x.numel() and x.is_floating_point() for x in found):
+        return rows
+    try:
+        bounds = rounding_bounds(call, found, exact)
+    except Exception:  # noqa: BLE001  whatever an operation may raise, the program goes on
+        return rows
+    excess = [
+        torch.nan_to_num((real(x) - y).abs() / z, 0.0, 0.0).max().item()
+        for x, y, z in zip(found, exact, bounds, strict=True)
+    ]
+    return [
+        row._replace(bounds=some_elements(z), excess=large) for row, z, large in zip(rows, bounds, excess, strict=True)
+    ]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    return value if isinstance(value, bool | int | float | str) else str(value)

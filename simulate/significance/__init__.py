@@ -1,0 +1,1 @@
+"""Counting the significant digits of a program's results, by rounding randomly (stochastic arithmetic)."""

@@ -1,0 +1,132 @@
+"""The significant digits of a script: a process for each sample, and the numbers that it prints and logs.
+
+Run as a program, it runs one sample, as its :class:`SampleOrder` says; see :mod:`..scripts.processes`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roundoff.current_run import part_of
+from roundoff.files import read_json, write_json
+
+from ..policy.policy import Policy
+from ..scripts.processes import LoggedValues, Order, received, run_ordered
+from ..scripts.running import Script, ScriptError, end_as_python, run_as_main, show_as_python
+from .digits import Digits, DigitsReport, in_words, of_modules, sampled, settled_randomness
+from .rounding import Randomness
+
+_LAST_LINES = 5
+# Also numbers with a unit behind them (12.3ms); a group of three digits after a comma only before a decimal point.
+_NUMBER = re.compile(
+    r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+\.\d*|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?\b(?:nan|inf)\b", re.IGNORECASE
+)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+@dataclass(frozen=True)
+class SampleOrder(Order):
+    """The instructions for a sample, which leaves its values in a folder."""
+
+    randomness: str | None
+
+
+def script_digits(
+    script: Script,
+    samples: int = 8,
+    *,
+    policy: Policy | None = None,
+    randomness: Randomness | str = Randomness.RESULTS,
+    seed: int = 0,
+    threads: int | None = None,
+    imports: Sequence[str] = (),
+    on_sample: Callable[[str], None] = lambda _: None,
+) -> DigitsReport:
+    """Counts the significant digits of the numbers that a script prints and logs; see :func:`.digits.digits`.
+
+    The script runs unchanged, in a process for each sample; it seeds its generators itself. ``on_sample`` receives a
+    line after each.
+
+    Raises:
+        FormatError: a setting does not exist.
+        ScriptError: the script does not exist, or a sample ended with another exit status than 0.
+    """
+    chosen = settled_randomness(randomness, samples, has_format=policy is not None)
+    if not script.is_module:
+        _ = script.file
+    outputs, logged, kept, failed = [], [], [], {}
+    with tempfile.TemporaryDirectory(prefix="roundoff-digits-") as folder:
+        values, arrays_file = Path(folder) / "values.json", Path(folder) / "kept.npz"
+        for sample in range(samples):
+            values.unlink(missing_ok=True)
+            order = SampleOrder(
+                policy=None if policy is None else policy.as_json(), randomness=chosen, seed=(seed << 20) + sample,
+                threads=threads, imports=list(imports), is_module=script.is_module, parent=os.getpid(), outcome=folder,
+            )  # fmt: skip
+            status, output, errors = run_ordered(order, script)
+            if status:
+                last = "".join(f"\n  {line}" for line in errors.splitlines()[-_LAST_LINES:])
+                how = f"exit status {status}" if status > 0 else f"signal {-status}"
+                raise ScriptError(f"a sample of {script.target} ended with {how}{last}")
+            if not values.exists():
+                raise ScriptError(f"a sample of {script.target} ended before it left its values, as by os._exit")
+            outputs.append(output.splitlines())
+            about = read_json(values)
+            logged.append({name: float(value) for name, value in about["logged"].items()})
+            failed.update(about["failed"])
+            with np.load(arrays_file, allow_pickle=False) as arrays:
+                kept.append({(*key[:3], int(key[3])): arrays[f"a{n}"] for n, key in enumerate(about["keys"])})
+            on_sample(f"sample {sample + 1} of {samples}")
+    lines, printed = _compared([[_COLOUR.sub("", line) for line in output] for output in outputs])
+    rows = [Digits.of(name, [one[name] for one in logged]) for name in logged[0] if all(name in x for x in logged)]
+    return DigitsReport(samples, (*printed, *rows), of_modules(kept), failed, tuple(lines))
+
+
+def _compared(outputs: Sequence[Sequence[str]]) -> tuple[list[str], list[Digits]]:
+    """The first output with the digits of its numbers, and the digits of the numbers that differ."""
+    lines, found = [], []
+    for number, line in enumerate(outputs[0], 1):
+        others = [output[number - 1] if number <= len(output) else "" for output in outputs]
+        if len({re.sub(r"\s", "", _NUMBER.sub("#", other)) for other in others}) > 1:
+            lines.append(f"{line}  [the text differs between samples]")
+            continue
+        matches = [list(_NUMBER.finditer(other)) for other in others]
+        marked, at = "", 0
+        for position, same in enumerate(zip(*matches, strict=True), 1):
+            values = [float(match[0].replace(",", "")) for match in same]
+            row = Digits.of(f"line {number}, number {position}: {line[at : same[0].start()].strip()[-30:]}", values)
+            differs = row.least != np.inf
+            marked += line[at : same[0].end()] + (f" [{in_words(row.digits)}]" if differs else "")
+            at = same[0].end()
+            found += [row] * differs
+        lines.append(marked + line[at:])
+    counts = sorted({len(output) for output in outputs})
+    if len(counts) > 1:
+        lines.append(f"[the samples printed {counts[0]} to {counts[-1]} lines; further lines are not compared]")
+    return lines, found
+
+
+def main() -> None:
+    """Runs one sample, and leaves its values."""
+    order, script = received(SampleOrder)
+    policy = None if order.policy is None else Policy.parse(order.policy)
+    randomness = None if order.randomness is None else Randomness(order.randomness)
+    simulation, watcher = sampled(policy, randomness, order.seed)
+    logged = LoggedValues(each_step=True)
+    with part_of(logged):
+        error = run_as_main(script, simulation)
+    folder = Path(order.outcome)
+    arrays: dict[str, Any] = {f"a{n}": values for n, values in enumerate(watcher.kept.values())}
+    np.savez(folder / "kept.npz", **arrays)
+    texts = {name: repr(value) for name, value in logged.values.items()}
+    write_json(folder / "values.json", {"logged": texts, "failed": watcher.failed, "keys": [*watcher.kept]})
+    show_as_python(error)
+    end_as_python(error)

@@ -1,0 +1,92 @@
+"""Differences that cancel: both operands are values of the format, and the difference is below an ulp of the larger.
+
+Two results that were rounded to nearest are each up to half an ulp away from their exact values. A difference below an
+ulp is then mostly the error of these roundings, and is zero where both became the same value: an error of a critic,
+``q - target``, has a dead zone of half an ulp of the values (docs/recursions.md).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch._ops import OpOverload
+
+from ...formats import FloatFormat, round
+from ...formats.families.floats import FP32, FP64
+from ..aten.tables import plain_name
+from ..presence.user_code import Line, here, text_of
+from .watcher import Call
+
+_DIFFERENCES = ("sub", "rsub", "mse_loss", "smooth_l1_loss", "huber_loss")
+_SHARE = 0.25  # of the differences of a line, from which it is named
+_LEAST = 64  # differences that cancel on a line, for it to be named
+
+
+class CancelledAtLine(NamedTuple):
+    """Differences of rounded values, computed by one operation on one line, many of them cancelled."""
+
+    role: str
+    operation: str
+    differences: int
+    """The number of differences of two values of the format other than zero."""
+    cancelled: int
+    """The number of differences below an ulp of the larger operand."""
+    line: str
+    """The caller's own stack line."""
+
+    def __str__(self) -> str:
+        share = self.cancelled / self.differences
+        return (
+            f"cancelled: {share:.0%} of {self.differences} differences of rounded values in {self.operation}"
+            f" ({self.role}) are below an ulp of their operands\n  at {self.line}"
+        )
+
+
+class Cancellations:
+    """Counts differences of tensors in a float format, by operation and line.
+
+    Operands that share memory, numbers, zeros and values outside the format are not counted.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str, Line | None], list[Any]] = {}
+
+    def note(self, call: Call) -> None:
+        """Counts the differences that an operation, one of :func:`is_difference`, is about to compute."""
+        fmt, operands = call.format, call.args[:2]
+        if not isinstance(fmt, FloatFormat) or fmt in (FP32, FP64) or not all(map(_counts, operands)):
+            return
+        if len({x.data_ptr() for x in operands}) < 2 or call.kwargs.get("alpha", 1) != 1:
+            return
+        a, b = (x.detach().double() for x in operands)
+        ours = [(x != 0) & (round(x, fmt) == x) for x in (a, b)]
+        larger = torch.maximum(a.abs(), b.abs())
+        exponent = (torch.frexp(larger).exponent - 1).clamp(min=fmt.emin)
+        ulp = torch.ldexp(torch.ones_like(larger), exponent - fmt.significand_bits)
+        here_both = ours[0] & ours[1] & larger.isfinite()
+        counts = self._counts.setdefault((call.place.role, call.place.operation, here()), [0, 0])
+        counts[0] += here_both.sum()
+        counts[1] += (here_both & ((a - b).abs() < ulp)).sum()
+
+    def found(self) -> tuple[CancelledAtLine, ...]:
+        """The lines where at least a quarter of the differences cancelled, most differences first."""
+        rows = [
+            CancelledAtLine(role, operation, int(every), int(cancelled), text_of(line))
+            for (role, operation, line), (every, cancelled) in self._counts.items()
+        ]
+        named = [row for row in rows if row.cancelled >= max(_LEAST, _SHARE * row.differences)]
+        return tuple(sorted(named, key=lambda row: -row.cancelled))
+
+
+@cache
+def is_difference(operation: OpOverload) -> bool:
+    """Whether an operation subtracts its second operand from its first, or the first from the second."""
+    return plain_name(operation.overloadpacket.__name__) in _DIFFERENCES
+
+
+def _counts(x: Any) -> bool:
+    """Whether an operand is a tensor of real values that can be read."""
+    plain = type(x) in (torch.Tensor, torch.nn.Parameter) and x.is_floating_point() and x.layout is torch.strided
+    return plain and not x.is_meta and x.numel() > 0

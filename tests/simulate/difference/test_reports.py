@@ -1,0 +1,144 @@
+"""Traces, bounds, reports and commands of the comparison of two runs."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from each import each
+
+import roundoff
+from roundoff.simulate import Recorder, Trace
+from roundoff.simulate.difference.trace import TraceError
+
+
+def recorded(function, limit=1000, policy="fp32"):
+    recorder = Recorder(limit)
+    with roundoff.simulate(policy, watchers=[recorder]):
+        result = function()
+    return recorder.trace, result
+
+
+def train(width=8):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Tanh(), torch.nn.Linear(width, 1))
+    optimizer = torch.optim.Adam(net.parameters())
+    loss = net(torch.randn(16, 4)).square().mean()
+    loss.backward()
+    optimizer.step()
+    return net[0].weight.detach()
+
+
+def test_a_trace_names_operations_changes_no_bit_and_is_bounded(tmp_path):
+    trace, weight = recorded(train)
+    assert torch.equal(weight, train())
+    products = [one for one in trace.operations if one.name == "addmm"]
+    assert [one.module for one in products] == ["Sequential.0", "Sequential.2"]
+    assert "net(torch.randn" in products[0].line
+    backward = next(one for one in trace.operations if one.role == "backward" and one.name == "tanh_backward")
+    assert backward.line.endswith("(its derivative)")
+    assert max(len(x.values) for one in trace.operations for x in one.outputs) <= 32
+    trace.write(tmp_path / "a.jsonl")
+    again = Trace.read(tmp_path / "a.jsonl")
+    assert json.dumps(again) == json.dumps(trace)
+    short, _ = recorded(train, limit=5)
+    assert (len(short.operations), short.dropped) == (5, len(trace.operations) - 5)
+    for text in ("", "{}", "text", '{"kind": "roundoff trace 0", "dropped": 0}'):
+        (tmp_path / "b.jsonl").write_text(text)
+        with pytest.raises(TraceError, match="is not a trace"):
+            Trace.read(tmp_path / "b.jsonl")
+
+
+X = torch.linspace(0.5, 3, 64)
+
+
+@each(
+    "function",
+    [
+        lambda: torch.randn(32, 256) @ torch.randn(256, 8), lambda: torch.randn(4096).sum(),
+        lambda: torch.randn(8, 4096).cumsum(1), lambda: (X + 1000).log_softmax(0), lambda: X.sin() + X.exp().log(),
+        lambda: torch.nn.functional.conv2d(torch.randn(2, 8, 16, 16), torch.randn(4, 8, 5, 5)),
+        lambda: torch.nn.functional.layer_norm(torch.randn(8, 64) + 100, (64,)), (X + 1000).var,
+        lambda: torch.linalg.inv(torch.randn(16, 16)), lambda: torch.fft.rfft(torch.randn(1024)).abs(),
+        lambda: torch.nn.functional.scaled_dot_product_attention(*torch.randn(3, 2, 4, 16, 8)),
+        lambda: (X.half() @ X.half(), X.bfloat16().sum(), X.bfloat16().softmax(0), torch.norm(X)),
+    ],
+)  # fmt: skip
+def test_kernels_of_pytorch_keep_their_bounds(function):
+    torch.manual_seed(0)
+    trace, _ = recorded(function)
+    assert all(x.excess <= 1 for one in trace.operations for x in one.outputs), trace
+
+
+class _Wrong(torch.nn.Module):
+    """A product that accumulates in bfloat16 inside of one operation, as seen from outside."""
+
+    def forward(self, x):
+        return torch.ops.roundoff_tests_diff.product(x)
+
+
+@torch.library.custom_op("roundoff_tests_diff::product", mutates_args=())
+def product(x: torch.Tensor) -> torch.Tensor:
+    return (x.bfloat16() @ x.T.bfloat16()).to(x.dtype) if x.dtype == torch.float32 else x @ x.T
+
+
+def test_a_kernel_that_errs_beyond_its_bound_is_not_explained():
+    torch.manual_seed(0)
+    x = torch.randn(16, 64)
+    report = roundoff.diff(lambda: x @ x.T, lambda: _Wrong()(x))
+    assert not report.explained, report
+    again = roundoff.diff(lambda: _Wrong()(x))
+    assert "times the rounding bound" in str(again)
+
+
+def test_differences_of_rounding_are_in_the_report():
+    torch.manual_seed(0)
+    a, b = torch.randn(2, 64, 64).unbind()
+    report = roundoff.diff(lambda: (a @ b).sum(0), lambda: (a[:, :32] @ b[:32] + a[:, 32:] @ b[32:]).sum(0))
+    assert report.explained
+    (row,) = [row for row in report.differences if row.operation == "sum"]
+    assert 0 < row.difference < 1e-5
+    assert json.loads(json.dumps(report.as_json()))["explained"]
+    assert "explained by rounding" in str(report)
+    cancelled = roundoff.diff(
+        lambda: (1 + 1e-4 * (a.double() @ b.double()).float().tanh()) - 1, lambda: (1 + 1e-4 * (a @ b).tanh()) - 1
+    )
+    assert cancelled.explained
+    formats = roundoff.diff(train, formats=(None, "bf16"))
+    assert formats.explained, formats
+    assert formats.differences[0].verdict == "explained by rounding"
+    assert roundoff.diff(train).differences == ()
+
+
+def test_commands(tmp_path):
+    program = "import sys, torch\ntorch.manual_seed(0)\nx = torch.randn(8, 8)\nprint({}.item())\nsys.exit({})\n"
+    for name, body, status in (("a", "x.sum(0).exp().sum()", 0), ("b", "x.sum(1).exp().sum()", 0), ("c", "x[0, 0]", 3)):
+        (tmp_path / f"{name}.py").write_text(program.format(body, status))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def command(*words):
+        return subprocess.run(
+            [sys.executable, "-m", "roundoff", *words], capture_output=True, text=True, env=environment, cwd=tmp_path,
+            check=False,
+        )  # fmt: skip
+
+    done = command("run", "--record", "a.jsonl", "a.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    wrong = command("diff", "--json", "a.jsonl", "b.py 1 2")
+    assert wrong.returncode == 1
+    (row,) = json.loads(wrong.stdout)["differences"]
+    assert (row["operation"], row["reason"]) == ("sum", "dim is [0] and [1]")
+    same = command("diff", "a.jsonl", "a.py", "--with", "--format bf16")
+    assert same.returncode == 0, same.stderr
+    assert "explained by rounding" in same.stdout
+    failed = command("diff", "c.py")
+    assert failed.returncode == 1, failed.stdout
+    assert "equal bits" in failed.stdout
+    assert failed.stderr.count("c.py ended with exit status 3; its operations before that are compared") == 2
+    for name, message in (("missing.py", "left no trace"), ("missing.jsonl", "missing.jsonl")):
+        missing = command("diff", "a.jsonl", name)
+        assert missing.returncode == 2, missing
+        assert message in missing.stderr
+        assert "Traceback" not in missing.stderr
