@@ -105,7 +105,7 @@ class ForkedWorker:
             time.sleep(0.005)
 
     def death(self):
-        self.wait(60)
+        self.wait(PATIENCE)
         return f"the worker ended with status {self.status}"
 
 

@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-PATIENCE = 240.0  # seconds that anything may take, on a machine with a lot else to do
+PATIENCE = 600.0  # seconds that anything may take, on a machine with a lot else to do
 
 # Trains a run: python -c TRAINING KEYS FOLDER [FILE]. After each checkpoint it waits until there is the file, so that a
 # slow test finds it at work.

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from forked import fork, wait_for
+from processes import PATIENCE
 
 import roundoff
 from roundoff import locks
@@ -29,7 +30,7 @@ def _run_beside(work):
     begun = threading.Event()
     thread = threading.Thread(target=work, args=(begun.set,), daemon=True)
     thread.start()
-    assert begun.wait(30)
+    assert begun.wait(PATIENCE)
     return thread
 
 
@@ -57,9 +58,9 @@ def test_a_child_waits_for_no_lock_of_another_thread():
     released = threading.Event()
 
     def hold(begin):
-        held = [lock for lock in locks._all() if lock.acquire(timeout=30)]
+        held = [lock for lock in locks._all() if lock.acquire(timeout=PATIENCE)]
         begin()
-        released.wait(60)
+        released.wait(PATIENCE)
         for lock in held:
             lock.release()
 
@@ -126,7 +127,7 @@ def test_a_child_rounds_large_tensors_with_threads_of_its_own(monkeypatch):
     x = torch.randn(1 << 19)
     expected = roundoff.round(x, "e5m3")
     both = threading.Barrier(2)
-    in_pieces(lambda *_: both.wait(30), 2, len(x))
+    in_pieces(lambda *_: both.wait(PATIENCE), 2, len(x))
     time.sleep(0.05)  # now both threads are idle
 
     def compute():

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+from processes import PATIENCE
 
 import roundoff
 from roundoff.simulate.dispatch.simulation import Simulation
@@ -39,8 +40,8 @@ def rank_of_two(rank: int, store: str) -> list[dict[str, Any]]:
         return dispatch(self, func, types, args, kwargs)
 
     before = os.environ.get(library.VARIABLE)
-    minute = timedelta(seconds=60)
-    dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2, timeout=minute)
+    patience = timedelta(seconds=PATIENCE)  # the other rank imports PyTorch first
+    dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2, timeout=patience)
     found = []
     Simulation.__torch_dispatch__ = counting
     try:

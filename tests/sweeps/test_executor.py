@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from processes import alive, children, wait_until
+from processes import PATIENCE, alive, children, wait_until
 
 from roundoff.agents import RunError
 from roundoff.sweeps import SweepError, plan_text, run_sweep
@@ -111,7 +111,7 @@ def test_workers_import_nothing_from_the_folder_they_are_started_in(tmp_path, mo
     assert said.get() == {"event": "ready"}
     worker.stop()
     assert said.get() is None
-    worker.wait(60)
+    worker.wait(PATIENCE)
 
 
 def tries(directory, seed):

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from processes import PATIENCE
 
 import roundoff
 from roundoff.sweeps import SweepError, SweepFileError
@@ -78,7 +79,7 @@ def test_two_processes_share_the_runs_of_one_folder(tmp_path):
         f"print('sum', roundoff.sweep(train, {{'seed': '0..5'}}, out={str(tmp_path / 'out')!r})['score'].sum())\n"
     )
     both = [subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    told = [process.communicate(timeout=120)[0].splitlines() for process in both]
+    told = [process.communicate(timeout=PATIENCE)[0].splitlines() for process in both]
     assert [lines[-1] for lines in told] == ["sum 15.0"] * 2
     ran = sorted(line for lines in told for line in lines if line.startswith("runs"))
     assert ran == [f"runs {seed}" for seed in range(6)]

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from forked import fork, wait_for
+from processes import PATIENCE
 
 from roundoff.agents.errors import FileError
 from roundoff.sweeps.folder import leases as module
@@ -107,7 +108,7 @@ def test_signs_of_life_and_progress(tmp_path, monkeypatch):
     assert held.progress["step"] == 7
     # a process that was suspended for very long finds another holder, and must not go on
     write(tmp_path, this_process(), 2)
-    assert gone.wait(10)
+    assert gone.wait(PATIENCE)
 
 
 def test_the_loser_does_not_bring_its_lease_back(tmp_path, monkeypatch):
@@ -115,7 +116,7 @@ def test_the_loser_does_not_bring_its_lease_back(tmp_path, monkeypatch):
     gone = threading.Event()
     Lease.take(tmp_path, RUN, 1, gone.set)
     (tmp_path / f"{RUN}.1").unlink()  # the other one has already finished
-    assert gone.wait(10)
+    assert gone.wait(PATIENCE)
     assert list(tmp_path.iterdir()) == []
 
 

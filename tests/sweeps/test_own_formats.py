@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from processes import PATIENCE
 
 import roundoff
 
@@ -115,7 +116,7 @@ def test_a_worker_without_the_module_says_so(tmp_path, modules, message):
     assert said.get() == {"event": "ready"}
     event = said.get()
     worker.stop()
-    worker.wait(60)
+    worker.wait(PATIENCE)
     assert (event["run"], event["event"]) == ("own", "failed")
     assert message in event["reason"]
     assert not (tmp_path / "run").exists()

@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from processes import PATIENCE
 
 import roundoff
 from roundoff import FormatError, Policy, Rule, exact, simulate
@@ -140,12 +141,12 @@ def test_it_holds_for_the_thread_that_enters_it():
             with exact():
                 found["exact"] = here()
                 entered.set()
-                done.wait(10)
+                done.wait(PATIENCE)
             found["behind"] = here()
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert entered.wait(10)
+    assert entered.wait(PATIENCE)
     with simulate("e5m3"):
         found["other"] = here()
     done.set()

@@ -5,6 +5,7 @@ import torch
 import two_ranks
 from both_ways import assert_same, both_ways
 from comparing import same_bits
+from processes import PATIENCE
 
 import roundoff
 
@@ -206,7 +207,7 @@ def test_two_ranks_of_which_one_was_spawned(tmp_path, monkeypatch):
     try:
         ranks = [two_ranks.rank_of_two(0, store)]
     finally:
-        worker.join(120)
+        worker.join(PATIENCE)
     assert worker.exitcode == 0
     ranks.append(torch.load(into))
     for native, python in ranks:

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 import torch
+from processes import PATIENCE
 
 import roundoff
 from roundoff import FormatError, Policy, simulate
@@ -75,13 +76,13 @@ def test_threads_enter_and_leave_in_any_order():
     def other():
         with second:
             entered.set()
-            left.wait(10)
+            left.wait(PATIENCE)
             seen.append(torch.finfo(torch.float32).max)
 
     thread = threading.Thread(target=other)
     with first:
         thread.start()
-        entered.wait(10)
+        entered.wait(PATIENCE)
         assert torch.finfo(torch.float32).max == 240
     assert torch.finfo(torch.float32).max == PLAIN(torch.float32).max
     left.set()
