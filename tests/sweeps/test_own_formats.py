@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from forked import ForkedWorkers, fork_command
+from processes import PATIENCE
 
 from roundoff.sweeps.workers.local import LocalProcesses
 
