@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from processes import PATIENCE
 
 import roundoff
 
