@@ -75,14 +75,15 @@ CAPTIONS = {
     """,
     "matrix_units": """
         The mean relative error of sums of 256, 1024 and 4096 positive products of e4m3 values, by
-        [matrix units](matrix-units.md) and by an accumulator that rounds to nearest.
+        [matrix units](hardware.md#sums-of-matrix-units) and by an accumulator that rounds to nearest.
 
         The product of a 256 x 1024 and a 1024 x 256 matrix in e4m3, one thread. `over_mm`: time divided by
         `torch.mm`'s. `mmaemu` is another emulator of an H100's FP8 sums.
     """,
     "digits": """
         A training step of two layers with Adam, of 64 units on 50 rows and of 2048 units on 1024 rows: simulated with
-        stochastic rounding, and as a sample of [digits](digits.md). `slowdown`: time divided by the plain step's.
+        stochastic rounding, and as a sample of [digits](accuracy.md#digits-of-a-loss). `slowdown`: time divided
+        by the plain step's.
     """,
     "adapters": """
         CPU time of one update of algorithms of [other libraries](libraries.md), unsimulated and simulated, with Adam's

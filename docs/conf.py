@@ -47,8 +47,13 @@ nitpicky = True  # a reference to a name that is not documented is a mistake
 # Addresses of pages that were merged into others.
 _MOVED = {
     "docs/decisions.html": "../CONTRIBUTING.html#decisions",
+    "docs/diff.html": "testing.html#two-programs",
+    "docs/digits.html": "accuracy.html#digits-of-a-loss",
     "docs/first-answer.html": "programs.html#plan-seeds-and-steps",
+    "docs/matrix-units.html": "hardware.html#sums-of-matrix-units",
+    "docs/or-another.html": "limits.html#which-library",
     "docs/own-dtypes.html": "sums-and-modes.html#programs-in-half-precision",
+    "docs/research/bf16-critics.html": "../recursions.html#critics-in-bfloat16",
     "docs/versions.html": "limits.html#tested-versions",
 }
 

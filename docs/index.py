@@ -17,15 +17,15 @@ PAGES = Path(__file__).parent
 
 KINDS = {
     "Learn": "quickstart tutorial own-agents",
-    "Do": "simulation recipes policies watching accuracy digits diff rollouts programs"
+    "Do": "simulation recipes policies watching accuracy rollouts programs"
     " running-sweeps reading troubleshooting cost compiling frameworks libraries environments learners "
     " quantization deployment eight-bits algorithms testing hardware",
     "Look up": "reference/api reference/commands formats sweeps keys presets fixes/README agents sums-and-modes "
     " what-runs performance performance-agents performance-plain"
     " limits glossary",
-    "Understand": "recursions fidelity matrix-units or-another",
+    "Understand": "recursions fidelity ",
     "Research": "research/results research/results-sac research/results-algorithms"
-    " research/next-fix research/bf16-critics research/reproducing",
+    " research/next-fix research/reproducing",
     "Contribute": "../CONTRIBUTING architecture ../CHANGELOG",
 }
 ABOUT = {

@@ -285,7 +285,7 @@ def test_the_table_of_the_papers_tasks_in_e4m3_is_that_of_the_kept_runs(tmp_path
 def test_the_table_of_matrix_units_is_that_of_the_kept_runs():
     losses = pd.read_csv(DATA.with_name("units-of-characters.csv")).pivot_table("return", "case", "seed", sort=False)
     cases = {case: own.to_dict() for case, own in losses.iterrows()}
-    page = (RESEARCH.parent / "matrix-units.md").read_text(encoding="utf-8")
+    page = (RESEARCH.parent / "hardware.md").read_text(encoding="utf-8")
     for case, own in cases.items():
         cells = f"| {case} | {sum(own.values()) / 5:.3f} |"
         if case != "FP8 with float32 sums":

@@ -326,7 +326,7 @@ def test_the_page_about_critics_in_bfloat16_rests_on_its_table():
     values = {}
     for row in rows:
         values.setdefault((row["target"], float(row["discount"])), []).append(float(row["value"]))
-    page = (DOCS / "research/bf16-critics.md").read_text(encoding="utf-8")
+    page = (DOCS / "recursions.md").read_text(encoding="utf-8")
     for target in bf16_critics.TARGETS:
         cells = []
         for discount in (0.9, 0.99, 0.997):

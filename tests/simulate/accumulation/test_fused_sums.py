@@ -383,7 +383,7 @@ def test_the_page_has_the_table_of_units():
     for name, how in UNITS.items():
         operands = ", ".join(map(str, how.operands))
         rows.append(f"| `{name}` | {how.block} | {how.fraction_bits} | {how.result} | {operands} | {how.evidence} |")
-    page = (Path(__file__).parents[3] / "docs" / "matrix-units.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "hardware.md").read_text(encoding="utf-8")
     assert "\n".join(rows) in page
 
 
