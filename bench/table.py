@@ -60,7 +60,7 @@ CAPTIONS = {
     "acting": """
         Actions of policies with 17 observations and 6 actions, by the engines of `agents/acting` and the exported C
         header: CPU seconds of one batch on one core, with other work on the machine. The C loop adds floats one by one.
-        More: [deployment](deployment.md).
+        More: [export](quantization.md#export-a-policy).
 
         CPU seconds of preparing a new version of the weights (`pack`: from weights to codes; `message`: to bytes;
         `read`: back from bytes; `graph`: as ONNX; `session`: ONNX Runtime's), and the number of sent bytes.

@@ -47,13 +47,18 @@ nitpicky = True  # a reference to a name that is not documented is a mistake
 # Addresses of pages that were merged into others.
 _MOVED = {
     "docs/decisions.html": "../CONTRIBUTING.html#decisions",
+    "docs/deployment.html": "quantization.html#export-a-policy",
     "docs/diff.html": "testing.html#two-programs",
     "docs/digits.html": "accuracy.html#digits-of-a-loss",
+    "docs/eight-bits.html": "recipes.html#sac-in-eight-bits",
     "docs/first-answer.html": "programs.html#plan-seeds-and-steps",
     "docs/matrix-units.html": "hardware.html#sums-of-matrix-units",
     "docs/or-another.html": "limits.html#which-library",
+    "docs/own-agents.html": "libraries.html#your-own-agent",
     "docs/own-dtypes.html": "sums-and-modes.html#programs-in-half-precision",
     "docs/research/bf16-critics.html": "../recursions.html#critics-in-bfloat16",
+    "docs/research/reproducing.html": "../presets.html#reproduce-three-papers",
+    "docs/troubleshooting.html": "running-sweeps.html#troubleshooting",
     "docs/versions.html": "limits.html#tested-versions",
 }
 

@@ -16,16 +16,13 @@ from roundoff.sweeps.language.preset_files import presets
 PAGES = Path(__file__).parent
 
 KINDS = {
-    "Learn": "quickstart tutorial own-agents",
-    "Do": "simulation recipes policies watching accuracy rollouts programs"
-    " running-sweeps reading troubleshooting cost compiling frameworks libraries environments learners "
-    " quantization deployment eight-bits algorithms testing hardware",
-    "Look up": "reference/api reference/commands formats sweeps keys presets fixes/README agents sums-and-modes "
-    " what-runs performance performance-agents performance-plain"
-    " limits glossary",
-    "Understand": "recursions fidelity ",
-    "Research": "research/results research/results-sac research/results-algorithms"
-    " research/next-fix research/reproducing",
+    "Learn": "quickstart tutorial",
+    "Do": "simulation recipes policies watching accuracy testing programs running-sweeps reading cost compiling"
+    " frameworks libraries environments learners rollouts quantization algorithms hardware",
+    "Look up": "reference/api reference/commands formats sweeps keys presets fixes/README agents sums-and-modes"
+    " what-runs performance performance-agents performance-plain limits glossary",
+    "Understand": "recursions fidelity",
+    "Research": "research/results research/results-sac research/results-algorithms research/next-fix",
     "Contribute": "../CONTRIBUTING architecture ../CHANGELOG",
 }
 ABOUT = {

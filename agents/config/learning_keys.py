@@ -128,7 +128,7 @@ class OptimizerKeys(TrainConfig):
     reward_scale: Annotated[PositiveFloat | Literal["auto"], BeforeValidator(read_reward_scale)] = key(
         1.0,
         "Factor that scales rewards, values, targets and the entropy in them into the range of the format: a power"
-        " of two, or `auto`. Gradients and logged values do not change; see docs/eight-bits.md.",
+        " of two, or `auto`. Gradients and logged values do not change; see docs/recipes.md.",
         KeyRole.ARITHMETIC | KeyRole.TIMELESS | KeyRole.LATER,
     )
     optimizer: Literal["adam", "rmsprop"] = key(
@@ -151,7 +151,7 @@ class OptimizerKeys(TrainConfig):
     storage: Annotated[Storage | None, BeforeValidator(read_storage)] = key(
         None,
         "Formats of tensors in memory, if they differ from `format`: `{weights: mxint8, weight_gradients: e5m2}`,"
-        " optionally with a `rounding`: `{weights: {format: mxint8, rounding: stochastic}}`; see docs/eight-bits.md.",
+        " optionally with a `rounding`: `{weights: {format: mxint8, rounding: stochastic}}`; see docs/recipes.md.",
         KeyRole.ARITHMETIC | KeyRole.LATER,
     )
     learners: Positive = key(

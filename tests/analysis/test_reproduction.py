@@ -485,5 +485,5 @@ def test_runs_whose_actors_left_no_times_are_left_out(tmp_path):
 
 
 def test_the_page_about_reproducing_names_every_figure():
-    page = (Path(__file__).parents[2] / "docs" / "research" / "reproducing.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "presets.md").read_text(encoding="utf-8")
     assert [name for name in REPRODUCIBLE if f"`{name}`" not in page] == []
