@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..formats import Rounding, apart
+from ..formats import Rounding, unsimulated
 from ..simulate import result_format, store
 
 _OF_DTYPES = {torch.float16: "e5m10", torch.bfloat16: "e8m7"}
-_to = apart(torch.Tensor.to)
+_to = unsimulated(torch.Tensor.to)
 
 
-@apart
+@unsimulated
 def exactly(x: torch.Tensor | float, dtype: torch.dtype) -> Any:
     """A number or numbers for arithmetic in float64, whatever is simulated.
 

@@ -78,7 +78,7 @@ def _text(table: pd.DataFrame, experiment: Experiment) -> str:
         parts += [markdown.table([_learned(row, experiment) for row in learning])]
     if told:
         parts += ["What the test of equivalence would say of made-up formats, with as many runs that spread as much:"]
-        parts += [markdown.table([_told(row, experiment) for row in told])]
+        parts += [markdown.table([_row_as_text(row, experiment) for row in told])]
     return "\n\n".join(parts)
 
 
@@ -111,7 +111,7 @@ def _learned(row: dict[str, Any], experiment: Experiment) -> dict[str, str]:
     return cells | {"normalized IQM (95 %)": _iqm(row)}
 
 
-def _told(row: dict[str, Any], experiment: Experiment) -> dict[str, str]:
+def _row_as_text(row: dict[str, Any], experiment: Experiment) -> dict[str, str]:
     cells = _where(row, experiment) | {"runs": str(row["runs"])}
     cells |= {f"equivalent if {100 * row['margin']:.3g} % lower": _share(row["equivalent_if_lower"])}
     cells |= {f"if {100 * FAILING:.0f} % more fail": _share(row["equivalent_if_failing"])}

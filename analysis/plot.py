@@ -19,7 +19,7 @@ from roundoff.runs.metric import RETURN, Metric
 from .errors import AnalysisError
 from .figures.catalogue import ALWAYS, FIGURES
 from .figures.drawing.style import INLINE, SIZES, Size, drawable
-from .figures.drawing.told import with_texts
+from .figures.drawing.tooltips import with_texts
 from .runs.experiment import Experiment, read_experiment
 from .runs.files import make_folder, replace_file
 from .tables import markdown

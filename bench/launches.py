@@ -9,7 +9,7 @@ from tests.stub_driver import compiled_for
 
 from bench.timing import interleaved, record
 from roundoff.formats import Format, RandomBits, Rounding
-from roundoff.formats.base.modes import How
+from roundoff.formats.base.modes import RoundingOptions
 
 NAMES = ("e5m10", "q4.6", "posit8_1", "mxfp8_e4m3", "int8_row")
 
@@ -23,7 +23,7 @@ def main() -> None:
         for name in NAMES:
             fmt = replace(Format.parse(name))
             for mode, random in ((Rounding.NEAREST_EVEN, None), (Rounding.STOCHASTIC, RandomBits(1))):
-                how = How(mode, fmt._policy(None), random)
+                how = RoundingOptions(mode, fmt._policy(None), random)
                 contestants[f"{name}, {mode}"] = lambda f=fmt, h=how: f._round_on_device(x, target, h)
         seconds = interleaved(contestants)
         driver.launches.clear()

@@ -23,7 +23,7 @@ import torch
 from bench.timing import record
 from roundoff.agents.environments.opening import open_environment
 from roundoff.agents.environments.parallel import VectorEnvironment
-from roundoff.agents.environments.tasks import PACKAGES, Kind, kind_of
+from roundoff.agents.environments.tasks import PACKAGES, TaskKind, kind_of
 from roundoff.agents.experience.sampling import LocalSampler
 
 TASKS = ("gym:CartPole-v1", "walker_walk", "minatar:breakout")
@@ -57,8 +57,8 @@ class Wrapped(gymnasium.Env[Any, Any]):
 
 def theirs(task: str) -> gymnasium.Env[Any, Any]:
     """The environment that Gymnasium steps."""
-    if kind_of(task) is Kind.GYMNASIUM:
-        return gymnasium.make(task.removeprefix(Kind.GYMNASIUM), disable_env_checker=True)
+    if kind_of(task) is TaskKind.GYMNASIUM:
+        return gymnasium.make(task.removeprefix(TaskKind.GYMNASIUM), disable_env_checker=True)
     return Wrapped(task)
 
 

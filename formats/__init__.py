@@ -30,8 +30,8 @@ from .rounding import round
 
 # isort: split
 # For the other folders, which import nothing from behind this face; no part of the public interface.
-from .base.memory import apart as apart
 from .base.memory import is_traced as is_traced
+from .base.memory import unsimulated as unsimulated
 from .base.on_device import where as where
 from .families.integer import Quantized as Quantized
 from .packing import packed_size as packed_size

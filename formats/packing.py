@@ -6,7 +6,7 @@ import torch
 
 from .arithmetic.codes import PAIRS, TYPES, as_torch_type, integer_codes
 from .base.errors import FormatError
-from .base.memory import apart
+from .base.memory import unsimulated
 
 
 def _group(bits: int) -> tuple[int, int]:
@@ -20,7 +20,7 @@ def packed_size(count: int, bits: int) -> int:
     return -(-count * bits // 8)
 
 
-@apart
+@unsimulated
 def pack(codes: torch.Tensor, bits: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Packs codes densely: code i occupies the bits from ``i * bits`` on of a little-endian bit string.
 
@@ -59,7 +59,7 @@ def pack(codes: torch.Tensor, bits: int, dtype: torch.dtype | None = None) -> to
     return result.view(-1)[: packed_size(n, bits)].contiguous()
 
 
-@apart
+@unsimulated
 def unpack(packed: torch.Tensor, bits: int | None = None, count: int | None = None) -> torch.Tensor:
     """The codes that :func:`pack` packed: int64, one dimension, ``count`` of them.
 

@@ -20,7 +20,7 @@ from .base.errors import FormatError
 from .base.family import Family
 from .base.format import Format, check_roundable
 from .base.layouts import is_dense
-from .base.memory import apart, is_traced, is_virtual, settled
+from .base.memory import is_traced, is_virtual, settled, unsimulated
 from .base.modes import Overflow, Random, RandomBits, Rounding, check_choices, seeded
 from .base.on_device import where
 from .base.operator import as_operator
@@ -112,7 +112,7 @@ def round(
     return fmt.rounded(x, *how) if alone else _round_among_modes(x, fmt, *how)
 
 
-@apart
+@unsimulated
 def _round_half(
     x: torch.Tensor,
     format: Format | str | torch.dtype | Sequence[Format | str],
@@ -130,7 +130,7 @@ def _round_half(
     return result
 
 
-@apart
+@unsimulated
 def _round_among_modes(
     x: torch.Tensor,
     fmt: Format,
@@ -179,7 +179,7 @@ def _qtorch() -> Callable[..., torch.Tensor]:
     return float_quantize  # type: ignore[no-any-return]
 
 
-@apart
+@unsimulated
 def _round_rows(
     x: torch.Tensor,
     formats: Sequence[Format | str],

@@ -192,7 +192,7 @@ class Trials(ABC):
     def watch(self, *, rounded: bool) -> Trial:
         """Runs as it is, or without any rounding."""
         name = f"in {self.format}" if rounded else "without rounding"
-        trial = self._told(name, lambda: self.watched(rounded=rounded))
+        trial = self._run_trial(name, lambda: self.watched(rounded=rounded))
         self._units |= set(trial.units)
         return trial
 
@@ -203,10 +203,10 @@ class Trials(ABC):
         if key not in self._known:
             name = f"{len(high)} of {len(self._units)} {self.over}s in high precision"
             name += "".join(f", {unit} in {fmt}" for unit, fmt in (others or {}).items())
-            self._known[key] = self._told(name, lambda: self.under(formats)).passed
+            self._known[key] = self._run_trial(name, lambda: self.under(formats)).passed
         return self._known[key]
 
-    def _told(self, name: str, run: Callable[[], Trial]) -> Trial:
+    def _run_trial(self, name: str, run: Callable[[], Trial]) -> Trial:
         self.count += 1
         start, count = time.monotonic(), self.count
         trial = run()

@@ -160,7 +160,7 @@ class CheapestArithmetic:
         """Describes the products that the model gives no cost for, and the parts that are left out for that reason."""
         return _without_numbers(self._by, self.unpriced)
 
-    def asked(self, store: SweepDirectory) -> list[Run]:
+    def next_runs(self, store: SweepDirectory) -> list[Run]:
         """The runs that the search needs given the results so far, including the runs that have ended."""
         questions, found = self._search(store)
         wanted = [*self._choosing]

@@ -151,7 +151,7 @@ def blame_returns(
         SweepError: the folder is something else.
     """
     check_over(over)
-    search = _Alone(config, over, seeds, margin)
+    search = _SeedsPerCase(config, over, seeds, margin)
     name = re.sub(r"[^\w.-]", "_", f"blame-{config.task}-{config.format}")
     about = f"What each {over} costs in {config.format}."
     plan = Plan(name, about, ("format", "policy", "seed"), ())
@@ -176,7 +176,7 @@ _GAINS, _COSTS = _Question(_ALL, in_fp32=True), _Question(_NOTHING, in_fp32=Fals
 
 
 @final
-class _Alone:
+class _SeedsPerCase:
     """The cases, and which of them are run with how many seeds."""
 
     def __init__(self, config: TrainConfig, over: str, seeds: int, margin: float) -> None:
@@ -195,7 +195,7 @@ class _Alone:
             _DATA: [data[0]._replace(id=run_id(observed), config=observed), *data[1:]],
         }
 
-    def asked(self, store: SweepDirectory) -> list[Run]:
+    def next_runs(self, store: SweepDirectory) -> list[Run]:
         """The runs that the search needs given the results so far, including the runs that have ended."""
         wanted = [run for runs in self._references.values() for run in runs]
         for question in (_GAINS, _COSTS):
@@ -244,8 +244,8 @@ class _Alone:
         theirs = _returns(store, self._references[question.reference])
         found = {name: own for name, runs in cases.items() if theirs and (own := _returns(store, runs))}
         sides = [(own, theirs) if question.in_fp32 else (theirs, own) for own in found.values()]
-        apart = [difference([x], [y]) for x, y in sides]
-        adjusted = holm([one.p for one in apart])
+        unsimulated = [difference([x], [y]) for x, y in sides]
+        adjusted = holm([one.p for one in unsimulated])
         rows = [
             Effect(
                 name,
@@ -258,7 +258,7 @@ class _Alone:
                 None if math.isnan(p) else float(p),
                 in_words(p, equivalence([own], [theirs], self._margin).p, self._margin),
             )
-            for (name, own), one, p in zip(found.items(), apart, adjusted, strict=True)
+            for (name, own), one, p in zip(found.items(), unsimulated, adjusted, strict=True)
         ]
         return tuple(sorted(rows, key=lambda row: (-row.seeds, -row.effect)))
 

@@ -81,7 +81,7 @@ def count_costs(
                 known[key] = {"reason": str(error)}
                 reasons.append(str(error))
             if on_counted:
-                on_counted(_told(config, known[key]))
+                on_counted(_entry_as_text(config, known[key]))
         if len(reasons) < len(known):  # at each one, so that nothing is lost of what was counted
             entries = [
                 {**known[key], "config": json.loads(key), "runs": [name for name, _ in same]}
@@ -157,7 +157,7 @@ def counted_steps(
     return count_updates(config, allow_imports, models)
 
 
-def _told(config: RunConfig, entry: dict[str, Any]) -> str:
+def _entry_as_text(config: RunConfig, entry: dict[str, Any]) -> str:
     where = f"{config.task} {config.format}"
     if "reason" in entry:
         return f"{where}: not counted: {entry['reason']}"

@@ -20,7 +20,7 @@ from .workers.pool import Executor
 class Search(Protocol):
     """A search. Its answers depend only on the runs that have ended, so that it is continued like any sweep."""
 
-    def asked(self, store: SweepDirectory) -> list[Run]:
+    def next_runs(self, store: SweepDirectory) -> list[Run]:
         """The runs that the search needs given the results so far: all that it asked for before, and more."""
 
     def found(self, store: SweepDirectory) -> Any:
@@ -55,10 +55,10 @@ def run_in_rounds(
     plan = replace(plan, answered_in=answered_in)
     with suppress(OSError):  # which writing into the folder will tell
         (directory / answered_in).unlink()  # of an earlier call
-    runs = search.asked(store)
+    runs = search.next_runs(store)
     while True:
         summary = run_sweep(replace(plan, runs=tuple(runs)), directory, executor=executors(), watcher=watcher, **how)
-        before, runs = {run.id for run in runs}, search.asked(store)
+        before, runs = {run.id for run in runs}, search.next_runs(store)
         if summary.failed or {run.id for run in runs} <= before:
             return summary, search.found(store)
 

@@ -171,9 +171,11 @@ class _FewestBits:
             for runs, rest in zip(rows, rests, strict=True)
         ]
 
-    def asked(self, store: SweepDirectory) -> list[Run]:
+    def next_runs(self, store: SweepDirectory) -> list[Run]:
         """The runs that the next decisions need, including the runs that have ended; in the plan's order."""
-        wanted = {run.id for branch in self._branches for name in branch.asked(store) for run in branch.runs[name]}
+        wanted = {
+            run.id for branch in self._branches for name in branch.next_formats(store) for run in branch.runs[name]
+        }
         return [run for run in self._plan.runs if run.id in wanted]
 
     def found(self, store: SweepDirectory) -> list[Finding]:
@@ -193,7 +195,7 @@ class _Branch:
             self.runs.setdefault(plan.search.format_of(run.config), []).append(run)
         self._formats = list(plan.search.widths(self.runs))
 
-    def asked(self, store: SweepDirectory) -> list[str]:
+    def next_formats(self, store: SweepDirectory) -> list[str]:
         """The formats that the bisection asks about, up to the first missing result."""
 
         def is_enough(name: str) -> bool | None:
@@ -204,13 +206,13 @@ class _Branch:
 
     def finding(self, store: SweepDirectory) -> Finding:
         """Returns the current result."""
-        asked = self.asked(store)
-        ended = [name for name in asked if store.have_ended(self.runs[name])]
+        formats = self.next_formats(store)
+        ended = [name for name in formats if store.have_ended(self.runs[name])]
         means = {name: mean_score(store, self.runs[name]) for name in self._formats if name in ended}
         enough = next((name for name in means if self._is_enough(store, name)), None)
         reference = mean_score(store, self.runs[REFERENCE])  # it may have failed
         unlearned = self._unlearned(store) if reference is not None else ""
-        return Finding(self._given, reference, enough, means, len(self._formats), ended == asked, unlearned)
+        return Finding(self._given, reference, enough, means, len(self._formats), ended == formats, unlearned)
 
     def _unlearned(self, store: SweepDirectory) -> str:
         """The reason that runs in fp32 have learned nothing, as far as they tell; else empty."""
@@ -247,7 +249,7 @@ class _BestCandidate:
         self._seeds = list(dict.fromkeys(run.config.seed for run in plan.runs))
         self._sign = sign(plan)
 
-    def asked(self, store: SweepDirectory) -> list[Run]:
+    def next_runs(self, store: SweepDirectory) -> list[Run]:
         """The runs that the search needs given the results so far, including the runs that have ended."""
 
         def scores(question: tuple[Sequence[str], int]) -> Mapping[str, float] | None:
@@ -270,7 +272,7 @@ class _BestCandidate:
                 crashed = [store.state(run) for seed in seeds for run in runs[seed]].count("crashed")
                 found.append(Standing(name, mean(scores), tuple(scores), crashed))
         found.sort(key=lambda one: (len(one.scores), self._rank(one.mean)), reverse=True)
-        return [Standings(tuple(found), store.have_ended(self.asked(store)))]
+        return [Standings(tuple(found), store.have_ended(self.next_runs(store)))]
 
     def _rank(self, mean: float | None) -> float:
         return -math.inf if mean is None else self._sign * mean

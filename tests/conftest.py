@@ -119,7 +119,7 @@ LONG = [
     "simulate/rounded_once/test_results.py",
     "formats/tools/test_verify.py",
     "formats/gpu/test_machine_code.py",
-    "analysis/test_told.py",
+    "analysis/test_tooltips.py",
     "agents/acting/test_c_header.py",
     "simulate/scripts/test_blaming.py",
     "simulate/scripts/test_running.py",

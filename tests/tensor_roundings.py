@@ -42,7 +42,7 @@ _NAN_SCALE, _SCALE_BIAS = 255, 127
 _WORD = 0xFFFFFFFF
 
 
-class How(NamedTuple):
+class RoundingOptions(NamedTuple):
     rounding: Rounding
     policy: Overflow
     words: torch.Tensor | None
@@ -57,13 +57,13 @@ def by_operations(fmt, x, rounding=Rounding.NEAREST_EVEN, overflow=None, random=
     if not x.numel():
         return x
     family = next(family for family in _ROUNDS if isinstance(fmt, family))
-    return _ROUNDS[family](fmt, x, How(Rounding(rounding), policy, words))
+    return _ROUNDS[family](fmt, x, RoundingOptions(Rounding(rounding), policy, words))
 
 
 # Floats
 
 
-def _float(fmt, source: torch.Tensor, how: How) -> torch.Tensor:
+def _float(fmt, source: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
     parameters = fmt.parameters(source.dtype, how.rounding, how.policy)
     if not fmt.signed:
         source = where(source.signbit() & ~source.isnan(), 0.0, source)
@@ -75,13 +75,13 @@ def _float(fmt, source: torch.Tensor, how: How) -> torch.Tensor:
 # Fixed point
 
 
-def _fixed(fmt, source: torch.Tensor, how: How) -> torch.Tensor:
+def _fixed(fmt, source: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
     codes = _integers_of_fixed(fmt, source, how)
     lost = source.isnan() if how.policy == Overflow.SATURATE else ~source.isfinite()
     return where(lost, torch.nan, codes.to(torch.float64) * fmt.eps).to(source.dtype)
 
 
-def _integers_of_fixed(fmt, x: torch.Tensor, how: How) -> torch.Tensor:
+def _integers_of_fixed(fmt, x: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
     """The integers k, int64; anything for NaN."""
     significand, exponent = significand_and_exponent(x)
     drop = -(exponent + fmt.fraction_bits)
@@ -100,13 +100,13 @@ def _integers_of_fixed(fmt, x: torch.Tensor, how: How) -> torch.Tensor:
 # Integers
 
 
-def _integer(fmt, source: torch.Tensor, how: How) -> torch.Tensor:
+def _integer(fmt, source: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
     pieces, scale, zero = fmt._in_pieces(source, *fmt._parameters(source))
     codes = _integer_codes(fmt, pieces, scale, zero, how)
     return fmt._whole((codes - zero) * scale, source)
 
 
-def _integer_codes(fmt, x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, how: How) -> torch.Tensor:
+def _integer_codes(fmt, x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
     """The codes of pieces as floats; NaN where ``x`` or the scale is."""
     if how.rounding == Rounding.NEAREST_EVEN:
         whole = (x * (1 / scale)).round()
@@ -140,13 +140,13 @@ def _whole_steps(
 # Logarithmic numbers
 
 
-def _logarithmic(fmt, source: torch.Tensor, how: How) -> torch.Tensor:
+def _logarithmic(fmt, source: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
     k = _logarithms(fmt, source, how)
     result = where(k == fmt._zero, 0.0, torch.copysign(fmt._powers_of(k, source.dtype), source))
     return where(source.isnan(), torch.nan, result)
 
 
-def _logarithms(fmt, x: torch.Tensor, how: How) -> torch.Tensor:
+def _logarithms(fmt, x: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
     """K of |x| rounded; the lowest one for zero, anything for NaN."""
     bits = float64_bits(x) & ((1 << 63) - 1)
     octave = (bits >> 52) - 1023
@@ -174,14 +174,14 @@ def _logarithms(fmt, x: torch.Tensor, how: How) -> torch.Tensor:
 # Posits
 
 
-def _posit(fmt, source: torch.Tensor, how: How) -> torch.Tensor:
+def _posit(fmt, source: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
     bits = float64_bits(source)
     magnitude = (_rounded_posit(fmt, bits, how) + _BIAS).view(torch.float64)
     result = where((bits & _MAGNITUDE) == 0, 0.0, where(bits < 0, -magnitude, magnitude))
     return where(source.isfinite(), result, torch.nan).to(source.dtype)
 
 
-def _rounded_posit(fmt, bits: torch.Tensor, how: How) -> torch.Tensor:
+def _rounded_posit(fmt, bits: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
     """The magnitudes of float64 patterns rounded, as patterns less the bias; anything for 0, infinity and NaN."""
     negative = bits < 0
     largest, smallest = fmt._ends
@@ -206,11 +206,11 @@ def _rounded_posit(fmt, bits: torch.Tensor, how: How) -> torch.Tensor:
 # Powers of two
 
 
-def _power_of_two(fmt, source: torch.Tensor, how: How) -> torch.Tensor:
+def _power_of_two(fmt, source: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
     return fmt.decode(_codes_of_powers(fmt, source, how), source.dtype)
 
 
-def _codes_of_powers(fmt, x: torch.Tensor, how: How) -> torch.Tensor:
+def _codes_of_powers(fmt, x: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
     over, infinite = fmt._beyond(how)
     bits = float64_bits(x)
     code = (bits >> 52) - _FIELD
@@ -224,14 +224,16 @@ def _codes_of_powers(fmt, x: torch.Tensor, how: How) -> torch.Tensor:
 # Blocks that share a power of two
 
 
-def _shared_scale(fmt, source: torch.Tensor, how: How) -> torch.Tensor:
+def _shared_scale(fmt, source: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
     axis = check_axis(fmt, fmt.axis, source)
     k, quantum, scale = _integers_in_blocks(fmt, source, axis, how)
     blocks = _in_float64(fmt, k, quantum, scale, cut(source, axis, fmt.block))
     return narrowed(joined(blocks, source, axis), source.dtype)
 
 
-def _integers_in_blocks(fmt, x: torch.Tensor, axis: int, how: How) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _integers_in_blocks(
+    fmt, x: torch.Tensor, axis: int, how: RoundingOptions
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Per element an integer k and the exponent of its unit, relative to the scale; per block the scale's code."""
     blocks = cut(x, axis, fmt.block)
     # The largest magnitude is the largest pattern without the sign; NaN lies beyond infinity.
@@ -265,13 +267,15 @@ def _in_float64(fmt, k: torch.Tensor, quantum: torch.Tensor, scale: torch.Tensor
 # NVFP4
 
 
-def _nvfp4(fmt, source: torch.Tensor, how: How) -> torch.Tensor:
+def _nvfp4(fmt, source: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
     axis = check_axis(fmt, fmt.axis, source)
     codes, scales, tensor_scale = _codes_in_two_levels(fmt, source, axis, how)
     return fmt._joined(fmt._scaled(codes, scales, tensor_scale), source, axis)
 
 
-def _codes_in_two_levels(fmt, x: torch.Tensor, axis: int, how: How) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _codes_in_two_levels(
+    fmt, x: torch.Tensor, axis: int, how: RoundingOptions
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Element codes and scale codes (int64) of the blocks, and the scale of the tensor."""
     blocks = fmt._cut(x, axis)
     tops = blocks.abs().amax(-1, keepdim=True)
@@ -301,7 +305,7 @@ def _element_codes(x: torch.Tensor, element: Element, rounding: Rounding, words:
 # Tables
 
 
-def _table(fmt, source: torch.Tensor, how: How) -> torch.Tensor:
+def _table(fmt, source: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
     values = table_on(fmt._tables[source.dtype].values, source.device)
     places, tops = _places(fmt, source, how)
     if tops is None:
@@ -309,7 +313,7 @@ def _table(fmt, source: torch.Tensor, how: How) -> torch.Tensor:
     return joined(_scaled(fmt, values[places], tops), source, check_axis(fmt, fmt.axis, source))
 
 
-def _places(fmt, x: torch.Tensor, how: How) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _places(fmt, x: torch.Tensor, how: RoundingOptions) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Places in ascending order of what ``x`` rounds to; with scales cut into blocks, and their largest numbers."""
     table, rounding, words = fmt._tables[x.dtype], how.rounding, how.words
     if fmt.block is None:
@@ -364,7 +368,7 @@ def between(
 # Floats with a scale, QuaRL, qtorch
 
 
-def _scaled_float(fmt, source: torch.Tensor, how: How) -> torch.Tensor:
+def _scaled_float(fmt, source: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
     target = torch.empty_like(source)
     scales = fmt._scale_up(source, target)
     target = _float(fmt._saturating, target, how._replace(policy=Overflow.SATURATE))
@@ -373,7 +377,7 @@ def _scaled_float(fmt, source: torch.Tensor, how: How) -> torch.Tensor:
     return target
 
 
-def _quarl(fmt, source: torch.Tensor, how: How) -> torch.Tensor:
+def _quarl(fmt, source: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
     if fmt._half:
         return _float(format_called("e5m10"), source, how)
     step = fmt._step(source)
@@ -384,7 +388,7 @@ def _quarl(fmt, source: torch.Tensor, how: How) -> torch.Tensor:
     return where(whole == 0, 0.0, whole) * step
 
 
-def _qtorch(fmt, source: torch.Tensor, how: How) -> torch.Tensor:
+def _qtorch(fmt, source: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
     fmt._check_mode(how.rounding)
     drop = 23 - fmt.significand_bits
     half, keep = 1 << (drop - 1), _WORD & -(1 << drop)

@@ -232,7 +232,7 @@ class RemoteSampler:
                 if pull.before is not None:
                     record["staleness_before"] = updates - pull.before
                 if len(pull.states):
-                    learners = self._learners(pull.states)
+                    learners = self._learner_policy(pull.states)
                     record["kl"] = self._explorers[rank].divergence(learners, torch.tensor(pull.basis))
                 self._pulls.append(record)
                 self._pulled[rank]["pulls"] += 1
@@ -285,7 +285,7 @@ class RemoteSampler:
 
     # What is recorded
 
-    def _learners(self, states: NDArray[np.float32]) -> torch.Tensor:
+    def _learner_policy(self, states: NDArray[np.float32]) -> torch.Tensor:
         """The policy of the learner, as it is now, in some states."""
         return self._learner.policy_at(self._perceive(states)).to("cpu", torch.float32)
 
@@ -297,7 +297,7 @@ class RemoteSampler:
         chosen = [(i, choice) for i, choice in enumerate(chunk.choices) if choice is not None]
         if not chosen:
             return found
-        policies = self._learners(np.concatenate([choice.states for _, choice in chosen]))
+        policies = self._learner_policy(np.concatenate([choice.states for _, choice in chosen]))
         for k, (i, choice) in enumerate(chosen):
             policy = policies[k * self._each : (k + 1) * self._each]
             steps = self._steps[rank] + i * self._each

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .world import World
 
 
-class _Leave(BaseException):  # so that no ``except Exception`` of a library holds it up
+class _LeaveLibrary(BaseException):  # so that no ``except Exception`` of a library holds it up
     """Leaves the library in the middle of a step.
 
     Args:
@@ -160,7 +160,7 @@ class AdaptedRun:
                 model.learn(self.config.transitions)
             self._be_quantized()
             self._evaluate()  # behind the last update
-        except _Leave as left:
+        except _LeaveLibrary as left:
             if left.crash is None:
                 raise Stopped(self._step, saved=False) from None
             return left.crash
@@ -235,9 +235,9 @@ class AdaptedRun:
             with exact():  # what is computed to look at numbers is not the library's
                 self._evaluate()
         if self.stop.made:
-            raise _Leave
+            raise _LeaveLibrary
         if not np.isfinite(action).all():
-            raise _Leave(Crash(self._step, "the policy took a non-finite action in training"))
+            raise _LeaveLibrary(Crash(self._step, "the policy took a non-finite action in training"))
         if self._reporter.is_due:
             self._reporter.report(self._step)
 
@@ -250,11 +250,11 @@ class AdaptedRun:
         assert self.model is not None
         self._evaluated_at = self._step
         if damaged := damaged_weight(self.model.weights()):
-            raise _Leave(Crash(self._step, f"the weights {damaged} are not finite"))
+            raise _LeaveLibrary(Crash(self._step, f"the weights {damaged} are not finite"))
         with self.stopwatch.measure("evaluation"):
             crash = self._reporter.evaluate(self._step, self.config.evaluate_in, self._episodes)
         if crash:
-            raise _Leave(crash)
+            raise _LeaveLibrary(crash)
         self._reporter.report(self._step)
 
     def _episodes(self, quantization: Quantization | None = None) -> Evaluation:

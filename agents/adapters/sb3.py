@@ -19,7 +19,7 @@ from .world import World
 
 
 @final
-class _Latest(KVWriter):  # type: ignore[misc]  # of no known type
+class _LatestLogs(KVWriter):  # type: ignore[misc]  # of no known type
     """Keeps the values that the library logs of its updates."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class SB3:
         algorithm = getattr(import_module(module), name)
         self._model = algorithm(env=environments, seed=config.seed, device=config.device, verbose=0, **options)
         self.network: torch.nn.Module = self._model.policy
-        self._log = _Latest()
+        self._log = _LatestLogs()
         self._model.set_logger(Logger(folder=None, output_formats=[self._log]))
         self._memory: Any = None
         self._first = np.zeros(0, dtype=bool)

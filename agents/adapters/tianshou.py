@@ -24,7 +24,7 @@ from .world import World
 _TRAINER = ("batch_size", "update_step_num_gradient_steps_per_sample", "collection_step_num_env_steps")
 
 
-class _Latest(BaseLogger):  # type: ignore[misc]  # of no known type
+class _LatestLogs(BaseLogger):  # type: ignore[misc]  # of no known type
     """Keeps the values that the library logs of its updates."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Tianshou:
         else:
             buffer = VectorReplayBuffer(size, len(worlds))
         self._collector = Collector(self._policy, self._worlds, buffer, exploration_noise=True)
-        self._log = _Latest()
+        self._log = _LatestLogs()
         self._before_learning = config.steps_before_learning
 
     def learn(self, steps: int) -> None:  # noqa: D102

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 
 from ..environments.opening import open_environment
-from ..environments.tasks import Kind, kind_of
+from ..environments.tasks import TaskKind, kind_of
 from ..errors import RunError
 from ..streams import Stream, sequence
 
@@ -79,7 +79,7 @@ class World(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 @final
-class _Ours(gymnasium.Env[Any, Any]):
+class _GymnasiumWrapper(gymnasium.Env[Any, Any]):
     """A task from outside of Gymnasium as a Gymnasium environment; planes of 0 and 1 are float32.
 
     Args:
@@ -135,8 +135,8 @@ def open_world(
         after: see :class:`World`.
         stopwatch: see :class:`World`.
     """
-    if kind_of(config.task) is Kind.GYMNASIUM:
-        made = gymnasium.make(config.task.removeprefix(Kind.GYMNASIUM), disable_env_checker=True)
+    if kind_of(config.task) is TaskKind.GYMNASIUM:
+        made = gymnasium.make(config.task.removeprefix(TaskKind.GYMNASIUM), disable_env_checker=True)
         return World(made, config.action_repeat, before, after, stopwatch)
     seed = sequence(config.seed, Stream.ENVIRONMENT, number)
-    return World(_Ours(config.task, config.action_repeat, seed), 1, before, after, stopwatch)
+    return World(_GymnasiumWrapper(config.task, config.action_repeat, seed), 1, before, after, stopwatch)

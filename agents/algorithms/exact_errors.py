@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ...formats import apart
+from ...formats import unsimulated
 from ..stochastic import exactly, rounded_once
 
 
@@ -48,7 +48,7 @@ def exact_error(values: torch.Tensor, target: torch.Tensor, dtype: torch.dtype) 
     return rounded_once(difference(values, target), dtype, "sub")
 
 
-@apart
+@unsimulated
 def unrounded_target(
     rewards: torch.Tensor,
     discounts: torch.Tensor,
@@ -66,13 +66,13 @@ def unrounded_target(
     return exact
 
 
-@apart
+@unsimulated
 def mean_of_copies(exact: torch.Tensor, copies: int) -> torch.Tensor:
     """Computes the mean over copies of all transitions, one after the other along the first axis; float64."""
     return exact.view(copies, -1, *exact.shape[1:]).mean(0)
 
 
-@apart
+@unsimulated
 def difference(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Computes x - y in float64, whatever is simulated."""
     return x - y.double()

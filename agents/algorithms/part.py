@@ -38,7 +38,7 @@ class Part:
         return (*((batch,) if self.batch else ()), *(() if self.noise is None else (noises[self.noise],)))
 
 
-class Elsewhere(Protocol):
+class UpdateBackend(Protocol):
     """The programs that have taken over the updates of a learner: its own, or a population's."""
 
     @property

@@ -24,7 +24,7 @@ from ..optimizers.network_optimizer import NetworkOptimizer
 from ..stored import Kept
 from ..streams import Stream, torch_generator
 from .arithmetic import change_to, simulation_of
-from .part import Elsewhere
+from .part import UpdateBackend
 
 PLACES = 8
 """Random bits are numbered within an update: 0 for its noise, 1 to 6 for what it draws, 7 for actions."""
@@ -90,7 +90,7 @@ class LearnerState(ABC, metaclass=_Bound):
         self.averages: dict[str, MovingAverage] = {}
         self.optimizers: dict[str, NetworkOptimizer] = {}
         self.numbers: dict[str, float | torch.Tensor] = {"discount": config.discount}
-        self.compiled: Elsewhere | None = None
+        self.compiled: UpdateBackend | None = None
         self.updates = self.actions = 0
 
     def bind(self) -> None:

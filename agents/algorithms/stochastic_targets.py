@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from ...formats import apart
+from ...formats import unsimulated
 from ..stochastic import exactly, rounded_stochastically
 from .categorical import projected
 from .exact_errors import difference, mean_of_copies, unrounded_target
 
-_add_product_ = apart(lambda total, a, b: total.add_(a * b.double()))
-_passed_on = apart(lambda d, discount, last, weight: (d.double() * discount).masked_fill(last, 0.0) * weight)
+_add_product_ = unsimulated(lambda total, a, b: total.add_(a * b.double()))
+_passed_on = unsimulated(lambda d, discount, last, weight: (d.double() * discount).masked_fill(last, 0.0) * weight)
 
 
 @torch.no_grad()
@@ -56,13 +56,13 @@ def stochastic_target(
     return target if copies == 1 else target.repeat(copies, *[1] * (target.ndim - 1))
 
 
-@apart
+@unsimulated
 def least_of(values: torch.Tensor) -> torch.Tensor:
     """Returns the smallest of several unrounded values, along the first axis, with the graph of that one."""
     return values.min(dim=0).values
 
 
-@apart
+@unsimulated
 def chosen(values: torch.Tensor, choice: torch.Tensor | None) -> torch.Tensor:
     """Returns the chosen one of unrounded values (n, actions), or the largest if ``choice`` is None; (n, 1)."""
     return values.amax(1, keepdim=True) if choice is None else values.gather(1, choice)
@@ -129,7 +129,7 @@ def stochastic_projection(
     return rounded_stochastically(exact, probabilities.dtype, "scatter_add")
 
 
-@apart
+@unsimulated
 def _projected(*tensors: torch.Tensor, discount: float | torch.Tensor, limits: tuple[float, float]) -> torch.Tensor:
     probabilities, rewards, discounts, atoms = (x.double() for x in tensors)
     return projected(probabilities, rewards, discounts, atoms, discount, limits)

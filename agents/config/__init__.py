@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .own_algorithms import check as check_own_algorithm
     from .own_algorithms import module_of as module_of_algorithm
     from .quantization_aware import QuantizationAware
-    from .recursions import is_about_values, remarks, said_of
+    from .recursions import is_about_values, remarks, remarks_on
     from .registry import drawn_values, keys, keys_with, leading, panels, without_policy
     from .registry import fields as fields_of
     from .train_config import ALGORITHMS, LIBRARIES, TrainConfig, check_device, check_policy, config_class, config_of
@@ -54,7 +54,7 @@ __all__ = [
     "modules_of_algorithms_in",
     "panels",
     "remarks",
-    "said_of",
+    "remarks_on",
     "without_policy",
 ]
 

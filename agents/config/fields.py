@@ -95,12 +95,12 @@ def read_keys_under(name: str, model: type[BaseModel], value: Any) -> Any:
     try:
         return model(**value)
     except ValidationError as error:
-        raise ValueError("; ".join(_told(name, model, one) for one in error.errors())) from None
+        raise ValueError("; ".join(_error_message(name, model, one) for one in error.errors())) from None
     except TypeError:
         raise ValueError(f"the keys of {name} are names, got {value!r}") from None
 
 
-def _told(name: str, model: type[BaseModel], error: Any) -> str:
+def _error_message(name: str, model: type[BaseModel], error: Any) -> str:
     if error["type"] == "value_error":
         message = str(error["ctx"]["error"])
         return f"{name}.{error['loc'][0]}: {message}" if error["loc"] else message

@@ -178,7 +178,7 @@ class _Rows:
             return None
         return _Sum(fmt, arithmetic.rounding is self._formats.Rounding.STOCHASTIC)
 
-    def _kept(self, name: str, place: _Sum | None) -> _Sum | None:
+    def _rounded_when_stored(self, name: str, place: _Sum | None) -> _Sum | None:
         """The rounding of values that ``storage`` keeps in fewer bits than they are computed in, else ``place``."""
         stored = self._config.storage and self._config.storage.formats.get(name)
         if not stored:
@@ -219,7 +219,7 @@ class _Rows:
         stochastic = compensated and is_stochastic(config.fixes, "averages")
         remedy = "stochastic_compensation"
         if storage is not None and storage.targets is not None:  # computed in the carrier
-            place = self._kept("targets", None)
+            place = self._rounded_when_stored("targets", None)
             kept = storage.target_compensations
             compensated, stochastic = kept is not None, kept is not None and kept.rounding == STOCHASTIC
             remedy = "storage.target_compensations with rounding: stochastic"
@@ -248,7 +248,7 @@ class _Rows:
             found.insert(0, ("first moments", f"adam_beta1 {config.adam_beta1:g}", first, "first_moments"))
         for what, cause, gain, key in found:
             computed = self._at("add", "optimizer")
-            place = self._kept(key, computed)
+            place = self._rounded_when_stored(key, computed)
             if place is None:
                 continue
             stochastic = place.stochastic or (STOCHASTIC_MOMENTS in config.fixes and place == computed)
@@ -267,7 +267,7 @@ class _Rows:
 
     def _weights(self) -> Iterator[Recursion]:
         """Steps of the learning rate, about as large as Adam's steps, relative to weights of a usual size."""
-        config, place = self._config, self._kept("weights", self._at("add", "optimizer"))
+        config, place = self._config, self._rounded_when_stored("weights", self._at("add", "optimizer"))
         if place is None:
             return
         compensated = COMPENSATED_STEPS in config.fixes
@@ -287,7 +287,7 @@ class _Rows:
         )
 
 
-def said_of(config: Mapping[str, Any]) -> list[str]:
+def remarks_on(config: Mapping[str, Any]) -> list[str]:
     """The remarks on a run by the keys of a config from a file, which is not validated; its files are not opened.
 
     Empty if the config cannot be understood, and for users' programs, where keys have other meanings.

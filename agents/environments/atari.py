@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import RunError
 from .episodes import SeededEpisodes, Transition
-from .tasks import Kind, check_game, unknown_task
+from .tasks import TaskKind, check_game, unknown_task
 
 MOST_STEPS = 27_000
 """The most steps of an episode: half an hour of play."""
@@ -27,7 +27,7 @@ def check_atari_task(task: str) -> str:
     Raises:
         ValueError: it has not; the message names the nearest ones.
     """
-    known = [Kind.ATARI + game for game in _games()]
+    known = [TaskKind.ATARI + game for game in _games()]
     if check_game(task) not in known:
         raise ValueError(unknown_task(task, known, f"allowed are {', '.join(known)}"))
     return task
@@ -66,7 +66,7 @@ class AtariEnvironment(SeededEpisodes):
     def __init__(self, task: str, action_repeat: int) -> None:
         super().__init__()
         try:
-            rom = _games()[check_atari_task(task).removeprefix(Kind.ATARI)]
+            rom = _games()[check_atari_task(task).removeprefix(TaskKind.ATARI)]
         except ValueError as error:
             raise RunError(str(error)) from error
         ALEInterface.setLoggerMode(LoggerMode.Error)

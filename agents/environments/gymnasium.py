@@ -15,7 +15,7 @@ from roundoff.own_modules import WHERE
 
 from ..errors import RunError
 from .episodes import SeededEpisodes, Transition
-from .tasks import Kind, may_import, module_of
+from .tasks import TaskKind, may_import, module_of
 
 # Which of Gymnasium's extras installs what its own environments need.
 _EXTRAS = {
@@ -154,12 +154,12 @@ class GymnasiumEnvironment(SeededEpisodes):
 
 
 def _make(task: str) -> Any:
-    name = task.removeprefix(Kind.GYMNASIUM)
+    name = task.removeprefix(TaskKind.GYMNASIUM)
     try:
         return gymnasium.make(name, disable_env_checker=True)
     except gymnasium.error.UnregisteredEnv as error:
         near = difflib.get_close_matches(name, list(gymnasium.registry), n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(Kind.GYMNASIUM + other for other in near)}?" if near else f"{error}"
+        hint = f"did you mean {' or '.join(TaskKind.GYMNASIUM + other for other in near)}?" if near else f"{error}"
         raise ValueError(f'unknown task "{task}"; {hint}') from error
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         missing, module = getattr(error.__cause__, "name", None), module_of(task)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from roundoff.extras import from_extras, require
 
-from .tasks import PACKAGES, Kind, kind_of, module_of
+from .tasks import PACKAGES, TaskKind, kind_of, module_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,7 +67,7 @@ def check_task_imports(task: str, allow_imports: Collection[str]) -> bool | None
     """
     kind = kind_of(task)
     require(PACKAGES[kind], "tensorboard")
-    if kind is Kind.ATARI:
+    if kind is TaskKind.ATARI:
         from .atari import check_atari_task  # noqa: PLC0415  the package may be missing
 
         check_atari_task(task)
@@ -101,15 +101,15 @@ def open_environment(
 
             return PixelEnvironment(task, action_repeat, **pixels)
         kind = kind_of(task)
-        if kind is Kind.GYMNASIUM:
+        if kind is TaskKind.GYMNASIUM:
             from .gymnasium import GymnasiumEnvironment  # noqa: PLC0415
 
             return GymnasiumEnvironment(task, action_repeat, allow_imports)
-        if kind is Kind.MINATAR:
+        if kind is TaskKind.MINATAR:
             from .minatar import MinAtarEnvironment  # noqa: PLC0415
 
             return MinAtarEnvironment(task, action_repeat)
-        if kind is Kind.ATARI:
+        if kind is TaskKind.ATARI:
             from .atari import AtariEnvironment  # noqa: PLC0415
 
             return AtariEnvironment(task, action_repeat)

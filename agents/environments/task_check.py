@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from roundoff.extras import from_extras
 
-from .tasks import Kind, check_game, check_suite_task, kind_of, module_of
+from .tasks import TaskKind, check_game, check_suite_task, kind_of, module_of
 
 
 def check_task(name: str) -> str:
@@ -19,9 +19,9 @@ def check_task(name: str) -> str:
         ValueError: the task does not exist; the message names the nearest ones.
     """
     kind = kind_of(name)
-    if kind is Kind.SUITE:
+    if kind is TaskKind.SUITE:
         return check_suite_task(name)
-    if kind is not Kind.GYMNASIUM:
+    if kind is not TaskKind.GYMNASIUM:
         return check_game(name)
     if ":" not in name.removeprefix(kind):
         # Only those who use Gymnasium import it, and its environment is made once to see its spaces.
@@ -39,8 +39,8 @@ def check_task(name: str) -> str:
 
 def has_discrete_actions(task: str) -> bool | None:
     """Whether an action of a task is one of several; None where that is known only when the task is opened."""
-    if kind_of(task) is not Kind.GYMNASIUM:
-        return kind_of(task) is not Kind.SUITE  # of games all are
+    if kind_of(task) is not TaskKind.GYMNASIUM:
+        return kind_of(task) is not TaskKind.SUITE  # of games all are
     if module_of(task):
         return None
     from .gymnasium import has_discrete_actions as look  # noqa: PLC0415  costs seconds

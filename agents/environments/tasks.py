@@ -39,7 +39,7 @@ TASKS = tuple(sorted(DOMAIN_AND_TASK))
 MINATAR_GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 
 
-class Kind(StrEnum):
+class TaskKind(StrEnum):
     """The kinds of tasks; a value is the prefix of the names of its kind."""
 
     SUITE = ""
@@ -52,16 +52,21 @@ class Kind(StrEnum):
     """A game of the Arcade Learning Environment, as in ``atari:Pong``."""
 
 
-PACKAGES = {Kind.SUITE: "dm_control", Kind.GYMNASIUM: "gymnasium", Kind.MINATAR: "minatar", Kind.ATARI: "ale_py"}
+PACKAGES = {
+    TaskKind.SUITE: "dm_control",
+    TaskKind.GYMNASIUM: "gymnasium",
+    TaskKind.MINATAR: "minatar",
+    TaskKind.ATARI: "ale_py",
+}
 """Packages that each kind needs, by the name to import."""
 
 
-def kind_of(task: str) -> Kind:
+def kind_of(task: str) -> TaskKind:
     """The kind of a task, by its name."""
-    return next((kind for kind in Kind if kind and task.startswith(kind)), Kind.SUITE)
+    return next((kind for kind in TaskKind if kind and task.startswith(kind)), TaskKind.SUITE)
 
 
-_WITH_MODULE = re.compile(rf"{Kind.GYMNASIUM}({NAME}):[\w./-]+")
+_WITH_MODULE = re.compile(rf"{TaskKind.GYMNASIUM}({NAME}):[\w./-]+")
 
 
 def module_of(task: str) -> str | None:
@@ -72,7 +77,7 @@ def module_of(task: str) -> str | None:
 
 def modules_of_tasks_in(text: str) -> list[str]:
     """The modules of all tasks that are named in a text, such as an argument of a command."""
-    return re.findall(rf"{Kind.GYMNASIUM}({NAME}):", text)
+    return re.findall(rf"{TaskKind.GYMNASIUM}({NAME}):", text)
 
 
 def may_import(module: str, allowed: Collection[str]) -> bool:
@@ -99,12 +104,12 @@ def check_game(name: str) -> str:
     Raises:
         ValueError: it cannot; the message lists the allowed names.
     """
-    if kind_of(name) is Kind.MINATAR:
-        if name.removeprefix(Kind.MINATAR) not in MINATAR_GAMES:
-            games = ", ".join(Kind.MINATAR + game for game in MINATAR_GAMES)
+    if kind_of(name) is TaskKind.MINATAR:
+        if name.removeprefix(TaskKind.MINATAR) not in MINATAR_GAMES:
+            games = ", ".join(TaskKind.MINATAR + game for game in MINATAR_GAMES)
             raise ValueError(f'unknown task "{name}"; allowed are {games}')
-    elif not re.fullmatch(rf"{Kind.ATARI}[A-Z][A-Za-z0-9]*", name):
-        raise ValueError(f'unknown task "{name}"; a game is written as in {Kind.ATARI}SpaceInvaders')
+    elif not re.fullmatch(rf"{TaskKind.ATARI}[A-Z][A-Za-z0-9]*", name):
+        raise ValueError(f'unknown task "{name}"; a game is written as in {TaskKind.ATARI}SpaceInvaders')
     return name
 
 

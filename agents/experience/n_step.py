@@ -17,7 +17,7 @@ from .replay import Replay
 from .sampling import Sample
 
 
-class _Begun(NamedTuple):
+class _PendingTransition(NamedTuple):
     """A transition that is under way: its initial numbers, the index of its image, and the later steps."""
 
     head: torch.Tensor
@@ -27,7 +27,7 @@ class _Begun(NamedTuple):
     """The ratios of the actions after the first one."""
 
 
-class _Whole(NamedTuple):
+class _CompletedTransition(NamedTuple):
     """One that has ended."""
 
     head: torch.Tensor
@@ -62,19 +62,21 @@ class _UnderWay:
     def __init__(self, n: int, discount: float) -> None:
         self._n, self._discount = n, discount
         # By the number of the group and the environment's own there: old to new.
-        self._begun: defaultdict[tuple[int, int], deque[_Begun]] = defaultdict(deque)
+        self._begun: defaultdict[tuple[int, int], deque[_PendingTransition]] = defaultdict(deque)
 
-    def step(self, sample: Sample, heads: torch.Tensor, images: list[int]) -> tuple[list[_Whole], list[int]]:
+    def step(
+        self, sample: Sample, heads: torch.Tensor, images: list[int]
+    ) -> tuple[list[_CompletedTransition], list[int]]:
         """The transitions that a sample has ended, and their number for each environment; ``heads`` begin with it."""
         steps = sample.steps
-        whole: list[_Whole] = []
+        whole: list[_CompletedTransition] = []
         counts = []
         for i, over in enumerate((steps.last | (steps.discounts == 0)).tolist()):
             begun = self._begun[sample.group, i]
             if sample.ratios is not None:
                 for one in begun:
                     one.ratios.append(float(sample.ratios[i]))
-            begun.append(_Begun(heads[i], images[i], [], []))
+            begun.append(_PendingTransition(heads[i], images[i], [], []))
             for one in begun:
                 one.rewards.append(float(steps.rewards[i]))
             count = len(begun) if over else int(len(begun) == self._n)
@@ -104,14 +106,14 @@ class _UnderWay:
         for group, i, heads, rewards, images, ratios in state["begun"]:
             parts = zip(heads.to(device), images, rewards, ratios, strict=True)
             self._begun[group, i] = deque(
-                _Begun(head, image, list(own), list(more)) for head, image, own, more in parts
+                _PendingTransition(head, image, list(own), list(more)) for head, image, own, more in parts
             )
 
-    def _ended(self, begun: _Begun, environment: int, discount: float) -> _Whole:
+    def _ended(self, begun: _PendingTransition, environment: int, discount: float) -> _CompletedTransition:
         missing = self._n - len(begun.rewards)
         total = sum(self._discount**k * reward for k, reward in enumerate(begun.rewards))
         after = discount * self._discount**-missing if discount else 0.0
-        return _Whole(begun.head, begun.image, environment, total, after, math.prod(begun.ratios))
+        return _CompletedTransition(begun.head, begun.image, environment, total, after, math.prod(begun.ratios))
 
 
 class _ManySteps(Intake):

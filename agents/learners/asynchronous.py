@@ -10,7 +10,7 @@ from typing import Any, Protocol, final
 import torch
 from torch import Tensor
 
-from ...formats import apart
+from ...formats import unsimulated
 from ..optimizers.network_optimizer import NetworkOptimizer
 from .central import CentralStore
 
@@ -115,7 +115,7 @@ class AsynchronousGroup:
             self.store.ask_to_stop()
         return self.store.stop
 
-    @apart
+    @unsimulated
     def pull(self) -> None:
         """The parameters of this learner become the central ones."""
         self.store.pull()

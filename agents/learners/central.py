@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...formats import apart
+from ...formats import unsimulated
 
 _READY, _STOP, _STEPS, _TURN = range(4)
 _WORDS = 64  # of the header, 8 bytes each: the four above, and which copy of each chunk counts
@@ -124,12 +124,12 @@ class CentralStore:
         finally:
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, number)
 
-    @apart
+    @unsimulated
     def _read(self, i: int) -> None:
         for tensor, central in zip(self._local[i], self._copies[i][self._header[4 + i]], strict=True):
             tensor.copy_(central)
 
-    @apart
+    @unsimulated
     def _write(self, i: int) -> None:
         other = 1 - int(self._header[4 + i])
         for tensor, central in zip(self._local[i], self._copies[i][other], strict=True):

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
-from ...formats import Format, apart
+from ...formats import Format, unsimulated
 from .parcels import Parcel
 from .single import LearnerLost
 
@@ -127,7 +127,7 @@ class LearnerGroup:
             total = total + other
         gradient.copy_(total)
 
-    @apart
+    @unsimulated
     def agree(self, value: int) -> int:
         """Returns the leader's value."""
         said = torch.tensor([value], dtype=torch.int64, device=self._device)
@@ -135,7 +135,7 @@ class LearnerGroup:
             dist.broadcast(said, 0)
         return int(said)
 
-    @apart
+    @unsimulated
     def meet(self) -> None:
         """Waits until all have come here."""
         with _noticing_loss():
@@ -145,7 +145,7 @@ class LearnerGroup:
         """Closes the connections; the others notice."""
         dist.destroy_process_group()
 
-    @apart
+    @unsimulated
     def _all_of(self, gradient: Tensor) -> list[Tensor]:
         parcel = Parcel.of(gradient, self._format)
         received = [torch.empty_like(parcel.content) for _ in range(self.count)]

@@ -9,7 +9,7 @@ from typing import TypeAlias, final
 import torch
 from torch import Tensor
 
-from ...formats import apart
+from ...formats import unsimulated
 from .normal_fix import normal_log_prob, normal_log_prob_naive
 
 _ENTROPY = 0.5 + 0.5 * math.log(2 * math.pi)
@@ -103,7 +103,7 @@ class DiagonalNormal(PolicyHead):
         return (log_sigma + _ENTROPY).sum().expand(len(mean), 1)
 
 
-@apart
+@unsimulated
 def gumbel(shape: tuple[int, int], generator: torch.Generator, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Standard Gumbel noise, -log(exponential noise), computed in ``dtype``, whatever is simulated."""
     return torch.empty(shape, dtype=dtype, device=device).exponential_(generator=generator).log_().neg_()

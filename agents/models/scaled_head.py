@@ -6,7 +6,7 @@ from typing import Any, final
 
 import torch
 
-from ...formats import apart
+from ...formats import unsimulated
 
 
 @final
@@ -40,8 +40,8 @@ def _layer(bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: flo
     return (torch.addmm if x.ndim == 2 else torch.baddbmm)(bias, x, weight, beta=scale, alpha=scale)
 
 
-_exact_layer = apart(lambda bias, x, weight, scale: _layer(bias.double(), x.double(), weight.double(), scale))
-_to = apart(torch.Tensor.to)
+_exact_layer = unsimulated(lambda bias, x, weight, scale: _layer(bias.double(), x.double(), weight.double(), scale))
+_to = unsimulated(torch.Tensor.to)
 
 
 def head(

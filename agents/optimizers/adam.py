@@ -18,20 +18,20 @@ import torch
 # The list versions of the in-place operations, one kernel launch for all parameters.
 from torch import Tensor, _foreach_add_, _foreach_addcmul_, _foreach_mul_
 
-from ...formats import apart
+from ...formats import unsimulated
 from ...simulate import Role, in_role
 from ..errors import RunError
 from .decisions import (
     add_number_,
     add_quotients_,
-    at_hand,
     choose_,
     copies,
     is_at_hand,
     kept,
+    known_true,
     magnitude,
     multiply_,
-    surely,
+    number_or_tensor,
     with_number,
 )
 from .kahan_gradients import kahan_add_
@@ -42,8 +42,8 @@ LONGEST_TABLE = 400_000
 """Tables of this length take a second to make for each of an agent's three optimizers; 0.9999 needs less."""
 
 _MOST_TABLES = 16
-_full, _quotient = apart(torch.full), apart(truediv)
-_is_within = apart(lambda magnitude, limit, others: others & (magnitude <= limit))  # NaN is not
+_full, _quotient = unsimulated(torch.full), unsimulated(truediv)
+_is_within = unsimulated(lambda magnitude, limit, others: others & (magnitude <= limit))  # NaN is not
 
 
 class StepNumbers(NamedTuple):
@@ -196,9 +196,9 @@ class AdamBase(torch.optim.Optimizer, ABC):
         of_second = self._rescale_numbers(factor)
         for buffers, number in zip(self._buffers(), (factor, of_second), strict=True):
             for buffer in buffers:
-                buffer.mul_(at_hand(number, buffer.dtype) if isinstance(number, torch.Tensor) else number)
+                buffer.mul_(number_or_tensor(number, buffer.dtype) if isinstance(number, torch.Tensor) else number)
 
-    @apart
+    @unsimulated
     def _rescale_numbers(self, factor: Any) -> Any:
         """Changes the loss scales; returns the factor of second moments."""
         scales = {id(group["loss_scale"]): group["loss_scale"] for group in (*self.param_groups, self.defaults)}
@@ -232,7 +232,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         for buffers, limit in zip(self._buffers(), limits, strict=True):
             for buffer in buffers:
                 fits = _is_within(magnitude(buffer), limit, fits)
-                if is_at_hand(fits) and not surely(fits):
+                if is_at_hand(fits) and not known_true(fits):
                     return fits
         return fits
 
@@ -272,7 +272,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         states = [self.state_of(p, kahan=group["kahan"]) for p in params]
         numbers = [self._numbers(group, state["step"], p.dtype) for p, state in zip(params, states, strict=True)]
         eps = _eps(group, params[0].dtype)
-        if where is None or surely(where):
+        if where is None or known_true(where):
             self.move(group, params, gradients, states, numbers, eps)
             _count([state["step"] for state in states], 1)
             return
@@ -285,17 +285,17 @@ class AdamBase(torch.optim.Optimizer, ABC):
         choose_(where, present, moved)
         _count([state["step"] for state in states], where)
 
-    @apart
+    @unsimulated
     def _numbers(self, group: dict[str, Any], steps: Tensor, dtype: torch.dtype) -> StepNumbers:
         """The numbers of the step after this number of steps."""
-        count = at_hand(steps, torch.int64)
+        count = number_or_tensor(steps, torch.int64)
         if isinstance(count, torch.Tensor) and self._steps_until_constant(group) > LONGEST_TABLE:
             count = int(count)  # waits for the device; programs are refused
         if not isinstance(count, torch.Tensor):
             return self.numbers(group, count + 1)
         table = group["table"] if "table" in group else self._kept_table(group, steps.device)
         row = table.index_select(0, steps.clamp(max=len(table) - 1)).view(2)
-        return StepNumbers(*at_hand(row, dtype).unbind())
+        return StepNumbers(*number_or_tensor(row, dtype).unbind())
 
     @classmethod
     def numbers(cls, group: dict[str, Any], step: int) -> StepNumbers:
@@ -416,13 +416,13 @@ class AdamBase(torch.optim.Optimizer, ABC):
         return state
 
 
-@apart
+@unsimulated
 def _eps(group: dict[str, Any], dtype: torch.dtype) -> Any:
     """Returns the term that is added to denominators."""
-    return at_hand((group["loss_scale"] * group["eps"]).clamp(min=group["eps_floor"]), dtype)
+    return number_or_tensor((group["loss_scale"] * group["eps"]).clamp(min=group["eps_floor"]), dtype)
 
 
-@apart
+@unsimulated
 def _count(steps: Sequence[Tensor], taken: int | Tensor) -> None:
     for step in steps:
         step.add_(taken)

@@ -7,12 +7,12 @@ from typing import final
 
 from torch import Tensor
 
-from ...formats import apart
+from ...formats import unsimulated
 from .dynamic_loss_scale import DynamicLossScale
 
 # How much below the largest number buffers must stay when the scale grows.
 HEADROOM = 1.1
-_quotient = apart(truediv)
+_quotient = unsimulated(truediv)
 
 
 @final

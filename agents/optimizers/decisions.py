@@ -13,17 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor, _foreach_add_, _foreach_addcdiv_
 
-from ...formats import apart, is_traced
+from ...formats import is_traced, unsimulated
 from ...simulate import is_exact
 
 _aten = torch.ops.aten
-_read = apart(bool)
+_read = unsimulated(bool)
 # These are computed in full precision; the operation around them is rounded.
-_product, _minus, _stacked = apart(torch.mul), apart(torch.neg), apart(torch.stack)
-_sum_with_quotient = apart(lambda x, dividend, divisor, factor: x + dividend.to(factor.dtype) * factor / divisor)
+_product, _minus, _stacked = unsimulated(torch.mul), unsimulated(torch.neg), unsimulated(torch.stack)
+_sum_with_quotient = unsimulated(lambda x, dividend, divisor, factor: x + dividend.to(factor.dtype) * factor / divisor)
 
 
-@apart
+@unsimulated
 def kept(value: Any, device: torch.device) -> Tensor:
     """Numbers in a tensor: an integer as int64, others as float64, unrounded whatever is simulated.
 
@@ -40,8 +40,8 @@ def is_at_hand(x: Tensor) -> bool:
     return x.is_cpu and not is_traced()
 
 
-@apart
-def at_hand(x: Tensor, dtype: torch.dtype) -> Any:
+@unsimulated
+def number_or_tensor(x: Tensor, dtype: torch.dtype) -> Any:
     """A kept number for arithmetic with tensors of ``dtype``: a Python number if it is at hand, else a tensor.
 
     A tensor has ``dtype``, or float32 if that is a half precision, like Python numbers in kernels.
@@ -51,7 +51,7 @@ def at_hand(x: Tensor, dtype: torch.dtype) -> Any:
     return x.to(torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype)
 
 
-def surely(condition: Tensor) -> bool:
+def known_true(condition: Tensor) -> bool:
     """Whether it is known to be true; what would be done otherwise need not be computed."""
     return is_at_hand(condition) and _read(condition)
 
@@ -61,7 +61,9 @@ def surely_not(condition: Tensor) -> bool:
     return is_at_hand(condition) and not _read(condition)
 
 
-_largest = apart(lambda x: x.abs().amax().double())  # two passes, one when compiled; isfinite().all() would take five
+_largest = unsimulated(
+    lambda x: x.abs().amax().double()
+)  # two passes, one when compiled; isfinite().all() would take five
 
 
 def magnitude(x: Tensor) -> Tensor:
@@ -70,19 +72,19 @@ def magnitude(x: Tensor) -> Tensor:
     return largest
 
 
-@apart
+@unsimulated
 def copies(tensors: Sequence[Tensor]) -> list[Tensor]:
     """A copy of each."""
     return [x.clone() for x in tensors]
 
 
-@apart
+@unsimulated
 def copy_(tensor: Tensor, other: Tensor) -> Tensor:
     """``tensor.copy_(other)``, of numbers that the arithmetic around it may not have."""
     return tensor.copy_(other)
 
 
-@apart
+@unsimulated
 def choose_(condition: Tensor, tensors: Sequence[Tensor], others: Sequence[Tensor]) -> None:
     """Copies to every tensor from its counterpart, if the condition is true."""
     for x, other in zip(tensors, others, strict=True):

@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...formats import apart, where
+from ...formats import unsimulated, where
 from ..errors import RunError
 from .adam import AdamBase
-from .decisions import kept, magnitude, surely, surely_not
+from .decisions import kept, known_true, magnitude, surely_not
 
 # Gradients that are NaN whatever the scale must not drive the scale to 0, where everything would be NaN.
 SMALLEST_SCALE = 2.0**-64
 """The scale below which it is not halved."""
 
-_equal = apart(torch.eq)
+_equal = unsimulated(torch.eq)
 
 
 class DynamicLossScale(ABC):
@@ -93,19 +93,19 @@ class DynamicLossScale(ABC):
         if not surely_not(finite):
             self._step_optimizer(finite)
         due = self._count(finite)
-        if not (surely(finite) and surely_not(due)):
+        if not (known_true(finite) and surely_not(due)):
             may_double = not surely_not(due) and self._may_double()
             factor = _halved_or_doubled(self.tensors["scale"], finite, due, may_double)
-            if not surely(_equal(factor, 1)):
+            if not known_true(_equal(factor, 1)):
                 self._rescale(factor)
         return finite
 
-    @apart
+    @unsimulated
     def _count(self, finite: Tensor) -> Tensor:
         """Counts finite steps; returns whether there are enough of them for the scale to grow."""
         steps = self.tensors["finite_steps"].add_(1)
         due = finite & (steps >= self.growth_interval)
-        if not (surely(finite) and surely_not(due)):
+        if not (known_true(finite) and surely_not(due)):
             steps.mul_(finite & ~due)
         return due
 
@@ -118,7 +118,7 @@ class DynamicLossScale(ABC):
         for name, tensor in self.tensors.items():
             tensor.fill_(state[name])
 
-    @apart
+    @unsimulated
     def _rescale(self, factor: float | Tensor) -> None:
         """Multiplies the scale by ``factor``."""
         self.tensors["scale"].mul_(factor)
@@ -136,14 +136,14 @@ class DynamicLossScale(ABC):
         return [gradient for gradient in gradients if gradient is not None and gradient.numel()]
 
 
-@apart
+@unsimulated
 def _are_below(magnitudes: Sequence[Tensor], largest: float | Tensor) -> Tensor:
     # Strictly: a format without infinities saturates, and the largest number stands for what is beyond.
     below = [value < largest for value in magnitudes] or [torch.full((), True)]  # NaN is not
     return below[0] if len(below) == 1 else torch.stack(below).all()
 
 
-@apart
+@unsimulated
 def _halved_or_doubled(scale: Tensor, finite: Tensor, due: Tensor, may_double: Any) -> Tensor:
     halved = ~finite & (scale > SMALLEST_SCALE)
     return where(halved, 0.5, where(due & may_double, 2.0, 1.0)).to(torch.float64)

@@ -9,16 +9,16 @@ from typing import Any, ClassVar, Self, final
 
 import torch
 
-from ...formats import apart
+from ...formats import unsimulated
 from ...simulate import Role, Slots, in_role
 from ..errors import RunError
 from ..stored import Kept
-from .decisions import at_hand, copy_, kept, magnitude, multiply_, subtract_product, with_number
+from .decisions import copy_, kept, magnitude, multiply_, number_or_tensor, subtract_product, with_number
 from .kahan_gradients import add_compensated_, kahan_add_
 from .stochastic_compensation import step_towards
 
-_sum = apart(torch.add)
-_lost = apart(lambda average, step, moved: (moved - average) - step)
+_sum = unsimulated(torch.add)
+_lost = unsimulated(lambda average, step, moved: (moved - average) - step)
 
 
 class MovingAverage(ABC):
@@ -131,7 +131,7 @@ class StoredEMA(TraceableAverage):
             copy_(self.compensation, self._keep_compensation(lost))
         copy_(self.average, moved)
 
-    @apart
+    @unsimulated
     def _step(self, source: torch.Tensor) -> torch.Tensor:
         step = (source - self.average) * self.tau
         return step if self.compensation is None else step - self.compensation
@@ -226,7 +226,7 @@ class KahanEMA(TraceableAverage):
         self.buffer.copy_(state["buffer"])
         self.compensation.copy_(state["compensation"])
 
-    @apart
+    @unsimulated
     def _make_room(self, source: torch.Tensor) -> tuple[Any, Any]:
         """Halves C until C |source| has a factor of 2 to spare; returns the factor of the change, and C.
 
@@ -238,4 +238,4 @@ class KahanEMA(TraceableAverage):
         fits = (scales <= 1) | ~(2 * scales * largest > self.largest) | ~largest.isfinite()
         factor = self._halvings.gather(0, fits.to(torch.int64).argmax().view(1)).view(())
         self._scale.mul_(factor)
-        return at_hand(factor, dtype), at_hand(self._scale, dtype)
+        return number_or_tensor(factor, dtype), number_or_tensor(self._scale, dtype)

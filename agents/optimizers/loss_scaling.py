@@ -7,8 +7,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from ...formats import apart
-from .decisions import at_hand, multiply_
+from ...formats import unsimulated
+from .decisions import multiply_, number_or_tensor
 from .dynamic_loss_scale import DynamicLossScale
 
 
@@ -37,6 +37,6 @@ class LossScaler(DynamicLossScale):
             multiply_(gradient, self._unscaling(gradient.dtype))
         self.optimizer.step(where=finite)
 
-    @apart
+    @unsimulated
     def _unscaling(self, dtype: torch.dtype) -> Any:
-        return at_hand(self.tensors["scale"].reciprocal(), dtype)
+        return number_or_tensor(self.tensors["scale"].reciprocal(), dtype)

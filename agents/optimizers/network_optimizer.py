@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 
 import torch
 
-from ...formats import Format, apart, round
+from ...formats import Format, round, unsimulated
 from ...simulate import Watcher
 from ..coercion import coerce_
 from ..config.baselines import BASELINES
@@ -16,7 +16,7 @@ from ..config.fixes import STOCHASTIC_MOMENTS, is_stochastic
 from ..stored import Kept
 from .adam import Adam, AdamBase
 from .compound_loss_scaling import CompoundLossScaler
-from .decisions import at_hand, copy_, kept
+from .decisions import copy_, kept, number_or_tensor
 from .dynamic_loss_scale import DynamicLossScale
 from .hadam import HAdam
 from .loss_scaling import LossScaler
@@ -136,11 +136,11 @@ class NetworkOptimizer:
         """The derivative of ``scale * factor * mean`` by each of ``count`` numbers that each learner of a group has."""
         return self._times_scale(factor, self.group.mean_count(count) if self.group else count)
 
-    @apart
+    @unsimulated
     def _times_scale(self, factor: float, count: int = 1) -> Any:
         if self.scaler is None:
             return factor / count
-        return at_hand(factor * self.scaler.tensors["scale"] / count, self.flat.dtype)
+        return number_or_tensor(factor * self.scaler.tensors["scale"] / count, self.flat.dtype)
 
     def watch(self, watcher: Watcher) -> None:
         """Notifies a watcher of computations with master weights, which surrounding simulations do not see."""

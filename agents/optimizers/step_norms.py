@@ -7,7 +7,7 @@ from typing import Any, final
 
 import torch
 
-from ...formats import apart
+from ...formats import unsimulated
 from .adam import AdamBase
 from .dynamic_loss_scale import DynamicLossScale
 from .hadam import KeepingRoots
@@ -44,7 +44,7 @@ class StepNorms:
         self._before: torch.Tensor | None = None
         self._exponents: torch.Tensor | None = None
 
-    @apart
+    @unsimulated
     def before(self, flat: torch.Tensor, scaler: DynamicLossScale | None) -> None:
         """Looks at the gradients that a step is to use, which are multiplied by the scale if there is one."""
         assert flat.grad is not None
@@ -57,7 +57,7 @@ class StepNorms:
         self._exponents = self._exponents.to(gradients.device).index_add_(0, places, torch.ones_like(places))
         self.latest = self._norms("gradients", gradients)
 
-    @apart
+    @unsimulated
     def after(self, flat: torch.Tensor, adam: AdamBase) -> None:
         """Measures the effect of the step on the parameters, and the moments of the tensor that ``adam`` updates."""
         assert self._before is not None
@@ -97,7 +97,7 @@ class StepNorms:
         return {f"{name}_norm": norm(values), f"first_layer_{name}_norm": norm(values[: self._first])}
 
 
-@apart
+@unsimulated
 def half_batch_cosine(
     outputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]
 ) -> torch.Tensor:

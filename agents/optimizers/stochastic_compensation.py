@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import torch
 
-from ...formats import apart
+from ...formats import unsimulated
 from ..stochastic import exactly, rounded_stochastically
 from .kahan_gradients import add_compensated_
 
-_less_product = apart(lambda a, b, c: a.double() - b.double() * c)
-_product_less = apart(lambda a, b, c: a.double() * b - c.double())
+_less_product = unsimulated(lambda a, b, c: a.double() - b.double() * c)
+_product_less = unsimulated(lambda a, b, c: a.double() * b - c.double())
 
 
 @torch.no_grad()

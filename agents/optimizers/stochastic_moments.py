@@ -6,11 +6,11 @@ import math
 
 import torch
 
-from ...formats import apart
+from ...formats import unsimulated
 from ..stochastic import rounded_stochastically
 
-_mean = apart(lambda moment, values, beta: moment.double() * beta + values.double() * (1 - beta))
-_root = apart(lambda w, x, beta: torch.hypot(w.double() * math.sqrt(beta), x.double() * math.sqrt(1 - beta)))
+_mean = unsimulated(lambda moment, values, beta: moment.double() * beta + values.double() * (1 - beta))
+_root = unsimulated(lambda w, x, beta: torch.hypot(w.double() * math.sqrt(beta), x.double() * math.sqrt(1 - beta)))
 
 
 @torch.no_grad()
@@ -50,7 +50,7 @@ def stochastic_root_(moment: torch.Tensor, values: torch.Tensor, beta: float) ->
     return moment.copy_(rounded_stochastically(_root(moment, values, beta), moment.dtype, "hypot"))
 
 
-@apart
+@unsimulated
 def _mean_square(moment: torch.Tensor, values: torch.Tensor, beta: float) -> torch.Tensor:
     wide = values.double()
     exact: torch.Tensor = moment.double() * beta + wide * wide * (1 - beta)

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeAlias, final
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...formats import apart
+from ...formats import unsimulated
 from ...simulate import is_contraction
 from ..errors import RunError
 from .quantization import Quantization
@@ -64,7 +64,7 @@ class QuantizedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rounded = self._activation(x, convolution), self._weight(w, convolution)
         return func(*args[:first], *rounded, *args[first + 2 :], **(kwargs or {}))
 
-    @apart
+    @unsimulated
     def _activation(self, x: Tensor, convolution: tuple[bool, int] | None) -> Tensor:
         layer, self._layer = self._layer, self._layer + 1
         if self._watch:
@@ -74,7 +74,7 @@ class QuantizedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.ranges[layer : layer + 1] = [(low, high)]
         return self._quantization.activation(x, layer, convolution=convolution)
 
-    @apart
+    @unsimulated
     def _weight(self, w: Tensor, convolution: tuple[bool, int] | None) -> Tensor:
         if w.untyped_storage().data_ptr() not in self._fixed:
             return self._quantization.weight(w, convolution=convolution)

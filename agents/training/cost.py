@@ -90,7 +90,7 @@ def count_updates(
             learner.update(batch)
             _say_formats(learner, counter, begins=False)
         _say_format(counter, replay, numbers)
-        counted = counter.report(_kept(learner, replay)).as_json(count, models)
+        counted = counter.report(_kept_tensors(learner, replay)).as_json(count, models)
         sent = _sent(config, learner)
         return CountedSteps({**counted, **({"sent": sent} if sent else {})}, begin, _learned(learner))
 
@@ -134,7 +134,7 @@ def _say_format(counter: CostCounter, tensors: Iterable[torch.Tensor], format: F
             counter.stored(x, format)
 
 
-def _kept(learner: Learner, replay: Sequence[torch.Tensor]) -> dict[str, list[torch.Tensor]]:
+def _kept_tensors(learner: Learner, replay: Sequence[torch.Tensor]) -> dict[str, list[torch.Tensor]]:
     """Returns the tensors that an agent keeps from one update to the next, by kind."""
     kept: dict[str, list[torch.Tensor]] = {"weights": [network.flat for network in learner.networks.values()]}
     for optimizer in learner.optimizers.values():

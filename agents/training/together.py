@@ -80,7 +80,7 @@ def train_together(
                 own.close()
                 yield number, run
             elif isinstance(run, Run) and run.has_company:  # which is waiting
-                yield _alone(_Open(number, job, run, own), compiled=compiled)
+                yield _train_alone(_Open(number, job, run, own), compiled=compiled)
             else:
                 runs.append(_Open(number, job, run, own))
         for alike in _alike(runs, compiled=compiled):
@@ -89,7 +89,7 @@ def train_together(
                 yield from _train(population, alike)
             else:
                 for opened in alike:
-                    yield _alone(opened, compiled=compiled)
+                    yield _train_alone(opened, compiled=compiled)
 
 
 def _alike(runs: Sequence[_Open], *, compiled: bool | None) -> list[list[_Open]]:
@@ -111,7 +111,7 @@ def _kind(run: Run | AdaptedRun, *, forced: bool) -> Any:
     return (shared, run.learner.updates) if shared and not reason_against_compiling() else None
 
 
-def _alone(opened: _Open, *, compiled: bool | None) -> tuple[int, Result | Exception]:
+def _train_alone(opened: _Open, *, compiled: bool | None) -> tuple[int, Result | Exception]:
     with opened.open:
         try:
             return opened.number, train_alone(opened.run, compiled=compiled, on_notice=opened.job.on_notice)

@@ -17,7 +17,7 @@ from ..tables.summary import records
 from ..tables.wording import number
 from .drawing.legends import legend_under
 from .drawing.style import SCREEN, Size, figure, look
-from .drawing.told import tell_boxes
+from .drawing.tooltips import add_box_tooltips
 
 
 def actor_time_table(experiment: Experiment) -> pd.DataFrame | None:
@@ -58,7 +58,7 @@ def draw_actor_time(name: str, table: pd.DataFrame, size: Size = SCREEN, metric:
                 ends = list(zip(left, left + here[activity], strict=True))
                 bars = [(start, place - 0.35, end, place + 0.35) for place, (start, end) in enumerate(ends)]
                 seconds = here[activity].items()
-                tell_boxes(axis, bars, [f"{one}, {activity}: {number(value)} seconds" for one, value in seconds])
+                add_box_tooltips(axis, bars, [f"{one}, {activity}: {number(value)} seconds" for one, value in seconds])
                 left = left + here[activity]
             axis.set_yticks(range(len(labels)), labels)
             axis.set_title(task)

@@ -74,7 +74,7 @@ def settings_table(experiment: Experiment, summary: pd.DataFrame, warnings: list
 
     Adds a warning, and draws no figure, if there are too many series to distinguish.
     """
-    columns = summary[list(experiment.conditions.told)].select_dtypes("number")
+    columns = summary[list(experiment.conditions.independent)].select_dtypes("number")
     numbers = {str(key): summary[key].nunique() for key in columns}
     key = max(numbers, key=lambda one: numbers[one], default="")
     if numbers.get(key, 0) < _FEWEST:

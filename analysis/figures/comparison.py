@@ -12,9 +12,9 @@ from ..runs.experiment import Experiment
 from ..tables.summary import ALL_TASKS, ended, records
 from ..tables.wording import plural
 from .drawing.axes import is_logarithmic, score_limits, titles
-from .drawing.marks import draw_crashes, marks, only_failed, side_by_side, tell_scores
+from .drawing.marks import draw_crashes, draw_scores, marks, only_failed, side_by_side
 from .drawing.style import FAILED, SCREEN, Size, figure, letters, look, points, takes_half, wrapped
-from .drawing.told import of_mean, tell_boxes, tell_means
+from .drawing.tooltips import add_box_tooltips, add_mean_tooltips, mean_tooltip
 
 
 def comparison_table(experiment: Experiment, summary: pd.DataFrame) -> pd.DataFrame:
@@ -83,7 +83,9 @@ def _line(axis: Axes, height: int, rows: pd.DataFrame, metric: Metric) -> None:
     if len(only_failed(rows[rows["kind"] == "mean"])):
         axis.axhspan(height - 0.3, height + 0.3, **FAILED)
         name = rows["series"].iloc[0]
-        tell_boxes(axis, [0, height - 0.3, 1, height + 0.3], [f"{name}: all runs failed"], axis.get_yaxis_transform())
+        add_box_tooltips(
+            axis, [0, height - 0.3, 1, height + 0.3], [f"{name}: all runs failed"], axis.get_yaxis_transform()
+        )
     means = rows[rows["kind"] == "mean"]
     for scores in records(means):
         ends = [scores["ci_low"], scores["ci_high"]]
@@ -95,5 +97,5 @@ def _line(axis: Axes, height: int, rows: pd.DataFrame, metric: Metric) -> None:
     returns = runs["return"].to_numpy(float)
     axis.plot(returns[~crashed], places[~crashed], "o", color="#444444", markersize=points(3.5), zorder=3)
     draw_crashes(axis, places[crashed], returns[crashed], metric, up=False, size=6)
-    tell_scores(axis, runs, places, metric, up=False)
-    tell_means(axis, means["return"], [height] * len(means), [of_mean(row) for row in records(means)])
+    draw_scores(axis, runs, places, metric, up=False)
+    add_mean_tooltips(axis, means["return"], [height] * len(means), [mean_tooltip(row) for row in records(means)])

@@ -21,7 +21,7 @@ from ..tables.wording import plural, tick
 from .drawing.axes import is_logarithmic, limits_by_task, ordered, titles
 from .drawing.legends import legend_under
 from .drawing.style import REFERENCE, SCREEN, Look, Size, figure, ordered_looks, points, takes_half
-from .drawing.told import tell_line, tell_runs
+from .drawing.tooltips import add_line_tooltips, add_run_tooltips
 
 _MOST = 200  # rows of a line
 _GAP = 0.045  # of the height of a panel, between names
@@ -155,7 +155,7 @@ def _panel(axis: Axes, table: pd.DataFrame, metric: Metric, size: Size) -> bool:
             axis.plot(crashes["step"], crashes["return"].fillna(edge), "x", color=style.color, markersize=points(8),
                       markeredgewidth=points(1.8), clip_on=False, zorder=3)  # fmt: skip
             texts = [f"{label}: crashed at step {tick(step)}" for step in crashes["step"]]
-            tell_runs(axis, crashes["step"], crashes["return"].fillna(edge), texts)
+            add_run_tooltips(axis, crashes["step"], crashes["return"].fillna(edge), texts)
         if line.empty:  # crashed before the first evaluation, all of them: no line, but a name
             last = crashes["return"].fillna(edge).iloc[-1]
             ends.append((float(last), float(crashes["step"].max()), label, style))
@@ -167,7 +167,7 @@ def _panel(axis: Axes, table: pd.DataFrame, metric: Metric, size: Size) -> bool:
             steps, means, color=style.color, linestyle=style.line, marker=style.marker, markersize=points(4.5),
             label=label, markevery=max(1, len(line) // _MARKED),
         )  # fmt: skip
-        tell_line(axis, label, "step", list(zip(steps, means, low, high, strict=True)))
+        add_line_tooltips(axis, label, "step", list(zip(steps, means, low, high, strict=True)))
         ends.append((means[-1], steps[-1], label, style))
     axis.set_xlabel(metric.steps)
     axis.set_ylabel(metric.label)

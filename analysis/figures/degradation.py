@@ -19,9 +19,9 @@ from ..tables.summary import REFERENCE as FP32
 from ..tables.wording import plural
 from .drawing.axes import is_logarithmic, limits_by_task, ordered, titles
 from .drawing.legends import legend_under
-from .drawing.marks import draw_crashes, marks, only_failed, side_by_side, tell_scores
+from .drawing.marks import draw_crashes, draw_scores, marks, only_failed, side_by_side
 from .drawing.style import CRASH, FAILED, REFERENCE, SCREEN, Size, figure, look, names_under, points
-from .drawing.told import of_mean, tell_boxes, tell_means
+from .drawing.tooltips import add_box_tooltips, add_mean_tooltips, mean_tooltip
 
 _WORDS = {
     "significand_bits": "significand bits m",
@@ -152,7 +152,7 @@ def _panel(axis: Axes, here: pd.DataFrame, lines: list[str], x: str, metric: Met
         axis.axhspan(row["ci_low"], row["ci_high"], color=color, alpha=0.18, linewidth=0)
         axis.axhline(row["return"], color=color, linestyle=REFERENCE.line, linewidth=points(1.4))
         ends = np.nan_to_num([row["ci_low"], row["ci_high"]], nan=row["return"])
-        tell_boxes(axis, [0, ends[0], 1, ends[1]], [of_mean(row)], axis.get_yaxis_transform())
+        add_box_tooltips(axis, [0, ends[0], 1, ends[1]], [mean_tooltip(row)], axis.get_yaxis_transform())
     here = here[here["series"].isin(lines)]
     names = ordered(here["format"])
     values = here["format"].map(names.index) if x == "format" else here[x].astype(float)
@@ -163,7 +163,7 @@ def _panel(axis: Axes, here: pd.DataFrame, lines: list[str], x: str, metric: Met
         line = means[means["series"] == series].sort_values("place")
         for place in only_failed(line)["place"]:
             axis.axvspan(place - 0.3, place + 0.3, **FAILED)
-            tell_boxes(
+            add_box_tooltips(
                 axis, [place - 0.3, 0, place + 0.3, 1], [f"{series}: all runs failed"], axis.get_xaxis_transform()
             )
         offset = min(0.12, 0.7 / len(lines)) * (number - (len(lines) - 1) / 2)
@@ -178,7 +178,7 @@ def _panel(axis: Axes, here: pd.DataFrame, lines: list[str], x: str, metric: Met
         line_style = style.line if joined else "none"
         axis.plot(spread, drawn[:, 2], style.marker, color=style.color, linestyle=line_style, markersize=points(7))
         _dots(axis, here[(here["kind"] == "run") & (here["series"] == series)], style.color, offset, metric)
-        tell_means(axis, at, line["return"], [of_mean(row) for row in records(line)])
+        add_mean_tooltips(axis, at, line["return"], [mean_tooltip(row) for row in records(line)])
     axis.set_ylabel(metric.label)
     places, texts = sorted(set(here["place"])), [f"{value:g}" for value in sorted(set(here["value"]))]
     if not places:
@@ -225,7 +225,7 @@ def _dots(axis: Axes, runs: pd.DataFrame, color: str, offset: float, metric: Met
         axis.plot(places[~crashed], y[~crashed], "o", color=color, markersize=points(4), alpha=0.75,
                   markeredgecolor="white", markeredgewidth=points(0.5), zorder=3)  # fmt: skip
         draw_crashes(axis, places[crashed], y[crashed], metric)
-        tell_scores(axis, group, places, metric)
+        draw_scores(axis, group, places, metric)
 
 
 def _legend(canvas: Figure, axis: Axes, table: pd.DataFrame, lines: list[str], x: str, metric: Metric) -> None:

@@ -22,7 +22,7 @@ from ..tables.summary import REFERENCE
 from .drawing.axes import ordered
 from .drawing.legends import legend_under
 from .drawing.style import SCREEN, Size, figure, ordered_looks, points
-from .drawing.told import tell_line, without_intervals
+from .drawing.tooltips import add_line_tooltips, without_intervals
 
 _STEP = re.compile(r"[0-9]{1,15}", re.ASCII)
 _DISTANCE = "_l1"  # after the name of the network
@@ -85,13 +85,15 @@ def draw_differences(name: str, table: pd.DataFrame, size: Size = SCREEN, metric
                 for _, pair in here.groupby("id"):
                     axis.plot(pair["step"], pair[column], color=style.color, linewidth=points(0.6), alpha=0.6)
                     about = f"{fmt}, seed {pair['seed'].iloc[0]}"
-                    tell_line(axis, about, "step", without_intervals(pair["step"], pair[column]), of_means=False)
+                    add_line_tooltips(
+                        axis, about, "step", without_intervals(pair["step"], pair[column]), of_means=False
+                    )
                 mean = here.groupby("step")[column].mean()
                 axis.plot(
                     mean.index, mean, color=style.color, linestyle=style.line, marker=style.marker,
                     markersize=points(4), label=fmt,
                 )  # fmt: skip
-                tell_line(axis, str(fmt), "step", without_intervals(mean.index, mean))
+                add_line_tooltips(axis, str(fmt), "step", without_intervals(mean.index, mean))
             axis.set_title(task)
             axis.set_ylabel(labels[column])
             axis.set_xlabel(metric.steps)

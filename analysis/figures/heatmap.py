@@ -38,11 +38,11 @@ def heatmap_table(experiment: Experiment, summary: pd.DataFrame, warnings: list[
     summary = summary.assign(
         **{
             key: [conditions.name_of(key, value) or as_text(value) for value in summary[key]]
-            for key in conditions.told
+            for key in conditions.independent
             if key in MAPPINGS and not pd.api.types.is_numeric_dtype(summary[key])
         }
     )
-    keys = [key for key in ("format", *conditions.told) if len(_places(experiment, summary, key)) > 1]
+    keys = [key for key in ("format", *conditions.independent) if len(_places(experiment, summary, key)) > 1]
     if len(keys) < 2:
         return None
     x, *others = keys

@@ -16,7 +16,7 @@ from .drawing.axes import ordered
 from .drawing.legends import legend_under
 from .drawing.style import REFERENCE as REFERENCE_LOOK
 from .drawing.style import SCREEN, Size, figure, ordered_looks, points
-from .drawing.told import tell_means
+from .drawing.tooltips import add_mean_tooltips
 
 _FEWEST = 3  # draws that make a distribution
 
@@ -65,7 +65,7 @@ def draw_hyperparameters(name: str, table: pd.DataFrame, size: Size = SCREEN, me
             each.vlines(at, here["ci_low"], here["ci_high"], color=style.color, linewidth=points(3), alpha=0.35)
             each.plot(at, here["return"], marker, color=style.color, markersize=points(6), label=fmt)
             columns = here[["draw", "return", "ci_low", "ci_high"]].to_numpy(float)
-            tell_means(
+            add_mean_tooltips(
                 each, at, here["return"], [f"{fmt}, draw {n:.0f}\nmean {with_interval(*of)}" for n, *of in columns]
             )
             returns = metric.sign * np.sort(metric.sign * here["return"].to_numpy(float))  # the worst first
@@ -75,7 +75,7 @@ def draw_hyperparameters(name: str, table: pd.DataFrame, size: Size = SCREEN, me
                 f"{fmt}: {percent(share)} of draws {metric.better} {number(tau)}"
                 for tau, share in zip(returns, above[1:], strict=True)
             ]
-            tell_means(spread, returns, above[1:], told)
+            add_mean_tooltips(spread, returns, above[1:], told)
         each.set_xlabel("draw of hyper-parameters")
         each.set_xticks(sorted(set(table["draw"])))
         each.set_ylabel(f"mean {metric.label}")

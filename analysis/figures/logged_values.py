@@ -20,7 +20,7 @@ from .drawing.axes import from_wide_to_narrow, spans_decades
 from .drawing.legends import legend_under
 from .drawing.style import REFERENCE as REFERENCE_LOOK
 from .drawing.style import SCREEN, Look, Size, drawable, figure, look, ordered_looks, points
-from .drawing.told import tell_line, without_intervals
+from .drawing.tooltips import add_line_tooltips, without_intervals
 
 _ABOUT = ("id", "step", "task", "format", "series")  # columns that are no logged values
 _WIDEST = 4  # panels side by side on the screen
@@ -133,11 +133,11 @@ def _panel(axis: Axes, table: pd.DataFrame, column: str, looks: dict[str, Look])
             mean = _mean(runs, column, str(series))
             axis.fill_between(mean["step"], mean["low"], mean["high"], color=style.color, alpha=0.15, linewidth=0)
             axis.plot(mean["step"], mean["value"], color=style.color, linestyle=style.line, linewidth=points(1.3))
-            tell_line(axis, series, "step", mean[["step", "value", "low", "high"]].to_numpy(float))
+            add_line_tooltips(axis, series, "step", mean[["step", "value", "low", "high"]].to_numpy(float))
             continue
         for _, run in runs.groupby("id"):
             axis.plot(run["step"], run[column], color=style.color, linestyle=style.line, linewidth=points(1))
-            tell_line(
+            add_line_tooltips(
                 axis,
                 f"{series}, {run['id'].iloc[0]}",
                 "step",

@@ -18,7 +18,7 @@ from ..tables.summary import parsed, records
 from .drawing.axes import ordered
 from .drawing.legends import legend_under
 from .drawing.style import SCREEN, Size, figure, ordered_looks, points
-from .drawing.told import tell_boxes, tell_means
+from .drawing.tooltips import add_box_tooltips, add_mean_tooltips
 
 ROLES = ("forward", "backward", "optimizer", "averages", "targets")
 OF_NETWORK = "gradients of "
@@ -134,7 +134,7 @@ def draw_gradients(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: 
                     f"{one}: {share:.2g} of results in [2^{k}, 2^{k + 1})"
                     for k, share in zip(here["exponent"], here["share"], strict=True)
                 ]
-                tell_means(axis, np.exp2(here["exponent"] + 0.5), here["share"], texts)
+                add_mean_tooltips(axis, np.exp2(here["exponent"] + 0.5), here["share"], texts)
             axis.set_xscale("log", base=2)
             axis.set_yscale("log")
             axis.set_title(role if len(roles) > 1 else "")
@@ -156,7 +156,7 @@ def _panel(axis: Axes, rows: pd.DataFrame, name: str, low: int, high: int, steps
     edges = np.concatenate([[0.0], steps])
     columns = [(edges[i], 0, edges[i + 1], 1) for i in range(len(steps))]
     texts = [_spread(f"{name}, step {step}", column, low) for step, column in zip(steps, shares.T, strict=True)]
-    tell_boxes(axis, columns, texts, axis.get_xaxis_transform())
+    add_box_tooltips(axis, columns, texts, axis.get_xaxis_transform())
     return axis.pcolormesh(
         edges, np.arange(low, high + 1), np.ma.masked_less(shares, _LEAST), norm=LogNorm(_LEAST, 1), cmap="viridis_r"
     )

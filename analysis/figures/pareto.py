@@ -20,7 +20,7 @@ from ..tables.wording import number, with_interval
 from .drawing.axes import is_logarithmic, score_limits, titles
 from .drawing.legends import legend_under
 from .drawing.style import SCREEN, Size, figure, letters, look, points
-from .drawing.told import tell_means
+from .drawing.tooltips import add_mean_tooltips
 
 _WIDE = 16.0  # of costs that are so many times apart the axis is logarithmic
 _MOST_NAMES = 24  # that a panel has room for
@@ -96,7 +96,7 @@ def _panel(axis: Axes, here: pd.DataFrame, marks: dict[str, str], metric: Metric
         axis.plot([row["cost"]], [row["mean"]], linestyle="none", markersize=points(8), **style)
     axis.set_ylim(score_limits(metric, here["task"], [*here["mean"], *here["ci_low"], *here["ci_high"]], _ABOVE))
     _write_names(axis, rows if len(rows) <= _MOST_NAMES else [])
-    tell_means(axis, costs, [row["mean"] for row in rows], [_told(row) for row in rows])
+    add_mean_tooltips(axis, costs, [row["mean"] for row in rows], [_tooltip(row) for row in rows])
 
 
 def _write_names(axis: Axes, rows: list[dict[str, Any]]) -> None:
@@ -146,7 +146,7 @@ def _legend(axis: Axes, margin: float, marks: dict[str, str]) -> tuple[list[Arti
     return list(drawn), [name for _, name in entries]
 
 
-def _told(row: dict[str, Any]) -> str:
+def _tooltip(row: dict[str, Any]) -> str:
     mean = with_interval(row["mean"], row["ci_low"], row["ci_high"])
     where = "on the Pareto front" if row["front"] else "not on the Pareto front"
     return f"{row['series']}\ncost {number(row['cost'])}, mean {mean}\n{row['answer']}, {where}"

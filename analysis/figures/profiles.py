@@ -16,7 +16,7 @@ from .drawing.axes import from_wide_to_narrow, score_limits, titles
 from .drawing.legends import legend_under
 from .drawing.style import REFERENCE as REFERENCE_LOOK
 from .drawing.style import SCREEN, Size, figure, ordered_looks
-from .drawing.told import tell_means
+from .drawing.tooltips import add_mean_tooltips
 
 _FEWEST = 10  # runs that make a distribution
 
@@ -84,7 +84,7 @@ def draw_profiles(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: M
                     f"{series}: {percent(at)} {told} {number(tau)}"
                     for at, tau in line[["fraction", "return"]].to_numpy()
                 ]
-                tell_means(axis, line["return"], line["fraction"], texts)
+                add_mean_tooltips(axis, line["return"], line["fraction"], texts)
             axis.set_title(title)
             axis.set_xlabel(f"{metric.name} \u03c4")
             axis.set_ylabel(f"share of runs {metric.better} \u03c4")

@@ -18,7 +18,7 @@ from ..tables.summary import REFERENCE, ended, exponent_bits, records, significa
 from ..tables.wording import with_interval
 from .drawing.legends import legend_under
 from .drawing.style import SCREEN, Size, figure, look, points
-from .drawing.told import tell_means
+from .drawing.tooltips import add_mean_tooltips
 
 _COLUMNS = ["task", "series", "format", "significand_bits", "runs", "share", "share_low", "share_high", "reference"]
 _REPLICATES = 10_000
@@ -124,7 +124,9 @@ def draw_relative(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: M
             )
             called = f"{task}: {series}" if tasks[series] > 1 else series
             columns = line[["significand_bits", "share", "share_low", "share_high"]].to_numpy(float)
-            tell_means(axis, at, line["share"], [f"{called}, m = {m:g}\n{with_interval(*of)}" for m, *of in columns])
+            add_mean_tooltips(
+                axis, at, line["share"], [f"{called}, m = {m:g}\n{with_interval(*of)}" for m, *of in columns]
+            )
             entries.append((mark, called))
         axis.set_xticks(sorted(set(table["significand_bits"])))
         axis.set_xlabel("significand bits m")

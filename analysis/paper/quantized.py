@@ -77,7 +77,7 @@ def after_training(experiment: Experiment, _summary: pd.DataFrame) -> list[Measu
     like a sweet spot.
     """
     named = ["algorithm", "task"] if "algorithm" in experiment.runs else ["task"]
-    told = [key for key in experiment.conditions.told if key not in named]
+    told = [key for key in experiment.conditions.independent if key not in named]
     keys = [*named, *without_settled(experiment.runs, told, told, named)]
     found = []
     for case, runs in experiment.runs.groupby(keys, sort=False, dropna=False):
@@ -88,15 +88,15 @@ def after_training(experiment: Experiment, _summary: pd.DataFrame) -> list[Measu
         tries: list[tuple[dict[str, str], str, float]] = []
         for name in experiment.formats:
             scores = by_seed.loc[by_seed["format"] == name, "return"]
-            apart = (scores - trained).dropna()
-            low, high = paired_interval(apart)
+            differences = (scores - trained).dropna()
+            low, high = paired_interval(differences)
             cells = {**where, "policy": _COLUMNS.get(name, name), "return": spread(scores.mean(), scores.std(), ".1f")}
-            cells["difference"] = "" if name == REFERENCE else f"{apart.mean():+.3g}"
+            cells["difference"] = "" if name == REFERENCE else f"{differences.mean():+.3g}"
             there = name != REFERENCE and not np.isnan(low)
             cells["95 % interval"] = f"{low:+.3g} to {high:+.3g}" if there else ""
             cells["runs"] = str(len(scores))
-            several = len(apart) > 1 and apart.std() > 0
-            tries.append((cells, name, float(stats.ttest_1samp(apart, 0).pvalue) if several else np.nan))
+            several = len(differences) > 1 and differences.std() > 0
+            tries.append((cells, name, float(stats.ttest_1samp(differences, 0).pvalue) if several else np.nan))
         for (cells, name, _), p in zip(tries, holm([p for *_, p in tries]), strict=True):
             shown = cells | {"p, of all": "" if np.isnan(p) else f"{p:.2g}"}
             found.append(Measured(shown, {**where, "format": name}, over_tasks=True))

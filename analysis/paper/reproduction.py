@@ -14,9 +14,9 @@ from ..runs.experiment import Experiment, read_experiment
 from ..runs.files import replace_file
 from ..tables.markdown import plain, table
 from ..tables.summary import summarize
+from .figure_content import NOT_OF_THE_PAPER, REPRODUCIBLE, FigureContent
 from .measured import Measured
 from .published import Printed, paper_of, published
-from .shown import NOT_OF_THE_PAPER, REPRODUCIBLE, Shown
 
 
 def reproduce(
@@ -58,7 +58,7 @@ def reproduce(
     return [*written, replace_file(path / f"{name}.md", f"{page}\n".encode())], (*experiment.said, *warnings)
 
 
-def _about(name: str, shown: Shown, experiment: Experiment, images: Sequence[Path]) -> Iterable[str]:
+def _about(name: str, shown: FigureContent, experiment: Experiment, images: Sequence[Path]) -> Iterable[str]:
     yield f"# {name}: {shown.title}"
     if shown.finding != NOT_OF_THE_PAPER:
         yield f"{paper_of(name)}: {shown.finding}"

@@ -11,7 +11,7 @@ import pandas as pd
 
 from roundoff.runs.metric import Metric
 
-from ...agents.config import is_about_values, said_of
+from ...agents.config import is_about_values, remarks_on
 from ..figures.catalogue import settings_table
 from ..figures.comparison import comparison_table
 from ..figures.curves import curves_table
@@ -81,10 +81,13 @@ def report(
     shown = {name: content for name, content in sections.items() if content}
     warnings = [*experiment.said, *warnings]  # those about records, too, which are read by now
     lines = answer(against, experiment).splitlines() or [_nothing(experiment)]
-    said = element("div", *(element("p", line) for line in lines), class_="answer")  # the first thing that is read
-    first = [said, *drawn[:1], tables.verdict_table(summary, against, experiment)]
+    sentences = element("div", *(element("p", line) for line in lines), class_="answer")  # the first thing that is read
+    first = [sentences, *drawn[:1], tables.verdict_table(summary, against, experiment)]
     content: list[Safe | None] = [_head(experiment), element("div", *first, class_="first")]
-    content += [_left_out(experiment, warnings), _remarks("What can the formats not carry?", _said(experiment))]
+    content += [
+        _left_out(experiment, warnings),
+        _remarks("What can the formats not carry?", _remarks_on_configs(experiment)),
+    ]
     links = (join([element("a", name, href=f"#{_anchor(name)}"), Safe("\n")]) for name in shown)
     content.append(element("nav", *links, aria_label="Sections"))
     content += [
@@ -120,11 +123,11 @@ def _remarks(title: str, remarks: Sequence[str]) -> Safe | None:
     return element("details", element("summary", f"{title} ({len(items)})"), element("ul", *items)) if items else None
 
 
-def _said(experiment: Experiment) -> list[str]:
+def _remarks_on_configs(experiment: Experiment) -> list[str]:
     """The remarks on the runs' configs, once each, with the learned values next to the predicted ones."""
     runs_of: dict[str, list[str]] = {}
     for run, config in experiment.configs.items():
-        for remark in said_of(config):
+        for remark in remarks_on(config):
             runs_of.setdefault(remark, []).append(run)
     if not any(map(is_about_values, runs_of)):
         return list(runs_of)

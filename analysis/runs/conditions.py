@@ -38,8 +38,8 @@ class Conditions:
     Attributes:
         keys: settings that take more than one value, in alphabetical order; none of them are task, format, seed,
             settings of how a run is carried out, and settings that follow from the task or the algorithm.
-        told: the keys with a value that no other key settles; for keys that say less (:func:`says_less`), that the
-            other keys together do not settle.
+        independent: the keys whose value no other key determines; for keys that say less (:func:`says_less`), that
+            the other keys together do not determine.
     """
 
     def __init__(
@@ -67,8 +67,10 @@ class Conditions:
         less = [key for key in reversed(self.keys) if says_less(runs[key])]
         # Numbers with fractions say least of all.
         least = [key for key in less if runs[key].dtype.kind == "f" and (runs[key].dropna() % 1 != 0).any()]
-        told = without_settled(runs, self.keys, dict.fromkeys([*least, *less]))
-        self.told = [key for key in told if not any(self._settles(runs, other, key) for other in told)]
+        independent = without_settled(runs, self.keys, dict.fromkeys([*least, *less]))
+        self.independent = [
+            key for key in independent if not any(self._determines(runs, other, key) for other in independent)
+        ]
         known = not programs and {"fixes", "baseline"} <= set(runs)
         fixes = set(runs.loc[runs["baseline"] == "none", "fixes"]) if known else set()
         self._without_baseline = fixes_in_words(*fixes) if len(fixes) == 1 else "baseline none"
@@ -80,10 +82,10 @@ class Conditions:
         (A baseline settles the fixes, as it is without them.) A run without a policy or storage gets no words for it,
         unless its case has a name.
         """
-        where = (but, *(values[key] for key in self.told))
+        where = (but, *(values[key] for key in self.independent))
         if where not in self._labels:
-            told = zip(self.told, where[1:], strict=True)
-            words = (self._words(key, value) for key, value in told if key != but)
+            pairs = zip(self.independent, where[1:], strict=True)
+            words = (self._words(key, value) for key, value in pairs if key != but)
             self._labels[where] = ", ".join(filter(None, words)) or PLAIN
         return self._labels[where]
 
@@ -105,11 +107,11 @@ class Conditions:
 
     def series(self, values: Mapping[str, object], but: str = "") -> str:
         """The name of a series, which is a line of a figure: the format, and the condition if there are several."""
-        told = self.label(values, but)
-        return str(values["format"]) if told == PLAIN else f"{values['format']}, {told}"
+        text = self.label(values, but)
+        return str(values["format"]) if text == PLAIN else f"{values['format']}, {text}"
 
-    def _settles(self, runs: pd.DataFrame, one: str, other: str) -> bool:
-        """Whether ``one`` says what ``other`` is; of two that say each other, the first in ``keys`` does."""
+    def _determines(self, runs: pd.DataFrame, one: str, other: str) -> bool:
+        """Whether ``one`` determines ``other``; of two that determine each other, the first in ``keys`` does."""
         if one == other or runs.groupby(one, dropna=False)[other].nunique(dropna=False).max() > 1:
             return False
         mutual = runs.groupby(other, dropna=False)[one].nunique(dropna=False).max() == 1
@@ -147,9 +149,9 @@ class References:
 
     def __init__(self, conditions: Iterable[Mapping[str, object]], keys: Iterable[str]) -> None:
         self._keys = list(keys)
-        self._known = dict.fromkeys(map(self.told, conditions))
+        self._known = dict.fromkeys(map(self.as_text, conditions))
 
-    def told(self, condition: Mapping[str, object]) -> tuple[str, ...]:
+    def as_text(self, condition: Mapping[str, object]) -> tuple[str, ...]:
         """A condition as text."""
         return tuple(as_text(condition[key]) for key in self._keys)
 
@@ -158,7 +160,7 @@ class References:
 
         None if that condition does not exist.
         """
-        own = self.told(condition)
+        own = self.as_text(condition)
         plain = tuple(NO_POLICY if key == "policy" else text for key, text in zip(self._keys, own, strict=True))
         only = list(self._known) if len(self._known) == 1 else []
         return next((one for one in (own, plain, *only) if one in self._known), None)

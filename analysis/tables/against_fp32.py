@@ -135,7 +135,7 @@ def _row(side: Side, plain: Side, selection: Selection, margin: float, experimen
     scores = [[list(of.values()) for of in tasks] for tasks in (x, y)]
     generator = generator_for("against", selection.name, *map(str, side.where.values()))
     better = probability_of_improvement(scores[0], scores[1], generator)
-    apart = _difference(x, y, metric)
+    unsimulated = _difference(x, y, metric)
     same = _turned_for(equivalence(x, y, margin), metric, "share")
     of_areas = _difference(selection.of(side.areas), selection.of(plain.areas), metric)
     crashed, ended_runs = side.crashed(tasks)
@@ -149,9 +149,9 @@ def _row(side: Side, plain: Side, selection: Selection, margin: float, experimen
         "crashed": crashed,
         "failed": len(_failed(experiment, side.where, tasks)),
         **_named("improvement", better),
-        **_named("difference", Estimate(apart.value, apart.interval)),
-        "pairs": apart.pairs,
-        "p": apart.p,
+        **_named("difference", Estimate(unsimulated.value, unsimulated.interval)),
+        "pairs": unsimulated.pairs,
+        "p": unsimulated.p,
         **_named("share", Estimate(same.share, same.interval)),
         "p_equivalent": same.p,
         "margin": margin,
@@ -197,8 +197,15 @@ def _all_failed(experiment: Experiment, margin: float) -> Iterator[dict[str, Any
 
 
 def _of_learning(found: Learning, metric: Metric) -> dict[str, float]:
-    apart = _turned_for(found.apart, metric)
-    values = [found.learnable, found.unlearned, *found.interval, apart.value, *apart.interval, apart.pairs]
+    unsimulated = _turned_for(found.unsimulated, metric)
+    values = [
+        found.learnable,
+        found.unlearned,
+        *found.interval,
+        unsimulated.value,
+        *unsimulated.interval,
+        unsimulated.pairs,
+    ]
     return dict(zip(_LEARNING, values, strict=True))
 
 
@@ -281,7 +288,7 @@ class Learning(NamedTuple):
     learnable: int
     unlearned: int
     interval: Interval
-    apart: Difference
+    unsimulated: Difference
 
 
 UNKNOWN = Learning(math.nan, 0, 0, NO_INTERVAL, Difference(math.nan, NO_INTERVAL, math.nan, 0))
@@ -313,8 +320,8 @@ def learning(side: Side, reference: Side, task: str) -> Learning:
     shared = after.keys() & scores.keys()
     learnable = shared & there.keys() if shared else scores.keys()
     missed = len(learnable - here.keys())
-    apart = difference([here], [there]) if here and there else UNKNOWN.apart
-    return Learning(threshold, len(learnable), missed, share_interval(missed, len(learnable)), apart)
+    unsimulated = difference([here], [there]) if here and there else UNKNOWN.unsimulated
+    return Learning(threshold, len(learnable), missed, share_interval(missed, len(learnable)), unsimulated)
 
 
 def share_interval(count: int, of: int) -> Interval:

@@ -26,10 +26,12 @@ def answer(against: pd.DataFrame, experiment: Experiment) -> str:
         where = "In the mean over tasks" if row["task"] == ALL_TASKS else f"On {row['task']}"
         condition = f", {experiment.conditions.label(row)}" if experiment.conditions.keys else ""
         lines.setdefault(f"{where}{condition}, ", []).append(row)
-    return "\n".join(where * (len(lines) > 1) + " ".join(_said(rows, experiment)) for where, rows in lines.items())
+    return "\n".join(
+        where * (len(lines) > 1) + " ".join(_verdict_sentences(rows, experiment)) for where, rows in lines.items()
+    )
 
 
-def _said(rows: _Rows, experiment: Experiment) -> Iterator[str]:
+def _verdict_sentences(rows: _Rows, experiment: Experiment) -> Iterator[str]:
     """A sentence for each group of formats with the same verdict."""
     groups: dict[tuple[str, bool], _Rows] = {}
     for row in rows:

@@ -92,10 +92,10 @@ _SAID = re.compile(r"first non-finite result: ([^\n(]{1,200}\([^\n)]{1,200}\))(?
 
 def first_non_finite(reason: str) -> str:
     """The first operation that a crash's reason names, as ``overflow in aten.exp.default (forward)``; else empty."""
-    return _told(reason)[0]
+    return _operation_and_line(reason)[0]
 
 
-def _told(reason: str) -> tuple[str, str]:
+def _operation_and_line(reason: str) -> tuple[str, str]:
     """The operation, and the file and line of the user's that called it; each may be empty."""
     found = _SAID.search(reason)
     return (found[1], found[2] or "") if found else ("", "")
@@ -115,7 +115,7 @@ def first_failures(experiment: Experiment) -> pd.DataFrame:
         group = together[together["status"] == "crashed"]
         if group.empty:
             continue
-        named = [told for told in map(_told, group["reason"]) if told[0]]
+        named = [told for told in map(_operation_and_line, group["reason"]) if told[0]]
         (name, line), count = Counter(sorted(named)).most_common(1)[0] if named else (("", ""), 0)
         about = {"crashed": len(group), "runs": len(together), "first_step": group["crash_step"].min()}
         about |= {"first_non_finite": name, "line": line}

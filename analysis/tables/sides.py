@@ -176,7 +176,7 @@ def sides(
     others = [key for key in ("format", *keys) if key not in wanted]
     to_come = records(planned[["format", *keys]].drop_duplicates())
     references = References(filter(is_reference, to_come), others)
-    plain = {references.told(side.where): side for side in everything if is_reference(side.where)}
+    plain = {references.as_text(side.where): side for side in everything if is_reference(side.where)}
     for side in everything:
         if is_reference(side.where):
             continue

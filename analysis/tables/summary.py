@@ -135,7 +135,7 @@ def _drops(table: pd.DataFrame, experiment: Experiment) -> list[float]:
     }
     rows = [(row, references[row["task"]]) for row in records(table)]
     means: dict[tuple[str, tuple[str, ...] | None], float] = {
-        (row["task"], plain.told(row)): row["mean"] for row, plain in rows if row["format"] == REFERENCE
+        (row["task"], plain.as_text(row)): row["mean"] for row, plain in rows if row["format"] == REFERENCE
     }
     found = [means.get((row["task"], plain.of(row)), np.nan) - row["mean"] for row, plain in rows]
     return [experiment.metric.sign * drop + 0.0 for drop in found]  # no -0

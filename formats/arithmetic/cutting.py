@@ -9,7 +9,7 @@ import torch
 
 from ..base.errors import FormatError
 from ..base.format import Format
-from ..base.modes import How
+from ..base.modes import RoundingOptions
 from ..base.random_words import random_words
 
 
@@ -86,7 +86,7 @@ def cut_squares(x: torch.Tensor, axis: int, side: int) -> torch.Tensor:
     return squares.flatten(-2)
 
 
-def in_squares(x: torch.Tensor, axis: int, side: int, how: How) -> tuple[torch.Tensor, How]:
+def in_squares(x: torch.Tensor, axis: int, side: int, how: RoundingOptions) -> tuple[torch.Tensor, RoundingOptions]:
     """Returns the blocks of :func:`cut_squares` as a contiguous copy, and ``how`` with the random words cut alike."""
     if how.random is not None:
         words = cut_squares(random_words(how.random, x), axis, side)

@@ -9,7 +9,7 @@ from functools import cache
 
 import torch
 
-from ..base.memory import apart
+from ..base.memory import unsimulated
 from .patterns import power_of_two
 
 
@@ -65,7 +65,7 @@ class Element:
 
 
 @cache  # not a cached_property, whose lock torch.compile cannot trace
-@apart
+@unsimulated
 def _table(element: Element) -> torch.Tensor:
     half = torch.arange(1 << (element.bits - 1), device="cpu")
     if element.integer:

@@ -20,8 +20,8 @@ from .errors import FormatError
 from .first_use import is_right, kind_of
 from .format import Format, check_numbers
 from .layouts import in_place_of, is_dense
-from .memory import apart, has_kernels, in_memory, is_virtual, settled
-from .modes import How, Overflow, Random, RandomBits, Rounding, check_choices, seeded
+from .memory import has_kernels, in_memory, is_virtual, settled, unsimulated
+from .modes import Overflow, Random, RandomBits, Rounding, RoundingOptions, check_choices, seeded
 from .on_device import is_captured
 from .operator import as_operator
 from .random_words import check_given
@@ -106,7 +106,11 @@ class Family(Format):
             in_place_of(self._round_memory, source, target, how, in_order=random is not None or self._in_order)
 
     def _kernel_is_right(
-        self, source: torch.Tensor, how: How, layout: str, kernel: Callable[[torch.Tensor, torch.Tensor, How], None]
+        self,
+        source: torch.Tensor,
+        how: RoundingOptions,
+        layout: str,
+        kernel: Callable[[torch.Tensor, torch.Tensor, RoundingOptions], None],
     ) -> bool:
         """Whether a kernel may round such tensors, which is tried when it is first asked to (:mod:`.first_use`)."""
         key = (source.dtype, source.device, how.rounding, how.policy, type(how.random), layout)
@@ -123,8 +127,10 @@ class Family(Format):
         """Whether kernels are right, by the kind of rounding, for the kinds checked so far."""
         return {}
 
-    def _settled(self, source: torch.Tensor, rounding: Rounding, overflow: Overflow | None, random: Random) -> How:
-        how = How(rounding, self._policy(overflow), random)
+    def _settled(
+        self, source: torch.Tensor, rounding: Rounding, overflow: Overflow | None, random: Random
+    ) -> RoundingOptions:
+        how = RoundingOptions(rounding, self._policy(overflow), random)
         self._check_shape(source)
         if rounding is not Rounding.NEAREST_EVEN or random is not None:
             check_random(rounding, random, source)
@@ -141,7 +147,7 @@ class Family(Format):
     def _check_shape(self, x: torch.Tensor) -> None:
         """Raises FormatError if the format cannot divide a tensor of the shape of ``x`` into blocks."""
 
-    @apart
+    @unsimulated
     def encode(
         self,
         x: torch.Tensor,
@@ -158,25 +164,25 @@ class Family(Format):
         check_numbers(x)
         x = x.detach() if torch.compiler.is_compiling() else settled(x.detach())
         check_random(mode, random, x)
-        return self._encoded(x, How(mode, policy, random))
+        return self._encoded(x, RoundingOptions(mode, policy, random))
 
-    @apart
+    @unsimulated
     def decode(self, codes: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
         """See :meth:`.Format.decode`."""
         return self._decoded(codes, dtype)
 
-    @apart
+    @unsimulated
     def values(self) -> torch.Tensor:
         """See :meth:`.Format.values`."""
         if self.bits > _MOST_BITS_LISTED:
             raise FormatError(f"{self} has 2^{self.bits} codes, too many to list: the limit is 2^{_MOST_BITS_LISTED}")
         return self._values()
 
-    def _encoded(self, x: torch.Tensor, how: How) -> Any:
+    def _encoded(self, x: torch.Tensor, how: RoundingOptions) -> Any:
         """The exact codes of ``x`` :meth:`rounded` to the format, for an ``x`` of computable numbers."""
         return super().encode(x, how.rounding, how.policy, how.random)
 
-    def _rounded_to_encode(self, x: torch.Tensor, how: How) -> torch.Tensor:
+    def _rounded_to_encode(self, x: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
         """``x`` rounded as a tensor that holds all numbers of the format: of float64, if its own dtype does not."""
         x = x if self.fits_in(x.dtype) else x.to(torch.float64)
         return self.rounded(x, how.rounding, how.policy, how.random)
@@ -202,15 +208,15 @@ class Family(Format):
         return False
 
     @abstractmethod
-    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         """Rounds memory that is gapless, of equal strides and not empty; contiguous if there are random bits."""
 
-    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         """Rounds tensors on a device that has kernels: any strides, not empty."""
         self._round_on_cpu(source, target, how)
 
-    @apart
-    def _round_on_cpu(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    @unsimulated
+    def _round_on_cpu(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         """Rounds tensors of any device, not empty, by the CPU's loops: copied there, and back.
 
         Raises:

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 
 from .format import Format
-from .memory import apart
-from .modes import How, RandomBits
+from .memory import unsimulated
+from .modes import RandomBits, RoundingOptions
 from .on_device import is_captured, put_on
 
-_Rounds = Callable[[Any, Any, "How"], None]  # a tensor into another
+_Rounds = Callable[[Any, Any, "RoundingOptions"], None]  # a tensor into another
 _COUNT = 12  # two to the power of it are the numbers of a sample
 _SEED = 20211
 
@@ -63,7 +63,7 @@ def tried_kinds() -> dict[KernelKind, str]:
     return dict(_tried)
 
 
-def kind_of(fmt: Format, source: torch.Tensor, how: How, layout: str) -> KernelKind:
+def kind_of(fmt: Format, source: torch.Tensor, how: RoundingOptions, layout: str) -> KernelKind:
     """The kind of a rounding of ``source``."""
     mode = str(how.rounding)
     if how.random is not None:
@@ -71,7 +71,7 @@ def kind_of(fmt: Format, source: torch.Tensor, how: How, layout: str) -> KernelK
     return KernelKind(str(fmt), source.device, source.dtype, mode, str(how.policy), layout)
 
 
-def is_right(kind: KernelKind, how: How, dimensions: int, kernel: _Rounds, plain: _Rounds) -> bool:
+def is_right(kind: KernelKind, how: RoundingOptions, dimensions: int, kernel: _Rounds, plain: _Rounds) -> bool:
     """Whether a kernel has the bits of the CPU's loops; tried once for each kind, which waits for the device.
 
     While a CUDA graph is captured nothing can be tried: the kernel is then taken to be right.
@@ -113,8 +113,8 @@ def waiting_allowed(device: torch.device) -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(mode)
 
 
-@apart
-def _what_is_wrong(kind: KernelKind, how: How, dimensions: int, kernel: _Rounds, plain: _Rounds) -> str:
+@unsimulated
+def _what_is_wrong(kind: KernelKind, how: RoundingOptions, dimensions: int, kernel: _Rounds, plain: _Rounds) -> str:
     for x in _samples(kind, dimensions):
         own = how
         if isinstance(how.random, torch.Tensor):

@@ -91,7 +91,7 @@ def is_traced() -> bool:
     return any(_get_dispatch_mode(key) is not None for key in _TRACING)
 
 
-def apart(function: Callable[_P, _R]) -> Callable[_P, _R]:
+def unsimulated(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """``function`` so that its arithmetic is its own affair: no simulation around the call rounds or counts it.
 
     What a program is traced with sees the operations as before.

@@ -144,7 +144,7 @@ NEAREST = (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY, Rounding.NEAREST_UP)
 """The modes that choose the nearer number, and differ in ties."""
 
 
-class How(NamedTuple):
+class RoundingOptions(NamedTuple):
     """The settings of a rounding, checked and with defaults resolved, as passed to a family's hooks and the loops."""
 
     rounding: Rounding

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from .errors import FormatError
-from .memory import apart, is_traced
+from .memory import is_traced, unsimulated
 
 
 def where(condition: torch.Tensor, a: torch.Tensor | float, b: torch.Tensor | float) -> torch.Tensor:
@@ -23,7 +23,7 @@ def where(condition: torch.Tensor, a: torch.Tensor | float, b: torch.Tensor | fl
     return torch.where(condition, number_on(a, dtype, device), number_on(b, dtype, device))
 
 
-@apart
+@unsimulated
 def number_on(x: torch.Tensor | float, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """A number as a tensor without dimensions on ``device``, without waiting; a tensor as it is."""
     return x if isinstance(x, torch.Tensor) else torch.full((), x, dtype=dtype, device=device)

@@ -15,7 +15,7 @@ from torch._prims_common import compute_elementwise_output_strides
 
 from .errors import FormatError
 from .format import Format, check_roundable
-from .memory import apart, is_virtual
+from .memory import is_virtual, unsimulated
 from .modes import WORD_BITS, Overflow, RandomBits, Rounding, check_choices
 from .names import format_called
 
@@ -38,7 +38,7 @@ def round_operator(
     return _rounded(fmt, x.detach(), mode, policy, random)
 
 
-@apart
+@unsimulated
 def _rounded(fmt: Format, *how: Any) -> torch.Tensor:
     return fmt.rounded(*how)
 

@@ -16,7 +16,7 @@ from numba import njit
 from numpy import int64, uint32, uint64
 
 from ..arithmetic.tail import rule
-from ..base.modes import WORD_BITS, How, Random, RandomBits, Rounding
+from ..base.modes import WORD_BITS, Random, RandomBits, Rounding, RoundingOptions
 from ..base.random_words import CHUNK, hash32, key_base, thinning, words32
 from .threads import compiled, in_pieces
 from .widths import ByWidth, specialised, unsigned
@@ -42,7 +42,13 @@ class Addends(NamedTuple):
 
 
 def run_in_mode(
-    loop: Any, how: How, data: Sequence[torch.Tensor], rest: Sequence[float], items: int, *, between: bool = False
+    loop: Any,
+    how: RoundingOptions,
+    data: Sequence[torch.Tensor],
+    rest: Sequence[float],
+    items: int,
+    *,
+    between: bool = False,
 ) -> None:
     """Runs a loop over its items, in several threads where that pays.
 

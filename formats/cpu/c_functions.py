@@ -62,7 +62,7 @@ def c_function(body: Any, arguments: tuple[Any, ...], error_model: str = "python
     machine_code: Any = CFunc(named, (arguments, types.void), locals={}, options={"error_model": error_model})
     folder = folder_of_loops()
     if folder:
-        machine_code._cache = _Kept(folder, f"{named.__qualname__} {error_model}")  # noqa: SLF001  it looks there first
+        machine_code._cache = _LoopCache(folder, f"{named.__qualname__} {error_model}")  # noqa: SLF001  it looks there first
     with quick_numba():
         machine_code.compile()
     kinds: list[Any] = [_C_TYPES.get(kind, ctypes.c_void_p) for kind in arguments]
@@ -72,7 +72,7 @@ def c_function(body: Any, arguments: tuple[Any, ...], error_model: str = "python
 
 
 @final
-class _Kept:
+class _LoopCache:
     """The cache of one loop, with the interface that :class:`numba.core.ccallback.CFunc` expects."""
 
     def __init__(self, folder: Path, name: str) -> None:

@@ -12,7 +12,7 @@ from .. import gpu
 from ..arithmetic.codes import code_dtype, integer_codes
 from ..base.errors import FormatError
 from ..base.family import Family, check_encodable, check_integer, overflow_policy
-from ..base.modes import How, Overflow, Rounding
+from ..base.modes import Overflow, Rounding, RoundingOptions
 from ..base.names import Beginning, overflow_suffix, register
 from ..base.on_device import where
 from ..cpu.addressed import Addressed
@@ -130,7 +130,7 @@ class FixedFormat(Family):
             for dtype in (torch.float32, torch.float64)
         }
 
-    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         codes = (self._low, self._high)
         if how.policy == Overflow.WRAP:
             round_wrapping(source, target, self.eps, codes, how)
@@ -144,7 +144,7 @@ class FixedFormat(Family):
         codes = (self._low, self._high)
         return addressed_grid(dtype, self.eps, codes, rounding, wraps=self.overflow == Overflow.WRAP)
 
-    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         if how.policy == Overflow.WRAP:
             gpu.to_wrapping_grid(source, target, self.eps, (self._low, self._high), how)
         else:
@@ -154,7 +154,7 @@ class FixedFormat(Family):
         other = Overflow.WRAP if self.overflow == Overflow.SATURATE else Overflow.SATURATE
         return overflow_policy(self, overflow, (self.overflow, other))
 
-    def _encoded(self, x: torch.Tensor, how: How) -> torch.Tensor:
+    def _encoded(self, x: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
         """K in two's complement as unsigned integers: uint8, uint16 or uint32, the smallest that do, or int64."""
         check_encodable(self, x if how.policy == Overflow.SATURATE else x * 0)
         codes = (self._rounded_to_encode(x, how).to(torch.float64) * 2.0**self.fraction_bits).to(torch.int64)

@@ -21,7 +21,7 @@ from ..arithmetic.float_parameters import FloatParameters
 from ..base.errors import FormatError
 from ..base.family import Family, check_random
 from ..base.format import around_one, check_roundable
-from ..base.modes import How, Overflow, Random, RandomBits, Rounding
+from ..base.modes import Overflow, Random, RandomBits, Rounding, RoundingOptions
 from ..base.names import Beginning, Suffix, overflow_suffix, register
 from ..cpu import float_choice as cpu_kernels
 from ..cpu.addressed import Addressed
@@ -125,10 +125,10 @@ class FloatFormat(FloatLayout, Family):
         check_random(rounding, random, source)
         cpu_kernels.round_by_mode(source, target, parameters, random)
 
-    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         self._round_plain(source, target, how.rounding, how.policy, how.random)
 
-    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         if self.native and source.dtype == self.carrier and how.rounding is Rounding.NEAREST_EVEN:
             _pass_on(source, target)
             return
@@ -146,24 +146,28 @@ class FloatFormat(FloatLayout, Family):
             randoms: the random bits of stochastic rounding, for each tensor; None for the other modes.
         """
         check_roundable(tensors[0], self)
-        how = How(rounding, self.overflow_policy, randoms[0])
+        how = RoundingOptions(rounding, self.overflow_policy, randoms[0])
         if self._kernel_is_right(tensors[0], how, "listed", self._round_copy_in_list):
             self._run_list(tensors, how, randoms)
         else:
             for x, random in zip(tensors, randoms, strict=True):
                 self._round_on_cpu(x, x, how._replace(random=random))
 
-    def _run_list(self, tensors: Sequence[torch.Tensor], how: How, randoms: Sequence[RandomBits | None]) -> None:
+    def _run_list(
+        self, tensors: Sequence[torch.Tensor], how: RoundingOptions, randoms: Sequence[RandomBits | None]
+    ) -> None:
         kernel, data = self._launch(tensors[0], how, listed=True)
         gpu.run_many(kernel, tensors, randoms, data)
 
-    def _round_copy_in_list(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    def _round_copy_in_list(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         """:meth:`_round_on_device` by the kernel for lists, to try it."""
         target.copy_(source)
         bits = how.random if isinstance(how.random, RandomBits) else None
         self._run_list([target.new_ones(70), target], how, [bits, bits])
 
-    def _launch(self, like: torch.Tensor, how: How, *, listed: bool = False) -> tuple[Any, tuple[torch.Tensor, ...]]:
+    def _launch(
+        self, like: torch.Tensor, how: RoundingOptions, *, listed: bool = False
+    ) -> tuple[Any, tuple[torch.Tensor, ...]]:
         """The kernel that rounds such tensors, and its arguments from the format; made once."""
         key = (like.dtype, like.device, how.rounding, how.policy, type(how.random), listed)
         if key not in self._launches:
@@ -189,7 +193,7 @@ class FloatFormat(FloatLayout, Family):
             *(largest, largest - step, largest / 2, math.sqrt(largest), math.sqrt(small), math.sqrt(normal)),
         ]
 
-    def _encoded(self, x: torch.Tensor, how: How) -> torch.Tensor:
+    def _encoded(self, x: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
         """Sign bit first, every NaN with one code: uint8, uint16 or uint32, the smallest that do, or int64."""
         check_roundable(x, self)
         return float_codes.encode(self, self.rounded(x, how.rounding, how.policy, how.random))

@@ -19,7 +19,7 @@ from ..arithmetic.cutting import blocks_in, check_axis, cut, joined
 from ..base.errors import FormatError
 from ..base.family import Family, check_integer
 from ..base.layouts import along, in_order_of_memory
-from ..base.modes import How, RandomBits, Rounding
+from ..base.modes import RandomBits, Rounding, RoundingOptions
 from ..base.names import AXIS_SUFFIX, Beginning, Suffix, register
 from ..base.on_device import number_on, where
 from ..base.random_words import random_words
@@ -218,7 +218,7 @@ class IntegerFormat(Family):
     def _in_order(self) -> bool:
         return self.percentile is not None
 
-    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         codes = (self.code_min, self.code_max)
         if self.group is not None and source.dim():
             if self.percentile is not None:  # its scales are found by sorting
@@ -234,7 +234,7 @@ class IntegerFormat(Family):
             inner = source.shape[self._axis(source) + 1 :].numel() if scales.dim() else 1
             gpu.to_grids(source, target, (inner, scales.numel()), scales, zeros, codes, how)
 
-    def _round_groups_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    def _round_groups_on_device(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         """Rounds groups with known scales, each as a row."""
         scales, zeros = self._parameters(source)
         if how.random is not None:  # it goes by the places of elements
@@ -244,7 +244,7 @@ class IntegerFormat(Family):
         gpu.to_grids(pieces, pieces, layout, scales, zeros, (self.code_min, self.code_max), how)
         target.copy_(self._whole(pieces, source))
 
-    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         codes, between = (self.code_min, self.code_max), how.rounding is not Rounding.NEAREST_EVEN
         if (self.axis is None and self.group is None) or source.dim() == 0:
             if self.percentile is None and not between and is_small(source):
@@ -353,7 +353,7 @@ class IntegerFormat(Family):
         """
         return self.decode(quantized)
 
-    def _encoded(self, x: torch.Tensor, how: How) -> Quantized:
+    def _encoded(self, x: torch.Tensor, how: RoundingOptions) -> Quantized:
         if x.numel() == 0:
             raise FormatError(f"{self}: an empty tensor has no scale")
         scale, zero = self._parameters(x)

@@ -15,8 +15,8 @@ from ..arithmetic.codes import code_dtype, integer_codes
 from ..arithmetic.patterns import float64_bits, power_of_two
 from ..base.errors import FormatError
 from ..base.family import Family, check_integer
-from ..base.memory import apart
-from ..base.modes import NEAREST, How, Rounding
+from ..base.memory import unsimulated
+from ..base.modes import NEAREST, Rounding, RoundingOptions
 from ..base.names import Beginning, register
 from ..base.on_device import table_on, where
 from ..cpu.addressed import Addressed
@@ -128,7 +128,7 @@ class LogarithmicFormat(Family):
         positive = self._powers_of(torch.arange(self._zero + 1, -self._zero), torch.float64)
         return torch.cat([-positive.flip(0), torch.zeros(1, dtype=torch.float64), positive])
 
-    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         cells, powers, smallest = self._cells(source.dtype, how.rounding)
         if smallest is None:
             round_to_nearest(source, target, self.fraction_bits, self._zero, cells, powers)
@@ -142,7 +142,7 @@ class LogarithmicFormat(Family):
             return borders, powers, None
         return steps, powers, float(self._powers_of(torch.tensor(self._zero + 1, device="cpu"), dtype))
 
-    @apart
+    @unsimulated
     def addressed(self, dtype: torch.dtype, rounding: Rounding, *, strided: bool = False) -> Addressed | None:  # noqa: ARG002
         """See :meth:`.Family.addressed`."""
         if not self.fits_in(dtype):
@@ -152,7 +152,7 @@ class LogarithmicFormat(Family):
             return addressed_to_nearest(dtype, self.fraction_bits, self._zero, cells, powers)
         return addressed_in_mode(dtype, self.fraction_bits, self._zero, cells, powers, smallest, rounding)
 
-    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         cells = self._cells(source.dtype, how.rounding)
         gpu.to_logarithmic(source, target, self.fraction_bits, self._zero, *cells, how)
 
@@ -164,14 +164,14 @@ class LogarithmicFormat(Family):
         k = (((bits >> 52) - 1023) << self.fraction_bits) + torch.bucketize(within, table, right=True) - 1
         return where(bits == 0, self._zero, k)
 
-    @apart
+    @unsimulated
     def _powers_of(self, k: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The floats of ``dtype`` that represent 2^(k / 2^f)."""
         table = table_on(_powers(self.fraction_bits, dtype), k.device)
         power = power_of_two(k >> self.fraction_bits)
         return (table[k & ((1 << self.fraction_bits) - 1)].to(torch.float64) * power).to(dtype)
 
-    def _encoded(self, x: torch.Tensor, how: How) -> torch.Tensor:
+    def _encoded(self, x: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
         """The sign bit, then k in two's complement: uint8, uint16 or uint32, the smallest that do.
 
         Zero has the code of the lowest k; with the sign bit it is NaN's code.
@@ -200,7 +200,7 @@ def _exact_powers(numerators: range, denominator: int) -> list[Decimal]:
 
 
 @cache
-@apart  # a format may be used for the first time inside a simulation
+@unsimulated  # a format may be used for the first time inside a simulation
 def _powers(fraction_bits: int, dtype: torch.dtype) -> torch.Tensor:
     """The floats nearest to 2^(j / 2^f) for j = 0 .. 2^f - 1, of ``dtype``, on the CPU."""
     exact = _exact_powers(range(1 << fraction_bits), 1 << fraction_bits)
@@ -216,7 +216,7 @@ def _powers(fraction_bits: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 @cache
-@apart
+@unsimulated
 def _borders(fraction_bits: int) -> torch.Tensor:
     """The largest float64 numbers below 2^((j + 1/2) / 2^f) for j = 0 .. 2^f - 1, on the CPU."""
     borders = []
@@ -227,7 +227,7 @@ def _borders(fraction_bits: int) -> torch.Tensor:
 
 
 @cache
-@apart
+@unsimulated
 def _tables(fraction_bits: int, dtype: torch.dtype) -> tuple[PowerCells, PowerCells, torch.Tensor]:
     """Returns the tables of the compiled loops: powers by cell, borders by cell, and the powers followed by 2."""
     powers = torch.cat([_powers(fraction_bits, dtype).to(torch.float64), torch.tensor([2.0], dtype=torch.float64)])

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import torch
 
-from ..base.memory import apart
+from ..base.memory import unsimulated
 from ..base.modes import Rounding
 from ..cpu.numbers.tables import HIGH, LOW, TIE_HIGH, TIE_LOW, Table
 
@@ -31,7 +31,7 @@ NAMED: dict[str, tuple[tuple[float, ...], int | None]] = {
 """The tables that have a name, and how many numbers share a scale."""
 
 
-@apart  # a format may be used for the first time inside a simulation
+@unsimulated  # a format may be used for the first time inside a simulation
 def table_of(held: Sequence[float], dtype: torch.dtype) -> Table:
     """Makes a table of numbers in ascending order, each exact in ``dtype``."""
     modes = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]

@@ -17,7 +17,7 @@ from ..arithmetic.float_layout import Specials
 from ..base.errors import FormatError
 from ..base.family import check_integer
 from ..base.layouts import along, in_order_of_memory
-from ..base.modes import How, Overflow
+from ..base.modes import Overflow, RoundingOptions
 from ..base.names import AXIS_SUFFIX, Beginning, Suffix, register
 from ..base.on_device import table_on, where
 from ..cpu.scaled.blocks import round_blocks_in_mode
@@ -99,7 +99,7 @@ class NVFP4Format(ScaledByData):
         positive = _ELEMENT.table[: 1 << (_ELEMENT.bits - 1)]
         return torch.cat([-positive[1:].flip(0), positive])
 
-    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         axis = check_axis(self, self.axis, source)
         low, high = torch.aminmax(in_order_of_memory(source))
         tensor_scale = _scale_in_memory(float(torch.maximum(-low, high)), source.dtype)
@@ -112,7 +112,7 @@ class NVFP4Format(ScaledByData):
         length, inner = along(source, axis)
         round_blocks_in_mode(source, target, (length, inner, self.block), 0, _ELEMENT, tensor_scale, how)
 
-    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         low, high = torch.aminmax(source)
         tensor_scale, axis = _tensor_scale(torch.maximum(-low, high)), check_axis(self, self.axis, source)
         if self.square:
@@ -138,7 +138,7 @@ class NVFP4Format(ScaledByData):
         total = table_on(_SCALE.table, codes.device)[scales].to(dtype) * tensor_scale
         return table_on(_ELEMENT.table, codes.device)[codes].to(dtype) * total
 
-    def _encoded(self, x: torch.Tensor, how: How) -> TwoLevelBlocks:
+    def _encoded(self, x: torch.Tensor, how: RoundingOptions) -> TwoLevelBlocks:
         """Encodes a tensor; refuses an empty one. With a NaN or an infinity the tensor's scale is NaN."""
         if x.numel() == 0:
             raise FormatError(f"{self}: an empty tensor has no scale")

@@ -10,7 +10,7 @@ from .. import gpu
 from ..arithmetic.codes import code_dtype, integer_codes
 from ..arithmetic.patterns import float64_bits
 from ..base.family import Family, check_integer
-from ..base.modes import How, Rounding
+from ..base.modes import Rounding, RoundingOptions
 from ..base.names import Beginning, register
 from ..base.on_device import where
 from ..cpu.addressed import Addressed
@@ -121,7 +121,7 @@ class PositFormat(Family):
         """The float64 patterns of maxpos and minpos."""
         return (1023 + self.emax) << 52, (1023 - self.emax) << 52
 
-    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         round_posit(source, target, self.width, self.exponent_bits, self._ends, how)
 
     def addressed(self, dtype: torch.dtype, rounding: Rounding, *, strided: bool = False) -> Addressed | None:  # noqa: ARG002
@@ -130,7 +130,7 @@ class PositFormat(Family):
             return None
         return addressed_posit(dtype, self.width, self.exponent_bits, self._ends, rounding)
 
-    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         gpu.to_posit(source, target, self.width, self.exponent_bits, self._ends, how)
 
     @property
@@ -142,7 +142,7 @@ class PositFormat(Family):
         """Returns the number of code bits below the regime; -1 for maxpos, as its regime lacks the closing zero."""
         return self.width - 1 - where(k >= 0, k + 2, 1 - k)
 
-    def _encoded(self, x: torch.Tensor, how: How) -> torch.Tensor:
+    def _encoded(self, x: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
         """Uint8, uint16 or uint32, the smallest that do; NaN and infinity have the code of NaR, 2^(n-1)."""
         bits = float64_bits(self._rounded_to_encode(x, how))
         pattern = (bits & _MAGNITUDE) - _BIAS

@@ -11,7 +11,7 @@ from ..arithmetic.codes import integer_codes
 from ..arithmetic.patterns import float64_bits, narrowed, power_of_two
 from ..base.errors import FormatError
 from ..base.family import Family
-from ..base.modes import How, Overflow, Rounding
+from ..base.modes import Overflow, Rounding, RoundingOptions
 from ..base.names import overflow_suffix, register
 from ..base.on_device import where
 from ..cpu.numbers.powers_of_two import round_to_powers
@@ -75,23 +75,23 @@ class PowerOfTwoFormat(Family):
         return self.overflow if overflow is None else self._checked(overflow)
 
     @staticmethod
-    def _beyond(how: How) -> tuple[int, int]:
+    def _beyond(how: RoundingOptions) -> tuple[int, int]:
         """The codes that represent a number beyond the largest, and infinity."""
         infinite = _NAN if how.policy is Overflow.NAN else _LARGEST
         return _LARGEST if how.rounding in _INWARD else infinite, infinite
 
-    def _beyond_patterns(self, how: How) -> tuple[int, int]:
+    def _beyond_patterns(self, how: RoundingOptions) -> tuple[int, int]:
         """Returns what :meth:`_beyond` does, as patterns of float64."""
         over, infinite = (_QUIET if code == _NAN else (code + _FIELD) << 52 for code in self._beyond(how))
         return over, infinite
 
-    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         round_to_powers(source, target, *self._beyond_patterns(how), how)
 
-    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         gpu.to_powers_of_two(source, target, *self._beyond_patterns(how), how)
 
-    def _encoded(self, x: torch.Tensor, how: How) -> torch.Tensor:
+    def _encoded(self, x: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
         bits = float64_bits(self._rounded_to_encode(x, how))
         return where(bits > _INFINITY, _NAN, (bits >> 52) - _FIELD).to(torch.uint8)
 

@@ -12,7 +12,7 @@ from roundoff.locks import cached_property
 from .. import gpu
 from ..base.errors import FormatError
 from ..base.family import Family, check_integer
-from ..base.modes import How, Overflow, Rounding
+from ..base.modes import Overflow, Rounding, RoundingOptions
 from ..base.names import Beginning, register
 from ..cpu.addressed import Addressed
 from ..cpu.float_choice import FloatLoop
@@ -118,11 +118,11 @@ class QtorchFormat(Family):
         if rounding is not Rounding.NEAREST_EVEN:
             raise FormatError(f"{self} has one way to round, qtorch's: leave out rounding and random")
 
-    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         self._check_mode(how.rounding)
         self._loop(source, target)
 
-    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         self._check_mode(how.rounding)
         gpu.as_qtorch(source, target, self._words, how)
 

@@ -13,7 +13,7 @@ from ..arithmetic.cutting import check_axis
 from ..base.errors import FormatError
 from ..base.family import Family, check_integer
 from ..base.layouts import along
-from ..base.modes import How, Rounding
+from ..base.modes import Rounding, RoundingOptions
 from ..base.names import AXIS_SUFFIX, Beginning, Suffix, format_called, register
 from ..cpu.numbers.grids import round_channels
 from ..scales.calibration import SMALLEST_SCALE
@@ -96,7 +96,7 @@ class QuarlFormat(Family):
         if self.axis is not None and x.numel():
             check_axis(self, self.axis, x)
 
-    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         if self._half:
             format_called("e5m10").round_into(source, target, how.rounding, None, how.random)
         elif how.rounding is Rounding.NEAREST_EVEN:
@@ -107,7 +107,7 @@ class QuarlFormat(Family):
             parameters = (1 / step).flatten(), step.flatten(), torch.zeros_like(step).flatten()
             round_channels(source, target, (length, inner), parameters, _STEPS, how, between=True)
 
-    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         if self._half:
             half: Family = format_called("e5m10")
             half._round_on_device(source, target, how._replace(policy=half._policy(None)))  # noqa: SLF001  a family's own

@@ -19,7 +19,7 @@ from ..arithmetic.cutting import blocks_in, check_axis, cut_squares, in_squares,
 from ..base.errors import FormatError
 from ..base.family import check_integer
 from ..base.layouts import along
-from ..base.modes import How, Overflow, Rounding
+from ..base.modes import Overflow, Rounding, RoundingOptions
 from ..base.names import ALIASES, AXIS_SUFFIX, Beginning, Suffix, format_called, register
 from ..cpu.addressed import Addressed, AddressedSquares
 from ..cpu.scaled.float_scales import addressed_scaled, round_scaled
@@ -139,7 +139,7 @@ class ScaledFloatFormat(ScaledByData):
         assert self.block is not None
         return replace(self, block=self.block**2, axis=-1, square=False)
 
-    def _in_squares(self, x: torch.Tensor, how: How) -> tuple[torch.Tensor, How]:
+    def _in_squares(self, x: torch.Tensor, how: RoundingOptions) -> tuple[torch.Tensor, RoundingOptions]:
         assert self.block is not None
         return in_squares(x, check_axis(self, self.axis, x), self.block, how)
 
@@ -147,7 +147,7 @@ class ScaledFloatFormat(ScaledByData):
         assert self.block is not None
         return joined_squares(squares, like, check_axis(self, self.axis, like), self.block)
 
-    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         if self.square:
             squares, of_squares = self._in_squares(source, how)
             self._rows._round_memory(squares, squares, of_squares)  # noqa: SLF001  of this class
@@ -181,7 +181,7 @@ class ScaledFloatFormat(ScaledByData):
             return AddressedSquares(self.block or 0, block) if isinstance(block, Addressed) and not is_drawn else None
         return addressed_scaled(dtype, self.block or 0, self.element.max, element, power_of_two=self.power_of_two)
 
-    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         if self.square:
             squares, of_squares = self._in_squares(source, how)
             self._rows._round_on_device(squares, squares, of_squares)  # noqa: SLF001  of this class
@@ -234,7 +234,7 @@ class ScaledFloatFormat(ScaledByData):
             scale = (scale.view(INTEGER[piece.dtype]) & _EXPONENT[piece.dtype]).view(piece.dtype)
         return scale.add_(top.mul_(0.0))  # NaN, unless top is finite
 
-    def _encoded(self, x: torch.Tensor, how: How) -> ScaledFloats:
+    def _encoded(self, x: torch.Tensor, how: RoundingOptions) -> ScaledFloats:
         """Encodes a tensor; refuses an empty one. Where there is a NaN or an infinity, scales are NaN and codes 0."""
         if x.numel() == 0:
             raise FormatError(f"{self}: an empty tensor has no scale")

@@ -21,8 +21,8 @@ from ..arithmetic.patterns import float64_bits
 from ..base.errors import FormatError
 from ..base.family import Family, check_encodable, check_integer
 from ..base.layouts import along
-from ..base.memory import apart
-from ..base.modes import How, Rounding
+from ..base.memory import unsimulated
+from ..base.modes import Rounding, RoundingOptions
 from ..base.names import AXIS_SUFFIX, Beginning, Suffix, register
 from ..base.on_device import table_on, where
 from ..base.random_words import random_words
@@ -187,7 +187,7 @@ class TableFormat(Family):
     def _in_order(self) -> bool:
         return self.block is not None
 
-    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         table = self._tables[source.dtype]
         if self.block is None:
             round_to_table(source, target, table, how)
@@ -204,7 +204,7 @@ class TableFormat(Family):
         round_scaled(rows, rows, layout, table, self._scales(source.dtype), how)
         target.copy_(rows.movedim(-1, axis))
 
-    @apart
+    @unsimulated
     def addressed(self, dtype: torch.dtype, rounding: Rounding, *, strided: bool = False) -> Addressed | None:
         """See :meth:`.Family.addressed`."""
         table = self._tables.get(dtype)
@@ -214,7 +214,7 @@ class TableFormat(Family):
             return addressed_table(dtype, table, rounding)
         return addressed_table_in_blocks(dtype, table, self.block, self._scales(dtype), rounding)
 
-    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         table = self._tables[source.dtype]
         if self.block is None:
             gpu.to_table(source, target, table, how)
@@ -243,7 +243,7 @@ class TableFormat(Family):
         """The codes of places in ascending order."""
         return table_on(self._codes, places.device)[places].to(code_dtype(self.bits))
 
-    def _encoded(self, x: torch.Tensor, how: How) -> torch.Tensor | ScaledCodes:
+    def _encoded(self, x: torch.Tensor, how: RoundingOptions) -> torch.Tensor | ScaledCodes:
         """Encodes a tensor, as :class:`ScaledCodes` with scales. NaN lacks a code, as does infinity with scales."""
         if not self.fits_in(x.dtype):
             raise FormatError(f"{self} does not fit in {x.dtype}: encode a float64 tensor, for example x.double()")

@@ -12,7 +12,7 @@ import triton
 
 from ..arithmetic.tail import rule
 from ..base.layouts import is_dense
-from ..base.modes import WORD_BITS, How, Random, RandomBits, Rounding
+from ..base.modes import WORD_BITS, Random, RandomBits, Rounding, RoundingOptions
 from ..base.on_device import put_on
 from ..base.random_words import key_base, words32
 from . import blocks as of_blocks
@@ -25,7 +25,7 @@ _WIDEST = 2048
 
 
 def round_each(
-    source: torch.Tensor, target: torch.Tensor, how: How, number_of: Any, data: tuple[torch.Tensor, ...], *,
+    source: torch.Tensor, target: torch.Tensor, how: RoundingOptions, number_of: Any, data: tuple[torch.Tensor, ...], *,
     by_place: bool = False, **parts: Any,
 ) -> None:  # fmt: skip
     """Rounds every number by itself.
@@ -89,7 +89,7 @@ def run_many(
 
 
 def round_blocks(
-    source: torch.Tensor, target: torch.Tensor, axis: int, block: int, how: How, parts: dict[str, Any],
+    source: torch.Tensor, target: torch.Tensor, axis: int, block: int, how: RoundingOptions, parts: dict[str, Any],
     data: tuple[torch.Tensor, ...],
 ) -> None:  # fmt: skip
     """Rounds blocks of neighbours along an axis, which share a scale.

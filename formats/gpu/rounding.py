@@ -15,7 +15,7 @@ import torch
 
 from ..arithmetic.elements import Element
 from ..arithmetic.float_parameters import FloatParameters
-from ..base.modes import How, RandomBits, Rounding
+from ..base.modes import RandomBits, Rounding, RoundingOptions
 from ..base.on_device import put_on, table_on
 from ..cpu import float_choice
 from ..cpu.numbers.logarithms import PowerCells
@@ -39,7 +39,7 @@ def _numbers(values: tuple[float, ...], dtype: torch.dtype, device: torch.device
 
 
 def float_kernel(
-    parameters: FloatParameters, dtype: torch.dtype, device: torch.device, how: How, *, signed: bool,
+    parameters: FloatParameters, dtype: torch.dtype, device: torch.device, how: RoundingOptions, *, signed: bool,
     listed: bool = False,
 ) -> tuple[Any, tuple[torch.Tensor, ...]]:  # fmt: skip
     """Returns the kernel and data that :func:`.run_each`, or :func:`.run_many` if ``listed``, needs to round to floats.
@@ -61,7 +61,7 @@ def float_kernel(
 
 
 def to_scaled_float(
-    source: torch.Tensor, target: torch.Tensor, parameters: FloatParameters, scale: torch.Tensor, how: How
+    source: torch.Tensor, target: torch.Tensor, parameters: FloatParameters, scale: torch.Tensor, how: RoundingOptions
 ) -> None:
     """Rounds to floats over one scale, a tensor of one number on the device."""
     data = _float(parameters, source.dtype, source.device, True), scale
@@ -70,7 +70,7 @@ def to_scaled_float(
 
 def to_scaled_blocks(
     source: torch.Tensor, target: torch.Tensor, where: tuple[int, int], parameters: FloatParameters, largest: float,
-    how: How, *, power_of_two: bool,
+    how: RoundingOptions, *, power_of_two: bool,
 ) -> None:  # fmt: skip
     """Rounds to floats over a scale for each block; ``where`` is the blocks' axis and length."""
     dtype, device = source.dtype, source.device
@@ -83,7 +83,8 @@ def to_scaled_blocks(
 
 
 def to_grid(
-    source: torch.Tensor, target: torch.Tensor, scale: float, zero: float, codes: tuple[int, int], how: How, *,
+    source: torch.Tensor, target: torch.Tensor, scale: float, zero: float, codes: tuple[int, int],
+    how: RoundingOptions, *,
     between: bool = False,
 ) -> None:  # fmt: skip
     """Rounds to equally spaced numbers, with one known scale; ``between`` as for the CPU's ``round_channels``."""
@@ -99,7 +100,7 @@ def _grid(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) 
 
 
 def to_wrapping_grid(
-    source: torch.Tensor, target: torch.Tensor, scale: float, codes: tuple[int, int], how: How
+    source: torch.Tensor, target: torch.Tensor, scale: float, codes: tuple[int, int], how: RoundingOptions
 ) -> None:
     """Rounds to equally spaced numbers with codes that wrap round at their ends; the scale is a power of two."""
     data = _numbers((1 / scale, scale, codes[1] - codes[0] + 1, *codes), source.dtype, source.device)
@@ -108,7 +109,7 @@ def to_wrapping_grid(
 
 def to_grids(
     source: torch.Tensor, target: torch.Tensor, layout: tuple[int, int], scales: torch.Tensor, zeros: torch.Tensor,
-    codes: tuple[int, int], how: How,
+    codes: tuple[int, int], how: RoundingOptions,
 ) -> None:  # fmt: skip
     """Rounds to equally spaced numbers, with scales and zero points on the device.
 
@@ -132,7 +133,8 @@ def to_grids(
 
 
 def to_integer_blocks(
-    source: torch.Tensor, target: torch.Tensor, where: tuple[int, int], codes: tuple[int, int], least: float, how: How,
+    source: torch.Tensor, target: torch.Tensor, where: tuple[int, int], codes: tuple[int, int], least: float,
+    how: RoundingOptions,
     *, symmetric: bool,
 ) -> None:  # fmt: skip
     """Rounds to integers, with a scale and a zero point for each group; no scale is below ``least``."""
@@ -146,7 +148,12 @@ def to_integer_blocks(
 
 
 def to_posit(
-    source: torch.Tensor, target: torch.Tensor, width: int, exponent_bits: int, ends: tuple[int, int], how: How
+    source: torch.Tensor,
+    target: torch.Tensor,
+    width: int,
+    exponent_bits: int,
+    ends: tuple[int, int],
+    how: RoundingOptions,
 ) -> None:
     """Rounds to posits, with the arguments of the CPU's ``round_posit``."""
     device = source.device
@@ -157,7 +164,7 @@ def to_posit(
 
 def to_logarithmic(
     source: torch.Tensor, target: torch.Tensor, fraction_bits: int, zero: int, cells: PowerCells, powers: torch.Tensor,
-    smallest: float | None, how: How,
+    smallest: float | None, how: RoundingOptions,
 ) -> None:  # fmt: skip
     """Rounds to logarithmic numbers, with the arguments of the CPU's loops. Without ``smallest`` to the nearest."""
     device = source.device
@@ -169,13 +176,15 @@ def to_logarithmic(
     round_each(source, target, how, numbers.logarithmic if smallest is None else numbers.logarithmic_by_mode, data)
 
 
-def to_powers_of_two(source: torch.Tensor, target: torch.Tensor, over: int, infinite: int, how: How) -> None:
+def to_powers_of_two(
+    source: torch.Tensor, target: torch.Tensor, over: int, infinite: int, how: RoundingOptions
+) -> None:
     """Rounds to E8M0, with the arguments of the CPU's loop."""
     data = settings_of(how.rounding, source.device), _numbers((over, infinite), torch.int64, source.device)
     round_each(source, target, how, numbers.power_of_two, data)
 
 
-def to_table(source: torch.Tensor, target: torch.Tensor, table: Table, how: How) -> None:
+def to_table(source: torch.Tensor, target: torch.Tensor, table: Table, how: RoundingOptions) -> None:
     """Rounds to the numbers of a table."""
     device, mode = source.device, Rounding.DOWN if how.random is not None else how.rounding
     data = (
@@ -187,7 +196,7 @@ def to_table(source: torch.Tensor, target: torch.Tensor, table: Table, how: How)
 
 def to_scaled_table(
     source: torch.Tensor, target: torch.Tensor, where: tuple[int, int], table: Table, scales: tuple[float, float],
-    how: How,
+    how: RoundingOptions,
 ) -> None:  # fmt: skip
     """Rounds to a table's numbers times a scale for each block; ``scales`` are the smallest and the largest."""
     device, mode = source.device, Rounding.NEAREST_EVEN if how.random is not None else how.rounding
@@ -207,7 +216,7 @@ def to_scaled_table(
 
 def to_elements(
     source: torch.Tensor, target: torch.Tensor, where: tuple[int, int], addend: int, element: Element,
-    tensor_scale: torch.Tensor | None, how: How,
+    tensor_scale: torch.Tensor | None, how: RoundingOptions,
 ) -> None:  # fmt: skip
     """Rounds to elements over each block's scale: a power of two, or NVFP4's scale within the tensor's."""
     dtype, device = source.dtype, source.device
@@ -226,7 +235,7 @@ def to_elements(
     round_blocks(source, target, *where, how, parts, data)
 
 
-def as_qtorch(source: torch.Tensor, target: torch.Tensor, words: Sequence[int], how: How) -> None:
+def as_qtorch(source: torch.Tensor, target: torch.Tensor, words: Sequence[int], how: RoundingOptions) -> None:
     """Rounds as qtorch 0.3.0 does; ``words`` are its loop's."""
     data = _words(tuple(words), source.device)
     round_each(source, target, how, numbers.as_qtorch, (data,))

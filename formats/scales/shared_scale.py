@@ -19,7 +19,7 @@ from ..arithmetic.patterns import float64_bits, narrowed, power_of_two, signific
 from ..base.errors import FormatError
 from ..base.family import Family, check_integer
 from ..base.layouts import along
-from ..base.modes import How, Rounding
+from ..base.modes import Rounding, RoundingOptions
 from ..base.names import Suffix
 from ..base.on_device import table_on, where
 from ..cpu.addressed import Addressed
@@ -171,7 +171,7 @@ class SharedScaleFormat(ScaledByData):
     def _check_shape(self, x: torch.Tensor) -> None:
         check_axis(self, self.axis, x)
 
-    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         length, inner = along(source, check_axis(self, self.axis, source))
         if inner == 1 and source.dtype == torch.float32 and how.rounding == Rounding.NEAREST_EVEN:
             round_blocks(source, target, length, self._settings)
@@ -187,11 +187,11 @@ class SharedScaleFormat(ScaledByData):
             return addressed_blocks(self._settings)
         return addressed_blocks_in_mode(dtype, self.block, self._addend, self.element, rounding, strided=strided)
 
-    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: How) -> None:
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
         where = check_axis(self, self.axis, source), self.block
         gpu.to_elements(source, target, where, self._addend, self.element, None, how)
 
-    def _encoded(self, x: torch.Tensor, how: How) -> Blocks:
+    def _encoded(self, x: torch.Tensor, how: RoundingOptions) -> Blocks:
         """Element codes (uint8, uint16 or uint32, the smallest that do) and scale codes (uint8).
 
         A block with a NaN or an infinity gets scale code 255 and element codes 0.

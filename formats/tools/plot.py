@@ -28,7 +28,7 @@ _SAMPLES = 4000
 _SUFFIXES = (".png", ".svg", ".pdf")
 
 
-class _Shown(NamedTuple):
+class _PlottedFormat(NamedTuple):
     label: str
     positive: torch.Tensor
     """Numbers above zero in ascending order, float64; of wide formats, pairs of neighbours here and there."""
@@ -84,12 +84,12 @@ def plot_formats(names: Sequence[str | Format], path: str | Path) -> Path:
     return path
 
 
-def _shown(name: str | Format) -> _Shown:
+def _shown(name: str | Format) -> _PlottedFormat:
     fmt = Format.parse(name)
     label = f"{str(name).strip()}{' (scale 1)' if is_scaled(fmt) else ''}"
     values, smallest, largest = listed(fmt), fmt.smallest, fmt.max
     if values is not None:
-        return _Shown(label, values[values > 0], complete=True)
+        return _PlottedFormat(label, values[values > 0], complete=True)
     if smallest is None or largest is None:
         raise FormatError(f"{fmt} cannot be plotted: it lists no numbers, and has no largest and smallest one")
     exponents = torch.linspace(math.log2(smallest), math.log2(largest), _SAMPLES, dtype=torch.float64)
@@ -98,10 +98,10 @@ def _shown(name: str | Format) -> _Shown:
     fmt.round_into(x, below, Rounding.TOWARD_ZERO)
     fmt.round_into(torch.nextafter(below, torch.full_like(x, torch.inf)), above, Rounding.UP)
     pairs = torch.stack([below, above], 1)[(above > below) & above.isfinite()]
-    return _Shown(label, pairs, complete=False)
+    return _PlottedFormat(label, pairs, complete=False)
 
 
-def _draw_spacing(axes: Axes, looks: Sequence[tuple[_Shown, str, object]]) -> None:
+def _draw_spacing(axes: Axes, looks: Sequence[tuple[_PlottedFormat, str, object]]) -> None:
     for number, (shown, colour, style) in enumerate(looks):
         if shown.complete:
             below, above = shown.positive[:-1], shown.positive[1:]

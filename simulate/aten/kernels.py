@@ -43,11 +43,11 @@ def _formula(operation: OpOverload) -> Callable[..., Any] | None:
     if not own:
         return operation.decompose
 
-    def apart(*args: Any, **kwargs: Any) -> Any:
+    def unsimulated(*args: Any, **kwargs: Any) -> Any:
         tensors = (x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor))
         return NotImplemented if any(_backend(x) in own for x in tensors) else operation.decompose(*args, **kwargs)
 
-    return apart
+    return unsimulated
 
 
 _formula_of_aten = cache(_formula)  # a program's own operations may be given kernels at any time

@@ -86,7 +86,7 @@ def _workspace(kernels: Tensor | None, visited: Sequence[_Time]) -> Tensor:
     return torch.cat([kernels.flatten(), kept.flatten().view(torch.uint8), mark])
 
 
-def _kept(workspace: Tensor, x: Tensor, output: Tensor, *, reverse: bool) -> list[_Time] | None:
+def _saved_times(workspace: Tensor, x: Tensor, output: Tensor, *, reverse: bool) -> list[_Time] | None:
     """The times as :func:`_workspace` has kept them; None if it belongs to the kernel only."""
     if isinstance(workspace, FakeTensor):
         traced = getattr(workspace.untyped_storage(), "times", None)
@@ -184,7 +184,7 @@ def _layer_backward(
     shape, rows = hidden.shape, hidden.shape[-2:]
     hidden, cell = hidden.view(rows), cell.view(rows)
     of_hidden, of_cell = (None if of is None else of.view(rows) for of in (of_hidden, of_cell))
-    visited = _kept(workspace, x, output, reverse=reverse)
+    visited = _saved_times(workspace, x, output, reverse=reverse)
     if visited is None:  # the forward pass was the kernel's
         visited = _unrolled(x, (w, v), (b, d) if has_biases else (None, None), (hidden, cell), reverse=reverse)
     before = [(cell, hidden), *[(time.cell, time.hidden) for time in visited]]

@@ -33,7 +33,7 @@ _OF_DTYPES = {
 
 
 @dataclass
-class _Moved:
+class _MovedBits:
     """Sums over all calls at one place; bits may be parts of a block's."""
 
     calls: int = 0
@@ -57,7 +57,7 @@ class CostCounter(Watcher):
 
     def __init__(self) -> None:
         self._memory = Memory()
-        self._moved: defaultdict[Place, _Moved] = defaultdict(_Moved)
+        self._moved: defaultdict[Place, _MovedBits] = defaultdict(_MovedBits)
         self._macs: Counter[tuple[Place, str, MultipliedFormats]] = Counter()
         self._modules: WeakSet[torch.nn.Module] = WeakSet()
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
@@ -103,7 +103,7 @@ class CostCounter(Watcher):
         traffic = traffic_of(operation, args, kwargs, result)
         products = products_in(operation, args, kwargs, result)
         if not (traffic.read or traffic.written) and products == ():  # a view, or memory alone
-            moved = _Moved()
+            moved = _MovedBits()
         else:
             moved = self._moved[call.place]
             moved.calls += 1

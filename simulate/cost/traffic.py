@@ -34,7 +34,7 @@ _OVERWRITING = frozenset(
 """In-place operations that do not read the values that they overwrite."""
 
 
-class Part(NamedTuple):
+class TensorSlice(NamedTuple):
     """Some elements of a tensor."""
 
     tensor: torch.Tensor
@@ -44,13 +44,13 @@ class Part(NamedTuple):
 class Traffic(NamedTuple):
     """The memory traffic of one call of an operation."""
 
-    read: list[Part]
-    written: list[Part]
+    read: list[TensorSlice]
+    written: list[TensorSlice]
     results: list[torch.Tensor]
     """The tensors that hold its computed values, or new memory: the tensors that it returns or writes to."""
 
 
-class _Manner(NamedTuple):
+class _OperationTraits(NamedTuple):
     """The properties of an operation that do not depend on its arguments."""
 
     name: str
@@ -63,7 +63,7 @@ class _Manner(NamedTuple):
 
 
 @cache
-def _manner(operation: OpOverload) -> _Manner:
+def _manner(operation: OpOverload) -> _OperationTraits:
     how = outputs(operation)
     packet = operation.overloadpacket
     name = plain_name(packet.__name__)
@@ -77,7 +77,7 @@ def _manner(operation: OpOverload) -> _Manner:
         unread |= frozenset(argument_names(operation))
     if how.lifts:  # the memory is there already: what it returns is what it was given
         moves_data = False
-    return _Manner(name, moves_data, returns_new, viewing, written, unread)
+    return _OperationTraits(name, moves_data, returns_new, viewing, written, unread)
 
 
 def returns_any_tensor(operation: OpOverload) -> bool:
@@ -109,14 +109,16 @@ def traffic_of(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, 
     for name, value in given.items():
         if name not in how.unread:
             chosen = _CHOOSING.get(how.name) == name
-            read += [Part(x, min(elements_of(x), produced) if chosen else elements_of(x)) for x in _tensors(value)]
+            read += [
+                TensorSlice(x, min(elements_of(x), produced) if chosen else elements_of(x)) for x in _tensors(value)
+            ]
     placed = given.get(_PLACING.get(how.name, ""))
-    written = [Part(x, x.numel()) for x in fresh]
+    written = [TensorSlice(x, x.numel()) for x in fresh]
     for x in targets:
         count = placed.numel() if isinstance(placed, torch.Tensor) else None
         if how.name in ("index_put", "_index_put_impl"):
             count = _put(x, given["indices"])
-        written.append(Part(x, elements_of(x) if count is None else min(count, elements_of(x))))
+        written.append(TensorSlice(x, elements_of(x) if count is None else min(count, elements_of(x))))
     return Traffic(read, written, [*fresh, *targets])
 
 

@@ -14,7 +14,7 @@ from ..aten.tables import EMPTY
 from ..shadow.shadow import Shadow, outside_autograd
 from ..shadow.twins import is_followed
 from ..shadow.widening import left_to_chance, manner, operands, outcomes, tensors_in
-from ..watching.births import MemoryNotes
+from ..watching.first_non_finite import MemoryNotes
 from ..watching.forward_lines import ForwardLines
 from ..watching.watcher import Call
 from .bounds import rounding_bounds, unit_roundoff

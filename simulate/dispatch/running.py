@@ -27,7 +27,7 @@ from ..native.shortcut import Shortcut
 from ..numbers.host_numbers import recognized
 from ..operands.rounding import Operands
 from ..operands.weights import draws
-from ..policy.places import Places
+from ..policy.places import ModuleTracker
 from ..policy.policy import Policy
 from ..policy.rules import Role
 from ..presence.draws import Draws
@@ -104,7 +104,7 @@ class Runner:
         self._dtypes: dict[Any, list[torch.dtype | None]] = {}
         self._lock = new_lock()
 
-    def take_shortcut(self, places: Places | None) -> None:
+    def take_shortcut(self, places: ModuleTracker | None) -> None:
         """Makes plain operations run without Python from now on, where nothing looks at each.
 
         Args:

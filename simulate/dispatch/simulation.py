@@ -21,7 +21,7 @@ from ..aten.products import reason_against
 from ..aten.wrappers import are_plain, are_shapes, go_first
 from ..policy.carriers import on_this_gpu
 from ..policy.parts import NO_PARTS
-from ..policy.places import Places, in_role
+from ..policy.places import ModuleTracker, in_role
 from ..policy.policy import Policy
 from ..policy.rules import OPTIMIZER_STEP, Finfo, Granularity, Islands, Role, Rule
 from ..presence.bystanders import Bystander
@@ -144,7 +144,7 @@ class Simulation(Witness):
         )  # fmt: skip
         operands = self._runner.operands
         on_module = self._module_begins if operands.follows or self._watching else None
-        self.places = Places(self._stepped, self._roots, on_module, policy.within) if follows else None
+        self.places = ModuleTracker(self._stepped, self._roots, on_module, policy.within) if follows else None
         self._plans, self.whole = self._runner.plans, self._runner.whole
         self.watchers = self._runner.watchers
         named = policy.exact_in or policy.only_in

@@ -23,7 +23,7 @@ _MOST = 1 << 14
 """The most operations at places that are shared: a program that keeps naming new modules or parts starts over."""
 
 
-class Told(NamedTuple):
+class OperationDescription(NamedTuple):
     """The C++ description of a plain operation, and where it counts rounded operands."""
 
     description: Description
@@ -54,23 +54,23 @@ class Descriptions:
 
     def __init__(self, loaded: Any, notes: Notes) -> None:
         self._notes, self._loops = notes, Loops()
-        self._told: dict[At, Told | None] = {}
+        self._told: dict[At, OperationDescription | None] = {}
         self._modules = {"": 0}
         self._lock = new_lock()
         self.draws = False
         self.handle = loaded.descriptions()
         weakref.finalize(self, loaded.free_descriptions, self.handle).atexit = False
 
-    def tell(self, plan: PlanOfOperation, at: At) -> Told | None:
+    def tell(self, plan: PlanOfOperation, at: At) -> OperationDescription | None:
         """Returns the C++ description of an operation; None if it is not plain."""
         if at not in self._told:
             found = described(plan, self._notes, self._loops)
-            told = None if found is None else Told(*found)
+            told = None if found is None else OperationDescription(*found)
             self.draws = self.draws or (told is not None and bool(told.description.draws))
             self._told.setdefault(at, told)
         return self._told[at]
 
-    def plain(self) -> Iterator[tuple[At, Told]]:
+    def plain(self) -> Iterator[tuple[At, OperationDescription]]:
         """Yields everything that is plain."""
         return ((at, told) for at, told in list(self._told.items()) if told is not None)
 

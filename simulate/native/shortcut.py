@@ -9,7 +9,7 @@ from typing import Any, Protocol, final
 
 from torch._ops import OpOverload
 
-from .descriptions import At, Descriptions, Told, descriptions_of
+from .descriptions import At, Descriptions, OperationDescription, descriptions_of
 from .library import Counts, library
 from .plain import Notes
 
@@ -47,7 +47,7 @@ class Shortcut:
     ) -> None:
         self._loaded, self._descriptions, self._follows = loaded, descriptions, follows
         # Plans, with what the C++ counts for them.
-        self._plain: dict[At, tuple[Any, int, Told]] = {}
+        self._plain: dict[At, tuple[Any, int, OperationDescription]] = {}
         self._handle = loaded.simulation(descriptions.handle, follows, draws.number, draws.seed & _WORD, draws.width)
         self._draws = draws
         if descriptions.draws:

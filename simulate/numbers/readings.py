@@ -40,7 +40,7 @@ def _shape(x: torch.Tensor) -> torch.Tensor:
     return unwritten_like(x)
 
 
-class _Call(NamedTuple):
+class _NumberOperation(NamedTuple):
     """An operation on the way to a number; operands by position."""
 
     target: Any
@@ -48,7 +48,7 @@ class _Call(NamedTuple):
     kwargs: Any
 
 
-class _At(NamedTuple):
+class _EarlierResult(NamedTuple):
     """Represents an earlier result."""
 
     position: int
@@ -58,7 +58,7 @@ class Reading(NamedTuple):
     """The computation of a number from the inputs of a graph."""
 
     inputs: tuple[int, ...]
-    calls: tuple[_Call, ...]
+    calls: tuple[_NumberOperation, ...]
     signature: str | None
     """A text that is the same for readings that do the same; None if it is not known."""
 
@@ -92,9 +92,13 @@ class Reading(NamedTuple):
             if one in needed and one not in positions:
                 if one.op == "get_attr":
                     constant = getattr(constants, str(one.target)).detach().clone()
-                    calls.append(_Call(torch.clone, (constant,), {}))
+                    calls.append(_NumberOperation(torch.clone, (constant,), {}))
                 else:
-                    calls.append(_Call(one.target, *map_arg((one.args, one.kwargs), lambda x: _At(positions[x]))))
+                    calls.append(
+                        _NumberOperation(
+                            one.target, *map_arg((one.args, one.kwargs), lambda x: _EarlierResult(positions[x]))
+                        )
+                    )
                 positions[one] = len(positions)
         own = any(call.target in (torch.clone, torch.ops.roundoff.number.default) for call in calls)
         return cls(tuple(order[one] for one in inputs), tuple(calls), None if own else repr(calls))
@@ -130,7 +134,7 @@ class Reading(NamedTuple):
 
 
 def _filled(x: Any, known: list[Any]) -> Any:
-    if isinstance(x, _At):
+    if isinstance(x, _EarlierResult):
         return known[x.position]
     if isinstance(x, (tuple, list)):
         items = [_filled(item, known) for item in x]

@@ -137,7 +137,7 @@ class _Watch:
         return full if any(":" in pattern for pattern in fitting) else name
 
 
-class _Here(threading.local):
+class _ThreadState(threading.local):
     """The state of all followers in this thread."""
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class _Here(threading.local):
         self.other_profiler: Any = None
 
 
-_here = _Here()
+_here = _ThreadState()
 
 
 @contextmanager

@@ -31,7 +31,7 @@ _MOST_CHANGES = 1 << 17
 _NO_FORWARD = (1 << 64) - 1  # sequence number of nodes that accumulate gradients
 
 
-class _Said(threading.local):
+class _DeclaredRoles(threading.local):
     """The roles of the :func:`in_role` blocks that the code of one thread is in."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class _Said(threading.local):
         set_role(OPERATION_ROLES.index(Role(self.roles[-1])) if self.roles else -1)
 
 
-_said = _Said()
+_said = _DeclaredRoles()
 
 
 class PlaceFollower(Protocol):
@@ -93,7 +93,7 @@ def in_role(role: Role | str) -> Iterator[None]:
         _said.tell()
 
 
-class _Part(NamedTuple):
+class _ProgramPart(NamedTuple):
     """A part of the program that a thread is in."""
 
     path: str
@@ -110,7 +110,7 @@ class _Thread(threading.local):
         self.modules: list[str] = []
         # The backward pass in which each of these modules began; -1: in none.
         self.passes: list[int] = []
-        self.parts: list[_Part] = []
+        self.parts: list[_ProgramPart] = []
         self.optimizers = 0
         # From autograd's sequence number `starts[i]` on, operations were made by the module `owners[i]`.
         self.starts: list[int] = []
@@ -122,7 +122,7 @@ _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 _REPLICATING = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
 
 
-class Places:
+class ModuleTracker:
     """Follows modules and optimizers through PyTorch's global hooks, between :meth:`enter` and :meth:`leave`.
 
     A module's path begins at the outermost module that was called around it, or at one of ``roots``. It skips
@@ -323,7 +323,7 @@ class Places:
         """A part of the program begins, in this thread: the module around it continues in the part."""
         thread, around = self._thread, len(self._thread.modules)
         part = inside_of(self.part, name)
-        thread.parts.append(_Part(part, around, torch._C._current_graph_task_id()))  # noqa: SLF001  the only access
+        thread.parts.append(_ProgramPart(part, around, torch._C._current_graph_task_id()))  # noqa: SLF001  the only access
         thread.modules.append(place_in(part, split(thread.modules[-1])[1] if thread.modules else ""))
         thread.passes.append(thread.passes[-1] if thread.passes else -1)
         self._owner_changes()

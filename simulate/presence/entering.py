@@ -66,14 +66,14 @@ class _Block(NamedTuple):
     """Whether the mode was put on PyTorch's stack."""
 
 
-class _Here(threading.local):
+class _EnteredBlocks(threading.local):
     """The blocks of this thread, as they were entered."""
 
     def __init__(self) -> None:
         self.blocks: list[_Block] = []
 
 
-_here = _Here()
+_here = _EnteredBlocks()
 
 
 @final

@@ -79,7 +79,7 @@ def unseen(kept_out: _F) -> _F:
 
 
 @final
-class _Stance:
+class _DynamoStance:
     """The replacement for PyTorch's ``DynamoStance``, queried when a function of ``torch.compile`` is called."""
 
     def __init__(self, found: Any, is_inside: Callable[[], bool]) -> None:
@@ -148,7 +148,7 @@ class EagerInside:
                 self._set(dynamo)
 
     def _set(self, dynamo: Any) -> None:
-        self._dynamo, self._stance = dynamo, _Stance(dynamo._stance, self._is_inside)  # noqa: SLF001  no other access
+        self._dynamo, self._stance = dynamo, _DynamoStance(dynamo._stance, self._is_inside)  # noqa: SLF001  no other access
         dynamo._set_stance(self._stance)  # noqa: SLF001  as above
 
     def _stop_waiting(self) -> None:

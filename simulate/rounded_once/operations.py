@@ -32,7 +32,7 @@ from . import loops as exact_loops
 from .carrier_rounding import CarrierRounding
 from .formulas import Formulas
 from .operators import DrawAt, is_traced, traced
-from .results import CARRIERS, FormulaCall, ResultRounding, Ways, result
+from .results import CARRIERS, FormulaCall, ResultRounding, ResultRoundings, result
 
 _SEVERAL = ("fused", "divided", "interpolation", "conversion")
 
@@ -207,7 +207,9 @@ def kernel(
 
 
 @lru_cache(maxsize=1024)
-def _ways(formulas: tuple[str, ...], fmt: Format, rounding: Rounding, *, any_operands: bool) -> Mapping[str, Ways]:
+def _ways(
+    formulas: tuple[str, ...], fmt: Format, rounding: Rounding, *, any_operands: bool
+) -> Mapping[str, ResultRoundings]:
     """Returns the rounding of each formula's results to the carriers; only where PyTorch's kernel does not suffice."""
     ways: dict[str, dict[torch.dtype, ResultRounding]] = {formula: {} for formula in formulas}
     for formula, dtype in product(formulas, filter(fmt.fits_in, CARRIERS)):
@@ -220,7 +222,7 @@ def _ways(formulas: tuple[str, ...], fmt: Format, rounding: Rounding, *, any_ope
 _result_rounding = cache(ResultRounding)  # a loop that is compiled for one simulation is the others', too
 
 
-def _asked(ways: Mapping[str, Ways]) -> tuple[tuple[str, bool, ResultRounding | None], ...]:
+def _asked(ways: Mapping[str, ResultRoundings]) -> tuple[tuple[str, bool, ResultRounding | None], ...]:
     """For each formula, whether PyTorch's kernel will not do for it, and how float32 is rounded."""
     return tuple((formula, bool(of_carriers), of_carriers.get(torch.float32)) for formula, of_carriers in ways.items())
 
@@ -250,8 +252,8 @@ class _Kernel:
         self,
         operation: OpOverload,
         make: Callable[..., FormulaCall | None],
-        ways: Mapping[str, Ways],
-        of_numbers: Mapping[str, Ways],
+        ways: Mapping[str, ResultRoundings],
+        of_numbers: Mapping[str, ResultRoundings],
         draw: DrawAt,
     ) -> None:
         self._operation, self._make, self._draw = operation, make, draw

@@ -15,7 +15,7 @@ from ..numbers.host_numbers import TracedNumber
 from ..numbers.number_tensors import tensor_of
 from ..presence.draws import bits_after
 from .carrier_rounding import CarrierRounding
-from .results import CARRIERS, FormulaCall, ResultRounding, Ways, result
+from .results import CARRIERS, FormulaCall, ResultRounding, ResultRoundings, result
 
 Maybe = torch.Tensor | None
 DrawAt = Callable[[], tuple[RandomBits, Maybe]]
@@ -26,7 +26,7 @@ def is_traced(call: FormulaCall) -> bool:
     return any(isinstance(x, FakeTensor) for x in call.tensors)
 
 
-def traced(call: FormulaCall, ways: Ways, draw: DrawAt) -> Any:
+def traced(call: FormulaCall, ways: ResultRoundings, draw: DrawAt) -> Any:
     """Computes :func:`~roundoff.simulate.rounded_once.results.result` by an operator in the graph; a new tensor.
 
     Args:
@@ -84,7 +84,7 @@ def _exactly(
 
 
 @cache
-def _ways(formula: str, mode: str, saturating: bool) -> Ways:
+def _ways(formula: str, mode: str, saturating: bool) -> ResultRoundings:
     how = CarrierRounding(Rounding(mode), saturating)
     return {dtype: ResultRounding(formula, dtype, how) for dtype in CARRIERS}
 

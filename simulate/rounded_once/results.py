@@ -22,7 +22,7 @@ from . import loops as exact_loops
 from . import tensors as exact_tensors
 from .carrier_rounding import CarrierRounding
 
-Ways = Mapping[torch.dtype, "ResultRounding"]
+ResultRoundings = Mapping[torch.dtype, "ResultRounding"]
 Draw = Callable[[], RandomBits]
 
 CARRIERS = (torch.float32, torch.float64)
@@ -129,7 +129,7 @@ def _keeps_its_strides(x: torch.Tensor) -> bool:
     return step > 0 and x.stride() == tuple(reversed(steps))
 
 
-def result(call: FormulaCall, ways: Ways, draw: Draw, target: torch.Tensor | None = None) -> Any:
+def result(call: FormulaCall, ways: ResultRoundings, draw: Draw, target: torch.Tensor | None = None) -> Any:
     """The results of a call, rounded once to their dtype.
 
     Args:
@@ -155,7 +155,7 @@ def result(call: FormulaCall, ways: Ways, draw: Draw, target: torch.Tensor | Non
 
 
 @lru_cache(maxsize=256)
-def _kept(x: float, _sign: float, dtype: torch.dtype) -> torch.Tensor:  # 0.0 and -0.0 are one key
+def _number_tensor(x: float, _sign: float, dtype: torch.dtype) -> torch.Tensor:  # 0.0 and -0.0 are one key
     return torch.tensor(x, dtype=dtype, device="cpu")
 
 
@@ -179,7 +179,7 @@ def _on_cpu(call: FormulaCall, like: torch.Tensor, way: ResultRounding, random: 
 def _operand(x: torch.Tensor | float, target: torch.Tensor) -> torch.Tensor:
     """An operand with the target's dtype, shape and layout; or with no axes, for one number for all elements."""
     if not isinstance(x, torch.Tensor):
-        return _kept(float(x), copysign(1.0, x), target.dtype)
+        return _number_tensor(float(x), copysign(1.0, x), target.dtype)
     if x.is_neg() or x.dtype is not target.dtype:
         x = x.resolve_neg().to(target.dtype)
     if x.dim() == 0 or (x.shape == target.shape and x.stride() == target.stride()):

@@ -31,7 +31,7 @@ def outside_autograd() -> Iterator[None]:
         yield
 
 
-class _Wide(NamedTuple):
+class _ExactOutcomes(NamedTuple):
     """The outcomes of one operation in float64."""
 
     exact: list[torch.Tensor]
@@ -40,10 +40,10 @@ class _Wide(NamedTuple):
     """The outcomes on their twins; the same list if these do not differ."""
 
 
-class _Begun(NamedTuple):
+class _PendingOperation(NamedTuple):
     """The state that :meth:`Shadow.before` hands to :meth:`Shadow.after`."""
 
-    wide: _Wide | None
+    wide: _ExactOutcomes | None
     """Outcomes of an operation that overwrites operands, which had to be run ahead; None if that failed."""
     ahead: bool
     """Whether that was tried."""
@@ -83,7 +83,7 @@ class Shadow(Watcher):
         self._float64_program = False
         self._lock = new_lock()
 
-    def before(self, call: Call) -> _Begun | None:
+    def before(self, call: Call) -> _PendingOperation | None:
         """Looks at an operation that is about to run, while the operands it overwrites hold their old values."""
         func, (args, kwargs) = call.operation, call.given
         assert func is not None
@@ -94,14 +94,14 @@ class Shadow(Watcher):
             given = max((self._twins.error(x) for x in operands(func, args, kwargs)), default=0.0)
             overwritten = how.lifts or bool(outcomes(func, args, kwargs, ()))
             follows = overwritten and not how.communicates and not left_to_chance(func, args, kwargs)
-            return _Begun(self._run(func, args, kwargs) if follows else None, follows, given)
+            return _PendingOperation(self._run(func, args, kwargs) if follows else None, follows, given)
 
-    def after(self, call: Call, token: _Begun | None, result: Any) -> None:
+    def after(self, call: Call, token: _PendingOperation | None, result: Any) -> None:
         """Stores the twins of the results of an operation, and measures them."""
         self.follow(call, token, result)
 
     def follow(
-        self, call: Call, token: _Begun | None, result: Any
+        self, call: Call, token: _PendingOperation | None, result: Any
     ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
         """Does what :meth:`after` does; returns the outcomes, their exact values and their twins, if they have some."""
         func, (args, kwargs) = call.operation, call.given
@@ -117,7 +117,7 @@ class Shadow(Watcher):
             if not (_alike(found, wide.exact) and _alike(found, wide.twins)):
                 self._unfollowed.setdefault(manner(func).name, "in float64 its results have other shapes")
                 rounded = [widen(x) for x in found]
-                wide = _Wide(rounded, rounded)
+                wide = _ExactOutcomes(rounded, rounded)
             tally = self._tallies.setdefault(call.place, ErrorTally())
             tally.calls += 1
             tally.given_squares += token.given**2
@@ -159,13 +159,13 @@ class Shadow(Watcher):
 
     def _run(
         self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], made: torch.Tensor | None = None
-    ) -> _Wide | None:
+    ) -> _ExactOutcomes | None:
         """The operation in float64; None if it fails there. Its results ``made`` are given if it takes no operands."""
         try:
             exact = run_wide(func, args, kwargs, widen) if made is None else make_wide(func, args, kwargs, made)
             if not any(self._twins.has(x) for x in operands(func, args, kwargs)):
-                return _Wide(exact, exact)
-            return _Wide(exact, run_wide(func, args, kwargs, self._twins.get))
+                return _ExactOutcomes(exact, exact)
+            return _ExactOutcomes(exact, run_wide(func, args, kwargs, self._twins.get))
         except Exception as error:  # noqa: BLE001  whatever an operation may raise, the simulation goes on
             line = f"{type(error).__name__}: {error}".splitlines()[0]
             self._unfollowed.setdefault(manner(func).name, f"fails in float64 ({line})")
@@ -174,14 +174,14 @@ class Shadow(Watcher):
     def _run_after(
         self,
         func: OpOverload,
-        token: _Begun,
+        token: _PendingOperation,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         result: Any,
         found: list[torch.Tensor],
-    ) -> _Wide:
+    ) -> _ExactOutcomes:
         """The outcomes in float64 of an operation that has run; where that cannot be had, the rounded ones."""
-        wide: _Wide | None = None
+        wide: _ExactOutcomes | None = None
         if manner(func).communicates:
             self._unfollowed.setdefault(manner(func).name, "communicates, so it is not run twice")
         elif left_to_chance(func, args, kwargs):
@@ -193,14 +193,14 @@ class Shadow(Watcher):
         if wide is not None:
             return wide
         rounded = [widen(x) for x in found]
-        return _Wide(rounded, rounded)
+        return _ExactOutcomes(rounded, rounded)
 
-    def _dropout(self, func: OpOverload, args: Sequence[Any], result: Any) -> _Wide | None:
+    def _dropout(self, func: OpOverload, args: Sequence[Any], result: Any) -> _ExactOutcomes | None:
         if func is not torch.ops.aten.native_dropout.default:
             return None
         x, probability = args[0], float(args[1])
         mask = result[1].double() * (1 / (1 - probability) if probability < 1 else 0.0)
-        return _Wide([widen(x) * mask, result[1]], [self._twins.get(x) * mask, result[1]])
+        return _ExactOutcomes([widen(x) * mask, result[1]], [self._twins.get(x) * mask, result[1]])
 
 
 def _alike(found: list[torch.Tensor], wide: list[torch.Tensor]) -> bool:

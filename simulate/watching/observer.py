@@ -13,9 +13,9 @@ from roundoff.locks import new_lock
 from ...formats import Format, Rounding
 from ..presence.user_code import here
 from .absorption import Additions, additions
-from .births import Births, DeviceBirths, Origin
 from .cancellation import Cancellations, is_difference
 from .counting import Counter
+from .first_non_finite import FirstNonFinite, FirstNonFiniteOnDevice, Origin
 from .integers import unrepresented
 from .report import Birth, Report, Tally
 from .sources import brought, supplied_constant
@@ -31,8 +31,8 @@ class Observer(Watcher):
     def __init__(self, format: Format) -> None:
         self._format = format
         self._tallies: defaultdict[Place, Tally] = defaultdict(Tally)
-        self._found = Births()
-        self._births = DeviceBirths()
+        self._found = FirstNonFinite()
+        self._births = FirstNonFiniteOnDevice()
         self._stopped, self._cancelled = StoppedSums(), Cancellations()
         self._lock = new_lock()  # threads may share a simulation, and the counting loops do without Python's
 
@@ -109,10 +109,10 @@ class Observer(Watcher):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over what :meth:`state_dict` returned."""
         self._tallies.clear()
-        self._births = DeviceBirths()
+        self._births = FirstNonFiniteOnDevice()
         for entry in state["tallies"]:
             self._tallies[Place(*entry["place"])] = Tally(earlier=entry)
-        self._found = Births()
+        self._found = FirstNonFinite()
         birth = None if state["birth"] is None else Birth(*state["birth"])
         self._found.load(birth, is_final=state.get("birth_is_final", birth is not None))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from ...agents import FIXES, TASKS, Kind, adapted
+from ...agents import FIXES, TASKS, TaskKind, adapted
 from ...agents.config import (
     ALGORITHMS,
     BASELINES,
@@ -73,7 +73,9 @@ def _keys() -> dict[str, Any]:
     qat = {name: value for name, value in qat.items() if name not in _NOT_OF_VALUES}
     written: dict[str, dict[str, Any]] = {
         "algorithm": {"anyOf": [{"enum": [*ALGORITHMS, *adapted()]}, {"type": "string", "pattern": f"^{OWN}$"}]},
-        "task": {"anyOf": [{"enum": list(TASKS)}, {"type": "string", "pattern": f"^({'|'.join(filter(None, Kind))})"}]},
+        "task": {
+            "anyOf": [{"enum": list(TASKS)}, {"type": "string", "pattern": f"^({'|'.join(filter(None, TaskKind))})"}]
+        },
         "fixes": {"anyOf": [{"enum": ["all", "none"]}, fixes]},
         "baseline": {"enum": list(BASELINES)},
         "policy": {"type": ["string", "object"]},

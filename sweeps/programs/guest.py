@@ -25,7 +25,7 @@ from .run import NoMetricError, config_of, run_program
 _HIGH = 200  # descriptors from here on are out of the way of what programs close and open
 
 
-def be_run(program: Program, order: dict[str, Any], said: int, stop: int, parent: int) -> NoReturn:
+def run_child(program: Program, order: dict[str, Any], said: int, stop: int, parent: int) -> NoReturn:
     """Carries out a run in a separate process and session.
 
     Args:
@@ -42,7 +42,7 @@ def be_run(program: Program, order: dict[str, Any], said: int, stop: int, parent
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    mouth, request, asked = _Mouth(said), StopRequest(), _kept_high(stop)
+    mouth, request, asked = _MessageWriter(said), StopRequest(), _kept_high(stop)
 
     def wait_for_stop() -> None:
         with suppress(OSError):  # closed by the program
@@ -66,7 +66,7 @@ def be_run(program: Program, order: dict[str, Any], said: int, stop: int, parent
         os._exit(0)
 
 
-def _outcome(program: Program, order: dict[str, Any], mouth: _Mouth, stop: StopRequest) -> dict[str, Any]:
+def _outcome(program: Program, order: dict[str, Any], mouth: _MessageWriter, stop: StopRequest) -> dict[str, Any]:
     try:
         config = config_of(program, order["config"])
         run_program(config, Metric(**order["metric"]), order["directory"], mouth.progress, stop)
@@ -92,7 +92,7 @@ def _kept_high(descriptor: int) -> int:
 
 
 @final
-class _Mouth:
+class _MessageWriter:
     """Writes messages as long as the descriptor is unchanged: a program may close it, and open others."""
 
     def __init__(self, descriptor: int) -> None:

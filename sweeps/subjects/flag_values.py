@@ -32,7 +32,7 @@ _LITERAL: Any = Literal
 _MOST_LISTED = 100  # choices in a message
 
 
-class _Rest(list[str]):
+class _NoRemainder(list[str]):
     """The words that a parser leaves to the program's next parser: none."""
 
 
@@ -66,7 +66,7 @@ def checked_flags(text: str, settings: Mapping[str, Any]) -> Iterator[None]:
 
     def read(parser: ArgumentParser, args: Any, namespace: Any) -> tuple[Any, list[str]]:
         parsed, rest = parse(parser, args, namespace)
-        flags = _by_dest(parser) if args is None or isinstance(args, _Rest) else {}
+        flags = _by_dest(parser) if args is None or isinstance(args, _NoRemainder) else {}
         for name in flags.keys() & settings.keys():
             found = getattr(parsed, name, None)
             if found is not None and str(found) != str(settings[name]):  # a torch.device is no text
@@ -106,7 +106,7 @@ class GivenFlags:
         Raises:
             SweepError: the flags cannot have these values, or not together.
         """
-        if self.namespace is not None and args is not None and not isinstance(args, _Rest):
+        if self.namespace is not None and args is not None and not isinstance(args, _NoRemainder):
             return self._parse(parser, args, namespace)
         for group in parser._mutually_exclusive_groups:
             members = [one for one in group._group_actions if self._given.get(one.dest) is not None]
@@ -131,14 +131,14 @@ class GivenFlags:
             if all(one.dest not in flags for one in group._group_actions)
         ]
         rest.error = self._refuse  # type: ignore[method-assign]
-        self._parse(rest, _Rest(), parsed)
+        self._parse(rest, _NoRemainder(), parsed)
         for dest, actions in flags.items():
             if dest not in held:
                 held[dest] = self._performed(parser, parsed, actions)
         _set(parsed, held)  # again, since positional flags and custom actions may have written to it
         self._unread -= flags.keys()
         self.namespace = parsed
-        return parsed, _Rest()
+        return parsed, _NoRemainder()
 
     def check_read(self) -> None:
         """Checks that the program has read its flags.

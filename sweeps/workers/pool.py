@@ -269,7 +269,7 @@ class _Pool:
         except queue.Empty:
             return
         if message is None:
-            yield from self._bury(slot)
+            yield from self._remove_dead(slot)
         elif message["event"] == "ready":
             slot.ready, self._stillborn = True, 0
         elif message["event"] == "unusable":
@@ -289,7 +289,7 @@ class _Pool:
             ends_sweep = message.get("ends_sweep", False)
             yield Event(message["event"], run, reason=message.get("reason", ""), ends_sweep=ends_sweep)
 
-    def _bury(self, slot: _Slot) -> Iterator[Event]:
+    def _remove_dead(self, slot: _Slot) -> Iterator[Event]:
         self._slots.remove(slot)
         reason = slot.worker.death()
         slot.worker.stop()

@@ -37,7 +37,7 @@ from ..folder.leases import Lease
 
 if TYPE_CHECKING:
     from ...agents import Progress
-    from .warm import WarmProcess
+    from .fork_server import ForkServer
 
 BETWEEN_TRIES = 5.0  # seconds between two looks at a folder in which another process still works
 
@@ -58,7 +58,7 @@ def main() -> None:
     from ...agents import train_together  # noqa: F401, PLC0415  seconds, and worth doing before the first order comes
 
     _send(events, event="ready")
-    guests = _Guests()
+    guests = _ProgramRuns()
     while True:
         order = orders.get()
         serving.set()
@@ -91,7 +91,7 @@ def _exit_stopped() -> NoReturn:
     os._exit(128 + signal.SIGTERM)
 
 
-def _leave_to_another(guests: _Guests) -> NoReturn:
+def _leave_to_another(guests: _ProgramRuns) -> NoReturn:
     """Ends the process before it, or the run of a program, writes anything else."""
     guests.abandon()
     sys.stderr.write("roundoff: was silent for so long that another process has taken over the run\n")
@@ -99,7 +99,7 @@ def _leave_to_another(guests: _Guests) -> NoReturn:
     os._exit(1)
 
 
-def _serve(order: dict[str, Any], events: TextIO, stop: StopRequest, guests: _Guests) -> None:
+def _serve(order: dict[str, Any], events: TextIO, stop: StopRequest, guests: _ProgramRuns) -> None:
     """Brings runs to their end while it holds their leases."""
     look_in(order.get("look_in", ()))
     held: list[_HeldRun] = []
@@ -146,11 +146,11 @@ def _train(held: list[_HeldRun], stop: StopRequest, *, compiled: bool | None, mo
 
 
 @final
-class _Guests:
-    """Runs a user's programs, each in a separate process: see ``warm.py``."""
+class _ProgramRuns:
+    """Runs a user's programs, each in a separate process: see ``fork_server.py``."""
 
     def __init__(self) -> None:
-        self._warm: WarmProcess | None = None
+        self._warm: ForkServer | None = None
         self._program: tuple[str, str] | None = None
         self._imports = True
 
@@ -178,16 +178,16 @@ class _Guests:
             self._warm.end()
         self._warm = None
 
-    def _process(self, program: dict[str, str], modules: Sequence[str]) -> WarmProcess:
+    def _process(self, program: dict[str, str], modules: Sequence[str]) -> ForkServer:
         from ..subjects.program import Program  # noqa: PLC0415  imports PyTorch
-        from .warm import WarmProcess  # noqa: PLC0415  imports PyTorch
+        from .fork_server import ForkServer  # noqa: PLC0415  imports PyTorch
 
         named = program["text"], program["folder"]
         if named != self._program:
             self.end()
             self._program, self._imports = named, True
         if self._warm is None or not self._warm.is_there:
-            self._warm = WarmProcess(Program(*named), modules, imports=self._imports)
+            self._warm = ForkServer(Program(*named), modules, imports=self._imports)
         return self._warm
 
 

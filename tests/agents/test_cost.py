@@ -152,7 +152,7 @@ def test_what_is_counted_of_half_precision_is_what_native_tensors_occupy(monkeyp
         measured.update({kind: occupied(tensors) for kind, tensors in found.items()})
         return found
 
-    monkeypatch.setattr(cost_module, "_kept", measuring)
+    monkeypatch.setattr(cost_module, "_kept_tensors", measuring)
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
     simulated = cost(**QUICK, format="e5m10")
     assert measured["weights"] == 2 * simulated["kept"]["weights"]

@@ -296,13 +296,13 @@ def test_empty_parameters_are_no_obstacle():
 def test_no_number_is_read_where_it_is_not_at_hand(optimizer, kahan, monkeypatch):
     """Numbers on another device are not read: decisions are computed both ways, and the bits are the same."""
     results = []
-    for at_hand in (True, False):
+    for number_or_tensor in (True, False):
         with simulate(HALF):
             p, average = torch.ones(3), torch.ones(3)
             made = optimizer([p], lr=1e-2, kahan=kahan, eps_floor=2.0**-24)
             scaler = CompoundLossScaler(made, initial_scale=1024.0, growth_interval=5, largest=LARGEST)
             ema = KahanEMA(average, 0.1, scale=2.0**15, largest=LARGEST)
-            if not at_hand:
+            if not number_or_tensor:
                 monkeypatch.setattr(decisions, "is_at_hand", lambda _: False)
                 monkeypatch.setattr(adam, "is_at_hand", lambda _: False)
                 monkeypatch.setattr(whole, "is_traced", lambda: True)  # nor does the simulation read there
@@ -321,10 +321,10 @@ def test_no_number_is_read_where_it_is_not_at_hand(optimizer, kahan, monkeypatch
 
 def test_groups_of_one_optimizer_that_differ_in_annealing_have_tables_of_their_own(monkeypatch):
     results = []
-    for at_hand in (True, False):
+    for number_or_tensor in (True, False):
         groups, overs = [torch.ones(3) for _ in range(4)], (2, 4, 6, None)
         made = Adam([{"params": [p], "anneal_over": over} for p, over in zip(groups, overs, strict=True)], lr=0.1)
-        if not at_hand:
+        if not number_or_tensor:
             monkeypatch.setattr(decisions, "is_at_hand", lambda _: False)
             monkeypatch.setattr(adam, "is_at_hand", lambda _: False)
         for _ in range(3):

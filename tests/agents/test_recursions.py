@@ -18,7 +18,7 @@ import roundoff
 from roundoff.agents import FIXES, TrainConfig, recursions
 from roundoff.agents.algorithms.policy_gradient import _summed_backwards
 from roundoff.agents.algorithms.value_learner import projected
-from roundoff.agents.config.recursions import remarks, said_of
+from roundoff.agents.config.recursions import remarks, remarks_on
 from roundoff.agents.optimizers.decisions import add_product
 from roundoff.analysis.reports.writing import report
 from roundoff.analysis.runs.settings import flat
@@ -204,7 +204,7 @@ def test_what_a_format_cannot_carry_is_named(keys, named):
     found = remarks(config)
     assert len(found) == len(named), found
     assert all(one.startswith(start) for one, start in zip(found, named, strict=True)), found
-    assert said_of(json.loads(json.dumps(config.as_json()))) == found
+    assert remarks_on(json.loads(json.dumps(config.as_json()))) == found
 
 
 def test_a_rounding_that_rounds_nothing_is_named():
@@ -214,13 +214,13 @@ def test_a_rounding_that_rounds_nothing_is_named():
     assert "changes no bit" in last
     stored = {"compensations": {"format": "e5m2", "rounding": "stochastic"}}
     assert not any("no bit" in one for one in remarks(TrainConfig(format="e5m3", storage=stored)))
-    assert said_of({"no": "config"}) == []
+    assert remarks_on({"no": "config"}) == []
 
 
 def test_nothing_is_said_of_users_programs():
     config = {"format": "e4m3", "task": "cartpole_swingup", "seed": 0, "discount": 0.99, "tau": 0.005, "lr": 1e-4}
-    assert len(said_of(config)) > 2
-    assert said_of(config | {"program": "fit.py:train"}) == []
+    assert len(remarks_on(config)) > 2
+    assert remarks_on(config | {"program": "fit.py:train"}) == []
     assert flat({"fixes": [*FIXES]})["fixes"] == "all"
     assert flat({"fixes": [*FIXES], "program": "fit.py:train"})["fixes"] == " ".join(FIXES)
 

@@ -283,7 +283,7 @@ def test_keys_of_a_program_may_have_any_name(tmp_path):
     assert set(experiment.runs["status"]) == {"done"}
     assert set(experiment.runs["task_"]) == {"mnist", "default"}
     assert "threads" not in experiment.conditions.keys
-    assert experiment.conditions.told  # and some way to tell the runs apart
+    assert experiment.conditions.independent  # and some way to tell the runs apart
     assert set(experiment.runs["steps"]) == {"none", "default"}
     assert summarize(experiment)["mean"].tolist() == pytest.approx([0.55, 0.55, 0.9])
     plot(tmp_path, types=["svg"])

@@ -13,10 +13,10 @@ import pytest
 from roundoff.agents import Quantization
 from roundoff.agents.errors import FileError
 from roundoff.analysis import AnalysisError
+from roundoff.analysis.paper.figure_content import REPRODUCIBLE
 from roundoff.analysis.paper.performance_tables import PERFORMANCE, performance_page
 from roundoff.analysis.paper.published import paper_of, published
 from roundoff.analysis.paper.reproduction import reproduce
-from roundoff.analysis.paper.shown import REPRODUCIBLE
 from roundoff.analysis.tables.markdown import plain
 from roundoff.cli import main
 from roundoff.files import temporary_beside

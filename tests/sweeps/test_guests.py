@@ -12,7 +12,7 @@ from forked import ForkedWorkers, fork_sweep, wait_for
 from processes import alive, wait_until
 
 from roundoff.sweeps import plan_file, run_sweep
-from roundoff.sweeps.workers import warm
+from roundoff.sweeps.workers import fork_server
 from roundoff.sweeps.workers.local import LocalProcesses
 
 PROGRAM = """
@@ -176,8 +176,8 @@ class Watcher:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(warm, "warm_up", lambda: None)  # forks of this process are warm enough
-    monkeypatch.setattr(warm, "_GRACE", 1.0)
+    monkeypatch.setattr(fork_server, "warm_up", lambda: None)  # forks of this process are warm enough
+    monkeypatch.setattr(fork_server, "_GRACE", 1.0)
     (tmp_path / f"guest_{tmp_path.name}.py").write_text(PROGRAM)
     return tmp_path
 
@@ -259,7 +259,7 @@ def test_where_importing_a_program_starts_threads_each_run_imports_it(folder):
 
 @pytest.mark.parametrize("kills", [False, True])
 def test_what_a_program_prints_does_not_fill_the_disk(kills, folder, monkeypatch):
-    monkeypatch.setattr(warm, "_LARGEST_LOG", 2 << 20)
+    monkeypatch.setattr(fork_server, "_LARGEST_LOG", 2 << 20)
     made = plan(folder, "prints", f"base: {{megabytes: 12, kills: {kills}}}")
     assert run_sweep(made, folder / "out", executor=ForkedWorkers(1), watcher=Watcher()).done == (not kills)
     log = (folder / "out" / "logs" / "worker-1.log").read_bytes()
@@ -270,17 +270,17 @@ def test_what_a_program_prints_does_not_fill_the_disk(kills, folder, monkeypatch
 
 
 def test_a_log_that_is_printed_to_loses_no_line_of_its_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(warm, "_LARGEST_LOG", 1 << 20)
-    monkeypatch.setattr(warm, "_KEPT_OF_LOG", 1 << 19)
+    monkeypatch.setattr(fork_server, "_LARGEST_LOG", 1 << 20)
+    monkeypatch.setattr(fork_server, "_KEPT_OF_LOG", 1 << 19)
     lines = 1_000_000
     with (tmp_path / "log").open("ab+") as log:
         program = subprocess.Popen(["seq", str(lines)], stdout=log)
-        monkeypatch.setattr(warm, "_STDERR", log.fileno())
+        monkeypatch.setattr(fork_server, "_STDERR", log.fileno())
         while program.poll() is None:
-            warm._cut_log(while_printed_to=True)
-        warm._cut_log(while_printed_to=True)
+            fork_server._cut_log(while_printed_to=True)
+        fork_server._cut_log(while_printed_to=True)
         assert os.fstat(log.fileno()).st_blocks * 512 < 2 << 20
-        warm._cut_log(while_printed_to=False)
+        fork_server._cut_log(while_printed_to=False)
     said, *last = (tmp_path / "log").read_text().splitlines()
     assert said == f"[roundoff: {6_888_896 - (1 << 19)} bytes that were printed before are cut]"
     assert [int(line) for line in last[1:]] == list(range(lines - len(last) + 2, lines + 1))

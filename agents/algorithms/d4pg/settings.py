@@ -10,7 +10,7 @@ from ...config.rules import KeyRule
 from ...config.value_keys import ValueKeys
 
 
-def _alone(config: Any) -> tuple[str] | None:
+def _single_environment_note(config: Any) -> tuple[str] | None:
     """The end of the message to runs with noise of several environments and one environment; None for others."""
     if config.exploration_noise_min is None or config.environments > config.learners:
         return None
@@ -39,7 +39,7 @@ class D4PGConfig(ValueKeys):
              "exploration_noise_min",
              "exploration_noise_min must be at most exploration_noise, got {c.exploration_noise_min:g} and"
              " {c.exploration_noise:g}"),
-        KeyRule(_alone, "exploration_noise_min",
+        KeyRule(_single_environment_note, "exploration_noise_min",
              "exploration_noise_min is for several environments{found[0]}, and there is one; leave it out, or set"
              " environments"),
         KeyRule(lambda c: c.keep_networks and ("a categorical head" if c.atoms > 1 else c.prioritized and "priorities"),

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, final
 
 import torch
 
-from ....formats import apart
+from ....formats import unsimulated
 from ...experience.augmentation import images_to_format
 from ...experience.frame_replay import FrameBatch
 from ...experience.off_policy import OffPolicyRecorder, record_steps
@@ -226,7 +226,7 @@ def _dueling(value: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
     return value + (advantages - advantages.mean(dim=1, keepdim=True))
 
 
-_unrounded_dueling = apart(_dueling)
+_unrounded_dueling = unsimulated(_dueling)
 
 
 def make(config: DQNConfig, sizes: Sizes, device: torch.device) -> tuple[DQN, OffPolicyRecorder]:

@@ -19,7 +19,7 @@ from ...tables.summary import records
 from ...tables.wording import number, plural
 from .axes import is_logarithmic, score_limits
 from .style import FAILED, Size, figure, in_lines, names_under
-from .told import tell_boxes
+from .tooltips import add_box_tooltips
 
 
 def shades(metric: Metric, table: pd.DataFrame) -> Normalize:
@@ -100,7 +100,9 @@ def _draw(axis: Axes, cells: Cells, labels: tuple[str, str], norm: Normalize, me
         mean = f"mean {number(cell['return'])}" if scored else "no score"
         crashes = f"{cell['crashed']:.0f} crashed" if cell["crashed"] else ""
         about = ", ".join(filter(None, [mean, plural(cell["n"], "run"), crashes, failed]))
-        tell_boxes(axis, where, [f"{across_label} {across[cell['column']]}, {up_label} {up[cell['row']]}: {about}"])
+        add_box_tooltips(
+            axis, where, [f"{across_label} {across[cell['column']]}, {up_label} {up[cell['row']]}: {about}"]
+        )
     names_under(axis, [place + 0.5 for place in range(len(across))], across)
     axis.set_yticks(np.arange(len(up)) + 0.5, in_lines(up))
     axis.grid(visible=False)

@@ -13,7 +13,7 @@ from roundoff.runs.metric import Metric
 
 from ...tables.summary import records
 from .style import CRASH, points
-from .told import of_run, tell_runs
+from .tooltips import add_run_tooltips, run_tooltip
 
 _MARKS = ["task", "series", "format", "exponent_bits", "significand_bits", "kind", "seed", "status", "n"]
 _MARKS += ["crashed", "failed", "return", "ci_low", "ci_high"]
@@ -75,7 +75,7 @@ def draw_crashes(
             axis.plot(*((at, values) if up else (values, at)), "x", transform=where, **style)
 
 
-def tell_scores(axis: Axes, runs: pd.DataFrame, places: np.ndarray, metric: Metric, *, up: bool = True) -> None:
+def draw_scores(axis: Axes, runs: pd.DataFrame, places: np.ndarray, metric: Metric, *, up: bool = True) -> None:
     """Gives single runs their texts, where they are drawn: those without a score at the worse edge of the axis.
 
     Args:
@@ -86,9 +86,9 @@ def tell_scores(axis: Axes, runs: pd.DataFrame, places: np.ndarray, metric: Metr
         up: whether scores go up; else to the right.
     """
     scores = runs["return"].to_numpy(float)
-    texts = np.array([of_run(row, metric) for row in records(runs)])
+    texts = np.array([run_tooltip(row, metric) for row in records(runs)])
     edge = _AT_THE_EDGE if metric.sign > 0 else 1 - _AT_THE_EDGE
     across = axis.get_xaxis_transform() if up else axis.get_yaxis_transform()
     for some, where in ((~np.isnan(scores), axis.transData), (np.isnan(scores), across)):
         at, values = places[some], np.nan_to_num(scores[some], nan=edge)
-        tell_runs(axis, *((at, values) if up else (values, at)), list(texts[some]), where)
+        add_run_tooltips(axis, *((at, values) if up else (values, at)), list(texts[some]), where)

@@ -12,7 +12,7 @@ import torch
 from numba import njit
 from numpy import int64
 
-from ...base.modes import How, Rounding
+from ...base.modes import Rounding, RoundingOptions
 from ..addends import BETWEEN, fill, mode_of, run_in_mode
 from ..addressed import Addressed, Calling, numbers
 from ..arguments import Int, Mode, Numbers, Real, Words
@@ -119,7 +119,7 @@ def round_channels(
     layout: tuple[int, int],
     parameters: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     codes: tuple[int, int],
-    how: How,
+    how: RoundingOptions,
     *,
     between: bool = False,
 ) -> None:
@@ -151,7 +151,9 @@ def round_channels(
         run_in_mode(_runs, how, (source, target, *parameters), (period, size, *codes), items, between=between)
 
 
-def round_wrapping(source: torch.Tensor, target: torch.Tensor, scale: float, codes: tuple[int, int], how: How) -> None:
+def round_wrapping(
+    source: torch.Tensor, target: torch.Tensor, scale: float, codes: tuple[int, int], how: RoundingOptions
+) -> None:
     """Rounds as :func:`round_channels` does with one power-of-two scale, but wraps around beyond the codes.
 
     Infinity becomes NaN. The codes are a power of two in number, and exact in the carrier.

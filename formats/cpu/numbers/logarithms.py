@@ -12,7 +12,7 @@ import torch
 from numba import njit
 from numpy import float64, int64, uint64
 
-from ...base.modes import How, Rounding
+from ...base.modes import Rounding, RoundingOptions
 from ..addends import fill, mode64, run_in_mode
 from ..addressed import Addressed, Calling, numbers
 from ..arguments import Double, Doubles, Int, Integers, Mode, Numbers, Words
@@ -160,7 +160,7 @@ def addressed_in_mode(
 
 def round_in_mode(
     source: torch.Tensor, target: torch.Tensor, fraction_bits: int, zero: int, steps: PowerCells, powers: torch.Tensor,
-    smallest: float, how: How,
+    smallest: float, how: RoundingOptions,
 ) -> None:  # fmt: skip
     """Rounds as :func:`round_to_nearest` does, in the modes that are not to nearest.
 

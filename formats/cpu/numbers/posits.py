@@ -13,7 +13,7 @@ import torch
 from numba import njit
 from numpy import float64, int64, uint32, uint64
 
-from ...base.modes import How, Rounding
+from ...base.modes import Rounding, RoundingOptions
 from ..addends import FIXED, KIND, fill, mode64, run_in_mode
 from ..addressed import Addressed, Calling, numbers
 from ..arguments import Int, Mode, Numbers, Words
@@ -111,7 +111,12 @@ def _nearest(
 
 
 def round_posit(
-    source: torch.Tensor, target: torch.Tensor, width: int, exponent_bits: int, ends: tuple[int, int], how: How
+    source: torch.Tensor,
+    target: torch.Tensor,
+    width: int,
+    exponent_bits: int,
+    ends: tuple[int, int],
+    how: RoundingOptions,
 ) -> None:
     """Rounds the elements of ``source`` to posits.
 

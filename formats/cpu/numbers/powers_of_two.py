@@ -8,7 +8,7 @@ import torch
 from numba import njit
 from numpy import float64, int64, uint64
 
-from ...base.modes import How
+from ...base.modes import RoundingOptions
 from ..addends import fill, mode64, run_in_mode
 from ..arguments import Int, Mode, Numbers, Words
 from ..bits import SCRATCH, bits_of64, float_of64, scratch32, scratch64
@@ -45,7 +45,7 @@ def _powers(
             target[at + i] = power_of(bits[i], mode, over, infinite, words[i])
 
 
-def round_to_powers(source: torch.Tensor, target: torch.Tensor, over: int, infinite: int, how: How) -> None:
+def round_to_powers(source: torch.Tensor, target: torch.Tensor, over: int, infinite: int, how: RoundingOptions) -> None:
     """Rounds the elements of ``source`` to powers of two from 2^-127 to 2^127; zero and negative ones become NaN.
 
     Args:

@@ -12,7 +12,7 @@ import torch
 from numba import njit
 from numpy import float64, int64, uint32
 
-from ...base.modes import How, Rounding
+from ...base.modes import Rounding, RoundingOptions
 from ..addends import FIXED, KIND, fill, run_in_mode
 from ..addressed import Addressed, Calling
 from ..addressed import numbers as given_numbers
@@ -162,7 +162,7 @@ def _blocks(
                 target[at + i] = values[int64(places[i])] * scale + zero
 
 
-def round_to_table(source: torch.Tensor, target: torch.Tensor, table: Table, how: How) -> None:
+def round_to_table(source: torch.Tensor, target: torch.Tensor, table: Table, how: RoundingOptions) -> None:
     """Rounds the elements of ``source`` to numbers of a table.
 
     Args:
@@ -200,7 +200,7 @@ def round_scaled(
     layout: tuple[int, int],
     table: Table,
     scales: tuple[float, float],
-    how: How,
+    how: RoundingOptions,
 ) -> None:
     """Rounds blocks of consecutive elements to numbers of a table, times a scale for each block.
 

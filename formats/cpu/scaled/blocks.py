@@ -13,7 +13,7 @@ import torch
 from numba import njit
 
 from ...arithmetic.elements import Element
-from ...base.modes import How, Rounding
+from ...base.modes import Rounding, RoundingOptions
 from ..addends import mode_of, run_in_mode
 from ..addressed import Addressed, Calling, numbers
 from ..arguments import Double, Int, Mode, Numbers, Real, Words
@@ -95,7 +95,7 @@ def round_blocks_in_mode(
     rule_addend: int,
     element: Element,
     tensor_scale: float,
-    how: How,
+    how: RoundingOptions,
 ) -> None:
     """Rounds blocks of neighbours along an axis, with a shared scale.
 

@@ -13,7 +13,7 @@ import torch
 from numba import njit
 from numpy import float64, int64
 
-from ...base.modes import How
+from ...base.modes import RoundingOptions
 from ..addends import mode_of, run_in_mode
 from ..arguments import Double, Int, Mode, Numbers, Real, Words
 from ..step_tail import between_steps, on_grid, to_integer
@@ -85,7 +85,7 @@ def round_groups(
     codes: tuple[int, int],
     known: Sequence[torch.Tensor] | None,
     least: float,
-    how: How,
+    how: RoundingOptions,
     *,
     symmetric: bool,
 ) -> None:

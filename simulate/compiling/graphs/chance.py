@@ -61,7 +61,7 @@ def settings_of_the_generator() -> Iterator[list[str]]:
     called: list[str] = []
     seed = torch.initial_seed()
     functions: Any = torch.random  # which find the generator under this name
-    noting = _Noting(functions.default_generator, called)
+    noting = _RecordingGenerator(functions.default_generator, called)
     with patch.object(functions, "default_generator", noting):
         yield called
     if not called and not noting.is_set_elsewhere and torch.initial_seed() != seed:
@@ -69,7 +69,7 @@ def settings_of_the_generator() -> Iterator[list[str]]:
 
 
 @final
-class _Noting:
+class _RecordingGenerator:
     """A generator that notes the settings by one thread."""
 
     _SETTERS: Final = ("manual_seed", "seed", "set_state")

@@ -61,7 +61,7 @@ def identity(constant: Any) -> Any:
 _MISSING = object()
 
 
-class _Part(NamedTuple):
+class _WatchedKeys(NamedTuple):
     """Some keys of a dict, and all of its keys, if others are not allowed."""
 
     holder: Any
@@ -87,7 +87,7 @@ class _Part(NamedTuple):
                 self.holder[key] = value
 
 
-class _Whole(NamedTuple):
+class _WatchedContainer(NamedTuple):
     """A dict or a list; of a list, the keys are empty."""
 
     holder: Any
@@ -111,9 +111,9 @@ class ContainerWatch:
 
     def __init__(self) -> None:
         self._empty: list[dict[Any, Any]] = []
-        self._dicts: list[_Whole] = []
-        self._lists: list[_Whole] = []
-        self._parts: list[_Part] = []
+        self._dicts: list[_WatchedContainer] = []
+        self._lists: list[_WatchedContainer] = []
+        self._parts: list[_WatchedKeys] = []
         self._cells: list[tuple[CellType, Any]] = []
         self._sets: list[tuple[Any, Any]] = []
 
@@ -121,7 +121,7 @@ class ContainerWatch:
         """All of a dict."""
         if holder:
             values = tuple(holder.values())
-            self._dicts.append(_Whole(holder, tuple(holder), tuple(map(id, values)), values))
+            self._dicts.append(_WatchedContainer(holder, tuple(holder), tuple(map(id, values)), values))
         else:
             self._empty.append(holder)
 
@@ -129,12 +129,14 @@ class ContainerWatch:
         """Some keys of a dict; and that these are all, if it may not be ``growing``."""
         known = tuple(keys)
         values = tuple([holder.get(key, _MISSING) for key in known])
-        self._parts.append(_Part(holder, None if growing else frozenset(holder), known, tuple(map(id, values)), values))
+        self._parts.append(
+            _WatchedKeys(holder, None if growing else frozenset(holder), known, tuple(map(id, values)), values)
+        )
 
     def list(self, holder: Any) -> None:
         """A list."""
         values = tuple(holder)
-        self._lists.append(_Whole(holder, (), tuple(map(id, values)), values))
+        self._lists.append(_WatchedContainer(holder, (), tuple(map(id, values)), values))
 
     def set(self, holder: Any) -> None:
         """A set, by its elements."""
@@ -148,9 +150,9 @@ class ContainerWatch:
         """Whether all is as it was."""
         return (
             not any(self._empty)
-            and all(map(_Whole.is_same_dict, self._dicts))
-            and all(map(_Whole.is_same_list, self._lists))
-            and all(map(_Part.is_same, self._parts))
+            and all(map(_WatchedContainer.is_same_dict, self._dicts))
+            and all(map(_WatchedContainer.is_same_list, self._lists))
+            and all(map(_WatchedKeys.is_same, self._parts))
             and all(cell.cell_contents is value for cell, value in self._cells)
             and all(of_set == values for of_set, values in self._sets)
         )

@@ -44,7 +44,7 @@ def with_kernel(monkeypatch, name, kernel):
 
 
 def to_nearest(fmt):
-    return family.How(Rounding.NEAREST_EVEN, fmt._policy(None), None)
+    return family.RoundingOptions(Rounding.NEAREST_EVEN, fmt._policy(None), None)
 
 
 def right(name):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from roundoff.formats import Format, FormatError, RandomBits, Rounding, lists, round
 from roundoff.formats.base import family, memory
-from roundoff.formats.base.modes import How
+from roundoff.formats.base.modes import RoundingOptions
 from roundoff.formats.base.names import FAMILIES
 from roundoff.formats.base.random_words import CHUNK, key_base, keys
 from roundoff.testing import formats
@@ -43,7 +43,7 @@ MODES = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]
 def on_device(fmt, x, mode=Rounding.NEAREST_EVEN, random=None, target=None):
     """What the kernels make of a tensor; of one in the CPU's memory the interpreter runs them."""
     target = torch.empty_like(x) if target is None else target
-    fmt._round_on_device(x, target, How(Rounding(mode), fmt._policy(None), random))
+    fmt._round_on_device(x, target, RoundingOptions(Rounding(mode), fmt._policy(None), random))
     return target
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from roundoff.formats import Format, RandomBits, Rounding
-from roundoff.formats.base.modes import How
+from roundoff.formats.base.modes import RoundingOptions
 
 triton = pytest.importorskip("triton")
 
@@ -28,7 +28,7 @@ def kernels(capability, name, dtype, mode):
     x = torch.zeros(64, 1024, dtype=dtype)
     random = RandomBits(1, 2) if mode is Rounding.STOCHASTIC else None
     with compiled_for(capability) as driver:
-        fmt._round_on_device(x, torch.empty_like(x), How(mode, fmt._policy(None), random))
+        fmt._round_on_device(x, torch.empty_like(x), RoundingOptions(mode, fmt._policy(None), random))
     assert len(driver.launches) == 1
     return driver.kernels
 
@@ -94,7 +94,9 @@ def check_code(capability, name, mode, dtypes, folder):
 def test_words_of_the_caller_compile(name):
     fmt, x = fresh(name), torch.zeros(3000)
     with compiled_for(90) as driver:
-        fmt._round_on_device(x, x, How(Rounding.STOCHASTIC, fmt._policy(None), torch.zeros(3000, dtype=torch.int64)))
+        fmt._round_on_device(
+            x, x, RoundingOptions(Rounding.STOCHASTIC, fmt._policy(None), torch.zeros(3000, dtype=torch.int64))
+        )
     assert ".target sm_90" in driver.kernels[0].asm["ptx"]
 
 
@@ -102,7 +104,7 @@ def test_one_kernel_serves_all_widths():
     with compiled_for(90) as driver:
         for name in ("e5m10", "e5m9", "e5m2", "e6m5", "e4m7"):
             fmt, x = fresh(name), torch.zeros(100)
-            fmt._round_on_device(x, x, How(Rounding.NEAREST_EVEN, fmt._policy(None)))
+            fmt._round_on_device(x, x, RoundingOptions(Rounding.NEAREST_EVEN, fmt._policy(None)))
     assert len(driver.launches) == 5
     assert len(driver.kernels) == 1
 
@@ -112,7 +114,9 @@ def test_one_kernel_serves_all_seeds_and_sizes():
     with compiled_for(90) as driver:
         for step, size in enumerate((1, 16, 1000, 5000)):
             x = torch.zeros(size)
-            fmt._round_on_device(x, x, How(Rounding.STOCHASTIC, fmt._policy(None), RandomBits(3 * step, step, 32)))
+            fmt._round_on_device(
+                x, x, RoundingOptions(Rounding.STOCHASTIC, fmt._policy(None), RandomBits(3 * step, step, 32))
+            )
     assert len(driver.launches) == 4
     assert len(driver.kernels) == 1
 
@@ -122,7 +126,7 @@ def test_one_kernel_serves_all_seeds_and_sizes():
 def test_later_launches_are_what_triton_would_launch(name, stride):
     """The second launch goes past Triton's own way of finding the program: the driver gets the same, but for hooks."""
     fmt, x = fresh(name), torch.zeros(40, 64)[:, ::stride]
-    how, target = How(Rounding.STOCHASTIC, fmt._policy(None), RandomBits(1)), torch.empty(x.shape)
+    how, target = RoundingOptions(Rounding.STOCHASTIC, fmt._policy(None), RandomBits(1)), torch.empty(x.shape)
     with compiled_for(90) as driver:
         for _ in range(3):
             fmt._round_on_device(x, target, how)
@@ -141,7 +145,7 @@ def test_an_address_that_is_no_multiple_of_16_has_its_own_kernel():
     fmt, memory = fresh("e5m10"), torch.zeros(101)
     with compiled_for(90) as driver:
         for x in (memory[:100], memory[1:], memory[:100]):
-            fmt._round_on_device(x, x, How(Rounding.NEAREST_EVEN, fmt._policy(None)))
+            fmt._round_on_device(x, x, RoundingOptions(Rounding.NEAREST_EVEN, fmt._policy(None)))
     assert len(driver.kernels) == 2
     assert ["ld.global.v4" in kernel.asm["ptx"] for kernel in driver.kernels] == [True, False]
 
@@ -151,7 +155,7 @@ def test_a_list_is_one_launch():
     with compiled_for(90) as driver:
         for tensors in (memory, memory[:2], [memory[0][1:], memory[1]]):
             fmt = fresh("e5m10")
-            fmt._run_list(tensors, How(Rounding.NEAREST_EVEN, fmt._policy(None)), [None] * len(tensors))
+            fmt._run_list(tensors, RoundingOptions(Rounding.NEAREST_EVEN, fmt._policy(None)), [None] * len(tensors))
     assert len(driver.launches) == 3
     assert [kernel[0] for kernel in driver.launches] == [2 + 1 + 5, 2 + 1, 2 + 1]  # programs of 1024 numbers each
     codes = [kernel.asm["ptx"] for kernel in driver.kernels]

@@ -523,7 +523,7 @@ def test_simulations_share_their_loops():
 
 def test_a_number_lives_as_long_as_a_loop_reads_it(monkeypatch):
     """The cache keeps one of the equal numbers that threads make at once; each must live while it is read."""
-    numbers, alive, one, run = [], [], exact_results._kept.__wrapped__, exact_loops.RoundedOnceLoop.__call__
+    numbers, alive, one, run = [], [], exact_results._number_tensor.__wrapped__, exact_loops.RoundedOnceLoop.__call__
 
     def not_kept(x, sign, dtype):
         made = one(x, sign, dtype)
@@ -534,7 +534,7 @@ def test_a_number_lives_as_long_as_a_loop_reads_it(monkeypatch):
         alive.extend(number() is not None for number in numbers)
         run(loop, *arguments)
 
-    monkeypatch.setattr(exact_results, "_kept", not_kept)
+    monkeypatch.setattr(exact_results, "_number_tensor", not_kept)
     monkeypatch.setattr(exact_loops.RoundedOnceLoop, "__call__", looking)
     with simulate("e5m6", rounding="up"):
         torch.ones(100) * 0.3

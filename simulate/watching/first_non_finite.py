@@ -61,7 +61,7 @@ class MemoryNotes(Generic[_Note]):
 
 
 @final
-class Births:
+class FirstNonFinite:
     """Finds the result that is not finite, although all operands are, and the source of other such values.
 
     Attributes:
@@ -189,19 +189,19 @@ class _Suspect(NamedTuple):
     source: str
 
 
-class _First(NamedTuple):
+class _FirstOfDevice(NamedTuple):
     """The first result of one device that is not finite, and the first that a program put in, as codes there."""
 
     born: torch.Tensor
     given: torch.Tensor
 
 
-class DeviceBirths:
+class FirstNonFiniteOnDevice:
     """Finds the first result on a device that is not finite: known there at once, and here when asked for."""
 
     def __init__(self) -> None:
         self._suspects: dict[_Suspect, int] = {}
-        self._first: dict[torch.device, _First] = {}
+        self._first: dict[torch.device, _FirstOfDevice] = {}
 
     def note(self, seen: torch.Tensor, place: Place, line: Line | None, brought: Supplied, constant: Supplied) -> None:
         """Takes the counts of one call.
@@ -219,7 +219,9 @@ class DeviceBirths:
         kind = where(lost > 0, 0, where(nan > 0, 1, 2))
         first = self._first.get(seen.device)
         if first is None:
-            first = _First(*(torch.full((), _NONE, dtype=torch.int64, device=seen.device) for _ in _First._fields))
+            first = _FirstOfDevice(
+                *(torch.full((), _NONE, dtype=torch.int64, device=seen.device) for _ in _FirstOfDevice._fields)
+            )
         found = (first.born < 0) & (infinite + nan > 0)
         came, is_constant = (
             is_so.to(seen.device, non_blocking=True) if isinstance(is_so, torch.Tensor) else is_so
@@ -227,7 +229,7 @@ class DeviceBirths:
         )
         came = ((lost == 0) & came) | ((lost > 0) & is_constant)
         code = kind + len(_KINDS) * number
-        self._first[seen.device] = _First(
+        self._first[seen.device] = _FirstOfDevice(
             torch.where(found & ~came, code, first.born),
             torch.where(found & came & (first.given < 0), code, first.given),
         )

@@ -25,7 +25,7 @@ _THIN = 2.0  # points that a box is high and wide at least, on either side
 _MOST = 64  # points of a line that have texts
 
 
-class Told(Artist):
+class Tooltips(Artist):
     """Places of a figure with a text for each. An SVG has an unseen element with a title there; a PNG or PDF nothing.
 
     Args:
@@ -74,21 +74,25 @@ class Told(Artist):
 
 def with_texts(svg: str, canvas: Figure) -> str:
     """An SVG of a figure with the texts of its marks, which are unseen elements above all others."""
-    told = {f"told-{id(one)}": one._markup for one in canvas.findobj(Told) if isinstance(one, Told)}  # noqa: SLF001  this module's
+    told = {f"told-{id(one)}": one._markup for one in canvas.findobj(Tooltips) if isinstance(one, Tooltips)}  # noqa: SLF001  this module's
     return re.sub(r'<g id="(told-\d+)"/>', lambda found: told[found[1]], svg)
 
 
-def tell_means(axis: Axes, x: ArrayLike, y: ArrayLike, texts: Sequence[str]) -> None:
+def add_mean_tooltips(axis: Axes, x: ArrayLike, y: ArrayLike, texts: Sequence[str]) -> None:
     """Gives means, or other rare marks, a text each; marks without a place are passed over."""
     _tell(axis, x, y, texts, _MEAN)
 
 
-def tell_runs(axis: Axes, x: ArrayLike, y: ArrayLike, texts: Sequence[str], transform: Transform | None = None) -> None:
+def add_run_tooltips(
+    axis: Axes, x: ArrayLike, y: ArrayLike, texts: Sequence[str], transform: Transform | None = None
+) -> None:
     """Gives single runs a text each."""
     _tell(axis, x, y, texts, _RUN, transform)
 
 
-def tell_line(axis: Axes, name: str, across: str, points: Iterable[Sequence[float]], *, of_means: bool = True) -> None:
+def add_line_tooltips(
+    axis: Axes, name: str, across: str, points: Iterable[Sequence[float]], *, of_means: bool = True
+) -> None:
     """Gives the points of a line texts, evenly spread ones if there are many.
 
     Args:
@@ -107,16 +111,16 @@ def tell_line(axis: Axes, name: str, across: str, points: Iterable[Sequence[floa
 
 
 def without_intervals(x: ArrayLike, y: ArrayLike) -> list[tuple[float, float, float, float]]:
-    """The points of a line for :func:`tell_line`, without intervals."""
+    """The points of a line for :func:`add_line_tooltips`, without intervals."""
     nothing = float("nan")
     return [(float(at), float(value), nothing, nothing) for at, value in zip(np.asarray(x), np.asarray(y), strict=True)]
 
 
-def tell_boxes(axis: Axes, boxes: ArrayLike, texts: Sequence[str], transform: Transform | None = None) -> None:
+def add_box_tooltips(axis: Axes, boxes: ArrayLike, texts: Sequence[str], transform: Transform | None = None) -> None:
     """Gives boxes a text each, by left, lower, right and upper end."""
     corners = np.asarray(boxes, dtype=float).reshape(-1, 2, 2)
     if len(corners):
-        axis.add_artist(Told(corners, _undrawn(texts), transform or axis.transData, None))
+        axis.add_artist(Tooltips(corners, _undrawn(texts), transform or axis.transData, None))
 
 
 def _tell(
@@ -125,7 +129,7 @@ def _tell(
     places = np.stack([np.asarray(x, dtype=float), np.asarray(y, dtype=float)], axis=1)
     if len(places):
         corners = np.repeat(places[:, None], 2, axis=1)
-        axis.add_artist(Told(corners, _undrawn(texts), transform or axis.transData, radius))
+        axis.add_artist(Tooltips(corners, _undrawn(texts), transform or axis.transData, radius))
 
 
 def _undrawn(texts: Sequence[str]) -> list[str]:
@@ -133,14 +137,14 @@ def _undrawn(texts: Sequence[str]) -> list[str]:
     return [text.replace(r"\$", "$") for text in texts]
 
 
-def of_mean(row: dict[str, Any]) -> str:
+def mean_tooltip(row: dict[str, Any]) -> str:
     """Describes a mean of scores: a row of :func:`~.marks.marks`."""
     crashed = f", {row['crashed']:.0f} crashed" if row["crashed"] else ""
     mean = with_interval(row["return"], row["ci_low"], row["ci_high"])
     return f"{_name(row)}\nmean {mean}\n{plural(row['n'], 'run')}{crashed}"
 
 
-def of_run(row: dict[str, Any], metric: Metric) -> str:
+def run_tooltip(row: dict[str, Any], metric: Metric) -> str:
     """Describes a run: a row of :func:`~.marks.marks`."""
     score = f"crashed, {metric.scored}" if row["status"] == "crashed" else number(row["return"])
     return f"{_name(row)}, seed {_plain(row['seed'])}: {score}"

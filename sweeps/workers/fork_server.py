@@ -35,7 +35,7 @@ from roundoff.runs.folder import RunDirectory
 from ...agents import Progress, StopRequest
 from ...simulate import Simulation
 from ..errors import SweepError
-from ..programs.guest import be_run
+from ..programs.guest import run_child
 from ..subjects.program import Program
 
 _POLL = 0.1  # seconds between two looks at whether to stop
@@ -54,7 +54,7 @@ _HOLE = 3  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, of linux/falloc.h
 
 
 @final
-class WarmProcess:
+class ForkServer:
     """The process that runs of a program are forked from, as the worker sees it.
 
     Args:
@@ -74,7 +74,7 @@ class WarmProcess:
         if not self._pid:
             try:
                 os.close(ours.detach())
-                _Warm(Connection(theirs.detach()), program, modules, imports=imports).serve(parent)
+                _ForkServerProcess(Connection(theirs.detach()), program, modules, imports=imports).serve(parent)
             finally:
                 os._exit(1)
         theirs.close()
@@ -83,7 +83,7 @@ class WarmProcess:
         self.is_there = True
 
     def run(self, order: dict[str, Any], on_progress: Callable[[Progress], None], stop: StopRequest) -> dict[str, Any]:
-        """Has a run made; see :func:`~.programs.guest.be_run` for the order.
+        """Has a run made; see :func:`~.programs.guest.run_child` for the order.
 
         Returns:
             ``{"event": ...}``: ``ended``, ``failed`` with a ``reason``, ``stopped``, ``died`` with a ``reason``; or
@@ -135,7 +135,7 @@ class WarmProcess:
 
 
 @final
-class _Warm:
+class _ForkServerProcess:
     """The process itself."""
 
     def __init__(self, worker: Connection, program: Program, modules: Sequence[str], *, imports: bool) -> None:
@@ -188,7 +188,7 @@ class _Warm:
                     os.close(descriptor)
                 for module in self._modules:
                     import_module(module)
-                be_run(self._program, order, saying, stop, parent)
+                run_child(self._program, order, saying, stop, parent)
             finally:
                 os._exit(1)
         os.close(saying)
