@@ -1,4 +1,4 @@
-"""``python -m bench.table``: docs/performance.md and its parts, the tables of everything in bench/results."""
+"""``python -m bench.table``: docs/performance.md and performance-rounding.md, the tables of files in bench/results."""
 
 from __future__ import annotations
 
@@ -9,52 +9,54 @@ from textwrap import fill
 from bench.timing import RESULTS
 
 DOCS = Path(__file__).parent.parent / "docs"
-HEAD = """# Performance
+HEAD = """# Performance: how slow is it?
 
-Three results of the measurements:
-
-- Rounding a million floats to a float format takes 1.0 to 1.7 times as long as copying them.
-- Inside a simulation, a plain operation on a small tensor takes about 1 us longer, and any other operation 10 to 30 us,
-  depending on the machine.
-- A SAC update with 128 units has a slowdown of 1.4 relative to plain float32. Compiled, it is about as fast.
-
-This page has the times of rounding, accumulation, products, compiled steps and simulations. Two further pages are
-about [training agents](performance-agents.md) and about [plain operations, sweeps and GPUs](performance-plain.md).
+In most modes, a small training step takes 1.2 to 2.1 times as long in a simulation as in float32, and a large step
+hardly longer. NVFP4, observers and samples of digits are slower. The *slowdown* is the CPU time of a step divided by
+the CPU time of the same step in plain float32, both on one thread.
+"""
+AFTER_THE_TABLE = """
+- An operation of a small tensor takes about 1 us longer in C++, and 10 to 30 us through Python, depending on the
+  machine. [Some operations and modes](compiling.md#plain-operations) go through Python.
+- [32 programs of PyTorch and other libraries](what-runs.md) have a table of their own. [Rounding, sums, sampling,
+  folders and GPUs](performance-rounding.md) are on another page.
 
 `make bench` measures everything (`make bench-gpu` on a GPU), and `python -m bench.NAME` measures one section.
-`python -m bench.table` writes these pages from the results. Unless a caption says otherwise, a value is the median of
+`python -m bench.table` writes these pages from the results. Unless a caption says otherwise, a number is the median of
 several rounds. In each round the variants take turns in one process, on one thread. The machines had other work, so
-compare ratios rather than seconds.
+compare ratios rather than seconds. Four files are left out because they are older than the operations in C++:
+`simulate.json`, `update.json`, `policy_gradient.json` and `q_learning.json`.
 """
-# The other pages: a title, and the names of their files.
-PARTS = {
-    "performance-agents.md": (
-        "Performance: training agents",
-        [
-            "acting",
-            "adapters",
-            "language",
-            "pixels",
-            "policy_gradient",
-            "population",
-            "q_learning",
-            "sampling",
-            "update",
-        ],
-    ),
-    "performance-plain.md": (
-        "Performance: plain operations, sweeps and GPUs",
-        ["native", "eager", "counting", "digits", "folders", "store", "sweeps", "launches"],
-    ),
-}
-# The introductions of the other pages.
-ABOUT = {
-    "performance-agents.md": "This page has the times of updates of agents, of acting, and of sampling environments.\n"
-    "[Performance](performance.md) describes the method.",
-    "performance-plain.md": "This page has the times of training steps with operations that are rounded\n"
-    "[in C++](compiling.md#plain-operations), of planning sweeps and reading their folders, and of counting costs.\n"
-    "The last part is about GPUs, where nothing was measured yet. [Performance](performance.md) describes the method.",
-}
+# The rows of the first table: the file, the step there and its way, and words for both.
+SMALL = "two layers of 64 units"
+SLOWDOWNS = [
+    ("eager", "transformer, width 512, batch 4", "in C++", "", "e5m10"),
+    ("eager", "residual network, 64 channels, batch 32", "in C++", "", "e5m10"),
+    ("native", "two layers of 1024 units, batch 128, Adam", "in C++", "", "e5m10"),
+    ("native", "two layers of 64 units, batch 64, Adam", "in C++", "", "e5m10"),
+    ("native", f"{SMALL}: stochastic", "in C++", SMALL, "e5m10, stochastic"),
+    ("native", f"{SMALL}: mixed precision", "in C++", SMALL, "mixed precision"),
+    ("native", f"{SMALL}: recipe fp8, rowwise", "in C++", SMALL, "recipe fp8, rowwise"),
+    ("native", f"{SMALL}: recipe mx", "in C++", SMALL, "recipe mx"),
+    ("native", f"{SMALL}: recipe nvfp4", "in C++", SMALL, "recipe nvfp4"),
+    ("native", "SAC update, 128 units, batch 128", "in C++", "", "e5m10"),
+    ("adapters", "sb3:PPO", "", "Stable-Baselines3's PPO", "e5m10"),
+    ("eager", "sb3:PPO update", "in C++", "Stable-Baselines3's PPO", "e5m10"),
+    ("programs", "GPT-2", "compiled", "GPT-2, 64 units", "bfloat16, compiled"),
+    ("counting", "observed", "", "three layers of 64 units", "e5m10, observed"),
+    ("digits", "digits, results", "", SMALL, "a sample of digits"),
+]
+# The other page, and the names of its files.
+SECOND = "performance-rounding.md"
+ON_SECOND = [
+    *("formats", "families", "accumulation", "matrix_units", "products"),
+    *("launches", "sampling", "folders", "store", "sweeps"),
+]
+SECOND_HEAD = """# Performance: rounding, sums, sampling, folders and GPUs
+
+This page has the times of rounding and of rounded sums, of sampling environments, of planning sweeps and reading their
+folders, and of launching kernels. Nothing was measured on GPUs yet. [Performance](performance.md) describes the method.
+"""
 # The captions of the tables, by the name of their file; a paragraph for each table.
 CAPTIONS = {
     "acting": """
@@ -82,21 +84,15 @@ CAPTIONS = {
     """,
     "digits": """
         A training step of two layers with Adam, of 64 units on 50 rows and of 2048 units on 1024 rows: simulated with
-        stochastic rounding, and as a sample of [digits](accuracy.md#digits-of-a-loss). `slowdown`: time divided
-        by the plain step's.
+        stochastic rounding, and as a sample of [digits](accuracy.md#digits-of-a-loss).
     """,
     "adapters": """
-        CPU time of one update of algorithms of [other libraries](libraries.md), unsimulated and simulated, with Adam's
-        eps at 1e-4. An update of A2C and PPO uses a whole rollout. `over_fp32`: time divided by fp32's.
+        CPU time of one update of algorithms of [other libraries](libraries.md), with Adam's eps at 1e-4. An update of
+        A2C and PPO uses a whole rollout.
     """,
     "counting": """
         CPU time of a training step of three layers of 64 units with Adam, batch 64, e5m10: plain, with counting of
         [its cost](cost.md), and with an observer.
-
-        The same step without counting: `here` in this project, and `there` in a copy of the project without watcher
-        hooks for operands, modules, steps and stored tensors (`python -m bench.counting COPY`). Two processes take
-        turns; `ratio` is the median of 400, with its quartiles; plain float32 is the control. CPU seconds, with other
-        work on the machine.
     """,
     "compiled": """
         One SAC update, eager and compiled. The reference is a textbook SAC with `torch.nn` and `torch.optim`. e5m10 is
@@ -106,29 +102,29 @@ CAPTIONS = {
         disk.
     """,
     "eager": """
-        CPU time of eager updates of agents, of other libraries' agents and of larger networks: e5m10 to nearest-even in
-        C++ and through Python, compared with fp32 (agents have the default fixes), on one thread, with other work on
-        the machine. `slowdown`: the slowdown relative to fp32. The last rows are other times: of entering the same
-        simulation again, and a new one; of a step of two layers, 16 x 64 x 1 on 32 rows, without a decorator and as a
-        decorated function; and of new processes with warm caches.
+        Slowdowns of eager updates of agents (with the default fixes), of Stable-Baselines3's agents and of larger
+        networks: e5m10 to nearest-even in C++ and through Python. The last two steps, of two layers (16 x 64 x 1 on 32
+        rows), run in one simulation and in a new simulation each.
+
+        CPU time of entering a simulation, and of new processes with warm caches.
     """,
     "families": """
-        Rounding to formats that are not floats, to nearest and stochastically, compared with `clone`. The columns
-        "torch" show `torch.fake_quantize_per_tensor_affine`, for its only format.
+        Rounding to formats that are not floats, to nearest and stochastically: time divided by `clone`'s, for 10 000
+        and for 1 000 000 float32 values. `torch`: `torch.fake_quantize_per_tensor_affine`, for its only format.
     """,
     "folders": """
         Wall-clock seconds and peak memory in MB of commands that read a folder of 10 000 runs of 44 records each, in
         new processes. `plot` draws SVG.
     """,
     "formats": """
-        Rounding to floats. `copy_` and "into" write to existing memory. The others allocate memory, which takes most of
-        their time at 16 000 000 elements. The last rows are casts of PyTorch and of other libraries. `times_copy`: time
-        divided by `copy_`'s.
+        Rounding to floats, by the number of values: time divided by `copy_`'s. `copy_` and "into" write to existing
+        memory. The others allocate memory, which takes most of their time at 16 000 000 values. The last rows are casts
+        of PyTorch and of other libraries.
     """,
     "language": """
         Reinforcement learning of tiny transformers in bfloat16: a rollout of 256 answers and a step of
-        `examples/reasoning`, and six steps of TRL's GRPOTrainer, by CPU time on one thread, with other
-        work on the machine. `engine` also rounds weights in each operation.
+        `examples/reasoning`, and six steps of TRL's GRPOTrainer. The columns after the plain time are slowdowns.
+        `engine` also rounds weights in each operation.
     """,
     "launches": """
         The time in Python of launching the rounding of 1000 values on a GPU. Triton's kernels are compiled for compute
@@ -136,17 +132,11 @@ CAPTIONS = {
         of 1000 values on the CPU.
     """,
     "native": """
-        CPU time of training steps with [plain operations](compiling.md#plain-operations) in C++ and through Python:
-        e5m10 to nearest-even unless the row says otherwise, on one thread, with other work on the machine. `slowdown`:
-        the slowdown relative to plain float32.
+        Slowdowns of training steps with [plain operations](compiling.md#plain-operations) in C++ and through Python:
+        e5m10 to nearest-even unless the row says otherwise.
     """,
     "pixels": """
         One update of DrQ with all six fixes, plain float32 and simulated e5m10.
-    """,
-    "policy_gradient": """
-        CPU time of one update of PPO on CartPole's observations, on one thread of a shared machine. e5m10 is
-        simulated; both formats have the seven default fixes unless the row says otherwise. The rows of
-        Stable-Baselines3 are one epoch of `PPO.train` over a rollout of one minibatch.
     """,
     "population": """
         One update of eight agents by one program, and of the same agents by eight compiled programs in sequence. The
@@ -156,9 +146,6 @@ CAPTIONS = {
         Products of square float32 matrices by MKL (PyTorch's choice) and by oneDNN (the choice of simulations): forward
         products of a layer (x w), and its gradients by inputs (g w') and by weights (x' g). "bfloat16 result" is
         PyTorch's product of bfloat16 matrices.
-
-        One SAC update, simulated with PyTorch's products (plain) and with oneDNN's (fast), with batches of the
-        network's size. Reference: the textbook SAC in float32.
     """,
     "sampling": """
         Environment steps per second, by environments per core, without a policy and with a policy of two layers of 256
@@ -168,13 +155,6 @@ CAPTIONS = {
 
         Ratio of steps per second with 16 and with 2 environments per core, with the policy, and the same ratio in Table
         3 of "Accelerated Methods for Deep Reinforcement Learning" (64 and 512 simulators, 32 cores, 8 GPUs).
-    """,
-    "simulate": """
-        One small addition outside and inside simulations; "format by role": with a rule for a role.
-
-        One training step with each option of `simulate`: a small convolutional network with SGD, 32 images of 32 x
-        32, and a SAC update with 128 units. "By hand": quantizers as layers of the network. `slowdown`: the
-        slowdown relative to plain float32.
     """,
     "store": """
         `roundoff collect` and `roundoff status` of large folders; medians of five calls, in wall-clock and CPU
@@ -186,18 +166,6 @@ CAPTIONS = {
     "sweeps": """
         The time of planning sweep files of 10 000 runs, and of the command line in new processes (the fastest of five
         calls).
-    """,
-    "q_learning": """
-        CPU time of one DQN update, including the draw of a batch. Shape (4,): two layers of 256 units, compared with
-        Stable-Baselines3's DQN of the same size; (4, 10, 10): a convolution and 128 units. fp32 has all fixes.
-        `over_fp32`: time divided by fp32's.
-
-        The time of fp32 per transition in a batch of 512, divided by the time per transition in a batch of 32.
-    """,
-    "update": """
-        One eager SAC update: a textbook SAC, ours in float32 (fp32 has all six fixes), in simulated half precision
-        and in PyTorch's own. Native half precision is not measured at 1024 units on a CPU. `over_fp32`: time
-        divided by fp32's.
     """,
 }
 # The measurements of `python -m bench.gpu`, by the name of its file in bench/results/gpu.
@@ -211,6 +179,8 @@ ON_A_GPU = {
 UNITS = {"nanoseconds_per_element": "ns per element", "microseconds": "us", "seconds": "s"}
 DIGITS = 3
 ELSEWHERE = {"programs"}  # what-runs.md shows it
+OUTDATED = {"simulate", "update", "policy_gradient", "q_learning"}  # from before plain operations ran in C++
+OLD_HEADINGS = ("times_plain", "over_fp32", "simulated_over_plain")  # of slowdowns
 WIDEST = 8  # columns; wider tables are transposed
 
 Row = dict[str, object]
@@ -228,7 +198,7 @@ def flat(row: dict[str, object]) -> Row:
     columns: Row = {}
     for key, value in row.items():
         parts = value.items() if isinstance(value, dict) else [(None, value)]
-        heading = "slowdown" if key == "times_plain" else key  # the latter in files of earlier versions
+        heading = "slowdown" if key in OLD_HEADINGS else key
         unit = UNITS.get(heading, heading)
         columns |= {heading if name is None else f"{name} [{unit}]": inner for name, inner in parts}
     return columns
@@ -245,15 +215,77 @@ def tables(rows: list[Row]) -> list[list[Row]]:
     return found
 
 
-# Files with eager simulated steps from before plain operations ran in C++.
-THROUGH_PYTHON = ("compiled", "policy_gradient", "products", "q_learning", "simulate", "update")
+def by_way(rows: list[Row]) -> list[Row]:
+    """A row for each step, with the time of its first way and the slowdowns of the others; rows of times last."""
+    steps: dict[object, list[Row]] = {}
+    for row in rows:
+        steps.setdefault(row["what"], []).append(row)
+    slow: list[Row] = []
+    times: list[Row] = []
+    for what, (first, *others) in steps.items():
+        unit = next(name for name in ("microseconds", "milliseconds") if name in first)
+        if "times_plain" in first:
+            base = {"step": what, f"plain, {UNITS.get(unit, 'ms')}": first[unit]}
+            slow.append(base | {row["way"]: row["times_plain"] for row in others if row["way"] != first["way"]})
+        else:
+            blank = dict.fromkeys(["plain, us", "through Python, us", "in C++, us"], "")
+            times.append({"step": what} | blank | {f"{row['way']}, us": row[unit] for row in (first, *others)})
+    return slow + times
+
+
+def by_format(rows: list[Row]) -> list[Row]:
+    """Ratios of one format in a row."""
+    formats: dict[object, Row] = {}
+    for row in rows:
+        thousands = f"{row['elements']:,}".replace(",", " ")
+        found = formats.setdefault(row["format"], {"format": row["format"]})
+        found |= {f"{name}, {thousands}": row[f"{name} / clone"] for name in ("roundoff", "stochastic")}
+    for row in rows:
+        formats[row["format"]]["torch, 1 000 000"] = row.get("torch / clone", "")
+    return list(formats.values())
+
+
+def chosen(stem: str, rows: list[Row]) -> list[Row]:
+    """The rows of a file that the page shows, in its arrangement."""
+    if {"what", "way"} <= rows[0].keys():
+        return by_way(rows)
+    if stem == "families":
+        return by_format(rows)
+    if stem == "formats":
+        return [{"values": row["elements"], **row["times_copy"]} for row in rows]
+    if stem in ("products", "counting"):  # the other rows are outdated, or for developers
+        return [row for row in rows if "product" in row or "what" in row]
+    return rows
+
+
+THROUGH_PYTHON = ("compiled", "pixels")  # eager simulated steps from before plain operations ran in C++
+
+
+def read(stem: str) -> dict:
+    """The result of a measurement."""
+    return json.loads((RESULTS / f"{stem}.json").read_text())
+
+
+def how_slow() -> str:
+    """The table of slowdowns from several files."""
+    lines = [line(["step", "simulation", "slowdown", "machine"]), "|---|---|---|---|"]
+    for stem, step, way, words, simulation in SLOWDOWNS:
+        result = read(stem)
+        names = ("what", "step", "program", "algorithm")
+        row = next(row for row in result["rows"] if step in map(row.get, names) and row.get("way", way) == way)
+        row = row.get(way, row)
+        slowdown = next(row[name] for name in ("slowdown", *OLD_HEADINGS) if name in row)
+        processor, capability = (result["machine"][name] for name in ("processor", "cpu_capability"))
+        machine = f"{'Intel Xeon' if 'Xeon' in processor else processor}, {capability}"
+        lines.append(line([words or step, simulation, f"{slowdown:.1f}", machine]))
+    return "\n".join(lines)
 
 
 def section(path: Path) -> str:
     """One file: its tables with their captions."""
     result = json.loads(path.read_text())
     machine = result["machine"]
-    versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
+    versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items() if number)
     lines = [
         f"## {path.stem.replace('_', '-').capitalize()}",
         "",
@@ -264,7 +296,8 @@ def section(path: Path) -> str:
             * (path.stem in THROUGH_PYTHON)
         ),
     ]
-    for table, caption in zip(tables(result["rows"]), CAPTIONS[path.stem].split("\n\n"), strict=True):
+    shown = tables(chosen(path.stem, result["rows"]))
+    for table, caption in zip(shown, CAPTIONS[path.stem].split("\n\n"), strict=True):
         columns = list(max(table, key=len))
         grid = [columns, *([cell(row.get(column, "")) for column in columns] for row in table)]
         if len(columns) > max(WIDEST, len(table)):
@@ -285,21 +318,28 @@ def line(cells: list[str]) -> str:
 
 def pages() -> dict[str, str]:
     """The pages, by name."""
-    made = {path.stem: section(path) for path in sorted(RESULTS.glob("*.json")) if path.stem not in ELSEWHERE}
-    parts = {
-        name: [f"# {title}\n", f"{ABOUT[name]}\n", *map(made.pop, stems)] for name, (title, stems) in PARTS.items()
-    }
-    parts["performance-plain.md"] += map(on_a_gpu, ON_A_GPU)
-    return {name: "\n".join(lines) for name, lines in {"performance.md": [HEAD, *made.values()], **parts}.items()}
+    stems = [path.stem for path in sorted(RESULTS.glob("*.json")) if path.stem not in ELSEWHERE | OUTDATED]
+    made = {stem: section(RESULTS / f"{stem}.json") for stem in stems}
+    second = [SECOND_HEAD, *map(made.pop, ON_SECOND), on_a_gpu()]
+    first = [HEAD, how_slow(), AFTER_THE_TABLE, *made.values()]
+    return {name: "\n".join(lines) for name, lines in {"performance.md": first, SECOND: second}.items()}
 
 
-def on_a_gpu(name: str) -> str:
-    """A file of figures of a GPU, or a sentence that it is missing."""
-    path = RESULTS / "gpu" / f"{name}.json"
-    lines = [f"## On a GPU: {name}", "", wrapped(ON_A_GPU[name])]
-    if not path.exists():
-        return "\n".join([*lines, "", "Not measured yet: `make bench-gpu` measures it on a machine with a GPU."]) + "\n"
-    result = json.loads(path.read_text())
+def on_a_gpu() -> str:
+    """The tables of a GPU, and a list of the missing ones."""
+    lines = ["## On a GPU", ""]
+    missing = [f"- {words}" for name, words in ON_A_GPU.items() if not (RESULTS / "gpu" / f"{name}.json").exists()]
+    if missing:
+        lines += ["`make bench-gpu` measures these on a machine with a GPU. Not measured yet:", "", *missing]
+    for name in ON_A_GPU:
+        path = RESULTS / "gpu" / f"{name}.json"
+        if path.exists():
+            lines += ["", *of_a_gpu(name, json.loads(path.read_text()))]
+    return "\n".join(lines) + "\n"
+
+
+def of_a_gpu(name: str, result: dict) -> list[str]:
+    """A table of a GPU."""
     machine, rows = result["machine"], result["rows"]
     versions = ", ".join(f"{package} {number}" for package, number in machine["versions"].items())
     columns = list(dict.fromkeys(column for row in rows for column in row["ratios"]))
@@ -310,10 +350,9 @@ def on_a_gpu(name: str) -> str:
         grid.append([row["what"], "" if base is None else cell(base * 1e6), *ratios])
     if len(columns) > WIDEST:
         grid = [list(column) for column in zip(*grid, strict=True)]
-    return "\n".join([
-        *lines, "", wrapped(f"Measured on {machine['gpu']}; {versions}."), "",
-        line(grid[0]), "|" + "---|" * len(grid[0]), *map(line, grid[1:]),
-    ]) + "\n"  # fmt: skip
+    measured = wrapped(f"{ON_A_GPU[name]} Measured on {machine['gpu']}; {versions}.")
+    head = [f"### {name.capitalize()}", "", measured, "", line(grid[0]), "|" + "---|" * len(grid[0])]
+    return [*head, *map(line, grid[1:])]
 
 
 def main() -> None:

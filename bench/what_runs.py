@@ -30,7 +30,8 @@ WORDS = """
 A number in the table is the slowdown: the CPU time of a step in the simulation, divided by the CPU time of a step in
 plain float32 PyTorch. Both run on one thread and take turns. For compiled steps, calls after the first are timed. The
 programs are small, so most of the additional time is [a constant for each operation](limits.md#simulation). Larger
-programs have a smaller slowdown. A cell has one of four contents:
+programs have a smaller slowdown. The columns fp8 and stochastic were measured before these modes ran in C++; newer
+measurements show [slowdowns of 2](performance.md). A cell has one of four contents:
 
 - **Only a number**: the program runs. After its steps all losses and parameters are finite, as in float32.
 - **NaN**: some losses or parameters are not finite, or the program raises an error because of that
