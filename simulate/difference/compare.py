@@ -258,12 +258,17 @@ class Comparison:
         """Operations that end a run with results that the other run does not have.
 
         A run ends in values that are returned or read, and in memory that is changed and not read again; without any
-        of these, in all results that are not read.
+        of these, in all results that are not read. A counter, to which only integers lead, does not count.
         """
         trace, other = self._runs[run], self._runs[1 - run]
         used = {x.source for one in trace for x in one.inputs}
         last = [k for k in range(len(trace)) if k not in used]
-        ends = [k for k in last if trace[k].writes or (trace[k].name in _READS and k in self.partners[run])] or last
+        floats = [any(x.unit for x in (*one.inputs, *one.outputs)) for one in trace]
+        ends = [
+            k for k in last
+            if (trace[k].writes and (floats[k] or any(floats[n] for n in self._before(run, [k], lambda _: True))))
+            or (trace[k].name in _READS and k in self.partners[run])
+        ] or last  # fmt: skip
         known: dict[Any, list[Sketch]] = defaultdict(list)  # by size, as only tensors of one size can be near
         for k, one in enumerate(other):
             for x in [] if self._is_same(1 - run, k) else one.outputs:
