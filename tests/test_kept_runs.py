@@ -77,7 +77,7 @@ def test_what_the_page_about_the_next_fix_says_in_words_is_so():
     assert below[2:] == ["0", "0"]
     files = (DATA.parents[2] / "README.md", RESEARCH / "results.md")
     fronts = [" ".join(file.read_text(encoding="utf-8").split()) for file in files]
-    assert "sixteen seeds each, no run in e4m3 fails, where 31 of 32 fail without them." in fronts[0]
+    assert "sixteen seeds each, no run fails; without them 31 of 32 fail." in fronts[0]
     assert "no run in e4m3 fails, and nearly all fail without them. It is equivalent" in fronts[1]
     assert "None of 32 runs fails on two tasks; with only the six fixes 31 of 32 fail." in page
     ours, plain = ([next_fix.scores_of(runs, case, "cartpole_swingup")] for case in ("e4m3, with all four", FP32))
@@ -135,9 +135,10 @@ def test_the_table_of_significand_bits_is_that_of_sixteen_seeds(tmp_path):
     assert text in page, text
     wide = [f"{summary.loc[f'e5m{m}', 'mean']:.0f}" for m in (10, 8, 6, 5, 4)]
     front = " ".join((DATA.parents[2] / "README.md").read_text(encoding="utf-8").split())
-    for name, said in (("fp32", "at a mean return of {}."), ("e5m3", "get stuck at {},"), ("e5m2", "they end at {} (")):
+    words = {"fp32": "at a mean return of {}.", "e5m3": "with three bits at {},", "e5m2": "with two at {} ("}
+    for name, said in words.items():
         assert said.format(f"{summary.loc[name, 'mean']:.0f}") in front
-    assert f"ten to four bits end at {min(wide)} to {max(wide)}." in front
+    assert f"With ten to four bits it ends at {min(wide)} to {max(wide)}," in front
 
 
 def test_fp32_without_fixes_is_compared_as_its_runs_say():
