@@ -17,6 +17,7 @@ with heavy_imports():
     # isort: split
     # For the other folders, which import nothing from behind this face; no part of the public interface.
     from .against import answer_of as answer_of
+    from .reports.difference import difference_page as difference_page
     from .statistics.comparisons import difference as difference
     from .statistics.comparisons import holm as holm
     from .statistics.equivalence import MARGIN as MARGIN

@@ -261,6 +261,7 @@ def diff(
     options: Annotated[
         str, typer.Option("--with", metavar="OPTIONS", help="Options of roundoff run for the second run.")
     ] = "",
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as one HTML page.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare two runs that should agree: find where they differ, and whether rounding explains it.
@@ -269,9 +270,15 @@ def diff(
     """
     from roundoff.simulate import DiffReport
 
+    _check_folder("--html", html)
     with stoppable("nothing was written"):
         traces = _trace(first), _trace(first if second is None else second, shlex.split(options))
         found = DiffReport.of(*(trace for trace, _ in traces))
+    if html is not None:
+        from roundoff.analysis import difference_page
+        from roundoff.files import write_text
+
+        write_text(html, difference_page(found.as_json(), (first, f"{second or first} {options}".strip())))
     say_json(found.as_json()) if as_json else say(found)
     if not found.explained or any(status for _, status in traces):
         raise typer.Exit(1)

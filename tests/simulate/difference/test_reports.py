@@ -1,7 +1,9 @@
 """Traces, bounds, reports and commands of the comparison of two runs."""
 
+import html
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -10,6 +12,7 @@ import torch
 from each import each
 
 import roundoff
+from roundoff.analysis import difference_page
 from roundoff.simulate import Recorder, Trace
 from roundoff.simulate.difference.trace import TraceError
 
@@ -112,6 +115,29 @@ def test_differences_of_rounding_are_in_the_report():
     assert roundoff.diff(train).differences == ()
 
 
+def test_the_page_of_a_report_says_what_the_report_says():
+    def product(axis):
+        return (torch.ones(4, 4) @ torch.arange(16.0).view(4, 4)).sum(axis).sqrt()
+
+    for axis, limit, answer, absent in (
+        (1, 1000, "Rounding does not explain 1 difference.", "after the limit"),
+        (0, 3, "Corresponding results have equal bits.", "<table"),
+    ):
+        report = roundoff.diff(lambda: product(0), lambda axis=axis: product(axis), limit=limit)
+        page = difference_page(json.loads(json.dumps(report.as_json())), ("<b>one</b>", "two"))
+        assert answer in page
+        assert absent not in page
+        assert (report.dropped[0] > 0) == ("were not compared" in page)
+        assert "&lt;b&gt;one&lt;/b&gt;: " in page
+        for row in report.differences:
+            assert f"<h3>{row.operation}: {row.reason}</h3>" in page
+            assert html.escape(row.first) in page
+            assert html.escape(row.second) in page
+        opened = re.findall(r"<(\w+)", page.split("<main>")[1].split("</main>")[0])
+        assert all(page.count(f"</{name}>") == page.count(f"<{name}>") + page.count(f"<{name} ") for name in opened)
+        assert not re.search(r"https?://", page)
+
+
 def test_commands(tmp_path):
     program = "import sys, torch\ntorch.manual_seed(0)\nx = torch.randn(8, 8)\nprint({}.item())\nsys.exit({})\n"
     for name, body, status in (("a", "x.sum(0).exp().sum()", 0), ("b", "x.sum(1).exp().sum()", 0), ("c", "x[0, 0]", 3)):
@@ -126,8 +152,11 @@ def test_commands(tmp_path):
 
     done = command("run", "--record", "a.jsonl", "a.py")
     assert (done.returncode, done.stderr) == (0, "")
-    wrong = command("diff", "--json", "a.jsonl", "b.py 1 2")
+    wrong = command("diff", "--json", "a.jsonl", "b.py 1 2", "--html", "page.html")
     assert wrong.returncode == 1
+    page = (tmp_path / "page.html").read_text()
+    assert re.search(r"Rounding does not explain 1 difference\..*b\.py 1 2: \d+ operations", page)
+    assert re.search(r"<h3>sum: dim is \[0\] and \[1\]</h3>.*b\.py:4 in &lt;module&gt;: print\(x\.sum\(1\)", page)
     (row,) = json.loads(wrong.stdout)["differences"]
     assert (row["operation"], row["reason"]) == ("sum", "dim is [0] and [1]")
     same = command("diff", "a.jsonl", "a.py", "--with", "--format bf16")
@@ -137,6 +166,8 @@ def test_commands(tmp_path):
     assert failed.returncode == 1, failed.stdout
     assert "equal bits" in failed.stdout
     assert failed.stderr.count("c.py ended with exit status 3; its operations before that are compared") == 2
+    nowhere = command("diff", "a.jsonl", "a.jsonl", "--html", "missing/page.html")
+    assert (nowhere.returncode, "there is no folder" in nowhere.stderr) == (2, True), nowhere
     for name, message in (("missing.py", "left no trace"), ("missing.jsonl", "missing.jsonl")):
         missing = command("diff", "a.jsonl", name)
         assert missing.returncode == 2, missing
