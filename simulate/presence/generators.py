@@ -27,6 +27,13 @@ def remembered_generators() -> Callable[[], None]:
     return restore
 
 
+def seed_generators(seed: int) -> None:
+    """Seeds the generators of PyTorch, NumPy and Python."""
+    torch.manual_seed(seed)
+    np.random.seed(seed)  # noqa: NPY002  the program's generator
+    random.seed(seed)
+
+
 @final
 class Generators:
     """Puts functions in the place of ``torch.get_rng_state`` and ``set_rng_state`` while simulations are entered.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from ...formats import Format, FormatError, Rounding, aligned
 from ..dispatch.simulation import Simulation
 from ..policy.policy import Policy
 from ..policy.rules import choice
-from ..presence.generators import remembered_generators
+from ..presence.generators import remembered_generators, seed_generators
 from .rounding import Randomness, RandomRounding
 
 _LOG2 = math.log10(2)
@@ -101,6 +101,7 @@ class DigitsReport:
         modules: the digits of the operations of each module and role, the fewest first; named ``role module``.
         failed: operations that kept PyTorch's rounding, and the reason.
         lines: the output of a script in the first sample, with ``[digits]`` after each number that differs.
+        over_seeds: the digits of each result that several seeds agree in, by name; empty without seeds.
     """
 
     samples: int
@@ -108,6 +109,7 @@ class DigitsReport:
     modules: tuple[Digits, ...]
     failed: Mapping[str, str]
     lines: tuple[str, ...] = ()
+    over_seeds: Mapping[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         head = "output of the first sample; [n] after a number: its digits; numbers without [n] are the same in all"
@@ -120,16 +122,19 @@ class DigitsReport:
         """The report as plain data; infinite digits are ``"all"``, and NaN is null."""
         parts = {"results": self.results, "modules": self.modules}
         rows = {name: [_plain(row) for row in part] for name, part in parts.items()}
-        return {"samples": self.samples, **rows, "failed": dict(self.failed), "lines": list(self.lines)}
+        seeds = {"over_seeds": {name: _plain_digits(x) for name, x in self.over_seeds.items()}}
+        return {"samples": self.samples, **rows, "failed": dict(self.failed), "lines": list(self.lines), **seeds}
 
     def _tables(self) -> Iterator[str]:
         header = ("elements", "mean", "median digits", "fewest", "at least")
-        for title, rows in (("result", self.results), ("role and module", self.modules)):
+        for title, rows, seeds in (("result", self.results, self.over_seeds), ("role and module", self.modules, {})):
             if rows:
                 cells = [
-                    (row.name, str(row.elements), f"{row.mean:.6g}", *map(in_words, row[3:])) for row in rows[:_SHOWN]
+                    (row.name, str(row.elements), f"{row.mean:.6g}", *map(in_words, row[3:]))
+                    + ((in_words(seeds.get(row.name, math.nan)),) if seeds else ())
+                    for row in rows[:_SHOWN]
                 ]
-                yield aligned([(title, *header), *cells], left=[0])
+                yield aligned([(title, *header) + (("over seeds",) if seeds else ()), *cells], left=[0])
             if len(rows) > _SHOWN:
                 yield f"and {len(rows) - _SHOWN} more, in the report's JSON"
 
@@ -141,11 +146,12 @@ def in_words(digits: float) -> str:
 
 def _plain(row: Digits) -> dict[str, Any]:
     mean = row.mean if math.isfinite(row.mean) else None
-    digits = {
-        name: None if math.isnan(x) else x if math.isfinite(x) else "all"
-        for name, x in zip(row._fields[3:], row[3:], strict=True)
-    }
+    digits = {name: _plain_digits(x) for name, x in zip(row._fields[3:], row[3:], strict=True)}
     return {"name": row.name, "elements": row.elements, "mean": mean, **digits}
+
+
+def _plain_digits(digits: float) -> float | str | None:
+    return None if math.isnan(digits) else digits if math.isfinite(digits) else "all"
 
 
 def digits(
@@ -155,6 +161,7 @@ def digits(
     format: Format | str | Policy | None = None,
     randomness: Randomness | str = Randomness.RESULTS,
     seed: int = 0,
+    seeds: int = 0,
     root: torch.nn.Module | Sequence[torch.nn.Module] = (),
 ) -> DigitsReport:
     """Counts the significant digits of the results of a function: runs it several times with random rounding.
@@ -169,42 +176,52 @@ def digits(
             dtype. A format or policy: results are rounded to it stochastically.
         randomness: ``results``, ``operands`` or ``up-or-down``; see :class:`Randomness`. Only without a format.
         seed: seed of the roundings.
+        seeds: the number of further runs, each with another seed of the generators and without random rounding. The
+            report then also has the digits in which these agree: random rounding matters only where it leaves fewer.
         root: the module, or modules, where names of modules begin.
 
     Returns:
         The digits of each result, and of the operations of each module, forward and backward.
 
     Raises:
-        FormatError: a setting does not exist, or fewer than two samples are asked for.
+        FormatError: a setting does not exist, or there are fewer than two samples, or one seed.
         ValueError: the shapes of the results differ between samples.
     """
-    chosen = settled_randomness(randomness, samples, has_format=format is not None)
+    chosen = settled_randomness(randomness, samples, seeds, has_format=format is not None)
     restore = remembered_generators()
     found: list[dict[str, np.ndarray]] = []
     watchers = []
-    for sample in range(samples):
+    for number in range(samples + seeds):
         restore()
-        simulation, watcher = sampled(format, chosen, (seed << 20) + sample, root=root)
+        if number >= samples:
+            seed_generators(number - samples)
+        simulation, watcher = sampled(format, chosen, (seed << 20) + number if number < samples else None, root=root)
         with simulation:
             result = function()
         found.append(dict(_values(result, "result")))
         watchers.append(watcher)
+    restore()
     shapes = {name: x.shape for name, x in found[0].items()}
     if any({name: x.shape for name, x in one.items()} != shapes for one in found):
         raise ValueError(f"the function gave results of other names or shapes in another sample than {shapes}")
     failed = {name: reason for one in watchers for name, reason in one.failed.items()}
-    results = [Digits.of(name, [one[name] for one in found]) for name in found[0]]
-    return DigitsReport(samples, tuple(results), of_modules([one.kept for one in watchers]), failed)
+    results = [Digits.of(name, [one[name] for one in found[:samples]]) for name in shapes]
+    over_seeds = {name: Digits.of(name, [one[name] for one in found[samples:]]).digits for name in shapes if seeds}
+    modules = of_modules([one.kept for one in watchers[:samples]])
+    return DigitsReport(samples, tuple(results), modules, failed, over_seeds=over_seeds)
 
 
-def settled_randomness(randomness: Randomness | str, samples: int, *, has_format: bool) -> Randomness | None:
-    """The kind of random errors, None with a format; checks the number of samples.
+def settled_randomness(
+    randomness: Randomness | str, samples: int, seeds: int, *, has_format: bool
+) -> Randomness | None:
+    """The kind of random errors, None with a format; checks the numbers of samples and seeds.
 
     Raises:
-        FormatError: the kind does not exist, or there are fewer than two samples.
+        FormatError: the kind does not exist, or there are fewer than two samples, or one seed.
     """
-    if type(samples) is not int or samples < 2:
-        raise FormatError(f"samples must be an integer of at least 2, got {samples!r}")
+    for name, count in (("samples", samples), ("seeds", seeds)):
+        if type(count) is not int or (count < 2 and (name, count) != ("seeds", 0)):
+            raise FormatError(f"{name} must be an integer of at least 2, got {count!r}")
     if has_format and randomness != Randomness.RESULTS:
         raise FormatError(f"a format rounds results stochastically; leave out the randomness {randomness!r}")
     return None if has_format else choice(Randomness, randomness, "randomness")
@@ -213,12 +230,16 @@ def settled_randomness(randomness: Randomness | str, samples: int, *, has_format
 def sampled(
     format: Format | str | Policy | None,
     randomness: Randomness | None,
-    seed: int,
+    seed: int | None,
     root: torch.nn.Module | Sequence[torch.nn.Module] = (),
 ) -> tuple[Simulation, RandomRounding]:
-    """Makes the simulation of one sample, and the watcher that keeps its results."""
+    """Makes the simulation of one sample, and the watcher that keeps its results; seed None: no random rounding."""
+    policy = Policy.of("fp32" if format is None else format)
+    if seed is None:
+        randomness, seed = None, 0
+    else:
+        policy = replace(policy, rounding=Rounding.STOCHASTIC)
     watcher = RandomRounding(randomness, seed)
-    policy = replace(Policy.of("fp32" if format is None else format), rounding=Rounding.STOCHASTIC)
     return Simulation(policy, seed=seed, watchers=[watcher], root=root, warn_unused=False), watcher
 
 

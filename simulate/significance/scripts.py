@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from .digits import Digits, DigitsReport, in_words, of_modules, sampled, settled
 from .rounding import Randomness
 
 _LAST_LINES = 5
+_SEED = "{seed}"
 # Also numbers with a unit behind them (12.3ms); a group of three digits after a comma only before a decimal point.
 _NUMBER = re.compile(
     r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+\.\d*|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?\b(?:nan|inf)\b", re.IGNORECASE
@@ -37,6 +38,7 @@ class SampleOrder(Order):
     """The instructions for a sample, which leaves its values in a folder."""
 
     randomness: str | None
+    seed: int | None  # type: ignore[assignment]  # None: no random rounding
 
 
 def script_digits(
@@ -46,6 +48,7 @@ def script_digits(
     policy: Policy | None = None,
     randomness: Randomness | str = Randomness.RESULTS,
     seed: int = 0,
+    seeds: int = 0,
     threads: int | None = None,
     imports: Sequence[str] = (),
     on_sample: Callable[[str], None] = lambda _: None,
@@ -53,41 +56,55 @@ def script_digits(
     """Counts the significant digits of the numbers that a script prints and logs; see :func:`.digits.digits`.
 
     The script runs unchanged, in a process for each sample; it seeds its generators itself. ``on_sample`` receives a
-    line after each.
+    line after each. With ``seeds``, the script also runs without random rounding for the seeds 0, 1, ..., which replace
+    ``{seed}`` in its arguments; samples have the seed 0.
 
     Raises:
         FormatError: a setting does not exist.
-        ScriptError: the script does not exist, or a sample ended with another exit status than 0.
+        ScriptError: the script does not exist, no argument has a place for seeds, or a run ended with another exit
+            status than 0.
     """
-    chosen = settled_randomness(randomness, samples, has_format=policy is not None)
+    chosen = settled_randomness(randomness, samples, seeds, has_format=policy is not None)
     if not script.is_module:
         _ = script.file
+    if seeds and not any(_SEED in argument for argument in script.arguments):
+        raise ScriptError(f"seeds need a place in the arguments of the script, such as {script.target} --seed {_SEED}")
     outputs, logged, kept, failed = [], [], [], {}
     with tempfile.TemporaryDirectory(prefix="roundoff-digits-") as folder:
         values, arrays_file = Path(folder) / "values.json", Path(folder) / "kept.npz"
-        for sample in range(samples):
+        for number in range(samples + seeds):
             values.unlink(missing_ok=True)
             order = SampleOrder(
-                policy=None if policy is None else policy.as_json(), randomness=chosen, seed=(seed << 20) + sample,
+                policy=None if policy is None else policy.as_json(), randomness=chosen,
+                seed=(seed << 20) + number if number < samples else None,
                 threads=threads, imports=list(imports), is_module=script.is_module, parent=os.getpid(), outcome=folder,
             )  # fmt: skip
-            status, output, errors = run_ordered(order, script)
+            own = str(max(number - samples, 0))
+            arguments = tuple(one.replace(_SEED, own) for one in script.arguments) if seeds else script.arguments
+            status, output, errors = run_ordered(order, replace(script, arguments=arguments))
             if status:
                 last = "".join(f"\n  {line}" for line in errors.splitlines()[-_LAST_LINES:])
                 how = f"exit status {status}" if status > 0 else f"signal {-status}"
                 raise ScriptError(f"a sample of {script.target} ended with {how}{last}")
             if not values.exists():
                 raise ScriptError(f"a sample of {script.target} ended before it left its values, as by os._exit")
-            outputs.append(output.splitlines())
+            outputs.append([_COLOUR.sub("", line) for line in output.splitlines()])
             about = read_json(values)
             logged.append({name: float(value) for name, value in about["logged"].items()})
             failed.update(about["failed"])
             with np.load(arrays_file, allow_pickle=False) as arrays:
                 kept.append({(*key[:3], int(key[3])): arrays[f"a{n}"] for n, key in enumerate(about["keys"])})
-            on_sample(f"sample {sample + 1} of {samples}")
-    lines, printed = _compared([[_COLOUR.sub("", line) for line in output] for output in outputs])
-    rows = [Digits.of(name, [one[name] for one in logged]) for name in logged[0] if all(name in x for x in logged)]
-    return DigitsReport(samples, (*printed, *rows), of_modules(kept), failed, tuple(lines))
+            on_sample(f"sample {number + 1} of {samples}" if number < samples else f"seed {own} of {seeds}")
+    lines, rows = _results(outputs[:samples], logged[:samples])
+    over_seeds = {row.name: row.digits for row in _results(outputs[samples:], logged[samples:])[1]} if seeds else {}
+    return DigitsReport(samples, tuple(rows), of_modules(kept[:samples]), failed, tuple(lines), over_seeds)
+
+
+def _results(outputs: Sequence[Sequence[str]], logged: Sequence[Mapping[str, float]]) -> tuple[list[str], list[Digits]]:
+    """The first output with the digits of its numbers, and the digits of printed and logged numbers."""
+    lines, printed = _compared(outputs)
+    both = [name for name in logged[0] if all(name in one for one in logged)]
+    return lines, [*printed, *(Digits.of(name, [one[name] for one in logged]) for name in both)]
 
 
 def _compared(outputs: Sequence[Sequence[str]]) -> tuple[list[str], list[Digits]]:

@@ -147,7 +147,7 @@ def test_what_is_counted_of_half_precision_is_what_native_tensors_occupy(monkeyp
     """PyTorch's own float16 and bfloat16 have memory that can be measured; simulated numbers take 32 bits."""
     measured = {}
 
-    def measuring(learner, replay, kept=cost_module._kept):
+    def measuring(learner, replay, kept=cost_module._kept_tensors):
         found = kept(learner, replay)
         measured.update({kind: occupied(tensors) for kind, tensors in found.items()})
         return found

@@ -232,6 +232,9 @@ def digits(
         typer.Option(help="Round results randomly (RR), perturb operands (PB), or round up or down (CADNA)."),
     ] = "results",
     seed: Annotated[int, typer.Option(min=0, help="The seed of the first sample.")] = 0,
+    seeds: Annotated[
+        int, typer.Option(min=0, help="Also run with so many seeds of its own: {seed} in the script's arguments.")
+    ] = 0,
     threads: Annotated[int | None, typer.Option(min=1, max=2**31 - 1, help="The number of PyTorch's threads.")] = None,
     module: Annotated[bool, typer.Option("-m", help="Run a module, like python -m.")] = False,
     as_json: AsJson = False,
@@ -248,7 +251,7 @@ def digits(
     program = Script(script, tuple(arguments or ()), module)
     with stoppable("nothing was written"):
         found = script_digits(
-            program, samples, policy=chosen, randomness=randomness, seed=seed, threads=threads,
+            program, samples, policy=chosen, randomness=randomness, seed=seed, seeds=seeds, threads=threads,
             imports=allow_import or (), on_sample=lambda line: say(line, error=True),
         )  # fmt: skip
     say_json(found.as_json()) if as_json else say(found)

@@ -109,6 +109,19 @@ def test_results_have_names_and_types():
     assert [row.name for row in results] == ["train.loss", "val[0]", "val[1]"]
     (spectrum,) = roundoff.digits(lambda: torch.fft.fft(x / 3), 2).results
     assert spectrum.elements == 6
+    # Seeds change the data of a function that leaves seeding to the caller; a second call gets the same ones.
+    before = torch.get_rng_state()
+    drawn, again = (
+        roundoff.digits(lambda: {"mean": torch.randn(50).mean(), "third": x[0] / 3}, 3, seeds=4) for _ in "ab"
+    )
+    assert drawn.over_seeds == again.over_seeds
+    assert torch.equal(torch.get_rng_state(), before)
+    assert drawn.over_seeds["mean"] < 1.0 < drawn.results[0].digits
+    assert drawn.over_seeds["third"] == np.inf  # no random rounding happens there, so that all are equal
+    assert drawn.as_json()["over_seeds"]["third"] == "all"
+    assert str(drawn).splitlines()[1].endswith("over seeds")
+    with pytest.raises(roundoff.FormatError, match="seeds must be an integer of at least 2, got 1"):
+        roundoff.digits(lambda: x, 2, seeds=1)
     for wrong in ("text", object(), {1, 2}):
         with pytest.raises(roundoff.FormatError, match="loss must be a number or a tensor of numbers, got"):
             roundoff.digits(lambda wrong=wrong: {"loss": wrong}, 2)
@@ -190,9 +203,20 @@ def test_scripts(tmp_path):
     assert logged["name"] == "loss at step 1"
     assert printed["digits"] == logged["digits"]
     assert 6 < printed["digits"] < 8
-    for argument, message in (("fail", "ended with exit status 3"), ("leave", "ended before it left its values")):
+    done = subprocess.run(
+        [*command, "--seeds", "2", script, "{seed}"], capture_output=True, text=True, env=environment, check=True
+    )
+    assert done.stderr.splitlines()[-1] == "seed 1 of 2"
+    assert json.loads(done.stdout)["lines"][0].endswith("of 7 0")
+    assert json.loads(done.stdout)["over_seeds"]["loss at step 1"] == "all"
+    wrong = ("fail", "ended with exit status 3"), ("leave", "ended before it left its values"), ("--seeds=2", "{seed}")
+    for argument, message in wrong:
         failed = subprocess.run(
-            [*command, script, argument], capture_output=True, text=True, env=environment, check=False
+            [*command, *([argument, script] if argument.startswith("-") else [script, argument])],
+            capture_output=True,
+            text=True,
+            env=environment,
+            check=False,
         )
         assert failed.returncode == 2
         assert message in failed.stderr
