@@ -21,6 +21,14 @@ class Problem(NamedTuple):
         return f"{self.place}: {self.message}"
 
 
+class Problems(list[Problem]):
+    """The mistakes that the steps of planning have found so far."""
+
+    def note(self, place: str, message: str) -> None:
+        """Adds a mistake."""
+        self.append(Problem(place, message))
+
+
 class SweepError(RoundoffError):
     """A sweep that cannot be planned, or a folder that cannot hold it."""
 

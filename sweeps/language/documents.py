@@ -1,4 +1,4 @@
-"""Reads a sweep file with all it includes, and ``key=value`` arguments, into an outline."""
+"""Reads the documents of a sweep: its file, the files that it includes, and ``key=value`` arguments."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 from roundoff.errors import RoundoffError, suggestion
 from roundoff.files import read_bytes
 
-from ..errors import Problem, SweepError, SweepFileError
+from ..errors import Problem, Problems, SweepError, SweepFileError
+from ..subjects.agents import AGENTS
 from ..subjects.program import Program
 from ..subjects.program_keys import ProgramKeys
+from ..subjects.subject import Subject
 from ..wording import shown, unknown
 from .located_yaml import Located, parse
-from .outline import Outline, alternatives, merge
+from .outline import Document, alternatives
 from .preset_files import includable_files, preset_files
 from .shape import sections
 from .shorthand import several, written_out
@@ -81,46 +83,58 @@ def read_cost_model(name: str) -> CostModel:
         raise SweepError(f"{name}: {error}") from error
 
 
-def read_outline(text: str, source: str, arguments: Sequence[str], program: Program | None = None) -> Outline:
-    """Reads the outline of a sweep from its file and arguments.
+def read_documents(text: str, source: str, program: Program | None = None) -> tuple[Located, Subject]:
+    """Reads a sweep file, and finds the subject of its runs.
 
     Args:
         text: the text of the file.
         source: its path, or its name in messages; included files are looked for in the same folder.
-        arguments: ``key=value``, ``section=value`` or ``section.key=value``, each with a YAML value.
         program: the program, if the text comes from a program, without columns to refer to, and not from a file.
 
     Raises:
-        SweepFileError: it is not YAML, or its program cannot be imported; the outline records all other mistakes.
+        SweepFileError: it is not YAML, or its program cannot be imported.
     """
-    outline = Outline()
-    reader = _Reader(outline)
     document = parse(text, source, columns=program is None)
     if program:
-        outline.subject = ProgramKeys(program, _RESERVED)
-    elif stated := _program(document, Path(source)):
-        named, file = stated
-        try:
-            outline.subject = ProgramKeys(Program.named(named.value, file.parent), _RESERVED)
-        except SweepError as error:
-            raise SweepFileError([Problem(named.place, f"program: {error}")]) from error
+        return document, ProgramKeys(program, _RESERVED)
+    if (stated := _program(document, Path(source))) is None:
+        return document, AGENTS
+    named, file = stated
+    try:
+        return document, ProgramKeys(Program.named(named.value, file.parent), _RESERVED)
+    except SweepError as error:
+        raise SweepFileError([Problem(named.place, f"program: {error}")]) from error
+
+
+def include(
+    document: Located, source: str, arguments: Sequence[str], subject: Subject, problems: Problems
+) -> list[Document]:
+    """The documents of a sweep in the order in which later values replace earlier ones; mistakes are noted.
+
+    Args:
+        document: the sweep file; the files that it includes come before it.
+        source: its path, or its name in messages.
+        arguments: ``key=value``, ``section=value`` or ``section.key=value``, each with a YAML value; they come last.
+        subject: the subject of the runs.
+        problems: takes the mistakes.
+    """
+    reader = _Reader(subject, problems)
     reader.read(document, Path(source), strict=not arguments)
     for argument in arguments:
-        said = argument_document(argument, outline)
-        if said is not None:
-            reader.read(said, Path("arguments"), strict=False)
-    return outline
+        if (given := argument_document(argument, subject, problems)) is not None:
+            reader.read(given, Path("arguments"), strict=False)
+    return reader.documents
 
 
-def argument_document(argument: str, outline: Outline) -> Located | None:
+def argument_document(argument: str, subject: Subject, problems: Problems) -> Located | None:
     """A ``key=value`` argument as the equivalent sweep file; None, with a complaint, if it is invalid."""
-    keys = outline.subject.keys
-    found = read_argument(argument, outline, (*keys, *(section for section in SECTIONS if section != "program")))
+    keys = subject.keys
+    found = read_argument(argument, (*keys, *(section for section in SECTIONS if section != "program")), problems)
     if found is None:
         return None
     name, value = found
     if name in keys:
-        full = several(name, value, outline)
+        full = several(name, value, subject, problems)
         if full is None:
             return None
         value = full
@@ -132,39 +146,40 @@ def argument_document(argument: str, outline: Outline) -> Located | None:
     return value
 
 
-def read_argument(argument: str, outline: Outline, known: Sequence[str]) -> tuple[str, Located] | None:
+def read_argument(argument: str, known: Sequence[str], problems: Problems) -> tuple[str, Located] | None:
     """The key and the value of ``key=value``; None, with a complaint, if the argument is invalid.
 
     Args:
         argument: as given; ``section.key=value`` is one where the section is ``known``.
-        outline: takes the complaints.
         known: the valid keys.
+        problems: takes the complaints.
     """
     place = f"argument {shown(argument)}"
     name, equals, text = argument.partition("=")
     name = name.strip()
     section = name.split(".")[0].strip()
     if not equals:
-        outline.complain(place, "must have the form key=value")
+        problems.note(place, "must have the form key=value")
     elif name not in known and not (section in SECTIONS and section in known):
-        outline.complain(place, unknown("key", name, [key for key in known if key not in SECTIONS]))
+        problems.note(place, unknown("key", name, [key for key in known if key not in SECTIONS]))
     else:
         try:
             return name, parse(text, place, columns=False)
         except SweepFileError as error:
-            outline.problems += error.problems
+            problems += error.problems
     return None
 
 
 class _Reader:
-    """Applies documents to an outline, included documents before the documents that include them."""
+    """Collects documents, included documents before the documents that include them."""
 
-    def __init__(self, outline: Outline) -> None:
-        self.outline = outline
-        self.files = 0
+    def __init__(self, subject: Subject, problems: Problems) -> None:
+        self._subject, self._problems = subject, problems
+        self._files = 0
+        self.documents: list[Document] = []
 
     def read(self, document: Located, path: Path, *, strict: bool, chain: tuple[Path, ...] = ()) -> None:
-        """Applies a document and its included files.
+        """Collects a document and its included files.
 
         Args:
             document: as parsed.
@@ -172,35 +187,36 @@ class _Reader:
             strict: whether its exclusions must match something; those of included files need not.
             chain: the files that include it, the outermost first.
         """
-        found = sections(written_out(document, self.outline), self.outline)
+        full = written_out(document, self._subject, self._problems)
+        found = sections(full, self._subject.keys, self._problems)
         if "search" in found:
             found["search"] = _with_model_beside(found["search"], path)
         for name in alternatives(found["include"]) if "include" in found else ():
             self._include(name, path, chain)
-        merge(self.outline, found, own=not chain, strict=strict)
+        self.documents.append(Document(found, own=not chain, strict=strict))
 
     def _include(self, name: Located, path: Path, chain: tuple[Path, ...]) -> None:
         found = _included_file(name.value, path)
         if found is None:
             message = unknown("name in include", name.value, sorted(includable_files()))
-            self.outline.complain(name.place, f"{message}; a file's name ends with {', '.join(_FILE_ENDINGS)}")
+            self._problems.note(name.place, f"{message}; a file's name ends with {', '.join(_FILE_ENDINGS)}")
             return
         chain = (*chain, path)
         files = [_same(file) for file in chain]
         if _same(found) in files:
             circle = [*chain[files.index(_same(found)) :], found]
-            self.outline.complain(name.place, f"files include each other in a circle: {' -> '.join(map(str, circle))}")
+            self._problems.note(name.place, f"files include each other in a circle: {' -> '.join(map(str, circle))}")
             return
-        self.files += 1
-        if self.files > _MAX_FILES:
-            self.outline.complain(name.place, f"more than {_MAX_FILES} files are included; at most that many may be")
+        self._files += 1
+        if self._files > _MAX_FILES:
+            self._problems.note(name.place, f"more than {_MAX_FILES} files are included; at most that many may be")
             return
         try:
             document = _parsed(read_file(found), str(found))
         except SweepFileError as error:
-            self.outline.problems += error.problems
+            self._problems += error.problems
         except SweepError as error:
-            self.outline.complain(name.place, str(error))
+            self._problems.note(name.place, str(error))
         else:
             self.read(document, found, strict=False, chain=chain)
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
-from ..errors import Problem
-from ..subjects.subject import RunConfig
+from ..errors import Problems
+from ..subjects.subject import RunConfig, Subject
 from ..wording import shown, unknown
 from .located_yaml import Located
 from .outline import Choice, Exclusion, Outline
@@ -22,22 +22,26 @@ MAX_RUNS = 100_000
 _MAX_MISTAKES = 20  # of runs whose values do not go together
 
 
-def expand(outline: Outline, only: Sequence[Exclusion], source: str) -> Iterator[Run]:
+def expand(
+    outline: Outline, subject: Subject, only: Sequence[Exclusion], source: str, problems: Problems
+) -> Iterator[Run]:
     """The runs of a sweep, in the order of its axes, the last varying fastest.
 
     Args:
-        outline: the outline, where mistakes are noted; the runs are valid only if it ends without mistakes.
+        outline: the outline.
+        subject: the subject of the runs.
         only: runs that match none of the values are also left out.
         source: what to call the file in messages.
+        problems: takes the mistakes; the runs are valid only if there are none at the end.
     """
     if "random" in outline.axes:
-        outline.axes["random"].choices = draw_choices(outline)
-    _check_values(outline)
-    filters = [_Filter(outline, exclusion) for exclusion in (*outline.exclusions, *only)]
+        outline.axes["random"].choices = draw_choices(outline, subject, problems)
+    _check_values(outline, subject, problems)
+    filters = [_Filter(outline, subject, exclusion, problems) for exclusion in (*outline.exclusions, *only)]
     count = math.prod(len(axis.choices) for axis in outline.axes.values())
     if count > MAX_RUNS:
-        outline.complain(source, f"the sweep has {count} runs; at most {MAX_RUNS} are allowed")
-    if outline.problems:
+        problems.note(source, f"the sweep has {count} runs; at most {MAX_RUNS} are allowed")
+    if problems:
         return
     excluding, choosing = filters[: len(outline.exclusions)], filters[len(outline.exclusions) :]
     left = 0
@@ -47,35 +51,35 @@ def expand(outline: Outline, only: Sequence[Exclusion], source: str) -> Iterator
             settings |= choice.settings
         case = next((choice.case for choice in choices if choice.case), "")
         given = {key: value.plain() for key, value in settings.items()}
-        config = outline.subject.config(given)
+        config = subject.config(given)
         run = given if isinstance(config, list) else config
         excluded = [entry.matches(run, case) for entry in excluding]
         chosen = [entry.matches(run, case) for entry in choosing]
         if any(excluded) or not all(chosen):
             continue
         if isinstance(config, list):
-            _complain_of_run(outline, config, given, settings, source)
+            _note_run(problems, config, given, settings, source)
         else:
             left += 1
             yield Run(run_id(config), config, case)
-    _complain_of_filters(outline, excluding, choosing, source, left)
+    _note_filters(problems, excluding, choosing, source, left)
 
 
-def _check_values(outline: Outline) -> None:
+def _check_values(outline: Outline, subject: Subject, problems: Problems) -> None:
     """Complains of values that their keys do not allow, and of equal alternatives."""
     for key, value in outline.base.items():
-        _check_value(outline, key, value)
+        _check_value(subject, key, value, problems)
     for axis in outline.axes.values():
         if axis.section == "random":
             continue  # checked before it was drawn, where equal draws may happen
         seen: dict[str, Choice] = {}
         for choice in axis.choices:
             for key, value in choice.settings.items():
-                _check_value(outline, key, value)
+                _check_value(subject, key, value, problems)
             plain = {key: value.plain() for key, value in choice.settings.items()}
             earlier = seen.setdefault(json.dumps(plain, sort_keys=True), choice)
             if earlier is not choice:
-                outline.complain(choice.place, f"{_named(axis.section, plain)} stands twice ({earlier.place})")
+                problems.note(choice.place, f"{_named(axis.section, plain)} stands twice ({earlier.place})")
 
 
 def _named(section: str, plain: dict[str, Any]) -> str:
@@ -85,31 +89,31 @@ def _named(section: str, plain: dict[str, Any]) -> str:
     return f"{'the case' if section == 'cases' else 'the combination'} {shown(plain)}"
 
 
-def _check_value(outline: Outline, key: str, value: Located) -> None:
-    for message in outline.subject.mistakes(key, value.plain()):
-        outline.complain(value.place, message)
+def _check_value(subject: Subject, key: str, value: Located, problems: Problems) -> None:
+    for message in subject.mistakes(key, value.plain()):
+        problems.note(value.place, message)
 
 
 class _Filter:
     """An exclusion with its values in canonical form, which remembers its matches."""
 
-    def __init__(self, outline: Outline, exclusion: Exclusion) -> None:
+    def __init__(self, outline: Outline, subject: Subject, exclusion: Exclusion, problems: Problems) -> None:
         self.exclusion = exclusion
-        self._subject = outline.subject
+        self._subject = subject
         self.matched = False
         self.met: dict[str, bool] = dict.fromkeys(exclusion.values, False)
         self.values: dict[str, list[Any]] = {}
         cases = [choice.case for axis in outline.axes.values() for choice in axis.choices if choice.case]
         for key, values in exclusion.values.items():
             if not values:
-                outline.complain(exclusion.place, f"an empty list for {key} matches nothing; give values")
+                problems.note(exclusion.place, f"an empty list for {key} matches nothing; give values")
             for value in values:
                 if key == CASE and value.value not in cases:
                     message = unknown(CASE, str(value.plain()), cases) if cases else "there are no cases with names"
-                    outline.complain(value.place, message)
+                    problems.note(value.place, message)
                 elif key != CASE:
-                    _check_value(outline, key, value)
-            plain = [] if outline.problems else [value.plain() for value in values]
+                    _check_value(subject, key, value, problems)
+            plain = [] if problems else [value.plain() for value in values]
             self.values[key] = plain if key == CASE else [self._subject.canonical(key, value) for value in plain]
 
     def matches(self, settings: RunConfig | dict[str, Any], case: str) -> bool:
@@ -139,34 +143,34 @@ class _Filter:
         return self._subject.default(key, settings)
 
 
-def _complain_of_run(
-    outline: Outline, messages: list[str], given: dict[str, Any], settings: dict[str, Located], source: str
+def _note_run(
+    problems: Problems, messages: list[str], given: dict[str, Any], settings: dict[str, Located], source: str
 ) -> None:
     """Notes a mistake in a combination of values that are valid one by one, once for all runs that share it."""
-    if len(outline.problems) >= _MAX_MISTAKES:
+    if len(problems) >= _MAX_MISTAKES:
         return
     for message in messages:
-        if any(problem.message.startswith(message) for problem in outline.problems):
+        if any(problem.message.startswith(message) for problem in problems):
             continue
         named = [key for key in re.findall(r"\w+", message) if key in settings]
         place = settings[named[0]].place if named else source
-        outline.complain(place, f"{message} in the run {shown(given)}")
+        problems.note(place, f"{message} in the run {shown(given)}")
 
 
-def _complain_of_filters(
-    outline: Outline, excluding: list[_Filter], choosing: list[_Filter], source: str, left: int
+def _note_filters(
+    problems: Problems, excluding: list[_Filter], choosing: list[_Filter], source: str, left: int
 ) -> None:
     """Notes filters that did nothing, or left nothing."""
-    if outline.problems:
+    if problems:
         return
     for entry in excluding:
         if entry.exclusion.must_match and not entry.matched:
-            outline.complain(entry.exclusion.place, f"excludes nothing: no run has {entry.unmet()}; remove it")
+            problems.note(entry.exclusion.place, f"excludes nothing: no run has {entry.unmet()}; remove it")
     for entry in choosing:
         if not entry.matched:
-            outline.complain(entry.exclusion.place, f"chooses nothing: no run has {entry.unmet()}")
-    if not left and not outline.problems:
-        outline.complain(source, "no run is left; exclude less, or choose more")
+            problems.note(entry.exclusion.place, f"chooses nothing: no run has {entry.unmet()}")
+    if not left and not problems:
+        problems.note(source, "no run is left; exclude less, or choose more")
 
 
 # Random values for keys are each drawn from a stream of its own, so that neither more keys nor more draws change
@@ -175,30 +179,28 @@ def _complain_of_filters(
 _DIGITS = 3
 
 
-def draw_choices(outline: Outline) -> list[Choice]:
-    """The draws that the outline's section ``random`` describes; mistakes are noted there."""
+def draw_choices(outline: Outline, subject: Subject, problems: Problems) -> list[Choice]:
+    """The draws that the outline's section ``random`` describes; mistakes are noted."""
     parts, axis = outline.random, outline.axes["random"]
     values: dict[str, Located] = parts["values"]
     for key, how in values.items():
         for arguments in how.value.values():
             for value in arguments.value:
-                outline.problems += [
-                    Problem(value.place, message) for message in outline.subject.mistakes(key, value.plain())
-                ]
-    if not outline.problems:  # what was given and is wrong is not missing
+                _check_value(subject, key, value, problems)
+    if not problems:  # what was given and is wrong is not missing
         for name, numbers in (("draws", f"1 to {MAX_DRAWS}"), ("seed", f"0 to {MAX_SEED}")):
             if name not in parts:
-                outline.complain(axis.place, f"random needs {name}, a whole number from {numbers}")
+                problems.note(axis.place, f"random needs {name}, a whole number from {numbers}")
         if not values:
-            outline.complain(axis.place, "random needs values: a distribution for at least one key")
-    if outline.problems:
+            problems.note(axis.place, "random needs values: a distribution for at least one key")
+    if problems:
         return []
     count, seed = parts["draws"].value, parts["seed"].value
     columns: dict[str, list[Any]] = {}
     for key, how in values.items():
         ((distribution, arguments),) = how.plain().items()
         stream = Random(f"{seed}:{key}")  # noqa: S311  experiments, not secrets
-        whole = outline.subject.is_whole(key)
+        whole = subject.is_whole(key)
         columns[key] = [_draw(distribution, arguments, stream.random(), whole=whole) for _ in range(count)]
     return [
         Choice({key: Located(value, values[key].place) for key, value in zip(columns, row, strict=True)}, axis.place)

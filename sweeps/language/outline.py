@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..errors import Problem
-from ..subjects.agents import AGENTS
-from ..subjects.subject import Subject
+from ..errors import Problems
 from .located_yaml import Located
 
 
@@ -53,8 +52,6 @@ class Outline:
         axes: the grid's by key, and the others by section; the last varies fastest.
         random: ``draws`` and ``seed``, and the distributions of ``values`` by key, for drawing its axis.
         exclusions: runs to leave out.
-        problems: every mistake so far.
-        subject: the subject of the runs: agents, or a program.
         metric: the returned value that counts, for runs of a program.
         search: the criterion of good enough, if not all formats are run.
         log_to: a tracker that records the runs.
@@ -67,15 +64,20 @@ class Outline:
     axes: dict[str, Axis] = field(default_factory=dict)
     random: dict[str, Any] = field(default_factory=dict)
     exclusions: list[Exclusion] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    subject: Subject = AGENTS
     metric: Located | None = None
     search: Located | None = None
     log_to: Located | None = None
 
-    def complain(self, place: str, message: str) -> None:
-        """Notes a mistake."""
-        self.problems.append(Problem(place, message))
+
+class Document(NamedTuple):
+    """A document of a sweep: the file, a file that it includes, or an argument."""
+
+    sections: dict[str, Located]
+    """Sections of the right shape, in the order of the file."""
+    own: bool
+    """Whether its name and description are the sweep's, unlike an included file's."""
+    strict: bool
+    """Whether its exclusions must match something."""
 
 
 def alternatives(value: Located) -> list[Located]:
@@ -86,31 +88,27 @@ def alternatives(value: Located) -> list[Located]:
 _TOGETHER = ("zip", "cases")  # sections whose keys go together
 
 
-def merge(outline: Outline, sections: dict[str, Located], *, own: bool, strict: bool) -> None:
-    """Merges a document into the outline.
-
-    Args:
-        outline: the outline of the documents before; mistakes are also noted there.
-        sections: the sections of the document, of the right shape, in the order of the file.
-        own: whether its name and description are this sweep's, unlike an included file's.
-        strict: whether its exclusions must match something.
-    """
-    if own and "name" in sections:
-        outline.name = sections["name"].value
-    if own and "description" in sections:
-        outline.description = sections["description"].value.strip()
-    if own and "reproduces" in sections:
-        outline.reproduces = tuple(name.value for name in alternatives(sections["reproduces"]))
-    for name in ("metric", "search", "log_to"):
-        if name in sections:
-            setattr(outline, name, _together(getattr(outline, name), sections[name]))
-    _Merge(outline).take(sections)
-    if "exclude" in sections:
-        outline.exclusions = [
-            Exclusion({key: alternatives(value) for key, value in entry.value.items()}, entry.place, strict)
-            for entry in sections["exclude"].value
-            if entry.value
-        ]
+def merge(documents: Iterable[Document], problems: Problems) -> Outline:
+    """Merges the documents of a sweep, included ones first and arguments last; mistakes are noted."""
+    outline = Outline()
+    for sections, own, strict in documents:
+        if own and "name" in sections:
+            outline.name = sections["name"].value
+        if own and "description" in sections:
+            outline.description = sections["description"].value.strip()
+        if own and "reproduces" in sections:
+            outline.reproduces = tuple(name.value for name in alternatives(sections["reproduces"]))
+        for name in ("metric", "search", "log_to"):
+            if name in sections:
+                setattr(outline, name, _together(getattr(outline, name), sections[name]))
+        _Merge(outline, problems).take(sections)
+        if "exclude" in sections:
+            outline.exclusions = [
+                Exclusion({key: alternatives(value) for key, value in entry.value.items()}, entry.place, strict)
+                for entry in sections["exclude"].value
+                if entry.value
+            ]
+    return outline
 
 
 def _together(before: Located | None, now: Located) -> Located:
@@ -124,8 +122,8 @@ def _together(before: Located | None, now: Located) -> Located:
 class _Merge:
     """Merges one document. Its sections must not contradict each other about a key."""
 
-    def __init__(self, outline: Outline) -> None:
-        self._outline = outline
+    def __init__(self, outline: Outline, problems: Problems) -> None:
+        self._outline, self._problems = outline, problems
         self._stands: dict[str, tuple[str, str]] = {}
 
     def take(self, sections: dict[str, Located]) -> None:
@@ -147,7 +145,7 @@ class _Merge:
         """Complains where one document gives a key in two sections. A case may differ from the base."""
         if key in self._stands and (self._stands[key][0], section) != ("base", "cases"):
             where, there = self._stands[key]
-            self._outline.complain(place, f"{key} stands in {section} and in {where} ({there}); keep one of them")
+            self._problems.note(place, f"{key} stands in {section} and in {where} ({there}); keep one of them")
         self._stands.setdefault(key, (section, place))
 
     def _release(self, key: str, place: str, *, keep: str = "") -> None:
@@ -166,7 +164,7 @@ class _Merge:
             keys = axis.all_keys() if axis and section != keep else []
             if axis and key in keys and self._stands.get(key, ("",))[0] != section:
                 advice = "all of its keys" if section == "zip" else "all cases"
-                outline.complain(
+                self._problems.note(
                     place,
                     f"{key} stands in {section} ({axis.place}), where values belong together; give {section} anew"
                     f" ({advice}), or choose among its runs with --only {key}=...",
@@ -184,7 +182,7 @@ class _Merge:
         for key, values in lists.items():
             self._claim(key, "zip", item.value[key].place)
             if len(values) != len(lists[longest]):
-                self._outline.complain(
+                self._problems.note(
                     item.value[key].place,
                     f"the lists of zip go together, so they need the same length: {key} has {len(values)} values,"
                     f" {longest} has {len(lists[longest])}",
@@ -199,7 +197,7 @@ class _Merge:
             settings = dict(entry.value)
             name = settings.pop("name", None)
             if name and names.setdefault(name.value, name.place) != name.place:
-                self._outline.complain(name.place, f"the case {name.value!r} stands twice ({names[name.value]})")
+                self._problems.note(name.place, f"the case {name.value!r} stands twice ({names[name.value]})")
             choices.append(Choice(settings, entry.place, name.value if name else ""))
         for key in dict.fromkeys(key for choice in choices for key in choice.settings):
             self._claim(key, "cases", next(c.settings[key].place for c in choices if key in c.settings))

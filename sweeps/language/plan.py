@@ -14,17 +14,18 @@ from roundoff.runs.metric import Metric
 
 from ...agents import TrainConfig
 from ...agents.config import without_policy
-from ..errors import SweepFileError
+from ..errors import Problems, SweepFileError
+from ..subjects.agents import AGENTS
 from ..subjects.program import Program
 from ..subjects.program_keys import ProgramKeys
 from ..subjects.subject import Subject
 from ..trackers import LogTo
 from ..wording import complaint
 from .candidates import candidates, check_cheapest
-from .documents import read_argument, read_file, read_outline
+from .documents import include, read_argument, read_documents, read_file
 from .expansion import expand
 from .located_yaml import Located, parse
-from .outline import Exclusion, Outline, alternatives
+from .outline import Exclusion, Outline, alternatives, merge
 from .run import Run, run_id
 from .search_goal import REFERENCE, SearchGoal
 from .shape import settings
@@ -95,27 +96,30 @@ def plan_text(
     Raises:
         SweepFileError: every mistake is listed.
     """
-    outline = read_outline(text, source, overrides, program)
+    problems = Problems()
+    document, subject = read_documents(text, source, program)
+    documents = include(document, source, overrides, subject, problems)
+    outline = merge(documents, problems)
     chosen = []
     for argument in only:
-        if found := read_argument(argument, outline, (*outline.subject.keys, CASE)):
+        if found := read_argument(argument, (*subject.keys, CASE), problems):
             key, value = found
-            if full := several(key, value, outline):
+            if full := several(key, value, subject, problems):
                 chosen.append(Exclusion({key: alternatives(full)}, value.place, must_match=True))
     runs: dict[str, Run] = {}
-    for run in expand(outline, chosen, source):
+    for run in expand(outline, subject, chosen, source, problems):
         runs.setdefault(run.id, run)
     if outline.search is None:  # which compares the runs of each policy with its own in fp32
-        runs = _fp32_once(runs, outline.subject)
-    subject = outline.subject if isinstance(outline.subject, ProgramKeys) else None
-    metric = _metric(outline, subject)
+        runs = _fp32_once(runs, subject)
+    program_keys = subject if isinstance(subject, ProgramKeys) else None
+    metric = _metric(outline, program_keys, problems)
     varying = dict.fromkeys(key for axis in outline.axes.values() for key in axis.all_keys())
-    search = _search(outline, runs, varying)
-    log_to = _section(outline, LogTo, "log_to", outline.log_to) if outline.log_to else None
-    if outline.problems:
-        raise SweepFileError(outline.problems)
+    search = _search(outline, subject, runs, varying, problems)
+    log_to = _section(LogTo, "log_to", outline.log_to, problems) if outline.log_to else None
+    if problems:
+        raise SweepFileError(problems)
     name = outline.name or Path(source).stem
-    about = (outline.reproduces, subject, metric, search, log_to)
+    about = (outline.reproduces, program_keys, metric, search, log_to)
     return Plan(name, outline.description, tuple(varying), tuple(runs.values()), *about)
 
 
@@ -131,20 +135,20 @@ def plan_run(path: str | Path | None, overrides: Sequence[str] = ()) -> TrainCon
         SweepError: the file cannot be read.
         SweepFileError: every mistake is listed.
     """
-    outline = Outline()
+    problems, base = Problems(), dict[str, Located]()
     source = "arguments" if path is None else str(path)
     if path is not None:
         document = parse(read_file(path), source)
         if isinstance(document.value, dict) and "config" in document.value:
             document = document.value["config"]
-        outline.base = settings(document, outline)
+        base = settings(document, AGENTS.keys, problems)
     for override in overrides:
-        if setting := read_argument(override, outline, outline.subject.keys):
-            outline.base |= [setting]  # a list is a value here, not several runs
-    outline.base = {key: one(key, value, outline) for key, value in outline.base.items()}
-    configs = [run.config for run in expand(outline, (), source)]
-    if outline.problems:
-        raise SweepFileError(outline.problems)
+        if setting := read_argument(override, AGENTS.keys, problems):
+            base |= [setting]  # a list is a value here, not several runs
+    outline = Outline(base={key: one(key, value, AGENTS) for key, value in base.items()})
+    configs = [run.config for run in expand(outline, AGENTS, (), source, problems)]
+    if problems:
+        raise SweepFileError(problems)
     config = configs[0]
     assert isinstance(config, TrainConfig)
     return config
@@ -166,35 +170,35 @@ def _fp32_once(runs: dict[str, Run], subject: Subject) -> dict[str, Run]:
     return kept
 
 
-def _metric(outline: Outline, program: ProgramKeys | None) -> Metric | None:
+def _metric(outline: Outline, program: ProgramKeys | None, problems: Problems) -> Metric | None:
     if program is None:
         if outline.metric:
-            outline.complain(
-                outline.metric.place, "metric is about what a program returns; add program, or leave it out"
-            )
+            problems.note(outline.metric.place, "metric is about what a program returns; add program, or leave it out")
         return None
-    return Metric() if outline.metric is None else _section(outline, Metric, "metric", outline.metric)
+    return Metric() if outline.metric is None else _section(Metric, "metric", outline.metric, problems)
 
 
-def _search(outline: Outline, runs: dict[str, Run], varying: Iterable[str]) -> SearchGoal | None:
+def _search(
+    outline: Outline, subject: Subject, runs: dict[str, Run], varying: Iterable[str], problems: Problems
+) -> SearchGoal | None:
     """Returns the goal of the search. For the fewest bits, adds runs in fp32 to compare with, if they are missing."""
-    goal = _section(outline, SearchGoal, "search", outline.search) if outline.search else None
-    if goal is None or outline.search is None or outline.problems:
+    goal = _section(SearchGoal, "search", outline.search, problems) if outline.search else None
+    if goal is None or outline.search is None or problems:
         return None
     try:
         if goal.looks_for == "best":
             candidates(runs.values(), varying)
             return goal
         if goal.looks_for == "cheapest":
-            check_cheapest(goal, list(runs.values()), outline.subject)
+            check_cheapest(goal, list(runs.values()), subject)
             return goal
         for alike in branches(runs.values(), goal):
             goal.widths(goal.format_of(run.config) for run in alike)
         for run in list(runs.values()):
-            reference = outline.subject.in_format(run.config, REFERENCE, goal.of)
+            reference = subject.in_format(run.config, REFERENCE, goal.of)
             runs.setdefault(run_id(reference), Run(run_id(reference), reference, run.case))
     except ValueError as error:
-        outline.complain(outline.search.place, str(error))
+        problems.note(outline.search.place, str(error))
     return goal
 
 
@@ -206,12 +210,12 @@ def branches(runs: Iterable[Run], goal: SearchGoal) -> list[list[Run]]:
     return list(found.values())
 
 
-def _section(outline: Outline, model: type[_Model], name: str, given: Located) -> _Model | None:
+def _section(model: type[_Model], name: str, given: Located, problems: Problems) -> _Model | None:
     """A section as its model, or None, with complaints."""
     try:
         return model.model_validate(given.plain())
     except ValidationError as error:
         for found in error.errors():
             where = ".".join(str(part) for part in (name, *found["loc"]))
-            outline.complain(given.place, f"{where}: {complaint(found)}")
+            problems.note(given.place, f"{where}: {complaint(found)}")
         return None

@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from ...agents.config import ALGORITHMS, LIBRARIES, check_own_algorithm, module_of_algorithm
+from ..errors import Problems
 from ..wording import shown, unknown
 from .located_yaml import Located
-from .outline import Outline
 from .sweep_file import DISTRIBUTIONS, Shape, shape_of
 
 Location = tuple[str | int, ...]
@@ -20,21 +20,21 @@ _MOST = 20  # unknown keys of a mapping that are named one by one: what each may
 _INSIDE = {"a sweep": "base or grid", "random": "values"}  # where keys of runs stand
 
 
-def sections(document: Located, outline: Outline) -> dict[str, Located]:
+def sections(document: Located, keys: tuple[str, ...], problems: Problems) -> dict[str, Located]:
     """The sections of a sweep file, without empty sections and invalid parts, which are noted."""
-    shape = shape_of(outline.subject.keys)
-    found = _checked(document, shape.sweep, shape, "a sweep", outline)
+    shape = shape_of(keys)
+    found = _checked(document, shape.sweep, shape, "a sweep", problems)
     return {name: item for name, item in found.items() if item.value is not None}
 
 
-def settings(document: Located, outline: Outline) -> dict[str, Located]:
+def settings(document: Located, keys: tuple[str, ...], problems: Problems) -> dict[str, Located]:
     """The settings in the file of a single run, without invalid ones, which are noted."""
-    shape = shape_of(outline.subject.keys)
-    return _checked(document, shape.run, shape, "a run", outline)
+    shape = shape_of(keys)
+    return _checked(document, shape.run, shape, "a run", problems)
 
 
 def _checked(
-    document: Located, adapter: TypeAdapter[Any], shape: Shape, whole: str, outline: Outline
+    document: Located, adapter: TypeAdapter[Any], shape: Shape, whole: str, problems: Problems
 ) -> dict[str, Located]:
     try:
         adapter.validate_python(document.plain())
@@ -49,16 +49,16 @@ def _checked(
             unknown_keys.setdefault(location[:-1], []).append(str(location[-1]))
         else:
             message = f"{_named(location) or whole} {mistake['msg']}, got {shown(mistake['input'])}"
-            outline.complain(_at(document, location).place, message)
+            problems.note(_at(document, location).place, message)
     missing = dict(_not_imported(document)) if unknown_keys else {}  # whose keys these may be
     for place, reason in missing.items():
-        outline.complain(place, reason)
+        problems.note(place, reason)
     for mapping, keys in unknown_keys.items() if not missing else ():
         places = _at(document, mapping).key_places or {}
         for key in keys[:_MOST]:
-            outline.complain(places[key], _unknown(mapping, key, whole, shape))
+            problems.note(places[key], _unknown(mapping, key, whole, shape))
         if len(keys) > _MOST:
-            outline.complain(places[keys[_MOST]], f"{len(keys) - _MOST} more are unknown from here on")
+            problems.note(places[keys[_MOST]], f"{len(keys) - _MOST} more are unknown from here on")
     wrong = {mistake["loc"] for mistake in mistakes}
     return {} if () in wrong else _without(wrong, document).value
 

@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 from ...agents.config import FIXES, OPTIONAL_FIXES, PARTS_OF_FIXES
+from ..errors import Problems
 from ..subjects.agents import AGENTS
+from ..subjects.subject import Subject
 from ..wording import RANGE, shown
 from .located_yaml import Located
-from .outline import Outline
 
 MANY_FORMATS = "format"
 """The key that takes ``{e5mX: 1..10}``."""
@@ -25,32 +26,32 @@ _MOST = 100_000  # numbers of a range: no sweep has more runs
 _EXACT = 2.0**53  # the size up to which floats hold every whole number
 
 
-def written_out(document: Located, outline: Outline) -> Located:
+def written_out(document: Located, subject: Subject, problems: Problems) -> Located:
     """A sweep file, or an argument as one, in full; mistakes are noted, and invalid parts are left out."""
     values = {"base": _values, "grid": _lists, "zip": _lists, "cases": _cases, "exclude": _exclusions}
     changes = {**values, "random": _random}
-    return _of_mapping(document, lambda name, part: changes[name](part, outline) if name in changes else part)
+    return _of_mapping(document, lambda name, part: changes[name](part, subject, problems) if name in changes else part)
 
 
-def one(key: str, item: Located, outline: Outline) -> Located:
+def one(key: str, item: Located, subject: Subject) -> Located:
     """A value of a key; for a key of integers, 1e3 also counts as an integer."""
     value = item.value
-    whole = key in outline.subject.keys and outline.subject.is_whole(key)
+    whole = key in subject.keys and subject.is_whole(key)
     if whole and isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT:
         return replace(item, value=int(value))
     return item
 
 
-def several(key: str, item: Located, outline: Outline) -> Located | None:
+def several(key: str, item: Located, subject: Subject, problems: Problems) -> Located | None:
     """A value of a key, a list of values, or shorthand for a list, which becomes the list; None if it is wrong."""
     if not isinstance(item.value, list):
-        found = _all(key, item, outline)
-        return one(key, item, outline) if found is None else replace(item, value=found) if found else None
-    if key == LIST_OF_NAMES and outline.subject is AGENTS and _are_names(item.value):
+        found = _all(key, item, subject, problems)
+        return one(key, item, subject) if found is None else replace(item, value=found) if found else None
+    if key == LIST_OF_NAMES and subject is AGENTS and _are_names(item.value):
         plain = item.plain()
         each = [value if value in WORDS_FOR_LISTS else [value] for value in plain]
         apart = f"; a run for each is {key}={_flow(each)}" if len(each) > 1 else ""
-        outline.complain(
+        problems.note(
             item.place,
             f"{key}: a list holds a value for each run, and names are no values: one list of names is"
             f" {key}={_flow([plain])}{apart}",
@@ -58,10 +59,10 @@ def several(key: str, item: Located, outline: Outline) -> Located | None:
         return None
     values: list[Located] = []
     for part in item.value:
-        found = _all(key, part, outline)
+        found = _all(key, part, subject, problems)
         if found == []:
             return None
-        values += [one(key, part, outline)] if found is None else found
+        values += [one(key, part, subject)] if found is None else found
     return replace(item, value=values)
 
 
@@ -77,36 +78,36 @@ def _flow(value: Any) -> str:
     return f"[{', '.join(map(_flow, value))}]" if isinstance(value, list) else str(value)
 
 
-def _all(key: str, item: Located, outline: Outline) -> list[Located] | None:
+def _all(key: str, item: Located, subject: Subject, problems: Problems) -> list[Located] | None:
     """Expands an item: None if it is not shorthand; no values if it is wrong, which is noted."""
-    if key not in outline.subject.keys:
+    if key not in subject.keys:
         return None
-    if isinstance(item.value, str) and outline.subject.is_whole(key):
-        return _numbers(key, item, outline)
+    if isinstance(item.value, str) and subject.is_whole(key):
+        return _numbers(key, item, problems)
     if key != MANY_FORMATS or not isinstance(item.value, dict) or len(item.value) != 1:
         return None
     ((name, widths),) = item.value.items()
     if not NAME_WITH_A_GAP.fullmatch(name):
-        outline.complain(item.place, f"{key}: {shown(name)} must have one X, for the numbers, as in {{e5mX: 1..10}}")
+        problems.note(item.place, f"{key}: {shown(name)} must have one X, for the numbers, as in {{e5mX: 1..10}}")
         return []
-    found = _numbers(key, widths, outline) if isinstance(widths.value, str) else None
+    found = _numbers(key, widths, problems) if isinstance(widths.value, str) else None
     if found is None:
         message = f"{key}: {name} must have a range of whole numbers, such as 1..10, got {shown(widths.plain())}"
-        outline.complain(widths.place, message)
+        problems.note(widths.place, message)
         return []
     return [replace(width, value=name.replace("X", str(width.value))) for width in found]
 
 
-def _numbers(key: str, item: Located, outline: Outline) -> list[Located] | None:
+def _numbers(key: str, item: Located, problems: Problems) -> list[Located] | None:
     """The numbers of a range; None if it is not a range."""
     ends = RANGE.fullmatch(item.value)
     if ends is None:
         return None
     first, last = int(ends[1]), int(ends[2])
     if first > last:
-        outline.complain(item.place, f"{key}: the range {item.value} holds no number; the smaller one comes first")
+        problems.note(item.place, f"{key}: the range {item.value} holds no number; the smaller one comes first")
     elif last - first >= _MOST:
-        outline.complain(item.place, f"{key}: the range {item.value} holds more than {_MOST} numbers")
+        problems.note(item.place, f"{key}: the range {item.value} holds more than {_MOST} numbers")
     else:
         return [replace(item, value=number) for number in range(first, last + 1)]
     return []
@@ -124,28 +125,28 @@ def _of_list(item: Located, change: Callable[[Located], Located]) -> Located:
     return replace(item, value=[change(part) for part in item.value]) if isinstance(item.value, list) else item
 
 
-def _values(item: Located, outline: Outline) -> Located:
-    return _of_mapping(item, lambda key, value: one(key, value, outline))
+def _values(item: Located, subject: Subject, _problems: Problems) -> Located:
+    return _of_mapping(item, lambda key, value: one(key, value, subject))
 
 
-def _lists(item: Located, outline: Outline) -> Located:
-    return _of_mapping(item, lambda key, values: several(key, values, outline))
+def _lists(item: Located, subject: Subject, problems: Problems) -> Located:
+    return _of_mapping(item, lambda key, values: several(key, values, subject, problems))
 
 
-def _cases(item: Located, outline: Outline) -> Located:
-    return _of_list(item, lambda case: _values(case, outline))
+def _cases(item: Located, subject: Subject, problems: Problems) -> Located:
+    return _of_list(item, lambda case: _values(case, subject, problems))
 
 
-def _exclusions(item: Located, outline: Outline) -> Located:
-    written = _of_list(item, lambda entry: _lists(entry, outline))
+def _exclusions(item: Located, subject: Subject, problems: Problems) -> Located:
+    written = _of_list(item, lambda entry: _lists(entry, subject, problems))
     if not isinstance(item.value, list):
         return item
     pairs = zip(item.value, written.value, strict=True)  # what has become empty is no further mistake
     return replace(item, value=[after for before, after in pairs if before.value == {} or after.value != {}])
 
 
-def _random(item: Located, outline: Outline) -> Located:
+def _random(item: Located, subject: Subject, _problems: Problems) -> Located:
     def drawn(key: str, how: Located) -> Located:
-        return _of_mapping(how, lambda _, bounds: _of_list(bounds, lambda bound: one(key, bound, outline)))
+        return _of_mapping(how, lambda _, bounds: _of_list(bounds, lambda bound: one(key, bound, subject)))
 
     return _of_mapping(item, lambda name, part: _of_mapping(part, drawn) if name == "values" else part)
