@@ -1,6 +1,6 @@
 """Make the pictures of docs/ from kept runs: figures, the first screen of a report, and a sweep that runs.
 
-    python -m docs.pictures figures   # the figures of docs/figures/ with kept runs in docs/data/; not eight-bits.png
+    python -m docs.pictures figures   # the figures of docs/figures/ with kept runs in docs/data/
     python -m docs.pictures report    # docs/figures/report.png, by Chromium
     python -m docs.pictures status    # docs/figures/status.svg: trains two runs for some minutes
 
@@ -37,12 +37,17 @@ DOCS = Path(__file__).parent
 FIGURES = DOCS / "figures"
 WIDTHS = ["grid={format: [fp32, e5m10, e5m8, e5m6, e5m5, e5m4, e5m3, e5m2], seed: 0..15}"]
 FIVE = ["seed=[0, 1, 2, 3, 4]"]
+TWO_TASKS = [
+    "zip={task: [cartpole_swingup, cartpole_balance], action_repeat: [8, 8], steps: [72000, 56000],"
+    " eval_every: [12000, 8000], checkpoint_every: [24000, 24000]}"
+]
 # From scores: the sweep, its overrides, and the figure of ``roundoff plot``, by the figure in docs/.
 OF_SCORES = {
     "degradation": ("significand-quick", WIDTHS, "degradation"),
     "pareto-significand": ("significand-quick", WIDTHS, "pareto-bytes"),
     "baselines-quick": ("baselines-quick", FIVE, "comparison"),
     "leave-one-out-quick": ("leave-one-out-quick", FIVE, "comparison"),
+    "eight-bits": ("eight-bits-overnight", TWO_TASKS, "comparison"),
 }
 # From whole runs: the files of kept runs, by the figure in docs/, which is called like its sweep; of another sweep's
 # file only one task.
@@ -63,11 +68,12 @@ def of_scores(name: str, overrides: list[str], folder: Path) -> Path:
     sweep = SweepDirectory(folder / name)
     sweep.claim(plan)
     (folder / name / "runs").mkdir()
-    runs = {(run.case, run.config.format, run.config.seed): run for run in plan.runs}
+    runs = {(run.config.task, run.case, run.config.format, run.config.seed): run for run in plan.runs}
     kept_runs.lay_scores(DOCS / "data" / f"{name}.csv", folder / "scores")
     for kept in (folder / "scores").iterdir():
         config = json.loads((kept / "config.json").read_text(encoding="utf-8"))["config"]
-        kept.rename(sweep.run_path(runs[config.get("case", ""), config["format"], config["seed"]]))
+        place = config["task"], config.get("case", ""), config["format"], config["seed"]
+        kept.rename(sweep.run_path(runs[place]))
     if name == "significand-quick":
         counts = pd.read_csv(DOCS / "data" / "costs-of-significand.csv").to_dict("records")
         plain = {"macs": 0, "uncounted": [], "models": {}, "bytes_written": 0}
