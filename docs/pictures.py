@@ -37,17 +37,17 @@ DOCS = Path(__file__).parent
 FIGURES = DOCS / "figures"
 WIDTHS = ["grid={format: [fp32, e5m10, e5m8, e5m6, e5m5, e5m4, e5m3, e5m2], seed: 0..15}"]
 FIVE = ["seed=[0, 1, 2, 3, 4]"]
-TWO_TASKS = [
+TWO_TASKS = (
     "zip={task: [cartpole_swingup, cartpole_balance], action_repeat: [8, 8], steps: [72000, 56000],"
     " eval_every: [12000, 8000], checkpoint_every: [24000, 24000]}"
-]
+)
 # From scores: the sweep, its overrides, and the figure of ``roundoff plot``, by the figure in docs/.
 OF_SCORES = {
     "degradation": ("significand-quick", WIDTHS, "degradation"),
     "pareto-significand": ("significand-quick", WIDTHS, "pareto-bytes"),
     "baselines-quick": ("baselines-quick", FIVE, "comparison"),
     "leave-one-out-quick": ("leave-one-out-quick", FIVE, "comparison"),
-    "eight-bits": ("eight-bits-overnight", TWO_TASKS, "comparison"),
+    "eight-bits": ("eight-bits-overnight", [TWO_TASKS], "comparison"),
 }
 # From whole runs: the files of kept runs, by the figure in docs/, which is called like its sweep; of another sweep's
 # file only one task.
