@@ -27,8 +27,8 @@ with heavy_imports():
     from .tables import markdown as markdown
 
 if TYPE_CHECKING:
-    from .paper.performance_tables import PERFORMANCE as PERFORMANCE
-    from .paper.performance_tables import performance_page as performance_page
+    from .paper.published import PERFORMANCE as PERFORMANCE
+    from .paper.published import performance_page as performance_page
     from .paper.reproduction import reproduce as reproduce
     from .plot import TYPES as TYPES
     from .plot import check_known as check_known

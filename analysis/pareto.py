@@ -11,8 +11,8 @@ import pandas as pd
 
 from .errors import AnalysisError
 from .plot import about_open_runs, check_known
-from .runs.costs import COSTS
 from .runs.experiment import Experiment, read_experiment
+from .runs.files import COSTS
 from .statistics.equivalence import MARGIN
 from .tables import markdown
 from .tables.against_fp32 import reference_values

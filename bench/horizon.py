@@ -13,8 +13,7 @@ import sys
 from pathlib import Path
 
 from roundoff.analysis import read_experiment
-from roundoff.analysis.figures.drawing.legends import legend_under
-from roundoff.analysis.figures.drawing.style import REFERENCE, figure, look
+from roundoff.analysis.figures.drawing.style import REFERENCE, figure, legend_under, look
 from roundoff.analysis.reports.writing import learned_horizons
 from roundoff.formats import FloatFormat, Format
 from roundoff.formats.tools.recursions import reach

@@ -17,8 +17,7 @@ import pandas as pd
 import torch
 
 from bench.timing import interleaved, record
-from roundoff.analysis.figures.drawing.legends import legend_under
-from roundoff.analysis.figures.drawing.style import figure, look, names_under
+from roundoff.analysis.figures.drawing.style import figure, legend_under, look, names_under
 from roundoff.formats import round
 from roundoff.simulate.accumulation.description import Accumulation
 from roundoff.simulate.accumulation.fused_sum import FusedSum

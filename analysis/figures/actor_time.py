@@ -15,8 +15,7 @@ from roundoff.runs.result import MALFORMED
 from ..runs.experiment import Experiment
 from ..tables.summary import records
 from ..tables.wording import number
-from .drawing.legends import legend_under
-from .drawing.style import SCREEN, Size, figure, look
+from .drawing.style import SCREEN, Size, figure, legend_under, look
 from .drawing.tooltips import add_box_tooltips
 
 

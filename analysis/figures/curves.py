@@ -19,8 +19,7 @@ from ..statistics.intervals import bootstrap_intervals, generator_for
 from ..tables.summary import REFERENCE as FP32
 from ..tables.wording import plural, tick
 from .drawing.axes import is_logarithmic, limits_by_task, ordered, titles
-from .drawing.legends import legend_under
-from .drawing.style import REFERENCE, SCREEN, Look, Size, figure, ordered_looks, points, takes_half
+from .drawing.style import REFERENCE, SCREEN, Look, Size, figure, legend_under, ordered_looks, points, takes_half
 from .drawing.tooltips import add_line_tooltips, add_run_tooltips
 
 _MOST = 200  # rows of a line

@@ -18,9 +18,8 @@ from ..tables.summary import ALL_TASKS, bits_per_number, ended, exponent_bits, p
 from ..tables.summary import REFERENCE as FP32
 from ..tables.wording import plural
 from .drawing.axes import is_logarithmic, limits_by_task, ordered, titles
-from .drawing.legends import legend_under
 from .drawing.marks import draw_crashes, draw_scores, marks, only_failed, side_by_side
-from .drawing.style import CRASH, FAILED, REFERENCE, SCREEN, Size, figure, look, names_under, points
+from .drawing.style import CRASH, FAILED, REFERENCE, SCREEN, Size, figure, legend_under, look, names_under, points
 from .drawing.tooltips import add_box_tooltips, add_mean_tooltips, mean_tooltip
 
 _WORDS = {

@@ -20,8 +20,7 @@ from ...agents.config import KeyRole, keys_with
 from ..runs.experiment import Experiment
 from ..tables.summary import REFERENCE
 from .drawing.axes import ordered
-from .drawing.legends import legend_under
-from .drawing.style import SCREEN, Size, figure, ordered_looks, points
+from .drawing.style import SCREEN, Size, figure, legend_under, ordered_looks, points
 from .drawing.tooltips import add_line_tooltips, without_intervals
 
 _STEP = re.compile(r"[0-9]{1,15}", re.ASCII)

@@ -13,9 +13,8 @@ from ..statistics.intervals import bootstrap_interval, generator_for, mean_and_s
 from ..tables.summary import REFERENCE, ended
 from ..tables.wording import number, percent, with_interval
 from .drawing.axes import ordered
-from .drawing.legends import legend_under
 from .drawing.style import REFERENCE as REFERENCE_LOOK
-from .drawing.style import SCREEN, Size, figure, ordered_looks, points
+from .drawing.style import SCREEN, Size, figure, legend_under, ordered_looks, points
 from .drawing.tooltips import add_mean_tooltips
 
 _FEWEST = 3  # draws that make a distribution

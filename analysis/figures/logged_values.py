@@ -17,9 +17,8 @@ from ..statistics.intervals import bootstrap_intervals, generator_for
 from ..tables.summary import REFERENCE, records
 from .curves import thinned
 from .drawing.axes import from_wide_to_narrow, spans_decades
-from .drawing.legends import legend_under
 from .drawing.style import REFERENCE as REFERENCE_LOOK
-from .drawing.style import SCREEN, Look, Size, drawable, figure, look, ordered_looks, points
+from .drawing.style import SCREEN, Look, Size, drawable, figure, legend_under, look, ordered_looks, points
 from .drawing.tooltips import add_line_tooltips, without_intervals
 
 _ABOUT = ("id", "step", "task", "format", "series")  # columns that are no logged values

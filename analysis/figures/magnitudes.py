@@ -16,8 +16,7 @@ from ...formats import FloatFormat
 from ..runs.experiment import Experiment
 from ..tables.summary import parsed, records
 from .drawing.axes import ordered
-from .drawing.legends import legend_under
-from .drawing.style import SCREEN, Size, figure, ordered_looks, points
+from .drawing.style import SCREEN, Size, figure, legend_under, ordered_looks, points
 from .drawing.tooltips import add_box_tooltips, add_mean_tooltips
 
 ROLES = ("forward", "backward", "optimizer", "averages", "targets")

@@ -18,8 +18,7 @@ from ..tables.pareto import pareto_table
 from ..tables.summary import REFERENCE, records
 from ..tables.wording import number, with_interval
 from .drawing.axes import is_logarithmic, score_limits, titles
-from .drawing.legends import legend_under
-from .drawing.style import SCREEN, Size, figure, letters, look, points
+from .drawing.style import SCREEN, Size, figure, legend_under, letters, look, points
 from .drawing.tooltips import add_mean_tooltips
 
 _WIDE = 16.0  # of costs that are so many times apart the axis is logarithmic

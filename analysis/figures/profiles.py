@@ -13,9 +13,8 @@ from ..statistics.intervals import generator_for, performance_profile, profile_b
 from ..tables.summary import ALL_TASKS, REFERENCE, ended, records
 from ..tables.wording import number, percent
 from .drawing.axes import from_wide_to_narrow, score_limits, titles
-from .drawing.legends import legend_under
 from .drawing.style import REFERENCE as REFERENCE_LOOK
-from .drawing.style import SCREEN, Size, figure, ordered_looks
+from .drawing.style import SCREEN, Size, figure, legend_under, ordered_looks
 from .drawing.tooltips import add_mean_tooltips
 
 _FEWEST = 10  # runs that make a distribution

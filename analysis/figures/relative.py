@@ -16,8 +16,7 @@ from ..runs.experiment import Experiment
 from ..statistics.intervals import NO_INTERVAL, Interval, generator_for, percentiles, resampled_means
 from ..tables.summary import REFERENCE, ended, exponent_bits, records, significand_bits
 from ..tables.wording import with_interval
-from .drawing.legends import legend_under
-from .drawing.style import SCREEN, Size, figure, look, points
+from .drawing.style import SCREEN, Size, figure, legend_under, look, points
 from .drawing.tooltips import add_mean_tooltips
 
 _COLUMNS = ["task", "series", "format", "significand_bits", "runs", "share", "share_low", "share_high", "reference"]

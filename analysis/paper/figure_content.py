@@ -14,8 +14,19 @@ from roundoff.runs.metric import AgentMetric
 from ..runs.experiment import Experiment
 from ..tables.run_table import seconds_of
 from ..tables.summary import records
-from .actors import TIME_TO_REWARD, breakdown, times_to_reward
-from .measured import Measured, distances, draws, gradients, norms, q_distances, returns, spread
+from .measured import (
+    TIME_TO_REWARD,
+    Measured,
+    breakdown,
+    distances,
+    draws,
+    gradients,
+    norms,
+    q_distances,
+    returns,
+    spread,
+    times_to_reward,
+)
 from .published import ACCELERATED, ACTORQ, QUARL
 from .quantized import after_training, beside_each_other, by_bits, by_columns, by_moment
 

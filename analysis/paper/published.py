@@ -1,4 +1,7 @@
-"""The numbers that papers print, each with its place; the figures themselves print none."""
+"""The numbers that papers print, each with its place, and pages of the printed tables that no sweep makes again.
+
+Most of these tables are of time and memory. Figures print no numbers.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import csv
 import functools
 from pathlib import Path
 from typing import NamedTuple
+
+from ..tables.markdown import table
 
 ACCELERATED = "accelerated-"
 """Prefix of the names of the second paper's figures and tables."""
@@ -55,3 +60,74 @@ def published(name: str) -> tuple[Printed, ...]:
         rows = [row for row in csv.DictReader(file) if row["name"] == name]
     settings = [dict(setting.split("=") for setting in row.pop("where").split()) for row in rows]
     return tuple(Printed(**row, where=where) for row, where in zip(rows, settings, strict=True))
+
+
+class PrintedTable(NamedTuple):
+    """The form of a table of a paper.
+
+    Attributes:
+        columns: the setting that has a column for each of its values.
+        on: the machine; empty where it does not matter.
+        here: text on how a checkout measures the same, and its limits.
+        quotient: two columns; a further column shows the first over the second.
+        gain: whether further columns show the numbers over the first row's.
+    """
+
+    columns: str
+    on: str
+    here: str
+    quotient: tuple[str, str] | None = None
+    gain: bool = False
+
+
+_ON_STATES = (
+    "In a checkout, `python -m bench.update` measures this on a machine with a GPU: fp32 and native fp16 in these"
+    " sizes, 500 updates after 500 warm ones, by events of the device, and the peak of memory. Without a GPU it"
+    " measures the time of two sizes on one thread of the CPU."
+)
+_ON_PIXELS = (
+    "In a checkout, `python -m bench.pixels` measures something else, the time of simulated against plain arithmetic on"
+    " one thread of the CPU, in smaller sizes. Native fp16 in these sizes is not measured."
+)
+_SAMPLING = (
+    "In a checkout, `python -m bench.sampling` measures steps a second by environments a core on the CPU, and sets the"
+    " gain of 16 a core over 2 beside the one of this table."
+)
+_SCORES = "Nothing here measures this: 49 games, 25 or 50 million steps of each."
+_FORMATS = ("fp32", "fp16")
+_V100 = " on a Tesla V100"
+
+PERFORMANCE = {
+    "table2": PrintedTable("format", _V100, _ON_PIXELS, quotient=_FORMATS),
+    "table3": PrintedTable("format", _V100, _ON_PIXELS, quotient=_FORMATS),
+    "table10": PrintedTable("format", _V100, _ON_STATES, quotient=_FORMATS),
+    "table11": PrintedTable("format", _V100, _ON_STATES, quotient=_FORMATS),
+    "accelerated-table1": PrintedTable("of", "", _SCORES),
+    "accelerated-table3": PrintedTable("of", " on a DGX-1", _SAMPLING, gain=True),
+}
+"""The printed tables by name."""
+
+
+def performance_page(name: str) -> str:
+    """The paper's numbers of a table of :data:`PERFORMANCE`, and how to measure here, in Markdown."""
+    shown, numbers = PERFORMANCE[name], published(name)
+    by_row: dict[str, dict[str, str]] = {}
+    for number in numbers:
+        row = ", ".join(f"{key} {value}" for key, value in number.where.items() if key != shown.columns)
+        by_row.setdefault(row, {})[number.where[shown.columns]] = number.value
+    first = next(iter(by_row.values()))
+    rows = [{"size": row, **cells, **_ratios(shown, cells, first)} for row, cells in by_row.items()]
+    unit = f" ({numbers[0].unit})" if numbers[0].unit else ""
+    place = numbers[0].place.partition(",")[0]
+    what = f"{numbers[0].quantity.capitalize()}{unit}{shown.on}, as printed in {place} of {paper_of(name)}"
+    return f"# {name}\n\n{what}:\n\n{table(rows)}\n\n{shown.here}"
+
+
+def _ratios(shown: PrintedTable, cells: dict[str, str], first: dict[str, str]) -> dict[str, str]:
+    found = {}
+    if shown.quotient:
+        above, below = shown.quotient
+        found[f"{above} / {below}"] = f"{float(cells[above]) / float(cells[below]):.2f}"
+    if shown.gain:
+        found |= {f"{key}, gain": f"{float(value) / float(first[key]):.2f}" for key, value in cells.items()}
+    return found

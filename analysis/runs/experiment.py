@@ -18,10 +18,9 @@ from roundoff.runs.result import MALFORMED
 from ...agents.config import config_class
 from ..errors import AnalysisError
 from .conditions import Conditions, fp32_once, fp32_twice
-from .costs import read_costs
-from .files import planned_runs, read_json
-from .logged import Logged
+from .files import planned_runs, read_costs, read_json
 from .outcome import COLUMNS, read_outcome
+from .records import Logged
 from .settings import LARGEST, as_columns, flat, is_program, make_alike, tasks_of
 
 _RUN_COLUMNS = ["id", *COLUMNS]
@@ -48,7 +47,7 @@ class Experiment:
         configs: the configs of the runs, by id, as they were given.
         folders: the folders of the runs, by id.
         cases: names of the runs' cases in the sweep's file, by id, where they have one.
-        costs: the cost of a step, by id, of runs counted by ``roundoff cost`` (:func:`.costs.read_costs`).
+        costs: the cost of a step, by id, of runs counted by ``roundoff cost`` (:func:`.files.read_costs`).
         said: the warnings so far: about records only once they were read.
     """
 

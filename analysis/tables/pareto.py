@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from ..runs.conditions import as_text
-from ..runs.costs import COLUMNS
 from ..runs.experiment import Experiment
+from ..runs.files import COST_COLUMNS
 from ..statistics.equivalence import MARGIN
 from .against_fp32 import against_reference
 from .summary import ALL_TASKS, REFERENCE, bits_per_number, records, summarize
@@ -144,7 +144,7 @@ def with_costs(summary: pd.DataFrame, experiment: Experiment) -> pd.DataFrame:
         return summary
     found = [_first_run(row, experiment) for row in records(summary)]
     return summary.assign(
-        **{name: [math.nan if run is None else costs[run][name] for run in found] for name in COLUMNS}
+        **{name: [math.nan if run is None else costs[run][name] for run in found] for name in COST_COLUMNS}
     )
 
 

@@ -14,8 +14,7 @@ from roundoff.agents import Quantization
 from roundoff.agents.errors import FileError
 from roundoff.analysis import AnalysisError
 from roundoff.analysis.paper.figure_content import REPRODUCIBLE
-from roundoff.analysis.paper.performance_tables import PERFORMANCE, performance_page
-from roundoff.analysis.paper.published import paper_of, published
+from roundoff.analysis.paper.published import PERFORMANCE, paper_of, performance_page, published
 from roundoff.analysis.paper.reproduction import reproduce
 from roundoff.analysis.tables.markdown import plain
 from roundoff.cli import main
