@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from roundoff.runs.result import Crash, Result
 
     from .algorithms.sac.agent import SAC
-    from .config.baselines import BASELINES
-    from .config.fixes import FIXES, OPTIONAL_FIXES
+    from .config.fixes import BASELINES, FIXES, OPTIONAL_FIXES
     from .config.recursions import recursions
     from .config.train_config import TrainConfig
     from .environments.tasks import TASKS
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from .run.device import open_device as open_device
     from .run.parts import check_run as check_run
     from .run.profile import Profile as Profile
+    from .run.profile import Stopwatch as Stopwatch
     from .run.profile import read_profile as read_profile
     from .run.reporter import Numerics as Numerics
     from .run.reporter import Reporter as Reporter
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from .run.stopping import Stopped as Stopped
     from .run.stopping import StopRequest as StopRequest
     from .run.stopping import stopping_on_sigterm as stopping_on_sigterm
-    from .run.stopwatch import Stopwatch as Stopwatch
     from .training.blame import LEFT_MOVES as LEFT_MOVES
     from .training.blame import UNROUNDED as UNROUNDED
     from .training.blame import blame_run as blame_run

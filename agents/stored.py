@@ -1,7 +1,8 @@
-"""The format of tensors in memory."""
+"""Tensors in memory: their format, and numeric coercion, which replaces values that are not finite by finite ones."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, final
 
@@ -37,3 +38,18 @@ class Kept:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Returns ``x`` as it is read again after it was stored."""
         return store(x, self.format, self.rounding)
+
+
+@torch.no_grad()
+def coerce_(tensors: Iterable[torch.Tensor], largest: float) -> None:
+    """Replaces NaN by 0, infinity by ``largest`` and -infinity by ``-largest``, in place; all else stays as it is.
+
+    Args:
+        tensors: any floating-point type, any shape.
+        largest: the largest finite number of the format.
+
+    Source:
+        Low-precision SAC, Section 4.3, "Numeric coercion".
+    """
+    for x in tensors:
+        torch.nan_to_num_(x, nan=0.0, posinf=largest, neginf=-largest)

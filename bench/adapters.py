@@ -18,7 +18,7 @@ from roundoff.agents.adapters.evaluation import make_model
 from roundoff.agents.adapters.world import open_world
 from roundoff.agents.algorithms.arithmetic import simulation_of
 from roundoff.agents.config.train_config import TrainConfig
-from roundoff.agents.run.stopwatch import Stopwatch
+from roundoff.agents.run.profile import Stopwatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

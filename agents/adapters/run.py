@@ -22,11 +22,10 @@ from ..errors import RunError
 from ..quantization.products import Ranges
 from ..quantization.quantization import Quantization
 from ..run.evaluate import Evaluation
-from ..run.profile import Profile
+from ..run.profile import Profile, Stopwatch
 from ..run.reporter import Numerics, Progress, Reporter
 from ..run.restored import take_over
 from ..run.stopping import Stopped, StopRequest
-from ..run.stopwatch import Stopwatch
 from .evaluation import STEPS_OF_TRAINING, Model, ModelEvaluation, make_model, seeded
 from .settings import AdapterConfig
 

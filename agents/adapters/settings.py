@@ -242,7 +242,7 @@ def _constructor(place: str) -> ast.arguments | None:
 
 _PLACES = {
     **{f"roundoff:{name}": f"..optimizers.{name.lower()}:{name}" for name in ("Adam", "HAdam")},
-    "roundoff:PlanesExtractor": ".planes_extractor:PlanesExtractor",
+    "roundoff:PlanesExtractor": ".sb3:PlanesExtractor",
     **{f"torch:{name}": f"torch.optim:{name}" for name in ("Adam", "AdamW", "NAdam", "RAdam", "RMSprop", "SGD")},
     **{f"torch:{name}": f"torch.nn:{name}" for name in ("ELU", "GELU", "LeakyReLU", "ReLU", "SiLU", "Tanh")},
     "sb3:RMSpropTFLike": "stable_baselines3.common.sb2_compat.rmsprop_tf_like:RMSpropTFLike",

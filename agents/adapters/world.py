@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..config.train_config import TrainConfig
-    from ..run.stopwatch import Stopwatch
+    from ..run.profile import Stopwatch
 
 
 @final

@@ -15,9 +15,8 @@ from ..errors import RunError
 from ..experience.normalization import ObservationNormalizer
 from ..experience.on_policy import JUDGEMENTS, Minibatch, minibatch_of
 from ..experience.replay import Batch
-from ..models.actor_critic import POLICY_GAIN, ActorCritic
 from ..models.planes import A3C_NET, PlanesNetwork, convolutions_for
-from ..models.policies import Categorical, DiagonalNormal, PolicyHead, gumbel
+from ..models.policies import POLICY_GAIN, ActorCritic, Categorical, DiagonalNormal, PolicyHead, gumbel
 from ..models.policy_layers import Decision, PolicyLayers
 from ..optimizers.decisions import add_product, filled_like
 from ..optimizers.scaled_norms import standardized, standardized_naive

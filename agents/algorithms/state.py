@@ -11,9 +11,7 @@ import torch
 
 from ...formats import Format, round
 from ...simulate import Role, in_role
-from ..coercion import coerce_
-from ..config.baselines import BASELINES
-from ..config.fixes import is_stochastic
+from ..config.fixes import BASELINES, is_stochastic
 from ..config.learning_keys import OffPolicyKeys, OptimizerKeys
 from ..config.rules import NATIVE_FORMATS
 from ..models.networks import FlatNetwork
@@ -21,7 +19,7 @@ from ..models.stored_layers import StoredLayers
 from ..optimizers.kahan_momentum import KahanEMA, MovingAverage, PlainEMA, StoredEMA, TraceableAverage
 from ..optimizers.master_weights import MasterEMA
 from ..optimizers.network_optimizer import NetworkOptimizer
-from ..stored import Kept
+from ..stored import Kept, coerce_
 from ..streams import Stream, torch_generator
 from .arithmetic import change_to, simulation_of
 from .part import UpdateBackend

@@ -10,7 +10,7 @@ import torch
 
 from ...formats import round
 from ...simulate import Role, in_role
-from ..config.baselines import BASELINES
+from ..config.fixes import BASELINES
 from ..config.value_keys import ValueKeys
 from ..experience.replay import Batch
 from ..optimizers.kahan_momentum import MovingAverage, TraceableAverage

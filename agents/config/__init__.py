@@ -12,9 +12,8 @@ from roundoff.extras import lazy_names
 
 if TYPE_CHECKING:
     from .actor_keys import has_actors
-    from .baselines import BASELINES
     from .fields import KeyRole, Panel, Positive, key
-    from .fixes import FIXES, OPTIONAL_FIXES, PARTS_OF_FIXES
+    from .fixes import BASELINES, FIXES, OPTIONAL_FIXES, PARTS_OF_FIXES
     from .own_algorithms import WRITTEN, modules_of_algorithms_in
     from .own_algorithms import check as check_own_algorithm
     from .own_algorithms import module_of as module_of_algorithm

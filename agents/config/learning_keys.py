@@ -9,9 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from .baselines import check_baseline
 from .fields import Below1, Count, KeyRole, Positive, PositiveFloat, key
-from .fixes import FIXES, parse_fixes
+from .fixes import FIXES, check_baseline, parse_fixes
 from .storage import Storage, read_storage
 from .train_config import TrainConfig
 

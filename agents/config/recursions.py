@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
-from .baselines import BASELINES
 from .fixes import (
+    BASELINES,
     COMPENSATED_AVERAGES,
     COMPENSATED_STEPS,
     EXACT_ERRORS,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, final
 
 from pydantic import BaseModel, ValidationError
 
-from ..environments.task_check import has_discrete_actions
+from ..environments.opening import has_discrete_actions
 from .fixes import COMPENSATED_STEPS, EXACT_ERRORS, NEED_SINGLE_STEPS, STOCHASTIC_TARGETS, is_stochastic
 from .storage import LAYERS, STOCHASTIC, check_fit
 

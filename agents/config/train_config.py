@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from roundoff.errors import check_name
 
-from ..environments.task_check import check_task
+from ..environments.opening import check_task
 from . import own_algorithms
 from .fields import Count, KeyRole, Panel, Positive, key, later_keys
 from .quantization_aware import QuantizationAware, read_qat

@@ -1,4 +1,4 @@
-"""The interface of an environment, and opening one by the name of its task."""
+"""The interface of an environment; checking the name of a task, and opening its environment."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from roundoff.extras import from_extras, require
 
-from .tasks import PACKAGES, TaskKind, kind_of, module_of
+from .tasks import PACKAGES, TaskKind, check_game, check_suite_task, kind_of, module_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,6 +55,47 @@ class TaskEnvironment(Protocol):
         """Restores the state that :meth:`random_state` returned."""
 
 
+def check_task(name: str) -> str:
+    """Returns ``name`` if it is a task; imports nothing that it names.
+
+    Args:
+        name: ``<domain>_<task>`` of the DeepMind control suite, as in ``cartpole_swingup``; ``gym:<id>`` of a
+            Gymnasium environment, as in ``gym:Pendulum-v1``; ``minatar:<game>``; or ``atari:<Game>``. What
+            ``gym:<module>:<id>`` and games of Atari are is looked at when they are opened (``open_environment``).
+
+    Raises:
+        ValueError: the task does not exist; the message names the nearest ones.
+    """
+    kind = kind_of(name)
+    if kind is TaskKind.SUITE:
+        return check_suite_task(name)
+    if kind is not TaskKind.GYMNASIUM:
+        return check_game(name)
+    if ":" not in name.removeprefix(kind):
+        # Only those who use Gymnasium import it, and its environment is made once to see its spaces.
+        with from_extras():
+            from .gymnasium import check_gymnasium_task  # noqa: PLC0415
+
+        return check_gymnasium_task(name)
+    if module_of(name) is None:
+        raise ValueError(
+            f'unknown task "{name}"; the id of an environment that a module registers is written'
+            f" {kind}<module>:<id>, as in {kind}my_package:Mine-v0"
+        )
+    return name
+
+
+def has_discrete_actions(task: str) -> bool | None:
+    """Whether an action of a task is one of several; None where that is known only when the task is opened."""
+    if kind_of(task) is not TaskKind.GYMNASIUM:
+        return kind_of(task) is not TaskKind.SUITE  # of games all are
+    if module_of(task):
+        return None
+    from . import gymnasium  # noqa: PLC0415  costs seconds
+
+    return gymnasium.has_discrete_actions(task)
+
+
 def check_task_imports(task: str, allow_imports: Collection[str]) -> bool | None:
     """Checks whether the imports of a task are installed and allowed.
 
@@ -73,10 +114,10 @@ def check_task_imports(task: str, allow_imports: Collection[str]) -> bool | None
         check_atari_task(task)
     if module_of(task) is None:
         return None
-    from .gymnasium import check_gymnasium_task, has_discrete_actions  # noqa: PLC0415  costs seconds
+    from . import gymnasium  # noqa: PLC0415  costs seconds
 
-    check_gymnasium_task(task, allow_imports)
-    return has_discrete_actions(task)
+    gymnasium.check_gymnasium_task(task, allow_imports)
+    return gymnasium.has_discrete_actions(task)
 
 
 def open_environment(

@@ -1,11 +1,14 @@
-"""A loss scale that adapts itself: halved by gradients that are not finite, doubled after a while without."""
+"""A loss scale that adapts itself: halved by gradients that are not finite, doubled after a while without.
+
+:class:`LossScaler` is loss scaling as usual: gradients are divided by the scale again before the optimizer sees them.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -13,7 +16,7 @@ from torch import Tensor
 from ...formats import unsimulated, where
 from ..errors import RunError
 from .adam import AdamBase
-from .decisions import kept, known_true, magnitude, surely_not
+from .decisions import kept, known_true, magnitude, multiply_, number_or_tensor, surely_not
 
 # Gradients that are NaN whatever the scale must not drive the scale to 0, where everything would be NaN.
 SMALLEST_SCALE = 2.0**-64
@@ -147,3 +150,33 @@ def _are_below(magnitudes: Sequence[Tensor], largest: float | Tensor) -> Tensor:
 def _halved_or_doubled(scale: Tensor, finite: Tensor, due: Tensor, may_double: Any) -> Tensor:
     halved = ~finite & (scale > SMALLEST_SCALE)
     return where(halved, 0.5, where(due & may_double, 2.0, 1.0)).to(torch.float64)
+
+
+@final
+class LossScaler(DynamicLossScale):
+    """Steps an optimizer with unscaled gradients: g <- g * (1 / scale), the scale adapting itself.
+
+    The backward pass computes with gradients large enough not to underflow. Unscaled they do underflow, if they are
+    not of a wider format by then (``MasterWeights``): in e5m10 those below 3e-8. A step with a gradient
+    that is not finite is skipped, and halves the scale; ``growth_interval`` consecutive finite steps double it.
+    What ``torch.amp.GradScaler`` does, but with a scale for each optimizer, and in any format.
+
+    The gradients are changed in place. For the arguments and attributes see
+    :class:`DynamicLossScale`.
+
+    Source:
+        Micikevicius et al., "Mixed Precision Training", Section 3.2; Low-precision SAC, Section 4.3.
+    """
+
+    def _may_double(self) -> bool:
+        return True  # too large a scale shows in the gradients
+
+    def _step_optimizer(self, finite: Tensor) -> None:
+        for gradient in self._gradients():
+            # Not the foreach version, whose CPU kernels round the number to half precision first.
+            multiply_(gradient, self._unscaling(gradient.dtype))
+        self.optimizer.step(where=finite)
+
+    @unsimulated
+    def _unscaling(self, dtype: torch.dtype) -> Any:
+        return number_or_tensor(self.tensors["scale"].reciprocal(), dtype)

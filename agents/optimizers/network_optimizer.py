@@ -10,16 +10,13 @@ import torch
 
 from ...formats import Format, round, unsimulated
 from ...simulate import Watcher
-from ..coercion import coerce_
-from ..config.baselines import BASELINES
-from ..config.fixes import STOCHASTIC_MOMENTS, is_stochastic
-from ..stored import Kept
+from ..config.fixes import BASELINES, STOCHASTIC_MOMENTS, is_stochastic
+from ..stored import Kept, coerce_
 from .adam import Adam, AdamBase
 from .compound_loss_scaling import CompoundLossScaler
 from .decisions import copy_, kept, number_or_tensor
-from .dynamic_loss_scale import DynamicLossScale
+from .dynamic_loss_scale import DynamicLossScale, LossScaler
 from .hadam import HAdam
-from .loss_scaling import LossScaler
 from .master_weights import MasterWeights
 from .rmsprop import HRMSProp, RMSProp
 from .scaled_norms import norm_over, norm_over_naive

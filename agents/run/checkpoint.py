@@ -1,17 +1,23 @@
-"""Checkpoints: plain dicts of tensors and numbers, written atomically and read without executing anything."""
+"""Checkpoints: plain dicts of tensors and numbers, written atomically and read without executing anything.
+
+Snapshots are written for comparing runs of different precision afterwards: a run's networks at its evaluations.
+"""
 
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import torch
 
 from roundoff.errors import FileError, RoundoffError, causes
-from roundoff.files import atomic_writer, cannot_be_written, open_to_read
+from roundoff.files import atomic_writer, cannot_be_written, make_directory_inside, open_to_read
+
+from ..experience.replay import Replay
 
 # Raised whenever the meaning of what is stored changes.
 VERSION = 3
@@ -104,3 +110,43 @@ def _check_parts(file: IO[bytes]) -> None:
         damaged = archive.testzip()
     if damaged:
         raise zipfile.BadZipFile(f"the checksum of its part {damaged} is wrong")
+
+
+_STATES = 2000
+
+
+def write_networks(folder: Path, step: int, networks: Mapping[str, Sequence[torch.Tensor]]) -> None:
+    """Writes ``<step>.npz`` into ``folder``, which is made if it is missing.
+
+    Args:
+        folder: the folder of the snapshots.
+        step: environment steps taken.
+        networks: layers by the name of the network; layer i is stored as ``<name>_<i>``, float32 or float64 (half
+            precision is widened, exactly).
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    arrays = {f"{name}_{i}": _array(layer) for name, layers in networks.items() for i, layer in enumerate(layers)}
+    make_directory_inside(folder.parent, folder.name)
+    with atomic_writer(folder / f"{step}.npz") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # its second parameter is no array
+
+
+def write_states(folder: Path, replay: Replay) -> None:
+    """Writes ``states.npz``: in ``inputs`` what critics see of 2000 transitions (or fewer), evenly spaced in memory.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    stored = len(replay)
+    indices = torch.linspace(0, max(stored - 1, 0), min(stored, _STATES), dtype=torch.float64).long()
+    batch = replay.take(indices.to(replay.rows.device))
+    make_directory_inside(folder.parent, folder.name)
+    with atomic_writer(folder / "states.npz") as file:
+        np.savez(file, inputs=_array(batch.observations_and_actions))
+
+
+def _array(x: torch.Tensor) -> np.ndarray:
+    x = x.detach().cpu()
+    return (x if x.dtype == torch.float64 else x.float()).numpy()

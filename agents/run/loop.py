@@ -27,13 +27,12 @@ from ..learners.single import LearnerLost, Learners, SingleLearner
 from ..quantization.quantization import Quantization
 from ..sizes import KnownSizes
 from . import checkpoint
+from .checkpoint import write_networks, write_states
 from .evaluate import Evaluation, EvaluationPolicy, evaluate
-from .profile import Profile
+from .profile import Profile, Stopwatch
 from .reporter import Progress, Reporter
-from .snapshots import write_networks, write_states
 from .state import RunState
 from .stopping import Stopped, StopRequest
-from .stopwatch import Stopwatch
 
 Training: TypeAlias = "Generator[Any, tuple[Metrics, float], Result]"
 _Updating: TypeAlias = "Generator[Any, tuple[Metrics, float], Crash | None]"

@@ -19,8 +19,7 @@ from ..quantization.quantization import Quantization
 from ..sizes import KnownSizes, Sizes
 from . import checkpoint
 from .evaluate import Evaluation
-from .profile import Profile
-from .stopwatch import Stopwatch
+from .profile import Profile, Stopwatch
 
 if TYPE_CHECKING:
     from ...simulate import Simulation

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from roundoff.agents.algorithms.stochastic_targets import stochastic_projection as stochastic_projection
     from roundoff.agents.algorithms.stochastic_targets import stochastic_returns as stochastic_returns
     from roundoff.agents.algorithms.stochastic_targets import stochastic_target as stochastic_target
-    from roundoff.agents.coercion import coerce_ as coerce_
     from roundoff.agents.models.noise_log_prob import noise_log_prob as noise_log_prob
     from roundoff.agents.models.normal_fix import normal_log_prob as normal_log_prob
     from roundoff.agents.models.normal_fix import normal_log_prob_naive as normal_log_prob_naive
@@ -26,12 +25,12 @@ if TYPE_CHECKING:
     from roundoff.agents.models.stored_layers import StoredLayers as StoredLayers
     from roundoff.agents.optimizers.adam import Adam as Adam
     from roundoff.agents.optimizers.compound_loss_scaling import CompoundLossScaler as CompoundLossScaler
+    from roundoff.agents.optimizers.dynamic_loss_scale import LossScaler as LossScaler
     from roundoff.agents.optimizers.hadam import HAdam as HAdam
     from roundoff.agents.optimizers.kahan_gradients import kahan_add_ as kahan_add_
     from roundoff.agents.optimizers.kahan_momentum import KahanEMA as KahanEMA
     from roundoff.agents.optimizers.kahan_momentum import PlainEMA as PlainEMA
     from roundoff.agents.optimizers.kahan_momentum import StoredEMA as StoredEMA
-    from roundoff.agents.optimizers.loss_scaling import LossScaler as LossScaler
     from roundoff.agents.optimizers.master_weights import MasterWeights as MasterWeights
     from roundoff.agents.optimizers.scaled_norms import norm_over as norm_over
     from roundoff.agents.optimizers.scaled_norms import norm_over_naive as norm_over_naive
@@ -42,5 +41,6 @@ if TYPE_CHECKING:
     from roundoff.agents.optimizers.stochastic_moments import stochastic_mean_square_ as stochastic_mean_square_
     from roundoff.agents.optimizers.stochastic_moments import stochastic_root_ as stochastic_root_
     from roundoff.agents.stored import Kept as Kept
+    from roundoff.agents.stored import coerce_ as coerce_
 
 __getattr__ = lazy_names(__name__)

@@ -18,8 +18,8 @@ from roundoff.agents.adapters.evaluation import make_model
 from roundoff.agents.adapters.run import AdaptedRun
 from roundoff.agents.adapters.world import open_world
 from roundoff.agents.models.planes import PlanesNetwork, convolutions_for
+from roundoff.agents.run.profile import Stopwatch
 from roundoff.agents.run.stopping import Stopped, StopRequest
-from roundoff.agents.run.stopwatch import Stopwatch
 from roundoff.analysis import plot, report
 from roundoff.extras import MissingExtraError
 from roundoff.simulate.watching.lost_numbers import nan_among_locals
@@ -242,7 +242,7 @@ def test_parts_of_ours_can_be_lent(tmp_path):
     ("shape", "units", "heads"), [((4, 10, 10), 0, [[16, 3]]), ((4, 10, 10), 8, [[3]]), ((4, 104, 80), 8, [[3]])]
 )
 def test_convolutions_of_ours_can_be_lent(shape, units, heads):
-    from roundoff.agents.adapters.planes_extractor import PlanesExtractor
+    from roundoff.agents.adapters.sb3 import PlanesExtractor
 
     ours = PlanesNetwork(
         shape, convolutions_for(shape), [units] if units else [], heads,

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from roundoff.agents import FileError, TrainConfig, train
-from roundoff.agents.run.profile import Profile, read_profile
+from roundoff.agents.run.profile import Profile, Stopwatch, read_profile
 from roundoff.agents.run.stopping import Stopped, StopRequest
-from roundoff.agents.run.stopwatch import Stopwatch
 
 SMALL = {
     "steps": 2000,
@@ -26,7 +25,7 @@ ACTIVITIES = {"actions", "copies", "environment", "replay", "updates", "first up
 class Clock:
     def __init__(self, monkeypatch):
         self.now = 0.0
-        monkeypatch.setattr("roundoff.agents.run.stopwatch.time", SimpleNamespace(perf_counter=lambda: self.now))
+        monkeypatch.setattr("roundoff.agents.run.profile.time", SimpleNamespace(perf_counter=lambda: self.now))
 
     def pass_by(self, seconds):
         self.now += seconds

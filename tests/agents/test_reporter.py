@@ -6,8 +6,8 @@ import torch
 
 from roundoff import simulate
 from roundoff.agents.run.evaluate import Evaluation
+from roundoff.agents.run.profile import Stopwatch
 from roundoff.agents.run.reporter import Numerics, Progress, Reporter
-from roundoff.agents.run.stopwatch import Stopwatch
 from roundoff.runs.folder import RunDirectory
 from roundoff.runs.log import MetricsLog
 from roundoff.runs.result import Crash

@@ -13,7 +13,7 @@ from paired_agents import AGENTS, THE_SIX, problems, states
 
 from roundoff.agents import RunError, TrainConfig, train
 from roundoff.agents.experience.reward_range import RewardRange
-from roundoff.agents.models.scaled_head import head
+from roundoff.agents.models.networks import head
 from roundoff.formats import Format
 from roundoff.simulate import simulate
 

@@ -545,8 +545,8 @@ def test_another_metric_scores_the_runs_that_have_ended(folder):
 
 
 def test_a_process_that_a_program_forks_logs_nothing(folder):
+    from roundoff.agents.run.profile import Stopwatch
     from roundoff.agents.run.reporter import Reporter
-    from roundoff.agents.run.stopwatch import Stopwatch
     from roundoff.runs.folder import RunDirectory
     from roundoff.simulate import Simulation
     from roundoff.sweeps.programs.recorder import ProgramRecorder
@@ -608,8 +608,8 @@ def test_outside_of_a_sweep_nothing_happens():
     ],
 )
 def test_what_cannot_be_logged(folder, step, values, error, message):
+    from roundoff.agents.run.profile import Stopwatch
     from roundoff.agents.run.reporter import Reporter
-    from roundoff.agents.run.stopwatch import Stopwatch
     from roundoff.runs.folder import RunDirectory
     from roundoff.simulate import Simulation
     from roundoff.sweeps.programs.recorder import ProgramRecorder

@@ -8,7 +8,7 @@ import sys
 import pytest
 from forked import ForkedWorkers
 
-from roundoff.agents.config.baselines import BASELINES
+from roundoff.agents.config.fixes import BASELINES
 from roundoff.formats import Format
 from roundoff.sweeps import SweepFileError, exit_status, plan_file
 from roundoff.sweeps.folder.directory import SweepDirectory

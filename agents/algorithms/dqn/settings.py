@@ -10,7 +10,7 @@ from pydantic import AfterValidator
 from ...config.fields import Count, KeyRole, Panel, Positive, PositiveFloat, key, with_default
 from ...config.rules import KeyRule
 from ...config.value_keys import Share, ValueKeys
-from ...environments.task_check import check_task
+from ...environments.opening import check_task
 
 _EPS_OVER_BATCH = 0.01
 _OUTSIDE = KeyRole.OUTSIDE_UPDATES | KeyRole.TIMELESS

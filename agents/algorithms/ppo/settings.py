@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ...config.fields import KeyRole, NonNegativeFloat, Panel, Positive, PositiveFloat, key
 from ...config.on_policy_keys import ROLLOUT_PANELS, OnPolicyKeys
-from ...environments.task_check import check_task, has_discrete_actions
+from ...environments.opening import check_task, has_discrete_actions
 
 
 class PPOConfig(OnPolicyKeys):
