@@ -46,7 +46,10 @@ class Parcel:
             return cls(x.view(-1).view(torch.uint8), x, None, None)
         finite = torch.isfinite(x).all()
         codes = format.encode(round(torch.nan_to_num(x.float() if x.itemsize < 4 else x), format))
-        packed = [_packed(part, bits) for part, bits in zip(_parts(codes), _bits(codes, format), strict=True)]
+        packed = [
+            pack(part, bits) if bits < 8 * part.itemsize else part.contiguous().reshape(-1).view(torch.uint8)
+            for part, bits in zip(_parts(codes), _bits(codes, format), strict=True)
+        ]
         return cls(torch.cat([finite.to(torch.uint8).view(1), *packed]), x, format, codes)
 
     def opened(self, content: Tensor) -> Tensor:
@@ -57,11 +60,12 @@ class Parcel:
         parts, begin = [], 1
         for part, bits in zip(_parts(self.codes), _bits(self.codes, self.format), strict=True):
             size = packed_size(part.numel(), bits)
-            parts.append(_unpacked(content[begin : begin + size], part, bits))
+            own = content[begin : begin + size]
+            numbers = unpack(own, bits, part.numel()) if bits < 8 * part.itemsize else own.clone().view(part.dtype)
+            parts.append(numbers.to(part.dtype).view(part.shape))
             begin += size
         codes = parts[0] if isinstance(self.codes, torch.Tensor) else type(self.codes)(*parts)
-        numbers = self.format.decode(codes).to(x.dtype)
-        return torch.where(content[0] != 0, numbers, torch.nan)
+        return torch.where(content[0] != 0, self.format.decode(codes).to(x.dtype), torch.nan)
 
 
 def _parts(codes: Any) -> list[Tensor]:
@@ -73,15 +77,3 @@ def _bits(codes: Any, format: Format) -> list[int]:
     """Returns the bits of a number of each part on its way: codes in the format's bits."""
     first, *others = _parts(codes)
     return [min(format.bits, 8 * first.itemsize), *(8 * part.itemsize for part in others)]
-
-
-def _packed(part: Tensor, bits: int) -> Tensor:
-    if bits < 8 * part.itemsize:
-        return pack(part, bits)
-    return part.contiguous().reshape(-1).view(torch.uint8)
-
-
-def _unpacked(content: Tensor, like: Tensor, bits: int) -> Tensor:
-    if bits < 8 * like.itemsize:
-        return unpack(content, bits, like.numel()).to(like.dtype).view(like.shape)
-    return content.clone().view(like.dtype).view(like.shape)

@@ -93,18 +93,13 @@ def reason_not_to(simulation: Simulation | None, updates: int, device: str) -> s
 
 def reason_against(config: TrainConfig) -> str | None:
     """The reason that the updates of such a learner cannot be compiled; None if it may be possible."""
-    return next(_reasons_against(config), None)
-
-
-def _reasons_against(config: TrainConfig) -> Iterator[str]:
     if config.reason_not_compiled:
-        yield config.reason_not_compiled
-        return
+        return config.reason_not_compiled
     assert isinstance(config, OptimizerKeys)
     random = config.storage is not None and config.storage.is_random
     if random and config.policy.get("rounding") == Rounding.STOCHASTIC:
-        yield "policy and storage both round stochastically, and number their random bits together"
-    yield from _reasons_against_optimizers(config)
+        return "policy and storage both round stochastically, and number their random bits together"
+    return next(_reasons_against_optimizers(config), None)
 
 
 def _reasons_against_optimizers(config: OptimizerKeys) -> Iterator[str]:

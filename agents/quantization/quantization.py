@@ -66,7 +66,11 @@ class Quantization:
             return value
         if isinstance(value, str):
             if value.lstrip().startswith("{"):
-                return cls.parse(_from_json(value))
+                try:
+                    mapping = json.loads(value)
+                except ValueError as error:
+                    raise FormatError(f"a quantization in braces is JSON, got {value!r}: {error}") from None
+                return cls.parse(mapping)
             fmt = Format.parse(value)
             if isinstance(fmt, FloatFormat):
                 return cls(str(fmt), Policy.of(fmt))
@@ -206,10 +210,3 @@ def _of_operand(fmt: Format | None, of: str) -> Format | None:
         "the axis of a weight is _ax0, its output channel" if channels else "blocks lie along what a product sums over"
     )
     raise FormatError(f"{fmt} cannot quantize {of}: {allowed}; leave out _ax{axis}")
-
-
-def _from_json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise FormatError(f"a quantization in braces is JSON, got {text!r}: {error}") from None

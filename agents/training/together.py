@@ -83,22 +83,17 @@ def train_together(
                 yield _train_alone(_Open(number, job, run, own), compiled=compiled)
             else:
                 runs.append(_Open(number, job, run, own))
-        for alike in _alike(runs, compiled=compiled):
+        groups: dict[Any, list[_Open]] = {}  # of runs that can share a population
+        for opened in runs:
+            key = None if compiled is False else _kind(opened.run, forced=compiled is True)
+            groups.setdefault(key or opened.number, []).append(opened)
+        for alike in groups.values():
             population = _population(alike)
             if population:
                 yield from _train(population, alike)
             else:
                 for opened in alike:
                     yield _train_alone(opened, compiled=compiled)
-
-
-def _alike(runs: Sequence[_Open], *, compiled: bool | None) -> list[list[_Open]]:
-    """The runs, grouped by whether they can share a population."""
-    groups: dict[Any, list[_Open]] = {}
-    for opened in runs:
-        key = None if compiled is False else _kind(opened.run, forced=compiled is True)
-        groups.setdefault(key or opened.number, []).append(opened)
-    return list(groups.values())
 
 
 def _kind(run: Run | AdaptedRun, *, forced: bool) -> Any:
