@@ -13,14 +13,13 @@ from torch.autograd import forward_ad
 
 from roundoff.extras import require
 
-from .arithmetic.carriers import INTEGER
 from .arithmetic.float_parameters import FloatParameters
 from .arithmetic.float_tensors import round_nearest, signed
+from .arithmetic.patterns import INTEGER
 from .base.errors import FormatError
 from .base.family import Family
 from .base.format import Format, check_roundable
-from .base.layouts import is_dense
-from .base.memory import is_traced, is_virtual, settled, unsimulated
+from .base.memory import is_dense, is_traced, is_virtual, settled, unsimulated
 from .base.modes import Overflow, Random, RandomBits, Rounding, check_choices, seeded
 from .base.on_device import where
 from .base.operator import as_operator

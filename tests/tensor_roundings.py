@@ -120,7 +120,7 @@ def _integer_codes(fmt, x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor
 def _whole_steps(
     x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, rounding: Rounding, words: torch.Tensor | None
 ) -> torch.Tensor:
-    """Returns the whole steps that tensors stand for, as ``step_tail.between_steps32`` does; NaN stays."""
+    """Returns the whole steps that tensors stand for, as ``tail.between_steps32`` does; NaN stays."""
     magnitude = x.abs()
     k = (magnitude * (1 / scale)).floor().clamp(max=_MOST_STEPS)
     k = where(k * scale > magnitude, k - 1, k)

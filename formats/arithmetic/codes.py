@@ -50,7 +50,8 @@ def integer_codes(
     if not isinstance(codes, torch.Tensor):
         raise FormatError(f"codes of {owner} are a tensor of integers{also}, got a {type(codes).__name__}")
     if own is not None and codes.dtype == own:
-        return _in_halves(codes) if own == PAIRS else codes.view(torch.uint8).to(torch.int64)
+        whole = codes.view(torch.uint8).to(torch.int64)
+        return torch.stack((whole & 15, whole >> 4), -1).flatten(-2) if own == PAIRS else whole
     if codes.dtype.is_floating_point or codes.dtype.is_complex or codes.dtype == torch.bool:
         raise FormatError(f"codes of {owner} are integers{also}, got {codes.dtype}: encode numbers first")
     wide, held = codes.to(torch.int64), torch.iinfo(codes.dtype).bits
@@ -84,11 +85,6 @@ def code_dtype(bits: int) -> torch.dtype:
     """The unsigned integer type that stores codes of this width; int64 above 32 bits."""
     sizes = ((8, torch.uint8), (16, torch.uint16), (32, torch.uint32))
     return next((dtype for most, dtype in sizes if bits <= most), torch.int64)
-
-
-def _in_halves(pairs: torch.Tensor) -> torch.Tensor:
-    both = pairs.view(torch.uint8).to(torch.int64)
-    return torch.stack((both & 15, both >> 4), -1).flatten(-2)
 
 
 def as_torch_type(codes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

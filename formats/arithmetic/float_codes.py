@@ -7,9 +7,9 @@ import torch
 from ..base.errors import FormatError
 from ..base.family import check_encodable
 from ..base.on_device import where
-from .carriers import INFINITY, INTEGER, LARGEST_EXPONENT, STORED_BITS, pattern
 from .codes import code_dtype
 from .float_layout import FloatLayout
+from .patterns import INFINITY, INTEGER, LARGEST_EXPONENT, STORED_BITS, pattern
 
 
 def nan_code(fmt: FloatLayout) -> int:

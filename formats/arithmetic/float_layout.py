@@ -12,7 +12,7 @@ from roundoff.locks import cached_property
 
 from ..base.errors import FormatError
 from ..base.modes import Overflow
-from .carriers import LARGEST_EXPONENT, STORED_BITS
+from .patterns import LARGEST_EXPONENT, STORED_BITS
 
 EXPONENT_BITS = range(2, 12)
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from ..base.modes import Overflow, Rounding
-from .carriers import INFINITY, LARGEST_EXPONENT, STORED_BITS, pattern
 from .float_layout import FloatLayout
+from .patterns import INFINITY, LARGEST_EXPONENT, STORED_BITS, pattern
 from .tail import rule
 
 # The modes to nearest that treat numbers of both signs alike.

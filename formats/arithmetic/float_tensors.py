@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 
 from ..base.on_device import where
-from .carriers import INFINITY, INTEGER, STORED_BITS
 from .float_parameters import FloatParameters
+from .patterns import INFINITY, INTEGER, STORED_BITS
 from .tail import TailRule, round_shifted
 
 _SIGN = {torch.int32: -(1 << 31), torch.int64: -(1 << 63)}

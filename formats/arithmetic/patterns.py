@@ -1,15 +1,35 @@
-"""Numbers as bit patterns and integers of float64, and back: exact, on any device."""
+"""Bit patterns of the carriers, float32 and float64; conversions of values to patterns and integers, and back.
+
+The conversions of tensors are exact, on any device.
+"""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from ..base.on_device import where
 
-_STORED = 52  # significand bits of float64
-_BIAS = 1023
-_SIGN = -(1 << 63)
-_INFINITY = 0x7FF << _STORED
+STORED_BITS = {torch.float32: 23, torch.float64: 52}
+"""Stored significand bits."""
+LARGEST_EXPONENT = {torch.float32: 127, torch.float64: 1023}
+"""Largest exponent, which is also the bias."""
+INFINITY = {torch.float32: 0x7F800000, torch.float64: 0x7FF0000000000000}
+INTEGER = {torch.float32: torch.int32, torch.float64: torch.int64}
+"""The integers of the same width."""
+
+
+def pattern(value: float, dtype: torch.dtype) -> int:
+    """The bit pattern of ``value`` as a float32 or float64."""
+    if dtype == torch.float32:
+        return int(np.float32(value).view(np.uint32))
+    return int(np.float64(value).view(np.uint64))
+
+
+_STORED = STORED_BITS[torch.float64]
+_BIAS = LARGEST_EXPONENT[torch.float64]
+_INFINITY = INFINITY[torch.float64]
+_SIGN = -(1 << 63)  # of float64, as an int64
 
 
 def float64_bits(x: torch.Tensor) -> torch.Tensor:

@@ -19,8 +19,7 @@ from roundoff.locks import cached_property
 from .errors import FormatError
 from .first_use import is_right, kind_of
 from .format import Format, check_numbers
-from .layouts import in_place_of, is_dense
-from .memory import has_kernels, in_memory, is_virtual, settled, unsimulated
+from .memory import has_kernels, in_memory, in_place_of, is_dense, is_virtual, settled, unsimulated
 from .modes import Overflow, Random, RandomBits, Rounding, RoundingOptions, check_choices, seeded
 from .on_device import is_captured
 from .operator import as_operator

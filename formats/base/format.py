@@ -12,8 +12,7 @@ import torch
 from roundoff.notebook import as_html
 
 from .errors import FormatError
-from .layouts import is_dense
-from .memory import settled
+from .memory import is_dense, settled
 from .modes import Rounding
 from .names import parse_format
 

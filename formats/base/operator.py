@@ -121,14 +121,11 @@ def as_operator(
     try:
         return round_operator(*arguments)  # type: ignore[no-any-return]
     except (NotImplementedError, TypeError, RuntimeError) as error:
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise FormatError(
             f"a tensor of class {type(x).__name__} cannot be rounded: it stands for numbers that lie elsewhere, and its"
-            f" class has no rule for the operator roundoff::round; round what it is made of ({_first_line(error)})"
+            f" class has no rule for the operator roundoff::round; round what it is made of ({first_line})"
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 @cache

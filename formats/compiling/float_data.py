@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import torch
 
-from ..arithmetic.carriers import INTEGER, LARGEST_EXPONENT
 from ..arithmetic.float_parameters import FloatParameters
 from ..arithmetic.float_tensors import round_nearest, signed
+from ..arithmetic.patterns import INTEGER, LARGEST_EXPONENT
 from ..base.operator import unwritten_like
 from ..families.floats import FloatFormat
 

@@ -20,7 +20,7 @@ from torch._inductor.cpu_vec_isa import pick_vec_isa
 from torch._inductor.lowering import register_lowering
 from torch._inductor.virtualized import V, ops
 
-from ..arithmetic.carriers import INFINITY, INTEGER
+from ..arithmetic.patterns import INFINITY, INTEGER
 from .float_data import EXPONENT, SIGN
 
 _OPERATION = "inline_asm_elementwise"

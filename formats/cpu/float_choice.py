@@ -12,13 +12,12 @@ from typing import Any, final
 import numpy as np
 import torch
 
-from ..arithmetic.carriers import INFINITY, LARGEST_EXPONENT, pattern
 from ..arithmetic.float_parameters import FloatParameters
+from ..arithmetic.patterns import INFINITY, LARGEST_EXPONENT, pattern
 from ..base.modes import RandomBits
 from ..base.random_words import CHUNK, keys, thinning, words32
 from .addressed import Addressed, Calling
-from .numbers import floats_nearest, floats_stochastic
-from .numbers.floats_by_mode import fixed
+from .numbers import floats_by_mode, floats_nearest
 from .threads import ELEMENTS_PER_THREAD, compiled, in_pieces
 from .widths import specialised
 
@@ -64,12 +63,12 @@ class FloatLoop:
 def nearest(parameters: FloatParameters, dtype: torch.dtype) -> FloatLoop:
     """Rounding to nearest-even in one format and carrier, in the cheapest way that can."""
     if parameters.infinite != parameters.over_positive:  # the ways to nearest treat infinity as what is too large
-        return FloatLoop(_packed(parameters, dtype), dtype, fixed)
+        return FloatLoop(_packed(parameters, dtype), dtype, floats_by_mode.fixed)
     loop = specialised(floats_nearest.nearest, dtype, **cheapest(parameters, dtype)._asdict())
     return FloatLoop(parameters.packed(dtype), dtype, loop)
 
 
-def cheapest(p: FloatParameters, dtype: torch.dtype) -> floats_nearest.NearestWay:
+def cheapest(p: FloatParameters, dtype: torch.dtype) -> floats_by_mode.Way:
     """The cheapest way to nearest."""
     if dtype == torch.float64:
         return floats_nearest.ANY
@@ -78,15 +77,15 @@ def cheapest(p: FloatParameters, dtype: torch.dtype) -> floats_nearest.NearestWa
     return floats_nearest.CHAIN if p.rounds_by_addition(dtype) else floats_nearest.ANY
 
 
-def cheapest_random(p: FloatParameters, dtype: torch.dtype) -> floats_nearest.NearestWay:
+def cheapest_random(p: FloatParameters, dtype: torch.dtype) -> floats_by_mode.Way:
     """The cheapest stochastic way."""
     if dtype == torch.float64 or not p.gradual(dtype) or p.infinite != p.over_positive:
-        return floats_stochastic.ANY
+        return floats_by_mode.ANY
     if _uniform(p, dtype):
-        return floats_stochastic.UNIFORM
+        return floats_by_mode.UNIFORM
     m, emin, emax = 23 - p.shift, (p.smallest_normal >> 23) - 127, (p.largest >> 23) - 127
     room = emin - m > -LARGEST_EXPONENT[dtype] and emax + 1 - m < LARGEST_EXPONENT[dtype] and emax < 126
-    return floats_stochastic.CHAIN if room else floats_stochastic.ANY
+    return floats_by_mode.CHAIN if room else floats_by_mode.ANY
 
 
 def _uniform(p: FloatParameters, dtype: torch.dtype) -> bool:
@@ -105,13 +104,13 @@ def in_mode(parameters: FloatParameters, dtype: torch.dtype, *, draws: bool) -> 
     if draws:
         body = _hashed(parameters, dtype)
         return Addressed(Calling.DRAWN, body, dtype, _packed(parameters, dtype), places=True)
-    return Addressed(Calling.BY_ADDRESS, fixed, dtype, _packed(parameters, dtype), places=True)
+    return Addressed(Calling.BY_ADDRESS, floats_by_mode.fixed, dtype, _packed(parameters, dtype), places=True)
 
 
 @cache
 def _hashed(parameters: FloatParameters, dtype: torch.dtype) -> Any:
     """The loop that rounds with hashed words."""
-    return specialised(floats_stochastic.hashed, dtype, **cheapest_random(parameters, dtype)._asdict())
+    return specialised(floats_by_mode.hashed, dtype, **cheapest_random(parameters, dtype)._asdict())
 
 
 def round_by_mode(
@@ -144,7 +143,8 @@ def round_by_mode(
 
             in_pieces(hashed, count, count)
         return
-    kernel = compiled(fixed if random is None else floats_stochastic.given, source.dtype, in_place=target is source)
+    loop = floats_by_mode.fixed if random is None else floats_by_mode.given
+    kernel = compiled(loop, source.dtype, in_place=target is source)
     given = words32(random, source) if random is not None else None
 
     def piece(first: int, last: int) -> None:

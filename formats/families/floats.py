@@ -14,10 +14,10 @@ from roundoff.locks import cached_property
 
 from .. import gpu
 from ..arithmetic import float_codes
-from ..arithmetic.carriers import STORED_BITS
 from ..arithmetic.codes import integer_codes
 from ..arithmetic.float_layout import FloatLayout, Flush, Specials
 from ..arithmetic.float_parameters import FloatParameters
+from ..arithmetic.patterns import STORED_BITS
 from ..base.errors import FormatError
 from ..base.family import Family, check_random
 from ..base.format import around_one, check_roundable

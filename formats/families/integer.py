@@ -18,7 +18,7 @@ from ..arithmetic.codes import integer_codes, stored_codes
 from ..arithmetic.cutting import blocks_in, check_axis, cut, joined
 from ..base.errors import FormatError
 from ..base.family import Family, check_integer
-from ..base.layouts import along, in_order_of_memory
+from ..base.memory import along, in_order_of_memory
 from ..base.modes import RandomBits, Rounding, RoundingOptions
 from ..base.names import AXIS_SUFFIX, Beginning, Suffix, register
 from ..base.on_device import number_on, where

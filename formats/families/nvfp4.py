@@ -16,7 +16,7 @@ from ..arithmetic.cutting import beside, blocks_in, check_axis, cut, cut_squares
 from ..arithmetic.float_layout import Specials
 from ..base.errors import FormatError
 from ..base.family import check_integer
-from ..base.layouts import along, in_order_of_memory
+from ..base.memory import along, in_order_of_memory
 from ..base.modes import Overflow, RoundingOptions
 from ..base.names import AXIS_SUFFIX, Beginning, Suffix, register
 from ..base.on_device import table_on, where

@@ -12,7 +12,7 @@ from .. import gpu
 from ..arithmetic.cutting import check_axis
 from ..base.errors import FormatError
 from ..base.family import Family, check_integer
-from ..base.layouts import along
+from ..base.memory import along
 from ..base.modes import Rounding, RoundingOptions
 from ..base.names import AXIS_SUFFIX, Beginning, Suffix, format_called, register
 from ..cpu.numbers.grids import round_channels

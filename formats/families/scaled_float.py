@@ -13,12 +13,12 @@ import torch
 from roundoff.locks import cached_property
 
 from .. import gpu
-from ..arithmetic.carriers import INTEGER
 from ..arithmetic.codes import stored_codes
 from ..arithmetic.cutting import blocks_in, check_axis, cut_squares, in_squares, joined_squares
+from ..arithmetic.patterns import INTEGER
 from ..base.errors import FormatError
 from ..base.family import check_integer
-from ..base.layouts import along
+from ..base.memory import along
 from ..base.modes import Overflow, Rounding, RoundingOptions
 from ..base.names import ALIASES, AXIS_SUFFIX, Beginning, Suffix, format_called, register
 from ..cpu.addressed import Addressed, AddressedSquares

@@ -11,7 +11,7 @@ import torch
 import triton
 
 from ..arithmetic.tail import rule
-from ..base.layouts import is_dense
+from ..base.memory import is_dense
 from ..base.modes import WORD_BITS, Random, RandomBits, Rounding, RoundingOptions
 from ..base.on_device import put_on
 from ..base.random_words import key_base, words32

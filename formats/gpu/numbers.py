@@ -22,7 +22,7 @@ from ..cpu.numbers.posits import nearest_posit, posit_in_mode
 from ..cpu.numbers.powers_of_two import power_of
 from ..cpu.numbers.qtorch import rounded as rounded_as_qtorch
 from ..cpu.numbers.tables import drawn
-from ..cpu.step_tail import between_steps, on_grid, to_integer
+from ..cpu.tail import between_steps, on_grid, to_integer
 from ..cpu.widths import KernelPart, bits_of, float_of, real
 
 constants: Any = KernelPart()
@@ -35,7 +35,7 @@ def float_nearest(x: Any, index: Any, data: Any, word: Any) -> Any:
 
 
 def float_stochastic(x: Any, index: Any, data: Any, word: Any) -> Any:
-    """One of the ways of :mod:`..cpu.numbers.floats_stochastic`."""
+    """One of the ways of :mod:`..cpu.numbers.floats_by_mode`."""
     return float_of(rounded(bits_of(x), constants(read(data[0])), word))
 
 

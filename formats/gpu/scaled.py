@@ -16,12 +16,11 @@ import triton.language as tl
 from numpy import float64
 
 from ..cpu.addends import mode_of
-from ..cpu.element_tail import to_element
 from ..cpu.numbers.floats_by_mode import by_mode, read
 from ..cpu.numbers.tables import chosen, drawn
-from ..cpu.scaled.block_scales import power_scale, scale_in_tensor
+from ..cpu.scaled.blocks import power_scale, scale_in_tensor
 from ..cpu.scaled.range_scales import key_of, range_scale
-from ..cpu.step_tail import between_steps, on_grid, to_integer
+from ..cpu.tail import between_steps, on_grid, to_element, to_integer
 from ..cpu.widths import INFINITE, MAGNITUDE, WIDTH, ByWidth, bits_of, float_of, left, real, signed, unsigned
 from .numbers import place_in
 

@@ -145,7 +145,7 @@ class _Rewriter(ast.NodeTransformer):
         chosen: Any = self.generic_visit(node)
         if isinstance(chosen.test, ast.Constant):
             return chosen.body if chosen.test.value else chosen.orelse
-        return _call("tl.where", chosen.test, chosen.body, chosen.orelse)
+        return ast.Call(ast.parse("tl.where", mode="eval").body, [chosen.test, chosen.body, chosen.orelse], [])
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
         operator, settles = (ast.BitAnd(), False) if isinstance(node.op, ast.And) else (ast.BitOr(), True)
@@ -188,7 +188,3 @@ def _full(value: Any) -> str:
 def _written(value: Any) -> str:
     plain = value.item() if isinstance(value, np.generic) else value
     return f"float('{plain}')" if plain != plain or plain in (float("inf"), -float("inf")) else repr(plain)  # noqa: PLR0124
-
-
-def _call(function: str, *arguments: ast.expr) -> ast.Call:
-    return ast.Call(ast.parse(function, mode="eval").body, list(arguments), [])

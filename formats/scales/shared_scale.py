@@ -18,7 +18,7 @@ from ..arithmetic.elements import Element, ScaleRule
 from ..arithmetic.patterns import float64_bits, narrowed, power_of_two, significand_and_exponent
 from ..base.errors import FormatError
 from ..base.family import Family, check_integer
-from ..base.layouts import along
+from ..base.memory import along
 from ..base.modes import Rounding, RoundingOptions
 from ..base.names import Suffix
 from ..base.on_device import table_on, where

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..arithmetic.carriers import INTEGER, LARGEST_EXPONENT
+from ..arithmetic.patterns import INTEGER, LARGEST_EXPONENT
 from ..base.errors import FormatError
 from ..base.format import Format
 from ..base.modes import RandomBits, Rounding

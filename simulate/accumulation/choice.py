@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from ...formats import FixedFormat, FloatFormat, Overflow
-from ...formats.cpu.numbers.floats_by_mode import read
-from ...formats.cpu.numbers.floats_nearest import ANY, CHAIN, NearestWay, itself
+from ...formats.cpu.numbers.floats_by_mode import Way, itself, read
+from ...formats.cpu.numbers.floats_nearest import ANY, CHAIN
 from ...formats.cpu.threads import compiled, in_pieces
 from ...formats.cpu.widths import specialised
 from ...formats.families.floats import FP32, FP64
@@ -176,7 +176,7 @@ def _rounds_to_odd(fmt: AccumulatorFormat) -> bool:
     return isinstance(fmt, FloatFormat) and (fmt.significand_bits <= _LARGEST_M or fmt == FP32)
 
 
-def _way(fmt: AccumulatorFormat, way: NearestWay) -> dict[str, Any]:
+def _way(fmt: AccumulatorFormat, way: Way) -> dict[str, Any]:
     """The parts that round to formats like ``fmt``: floats in a ``way``."""
     if isinstance(fmt, FixedFormat):
         return {"parameters": steps.grid_parameters, "constants": itself, "rounded": steps.to_grid, "narrower": False}

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ...formats import Overflow, RandomBits
-from ...formats.arithmetic.carriers import INFINITY, LARGEST_EXPONENT, STORED_BITS
+from ...formats.arithmetic.patterns import INFINITY, LARGEST_EXPONENT, STORED_BITS
 from ...formats.arithmetic.tail import rule
 from ...formats.base.memory import in_memory
 from ...formats.base.random_words import random_words

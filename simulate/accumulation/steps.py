@@ -21,7 +21,7 @@ from numba import njit
 
 from ...formats.cpu.bits import bits_of64
 from ...formats.cpu.numbers.grids import within_turn
-from ...formats.cpu.step_tail import on_grid
+from ...formats.cpu.tail import on_grid
 from ...formats.cpu.widths import ByWidth, KernelPart, bits_of, float_of, real, unsigned
 from ..rounded_once.error_free import (
     LARGEST,

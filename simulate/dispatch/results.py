@@ -11,7 +11,7 @@ from torch._C import _get_dispatch_mode, _TorchDispatchModeKey
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ...formats import Format, FormatError, RandomBits, Rounding, round
-from ...formats.base.layouts import is_dense
+from ...formats.base.memory import is_dense
 from ...formats.lists import round_list
 from ..aten.wrappers import has_memory, is_shape
 from ..operands.rounding import Rounder

@@ -215,7 +215,7 @@ inline bool has_squares(const Rounding& rounding, bool single) {
   return (single ? rounding.single : rounding.twofold).calling == loops::kSquares;
 }
 
-// How an operand lies along an axis, (outer, length, inner), see formats/base/layouts.py; or the matrices in it.
+// How an operand lies along an axis, (outer, length, inner), see formats/base/memory.py; or the matrices in it.
 inline loops::Shape shape_of(const c10::TensorImpl& x, const Description& how, const Call& call, const Rounding& rounding,
                              size_t i) {
   if (x.dim() > 1 && has_squares(rounding, values::type_of(x) == at::kFloat)) {

@@ -23,7 +23,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ...formats import FixedFormat, FloatFormat, Format, PositFormat, RandomBits, Rounding
-from ...formats.arithmetic.carriers import LARGEST_EXPONENT, STORED_BITS
+from ...formats.arithmetic.patterns import LARGEST_EXPONENT, STORED_BITS
 from ...formats.base.modes import NEAREST
 from ..aten.schemas import argument_names, out_names
 from ..aten.tables import plain_name

@@ -11,7 +11,7 @@ import torch
 from numba import carray, types
 
 from ...formats import where
-from ...formats.arithmetic.carriers import INFINITY, INTEGER, STORED_BITS
+from ...formats.arithmetic.patterns import INFINITY, INTEGER, STORED_BITS
 from ...formats.cpu.arguments import Int, Integers, Pattern, Patterns, c_types
 from ...formats.cpu.c_functions import c_function
 from ...formats.cpu.widths import specialised, unsigned

@@ -8,7 +8,7 @@ format the cheapest is taken; measured in cache, ns per element with 512-bit vec
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from numba import njit
 from numpy import uint32
@@ -16,17 +16,7 @@ from numpy import uint32
 from ..arguments import Int, Patterns
 from ..bits import bits_of32, float_of32, left32, right32
 from ..widths import INFINITE, MAGNITUDE, KernelPart, bits_of, float_of, left, right, unsigned
-from .floats_by_mode import read
-
-
-class NearestWay(NamedTuple):
-    """A way of rounding, of several."""
-
-    constants: Any
-    """Makes of :class:`.FloatParameters` what ``rounded`` wants."""
-    rounded: Any
-    """Rounds an element's bits."""
-
+from .floats_by_mode import Way, itself, read
 
 constants: Any = KernelPart()
 rounded: Any = KernelPart()
@@ -37,12 +27,6 @@ def nearest(source: Patterns, target: Patterns, n: Int, p: Patterns) -> None:
     chosen = constants(read(p))
     for i in range(n):
         target[i] = rounded(source[i], chosen)
-
-
-@njit(inline="always")  # type: ignore[untyped-decorator]
-def itself(q: Any) -> Any:
-    """No constants but the parameters."""
-    return q
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -115,6 +99,6 @@ def uniform(bits: Any, constants: Any) -> Any:
     return bits if uint32(bits & uint32(0x7FFFFFFF)) > uint32(0x7F800000) else result
 
 
-ANY = NearestWay(itself, any_format)
-CHAIN = NearestWay(chain_constants, chain)
-UNIFORM = NearestWay(uniform_constants, uniform)
+ANY = Way(itself, any_format)
+CHAIN = Way(chain_constants, chain)
+UNIFORM = Way(uniform_constants, uniform)

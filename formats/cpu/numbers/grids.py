@@ -17,7 +17,7 @@ from ..addends import BETWEEN, fill, mode_of, run_in_mode
 from ..addressed import Addressed, Calling, numbers
 from ..arguments import Int, Mode, Numbers, Real, Words
 from ..bits import SCRATCH, scratch32
-from ..step_tail import between_steps, on_grid, to_integer
+from ..tail import between_steps, on_grid, to_integer
 from ..widths import bits_of, float_of, real, scratch
 from .grids_nearest import round_rows, row_loop
 

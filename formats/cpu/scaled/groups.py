@@ -16,7 +16,7 @@ from numpy import float64, int64
 from ...base.modes import RoundingOptions
 from ..addends import mode_of, run_in_mode
 from ..arguments import Double, Int, Mode, Numbers, Real, Words
-from ..step_tail import between_steps, on_grid, to_integer
+from ..tail import between_steps, on_grid, to_integer
 from ..threads import compiled, in_pieces
 from ..widths import KernelPart, bits_of, float_of, real, signed, specialised, unfilled, unsigned
 from .nests import STRIP, extremes, extremes_of_columns, pieces, rows, strips
