@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     # For the other folders, which import nothing from behind this face; no part of the public interface.
     from .actors.stage import guarded_folder as guarded_folder
     from .adapters.settings import adapted as adapted
+    from .environments.tasks import Task as Task
     from .environments.tasks import TaskKind as TaskKind
     from .environments.tasks import may_import as may_import
-    from .environments.tasks import module_of as module_of
     from .environments.tasks import modules_of_tasks_in as modules_of_tasks_in
     from .programs.population import shared_kind as shared_kind
     from .programs.population import worth_sharing as worth_sharing

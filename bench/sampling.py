@@ -23,7 +23,7 @@ import torch
 from bench.timing import record
 from roundoff.agents.environments.opening import open_environment
 from roundoff.agents.environments.parallel import VectorEnvironment
-from roundoff.agents.environments.tasks import PACKAGES, TaskKind, kind_of
+from roundoff.agents.environments.tasks import PACKAGES, Task, TaskKind
 from roundoff.agents.experience.sampling import LocalSampler
 
 TASKS = ("gym:CartPole-v1", "walker_walk", "minatar:breakout")
@@ -57,7 +57,7 @@ class Wrapped(gymnasium.Env[Any, Any]):
 
 def theirs(task: str) -> gymnasium.Env[Any, Any]:
     """The environment that Gymnasium steps."""
-    if kind_of(task) is TaskKind.GYMNASIUM:
+    if Task.parse(task).kind is TaskKind.GYMNASIUM:
         return gymnasium.make(task.removeprefix(TaskKind.GYMNASIUM), disable_env_checker=True)
     return Wrapped(task)
 
@@ -166,8 +166,8 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     gains: list[dict[str, Any]] = []
     for task in TASKS:
-        if find_spec(PACKAGES[kind_of(task)]) is None:
-            print(f"{task}: left out, {PACKAGES[kind_of(task)]} is not installed")
+        if find_spec(PACKAGES[Task.parse(task).kind]) is None:
+            print(f"{task}: left out, {PACKAGES[Task.parse(task).kind]} is not installed")
             continue
         for a_core in A_CORE:
             for row in measure(task, a_core):

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 
 from ..environments.opening import open_environment
-from ..environments.tasks import TaskKind, kind_of
+from ..environments.tasks import Task, TaskKind
 from ..errors import RunError
 from ..streams import Stream, sequence
 
@@ -135,8 +135,9 @@ def open_world(
         after: see :class:`World`.
         stopwatch: see :class:`World`.
     """
-    if kind_of(config.task) is TaskKind.GYMNASIUM:
-        made = gymnasium.make(config.task.removeprefix(TaskKind.GYMNASIUM), disable_env_checker=True)
+    kind, name, _ = Task.parse(config.task)
+    if kind is TaskKind.GYMNASIUM:
+        made = gymnasium.make(name, disable_env_checker=True)
         return World(made, config.action_repeat, before, after, stopwatch)
     seed = sequence(config.seed, Stream.ENVIRONMENT, number)
     return World(_GymnasiumWrapper(config.task, config.action_repeat, seed), 1, before, after, stopwatch)

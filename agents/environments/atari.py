@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import RunError
 from .episodes import SeededEpisodes, Transition
-from .tasks import TaskKind, check_game, unknown_task
+from .tasks import Task, TaskKind, check_game, unknown_task
 
 MOST_STEPS = 27_000
 """The most steps of an episode: half an hour of play."""
@@ -66,7 +66,7 @@ class AtariEnvironment(SeededEpisodes):
     def __init__(self, task: str, action_repeat: int) -> None:
         super().__init__()
         try:
-            rom = _games()[check_atari_task(task).removeprefix(TaskKind.ATARI)]
+            rom = _games()[Task.parse(check_atari_task(task)).name]
         except ValueError as error:
             raise RunError(str(error)) from error
         ALEInterface.setLoggerMode(LoggerMode.Error)

@@ -15,7 +15,7 @@ from roundoff.own_modules import WHERE
 
 from ..errors import RunError
 from .episodes import SeededEpisodes, Transition
-from .tasks import TaskKind, may_import, module_of
+from .tasks import Task, TaskKind, may_import
 
 # Which of Gymnasium's extras installs what its own environments need.
 _EXTRAS = {
@@ -37,7 +37,7 @@ def check_gymnasium_task(task: str, allow_imports: Collection[str] = ()) -> str:
         ValueError: Gymnasium does not know the environment, cannot make it, or its spaces or its length are unsuitable;
             or the module must not be imported.
     """
-    module = module_of(task)
+    module = Task.parse(task).module
     if module and not may_import(module, allow_imports):
         raise ValueError(
             f"{task}: needs the module {module}, which is not imported only because a file names it; if you trust it,"
@@ -154,7 +154,7 @@ class GymnasiumEnvironment(SeededEpisodes):
 
 
 def _make(task: str) -> Any:
-    name = task.removeprefix(TaskKind.GYMNASIUM)
+    _, name, module = Task.parse(task)
     try:
         return gymnasium.make(name, disable_env_checker=True)
     except gymnasium.error.UnregisteredEnv as error:
@@ -162,7 +162,7 @@ def _make(task: str) -> Any:
         hint = f"did you mean {' or '.join(TaskKind.GYMNASIUM + other for other in near)}?" if near else f"{error}"
         raise ValueError(f'unknown task "{task}"; {hint}') from error
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        missing, module = getattr(error.__cause__, "name", None), module_of(task)
+        missing = getattr(error.__cause__, "name", None)
         if module and missing and f"{module}.".startswith(f"{missing}."):
             raise ValueError(f"{task}: No module named {missing!r}; {WHERE}") from error
         raise ValueError(f"{task}: something that it needs is not installed ({error}){_extra(name)}") from error

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..errors import RunError
 from .episodes import SeededEpisodes, Transition
-from .tasks import TaskKind, check_game
+from .tasks import Task, check_game
 
 _silenced = logging.root.manager.disable
 logging.disable(logging.WARNING)  # it warns of packages for drawing, which nobody here needs
@@ -53,7 +53,7 @@ class MinAtarEnvironment(SeededEpisodes):
     def __init__(self, task: str, action_repeat: int) -> None:
         super().__init__()
         try:
-            name = check_game(task).removeprefix(TaskKind.MINATAR)
+            name = Task.parse(check_game(task)).name
         except ValueError as error:
             raise RunError(str(error)) from error
         self._game: Any = Environment(name)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from roundoff.extras import from_extras, require
 
-from .tasks import PACKAGES, TaskKind, check_game, check_suite_task, kind_of, module_of
+from .tasks import PACKAGES, Task, TaskKind, check_game, check_suite_task
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,18 +66,18 @@ def check_task(name: str) -> str:
     Raises:
         ValueError: the task does not exist; the message names the nearest ones.
     """
-    kind = kind_of(name)
+    kind, short, module = Task.parse(name)
     if kind is TaskKind.SUITE:
         return check_suite_task(name)
     if kind is not TaskKind.GYMNASIUM:
         return check_game(name)
-    if ":" not in name.removeprefix(kind):
+    if ":" not in short:
         # Only those who use Gymnasium import it, and its environment is made once to see its spaces.
         with from_extras():
             from .gymnasium import check_gymnasium_task  # noqa: PLC0415
 
         return check_gymnasium_task(name)
-    if module_of(name) is None:
+    if module is None:
         raise ValueError(
             f'unknown task "{name}"; the id of an environment that a module registers is written'
             f" {kind}<module>:<id>, as in {kind}my_package:Mine-v0"
@@ -87,9 +87,10 @@ def check_task(name: str) -> str:
 
 def has_discrete_actions(task: str) -> bool | None:
     """Whether an action of a task is one of several; None where that is known only when the task is opened."""
-    if kind_of(task) is not TaskKind.GYMNASIUM:
-        return kind_of(task) is not TaskKind.SUITE  # of games all are
-    if module_of(task):
+    kind, _, module = Task.parse(task)
+    if kind is not TaskKind.GYMNASIUM:
+        return kind is not TaskKind.SUITE  # of games all are
+    if module:
         return None
     from . import gymnasium  # noqa: PLC0415  costs seconds
 
@@ -106,13 +107,13 @@ def check_task_imports(task: str, allow_imports: Collection[str]) -> bool | None
         MissingExtraError: a package is not installed.
         ValueError: the task's own module is not allowed, or its environment is not one to train in.
     """
-    kind = kind_of(task)
+    kind, _, module = Task.parse(task)
     require(PACKAGES[kind], "tensorboard")
     if kind is TaskKind.ATARI:
         from .atari import check_atari_task  # noqa: PLC0415  the package may be missing
 
         check_atari_task(task)
-    if module_of(task) is None:
+    if module is None:
         return None
     from . import gymnasium  # noqa: PLC0415  costs seconds
 
@@ -141,7 +142,7 @@ def open_environment(
             from .pixels import PixelEnvironment  # noqa: PLC0415
 
             return PixelEnvironment(task, action_repeat, **pixels)
-        kind = kind_of(task)
+        kind = Task.parse(task).kind
         if kind is TaskKind.GYMNASIUM:
             from .gymnasium import GymnasiumEnvironment  # noqa: PLC0415
 

@@ -18,7 +18,7 @@ from ..errors import RunError
 from .opening import open_environment
 from .process import MOST_GROUPS, STOP, answer
 from .shared_memory import EnvironmentSlots, Exchange
-from .tasks import module_of
+from .tasks import Task
 
 
 class Steps(NamedTuple):
@@ -78,7 +78,7 @@ class VectorEnvironment:
     ) -> None:
         assert len(groups) <= MOST_GROUPS
         first = open_environment(**opening)
-        module = module_of(opening["task"])
+        module = Task.parse(opening["task"]).module
         if module:  # what was allowed here is allowed to the workers
             opening = {**opening, "allow_imports": [module]}
         self.observation_size, self.action_size = first.observation_size, first.action_size

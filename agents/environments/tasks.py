@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Collection
 from enum import StrEnum
+from typing import NamedTuple
 
 from roundoff.own_modules import NAME
 
@@ -61,18 +62,24 @@ PACKAGES = {
 """Packages that each kind needs, by the name to import."""
 
 
-def kind_of(task: str) -> TaskKind:
-    """The kind of a task, by its name."""
-    return next((kind for kind in TaskKind if kind and task.startswith(kind)), TaskKind.SUITE)
-
-
 _WITH_MODULE = re.compile(rf"{TaskKind.GYMNASIUM}({NAME}):[\w./-]+")
 
 
-def module_of(task: str) -> str | None:
+class Task(NamedTuple):
+    """A task, by the parts of its name."""
+
+    kind: TaskKind
+    name: str
+    """The name without the prefix of the kind."""
+    module: str | None
     """The module that is imported to make ``gym:<module>:<id>``; None for other tasks."""
-    found = _WITH_MODULE.fullmatch(task)
-    return found[1] if found else None
+
+    @classmethod
+    def parse(cls, text: str) -> Task:
+        """Takes the name of a task apart; the task need not exist."""
+        kind = next((kind for kind in TaskKind if kind and text.startswith(kind)), TaskKind.SUITE)
+        found = _WITH_MODULE.fullmatch(text)
+        return cls(kind, text.removeprefix(kind), found[1] if found else None)
 
 
 def modules_of_tasks_in(text: str) -> list[str]:
@@ -104,8 +111,9 @@ def check_game(name: str) -> str:
     Raises:
         ValueError: it cannot; the message lists the allowed names.
     """
-    if kind_of(name) is TaskKind.MINATAR:
-        if name.removeprefix(TaskKind.MINATAR) not in MINATAR_GAMES:
+    task = Task.parse(name)
+    if task.kind is TaskKind.MINATAR:
+        if task.name not in MINATAR_GAMES:
             games = ", ".join(TaskKind.MINATAR + game for game in MINATAR_GAMES)
             raise ValueError(f'unknown task "{name}"; allowed are {games}')
     elif not re.fullmatch(rf"{TaskKind.ATARI}[A-Z][A-Za-z0-9]*", name):
@@ -115,9 +123,7 @@ def check_game(name: str) -> str:
 
 def unknown_task(name: str, names: Collection[str], allowed: str) -> str:
     """The message for a task that there is not, with the nearest names; ``allowed`` where none is near."""
-    kind = kind_of(name)
-    near = difflib.get_close_matches(
-        name.removeprefix(kind), [one.removeprefix(kind) for one in names], n=3, cutoff=0.5
-    )
+    kind, short, _ = Task.parse(name)
+    near = difflib.get_close_matches(short, [one.removeprefix(kind) for one in names], n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(kind + one for one in near)}?" if near else allowed
     return f'unknown task "{name}"; {hint}'

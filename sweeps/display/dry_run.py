@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from ...agents import TrainConfig, module_of
+from ...agents import Task, TrainConfig
 from ...agents.config import remarks
 from ..allocation import CheapestArithmetic
 from ..estimate import estimate
@@ -30,7 +30,7 @@ def describe_plan(plan: Plan, directory: Path) -> Iterator[str]:
         settings = [f"{key}={brief(values[key])}" for key in plan.varying if key in values]
         named = [f"case={run.case!r}"] if run.case else []
         yield f"  {run.id:<{width}}  {store.state(run):<7}  {' '.join(named + settings)}"
-    for module in sorted({module for run in plan.runs if (module := module_of(run.config.task))}):
+    for module in sorted({module for run in plan.runs if (module := Task.parse(run.config.task).module)}):
         yield f"the module {module} will be imported, if --allow-import {module} allows it"
     said = Counter(remark for run in plan.runs if isinstance(run.config, TrainConfig) for remark in remarks(run.config))
     for remark, count in said.items():

@@ -17,7 +17,7 @@ from roundoff.own_modules import looked_in
 from roundoff.runs.folder import RunDirectory
 from roundoff.runs.metric import Metric
 
-from ...agents import PATIENCE, TrainConfig, may_import, module_of
+from ...agents import PATIENCE, Task, TrainConfig, may_import
 from ...agents.config import module_of_algorithm
 from ..errors import SweepError
 from ..folder.leases import Leases
@@ -248,7 +248,7 @@ class _Pool:
             self._tries[run.id] += 1
             slot.runs[run.id] = run
             lease = {"folder": str(self._leases.folder.absolute()), "run": run.id, "number": number}
-            module = module_of(run.config.task)
+            module = Task.parse(run.config.task).module
             imports = [module] if module and may_import(module, self._allow_imports) else []
             where: dict[str, Any] = {"directory": str(self._directories[run.id].absolute()), "lease": lease}
             if isinstance(run.config, ProgramConfig):

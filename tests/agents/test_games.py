@@ -10,7 +10,7 @@ from runs import AfterSteps, outcome
 from roundoff.agents import RunError, TrainConfig, train
 from roundoff.agents.environments.opening import check_task_imports, open_environment
 from roundoff.agents.environments.parallel import VectorEnvironment
-from roundoff.agents.environments.tasks import MINATAR_GAMES, TaskKind, kind_of
+from roundoff.agents.environments.tasks import MINATAR_GAMES, Task, TaskKind
 from roundoff.agents.run.stopping import Stopped
 from roundoff.extras import MissingExtraError
 
@@ -19,7 +19,7 @@ TASKS = [f"minatar:{game}" for game in MINATAR_GAMES] + ["atari:Pong", "atari:Qb
 
 
 def needs(task):
-    pytest.importorskip("minatar" if kind_of(task) is TaskKind.MINATAR else "ale_py")
+    pytest.importorskip("minatar" if Task.parse(task).kind is TaskKind.MINATAR else "ale_py")
 
 
 def seeded(task, repeat=1, seed=0):

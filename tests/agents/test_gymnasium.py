@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from roundoff.agents import RunError, TrainConfig, train
 from roundoff.agents.environments.opening import open_environment
 from roundoff.agents.environments.parallel import VectorEnvironment
-from roundoff.agents.environments.tasks import may_import, module_of, modules_of_tasks_in
+from roundoff.agents.environments.tasks import Task, may_import, modules_of_tasks_in
 from roundoff.sweeps.language.run import run_id
 
 WALK = "gym:odd_environments:Walk-v0"
@@ -180,8 +180,10 @@ def test_workers_may_import_what_their_parent_may(tmp_path, module):
 
 
 def test_which_module_a_task_names():
-    assert module_of("gym:a.b_c:d/E-v0") == "a.b_c"
-    assert [module_of(task) for task in ("gym:E-v0", "cartpole_swingup", "gym:a:b:c", "x gym:a:b")] == [None] * 4
+    assert Task.parse("gym:a.b_c:d/E-v0") == ("gym:", "a.b_c:d/E-v0", "a.b_c")
+    assert [Task.parse(task).module for task in ("gym:E-v0", "cartpole_swingup", "gym:a:b:c", "x gym:a:b")] == [
+        None
+    ] * 4
     assert modules_of_tasks_in("grid.task=[gym:a.b:C-v0, 'gym:d:E-v0', gym:F-v0]") == ["a.b", "d"]
     assert may_import("a.b", ["a"])
     assert may_import("json.decoder", [])  # imported long ago

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from ...config.fields import KeyRole, key
 from ...config.rules import KeyRule
-from ...environments.tasks import TaskKind, kind_of
+from ...environments.tasks import Task, TaskKind
 from ..sac.settings import SACConfig
 
 # Four 3x3 convolutions, the first with stride 2, leave at least one pixel.
@@ -27,7 +27,7 @@ class DrQConfig(SACConfig):
     reason_not_compiled: ClassVar[str | None] = "agents that learn from pixels are not compiled"
     rules: ClassVar[tuple[KeyRule, ...]] = (
         *SACConfig.rules,
-        KeyRule(lambda c: kind_of(c.task) is not TaskKind.SUITE, "observations",
+        KeyRule(lambda c: Task.parse(c.task).kind is not TaskKind.SUITE, "observations",
              "observations: pixels is for tasks of the control suite, got task: {c.task}; set observations: states, or"
              " choose another task"),
         KeyRule(lambda c: c.keep_networks, "observations",
