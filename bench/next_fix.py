@@ -90,10 +90,10 @@ def against(runs: pd.DataFrame, pairs: list[tuple[str, str]], *, same: bool) -> 
     """
     rows = [(one, other, task) for one, other in pairs for task in TASKS]
     sides = [[[scores_of(runs, case, task)] for case in (one, other)] for one, other, task in rows]
-    unsimulated, equal = [difference(*side) for side in sides], [equivalence(*side) for side in sides]
-    adjusted = holm([test.p for test in (equal if same else unsimulated)])
+    differences, equal = [difference(*side) for side in sides], [equivalence(*side) for side in sides]
+    adjusted = holm([test.p for test in (equal if same else differences)])
     lines = []
-    for (one, other, task), side, test, share, p in zip(rows, sides, unsimulated, equal, adjusted, strict=True):
+    for (one, other, task), side, test, share, p in zip(rows, sides, differences, equal, adjusted, strict=True):
         means = [f"{np.mean(list(scores[0].values())):.0f}" for scores in side]
         low, high = test.interval
         cells = [task, one, other, *means, f"{test.value:+.0f} ({low:+.0f} to {high:+.0f})"]

@@ -244,8 +244,8 @@ class _SeedsPerCase:
         theirs = _returns(store, self._references[question.reference])
         found = {name: own for name, runs in cases.items() if theirs and (own := _returns(store, runs))}
         sides = [(own, theirs) if question.in_fp32 else (theirs, own) for own in found.values()]
-        unsimulated = [difference([x], [y]) for x, y in sides]
-        adjusted = holm([one.p for one in unsimulated])
+        differences = [difference([x], [y]) for x, y in sides]
+        adjusted = holm([one.p for one in differences])
         rows = [
             Effect(
                 name,
@@ -258,7 +258,7 @@ class _SeedsPerCase:
                 None if math.isnan(p) else float(p),
                 in_words(p, equivalence([own], [theirs], self._margin).p, self._margin),
             )
-            for (name, own), one, p in zip(found.items(), unsimulated, adjusted, strict=True)
+            for (name, own), one, p in zip(found.items(), differences, adjusted, strict=True)
         ]
         return tuple(sorted(rows, key=lambda row: (-row.seeds, -row.effect)))
 

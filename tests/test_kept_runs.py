@@ -52,10 +52,10 @@ def test_the_page_about_the_next_fix_is_what_its_kept_runs_say():
     found = []
     for task in next_fix.TASKS:  # primary (1), by scipy
         ours, plain = (list(next_fix.scores_of(runs, case, task).values()) for case in ("e4m3, with all four", FP32))
-        unsimulated = [np.subtract(ours, factor * np.array(plain)) for factor in (0.95, 1.05)]
+        differences = [np.subtract(ours, factor * np.array(plain)) for factor in (0.95, 1.05)]
         sides = [
             stats.ttest_1samp(x, 0, alternative=to).pvalue
-            for x, to in zip(unsimulated, ("greater", "less"), strict=True)
+            for x, to in zip(differences, ("greater", "less"), strict=True)
         ]
         found.append(max(sides))
     shown = [f"{p:.2g} | {adjusted:.2g}" for p, adjusted in zip(found, holm(found), strict=True)]
@@ -766,7 +766,7 @@ def test_long_learning_from_unlike_rollouts_is_what_was_measured():
     means = runs[runs["step"] == 200].groupby("case")[["reward", "unrounded"]].mean().loc["e5m2 rollouts"]
     assert (round(means["reward"], 3), round(means["unrounded"], 3)) == (0.580, 0.612)
     later = runs[runs["step"] >= 1000].groupby("case")[["reward", "unrounded"]].mean()
-    unsimulated = (later["reward"] - later["unrounded"]).round(3)
-    assert (unsimulated["e5m2 rollouts"], unsimulated["e5m2 rollouts, sequence-mask"]) == (0.003, -0.020)
+    differences = (later["reward"] - later["unrounded"]).round(3)
+    assert (differences["e5m2 rollouts"], differences["e5m2 rollouts, sequence-mask"]) == (0.003, -0.020)
     table = table_of_long_learning()
     assert table in (DATA.parents[1] / "rollouts.md").read_text(encoding="utf-8"), table

@@ -135,7 +135,7 @@ def _row(side: Side, plain: Side, selection: Selection, margin: float, experimen
     scores = [[list(of.values()) for of in tasks] for tasks in (x, y)]
     generator = generator_for("against", selection.name, *map(str, side.where.values()))
     better = probability_of_improvement(scores[0], scores[1], generator)
-    unsimulated = _difference(x, y, metric)
+    gap = _difference(x, y, metric)
     same = _turned_for(equivalence(x, y, margin), metric, "share")
     of_areas = _difference(selection.of(side.areas), selection.of(plain.areas), metric)
     crashed, ended_runs = side.crashed(tasks)
@@ -149,9 +149,9 @@ def _row(side: Side, plain: Side, selection: Selection, margin: float, experimen
         "crashed": crashed,
         "failed": len(_failed(experiment, side.where, tasks)),
         **_named("improvement", better),
-        **_named("difference", Estimate(unsimulated.value, unsimulated.interval)),
-        "pairs": unsimulated.pairs,
-        "p": unsimulated.p,
+        **_named("difference", Estimate(gap.value, gap.interval)),
+        "pairs": gap.pairs,
+        "p": gap.p,
         **_named("share", Estimate(same.share, same.interval)),
         "p_equivalent": same.p,
         "margin": margin,
@@ -197,15 +197,8 @@ def _all_failed(experiment: Experiment, margin: float) -> Iterator[dict[str, Any
 
 
 def _of_learning(found: Learning, metric: Metric) -> dict[str, float]:
-    unsimulated = _turned_for(found.unsimulated, metric)
-    values = [
-        found.learnable,
-        found.unlearned,
-        *found.interval,
-        unsimulated.value,
-        *unsimulated.interval,
-        unsimulated.pairs,
-    ]
+    gap = _turned_for(found.gap, metric)
+    values = [found.learnable, found.unlearned, *found.interval, gap.value, *gap.interval, gap.pairs]
     return dict(zip(_LEARNING, values, strict=True))
 
 
@@ -281,14 +274,14 @@ class Learning(NamedTuple):
         learnable: how many runs have a seed that has learned in the reference; or all, if no seed is shared.
         unlearned: how many of them have not learned, crashes among them.
         interval: Clopper and Pearson's interval of the share that does not learn, 90 %; 16 of 16 leave up to 17 %.
-        apart: the difference of scores among runs that have learned, in pairs if both runs of a seed have; 95 %.
+        gap: the difference of scores among runs that have learned, in pairs if both runs of a seed have; 95 %.
     """
 
     threshold: float
     learnable: int
     unlearned: int
     interval: Interval
-    unsimulated: Difference
+    gap: Difference
 
 
 UNKNOWN = Learning(math.nan, 0, 0, NO_INTERVAL, Difference(math.nan, NO_INTERVAL, math.nan, 0))
@@ -320,8 +313,8 @@ def learning(side: Side, reference: Side, task: str) -> Learning:
     shared = after.keys() & scores.keys()
     learnable = shared & there.keys() if shared else scores.keys()
     missed = len(learnable - here.keys())
-    unsimulated = difference([here], [there]) if here and there else UNKNOWN.unsimulated
-    return Learning(threshold, len(learnable), missed, share_interval(missed, len(learnable)), unsimulated)
+    gap = difference([here], [there]) if here and there else UNKNOWN.gap
+    return Learning(threshold, len(learnable), missed, share_interval(missed, len(learnable)), gap)
 
 
 def share_interval(count: int, of: int) -> Interval:

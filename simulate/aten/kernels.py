@@ -43,11 +43,11 @@ def _formula(operation: OpOverload) -> Callable[..., Any] | None:
     if not own:
         return operation.decompose
 
-    def unsimulated(*args: Any, **kwargs: Any) -> Any:
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
         tensors = (x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor))
         return NotImplemented if any(_backend(x) in own for x in tensors) else operation.decompose(*args, **kwargs)
 
-    return unsimulated
+    return decomposed
 
 
 _formula_of_aten = cache(_formula)  # a program's own operations may be given kernels at any time
@@ -83,7 +83,7 @@ def steps(operation: HigherOrderOperator) -> Callable[..., Any]:
     """
     name = str(operation)
     if name == "cond":
-        return _cond
+        return lambda condition, if_true, if_false, operands: (if_true if condition else if_false)(*operands)
     if name == "scan":
         return _scan
     kernel = operation.py_kernels.get(DispatchKey.CompositeExplicitAutograd)
@@ -93,12 +93,6 @@ def steps(operation: HigherOrderOperator) -> Callable[..., Any]:
             " simulation, or run what it does without it"
         )
     return kernel
-
-
-def _cond(
-    condition: torch.Tensor | bool, if_true: Callable[..., Any], if_false: Callable[..., Any], operands: Sequence[Any]
-) -> Any:
-    return (if_true if condition else if_false)(*operands)
 
 
 def _scan(combine: Callable[..., Any], start: Sequence[Any], values: Sequence[Any], others: Sequence[Any]) -> Any:

@@ -116,7 +116,7 @@ def _asked(operation: OpOverload) -> Asked | None:
     name = plain_name(operation.overloadpacket.__name__)
     asked: Asked | None = None
     if name in _COUNTING:
-        asked = _always
+        asked = lambda *_: True  # noqa: E731  one of several
     elif name in _LIFTS:
         asked = _of_lifted
     elif name in _CASTS:
@@ -144,10 +144,6 @@ def _asked(operation: OpOverload) -> Asked | None:
 def _is_single(size: Any) -> bool:
     """Whether a size, or a template tensor, lacks axes."""
     return not (size.dim() if isinstance(size, torch.Tensor) else size)
-
-
-def _always(_args: Sequence[Any], _kwargs: Mapping[str, Any], _is_whole: IsWhole) -> bool:
-    return True
 
 
 def _of_lifted(args: Sequence[Any], _kwargs: Mapping[str, Any], _is_whole: IsWhole) -> bool:
@@ -207,7 +203,7 @@ def _all_of(operation: OpOverload, *, numbers_alone: bool = False) -> Asked:
             return False
         return all(holds(args[i] if i < given else kwargs.get(name), is_whole) for i, name in places)
 
-    return are_whole if mode is not None or plain not in _ROUNDING_DIVISION else _never
+    return are_whole if mode is not None or plain not in _ROUNDING_DIVISION else lambda *_: False
 
 
 def _places_of_numbers(operation: OpOverload, *, numbers_alone: bool) -> list[tuple[int, str]]:
@@ -226,7 +222,3 @@ def _holds_numbers(kind: str, name: str, plain: str, numbers_alone: bool) -> boo
     if "Tensor" in kind:
         return not numbers_alone or name == "value"  # fill_ by a tensor
     return any(word in kind for word in _NUMBERS) and plain not in _BOUNDING
-
-
-def _never(_args: Sequence[Any], _kwargs: Mapping[str, Any], _is_whole: IsWhole) -> bool:
-    return False

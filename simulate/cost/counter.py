@@ -19,7 +19,7 @@ from ...formats import Format
 from ..aten.schemas import argument_names
 from ..aten.tables import WITHOUT_NUMBERS
 from ..aten.wrappers import has_own_memory
-from ..presence.entering import unsimulated
+from ..presence.entering import simulations_off
 from ..watching.watcher import Call, Place, Watcher
 from .memory import Memory, StoredNumbers
 from .products import CountedProduct, products_in
@@ -142,7 +142,7 @@ class CostCounter(Watcher):
         Args:
             kept: the tensors kept between steps, by kind; None for the tensors of modules and optimizers.
         """
-        with self._lock, unsimulated():
+        with self._lock, simulations_off():
             operations = {
                 place: OperationCost(
                     m.calls, m.read, m.read_bits / 8, m.written, m.written_bits / 8, m.without_formula, m.not_followed
@@ -264,6 +264,6 @@ class CountedSteps(NamedTuple):
 
 def learned(tensors: Mapping[str, Iterable[torch.Tensor]]) -> dict[str, torch.Tensor]:
     """A copy of the learned values, a vector for each kind."""
-    with unsimulated():
+    with simulations_off():
         flat = {name: [x.detach().double().cpu().flatten() for x in some] for name, some in tensors.items()}
         return {name: torch.cat(some) for name, some in flat.items() if some}

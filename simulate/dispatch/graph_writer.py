@@ -76,18 +76,15 @@ class GraphWriter:
         """Stands for ``x`` rounded."""
         rounded: torch.Tensor
         data = self._formats.get(fmt)
-        if data is not None and rounding is Rounding.NEAREST_EVEN and _alike(x, data.parameters):
+        # A tensor of another type, or on another device than the program's, takes its format as a constant.
+        fits = data is not None and (x.dtype, x.device) == (data.parameters.dtype, data.parameters.device)
+        if data is not None and fits and rounding is Rounding.NEAREST_EVEN:
             rounded = round_float(x, data.parameters, data.by_addition)
         elif random is None:
             rounded = round_operator(x, str(fmt), str(rounding), None, None, 0, WORD_BITS, None)
         else:
             rounded = round_drawn(x, self.place, str(fmt), str(rounding), random.step, random.bits)
         return rounded
-
-
-def _alike(x: torch.Tensor, parameters: torch.Tensor) -> bool:
-    """A tensor of another type, or on another device than the program's, takes its format as a constant."""
-    return x.dtype == parameters.dtype and x.device == parameters.device
 
 
 @torch.library.custom_op("roundoff::round_drawn", mutates_args=())

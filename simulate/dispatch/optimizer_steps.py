@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 from ..aten.wrappers import parts
 from ..policy.policy import Policy
 from ..policy.rules import OPTIMIZER_STEP, Role
-from ..presence.entering import unsimulated
+from ..presence.entering import simulations_off
 from ..watching.watcher import Call, Watcher
 from .narrow_tensors import NARROW
 from .plan import OperationPlan
@@ -34,7 +34,7 @@ def round_stored(
     else:
         stored = [p.grad for p in parameters if p.grad is not None]
     call = Call(plan.place, plan.arithmetic.format, None, (), {}, ((), {}))
-    with unsimulated(), torch.no_grad():
+    with simulations_off(), torch.no_grad():
         tensors = [x for x in stored if isinstance(x, torch.Tensor) and not (plan.spares and x.dtype not in NARROW)]
         rounded = [part for tensor in tensors for part in parts(tensor.detach())]
         results.round_all(rounded, plan, call)

@@ -13,7 +13,7 @@ from torch.compiler import is_compiling
 from ...formats import Format, Rounding, round
 from ...formats.families.floats import FP32
 from ..presence.decorating import decorated
-from ..presence.entering import innermost, unsimulated
+from ..presence.entering import innermost, simulations_off
 from .simulation import Simulation, at_work, unrounded
 
 
@@ -46,7 +46,7 @@ def store(x: torch.Tensor, format: Format | str, rounding: Rounding | str = Roun
     """
     format, rounding = Format.parse(format), Rounding.parse(rounding)
     simulation = at_work() or innermost()  # fp32 alone is not on the stack
-    with unsimulated(), torch.no_grad():
+    with simulations_off(), torch.no_grad():
         if not isinstance(simulation, Simulation):
             return round(x, format, rounding=rounding)
         kept = simulation._runner.results.stored(x, format, rounding)  # noqa: SLF001  of this folder

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...formats import Format, FormatError
-from ..presence.entering import unsimulated
+from ..presence.entering import simulations_off
 from ..watching.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Witness(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Raises:
             FormatError: it does not observe.
         """
-        with unsimulated():  # it may be asked for inside, and what it computes is not the program's
+        with simulations_off():  # it may be asked for inside, and what it computes is not the program's
             return self._observing().report()
 
     def observer_state(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Witness(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Raises:
             FormatError: it does not observe.
         """
-        with unsimulated():
+        with simulations_off():
             return self._observing().state_dict()
 
     def load_observer_state(self, state: dict[str, Any]) -> None:
@@ -78,7 +78,7 @@ class Witness(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Raises:
             FormatError: it does not observe.
         """
-        with unsimulated():
+        with simulations_off():
             self._observing().load_state_dict(state)
 
     def _observing(self) -> Observer:
@@ -92,7 +92,7 @@ class Witness(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Raises:
             FormatError: the simulation runs without a shadow.
         """
-        with unsimulated():
+        with simulations_off():
             return self._shadowing().report()
 
     def twin(self, x: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ from torch.fx.node import map_arg
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...formats.base.operator import unwritten_like
-from ..presence.entering import unsimulated
+from ..presence.entering import simulations_off
 from .host_numbers import NumberError, NumberRecord, TracedNumber, number_of
 from .number_tensors import tensor_of
 
@@ -40,7 +40,7 @@ def _shape(x: torch.Tensor) -> torch.Tensor:
     return unwritten_like(x)
 
 
-class _NumberOperation(NamedTuple):
+class _Step(NamedTuple):
     """An operation on the way to a number; operands by position."""
 
     target: Any
@@ -58,7 +58,7 @@ class Reading(NamedTuple):
     """The computation of a number from the inputs of a graph."""
 
     inputs: tuple[int, ...]
-    calls: tuple[_NumberOperation, ...]
+    calls: tuple[_Step, ...]
     signature: str | None
     """A text that is the same for readings that do the same; None if it is not known."""
 
@@ -92,12 +92,10 @@ class Reading(NamedTuple):
             if one in needed and one not in positions:
                 if one.op == "get_attr":
                     constant = getattr(constants, str(one.target)).detach().clone()
-                    calls.append(_NumberOperation(torch.clone, (constant,), {}))
+                    calls.append(_Step(torch.clone, (constant,), {}))
                 else:
                     calls.append(
-                        _NumberOperation(
-                            one.target, *map_arg((one.args, one.kwargs), lambda x: _EarlierResult(positions[x]))
-                        )
+                        _Step(one.target, *map_arg((one.args, one.kwargs), lambda x: _EarlierResult(positions[x])))
                     )
                 positions[one] = len(positions)
         own = any(call.target in (torch.clone, torch.ops.roundoff.number.default) for call in calls)
@@ -189,7 +187,7 @@ class Readings:
         with _disable_current_modes():
             reading = Reading.of(slot.proxy.node, mode.tracer.root, self._large)
             value = reading.value(self._inputs, self._record.at, {})
-        with unsimulated():
+        with simulations_off():
             self.tensors.append(torch.ops.roundoff.read(x))
         self._values.append(value)
         return self._record.read(len(self._values) - 1, value)
@@ -222,7 +220,7 @@ def _taking_numbers(make: Any) -> Any:
         number = number_of(data)
         if number is None:
             return make(data, *args, **kwargs)  # type: ignore[no-any-return]
-        with unsimulated():
+        with simulations_off():
             x = tensor_of(number, kwargs.pop("dtype", None) or torch.get_default_dtype())
         if args or kwargs.pop("device", None) not in (None, x.device) or any(kwargs.values()):
             raise NumberError("a tensor with further settings is made of a number that the step reads from a tensor")

@@ -122,7 +122,9 @@ class Operands:
         named = dict(zip(argument_names(plan.operation), args, strict=False)) | dict(kwargs)
         told = self._multiplied.tell(plan, named) if plan.multiplies else NOTHING
         plan.outcome.missed += plan.multiplies and self._misses(plan, named, told)
-        products = separate_products(plan.operation) if _tells_products(plan) else None
+        # The products of one operation may see an operand in different ways.
+        differ = _has_blocks(plan) or any(rule.product for rule in plan.arithmetic.of_operands)
+        products = separate_products(plan.operation) if differ else None
         if products is None:
             prepared = self._prepared(plan, args, kwargs, told, rounded, told_of)
             return *prepared, self._by_tensor_cores(plan, named, told, *prepared) if plan.narrows else None
@@ -284,11 +286,6 @@ def _has_blocks(plan: PlannedOperation) -> bool:
     arithmetic = plan.arithmetic
     formats = [rule.format for rule in arithmetic.of_operands if isinstance(rule.format, Format)]
     return any(map(has_blocks, (arithmetic.operands, *formats)))
-
-
-def _tells_products(plan: PlannedOperation) -> bool:
-    """Whether the products of one operation may see an operand in different ways."""
-    return _has_blocks(plan) or any(rule.product for rule in plan.arithmetic.of_operands)
 
 
 def rotated(x: torch.Tensor, axis: int, size: int) -> torch.Tensor:

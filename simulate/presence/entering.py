@@ -43,7 +43,7 @@ this_thread = ThisThread()
 
 
 @contextmanager
-def unsimulated() -> Iterator[None]:
+def simulations_off() -> Iterator[None]:
     """For the block, the simulations of this thread pass operations on as they are."""
     before, this_thread.rounding = this_thread.rounding, True
     native.hold_thread(1)

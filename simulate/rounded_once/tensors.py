@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -123,13 +122,9 @@ def _root(x: torch.Tensor) -> torch.Tensor:
     return where(better.isfinite(), better, near)
 
 
-def _plain(function: Any) -> Any:
-    return function
-
-
 _SMALLEST = torch.tensor(2.0**-149, dtype=torch.float64, device="cpu")  # float32's
 
-_DIALECT = Dialect(_plain, two_sum, two_product, odd, _root, where)
+_DIALECT = Dialect(lambda function: function, two_sum, two_product, odd, _root, where)
 _FORMULAS = {torch.float32: single(_DIALECT), torch.float64: double(_DIALECT)}
 
 

@@ -92,7 +92,8 @@ class _Replay(Interpreter):
             for x, new in zip(written, (mean, variance), strict=True):
                 self.env[x].copy_(new)
             return tuple(results)
-        copies = {x: _copied(self.env[x]) for x in written}
+        tensors = {x: self.env[x] for x in written}
+        copies = {node: x.new_empty_strided(x.shape, x.stride()).copy_(x) for node, x in tensors.items()}
         args, kwargs = map_arg((node.args, node.kwargs), lambda x: copies.get(x, self.env[x]))
         result = node.target(*args, **kwargs)  # type: ignore[operator]
         for x, copy in copies.items():
@@ -113,11 +114,6 @@ def _is_taken_apart(target: Any) -> bool:
     """Whether PyTorch has another formula for an operation where transforms of functions are at work."""
     has: Any = torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001  the only access there is
     return bool(has(target.name(), "FuncTorchDynamicLayerFrontMode"))
-
-
-def _copied(x: torch.Tensor) -> torch.Tensor:
-    """Copies a tensor to new memory, with the same gaps."""
-    return x.new_empty_strided(x.shape, x.stride()).copy_(x)
 
 
 def _laid_as(traced: Any, result: Any) -> Any:

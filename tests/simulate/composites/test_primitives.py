@@ -152,10 +152,10 @@ def check_layouts(op, layouts, most):
                 expected = run_laid_out(op, arguments, None, layout)
             except RuntimeError:
                 continue  # the kernel itself does not take it
-            unsimulated = run_laid_out(op, arguments, mode, layout)
+            decomposed = run_laid_out(op, arguments, mode, layout)
             if not mode.taken_apart:
                 return
-            for actual, wanted in zip(tensors(unsimulated), tensors(expected), strict=True):
+            for actual, wanted in zip(tensors(decomposed), tensors(expected), strict=True):
                 assert_same(actual, wanted, mode.taken_apart)
 
 
@@ -177,10 +177,10 @@ def test_agrees_with_the_kernel_in_more_samples(op):
 def check_numbers(op, most):
     for number, sample in enumerate(samples(op, torch.float64, most)):
         mode = Primitive()
-        unsimulated = run(op, sample, mode)
+        decomposed = run(op, sample, mode)
         if mode.taken_apart:
             reached.update(mode.taken_apart)
-            for actual, expected in zip(tensors(unsimulated), tensors(run(op, sample, None)), strict=True):
+            for actual, expected in zip(tensors(decomposed), tensors(run(op, sample, None)), strict=True):
                 assert_same(actual, expected, mode.taken_apart)
             if number < 2:
                 round_inputs(sample)
@@ -418,11 +418,11 @@ CALLS = {
 def test_other_operations_agree_with_the_kernel(name):
     mode = Primitive()
     with mode:
-        unsimulated = CALLS[name]()
+        decomposed = CALLS[name]()
     assert mode.taken_apart
     reached.update(mode.taken_apart)
     expected = tensors(CALLS[name]())
-    for actual, wanted in zip(tensors(unsimulated), expected, strict=True):
+    for actual, wanted in zip(tensors(decomposed), expected, strict=True):
         assert_same(actual, wanted, name)
 
 
@@ -487,10 +487,10 @@ def test_a_layer_of_lstm(options):
             output, (hidden, cell) = layer(leaves[0], tuple(states))
             return output, hidden, cell, torch.autograd.grad((output * output).sum() + cell.sum(), leaves)
 
-    unsimulated, expected = everything(fused), everything(nullcontext())
+    decomposed, expected = everything(fused), everything(nullcontext())
     assert {aten.mkldnn_rnn_layer.default, aten.mkldnn_rnn_layer_backward.default} <= fused.taken_apart
     reached.update(fused.taken_apart)
-    for one, other in zip(tensors(unsimulated), tensors(expected), strict=True):
+    for one, other in zip(tensors(decomposed), tensors(expected), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
     for x in tensors(everything(at_primitive())):
         torch.testing.assert_close(x.detach(), rounded(x.detach()), rtol=0, atol=0)
