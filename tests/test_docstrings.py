@@ -88,7 +88,7 @@ def is_linked(file):
 
 
 def test_pages_stay_within_their_budget():
-    assert len(PAGES) > 70
+    assert len(PAGES) > 50  # the patterns find them
     wordy = {str(page.relative_to(ROOT)): hits(prose(page)) for page in PAGES if rate([prose(page)]) > 3}
     assert not wordy
     assert rate([prose(page) for page in PAGES]) <= 2
