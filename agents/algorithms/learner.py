@@ -1,4 +1,4 @@
-"""The learner interface: an agent that acts, and that learns in parts; and a step of critics towards one target."""
+"""The learner interface: an agent that acts, and that learns in parts."""
 
 from __future__ import annotations
 
@@ -218,33 +218,3 @@ class Learner(Acting, ABC):
     def before_update(self) -> AbstractContextManager[Any]:
         """The simulation, for computing with experience before the next update, which then takes no noise."""
         return self._arithmetic(self.updates + 1, NOISE)
-
-
-def step_critics(learner: Learner, q: torch.Tensor, target: torch.Tensor, count: int) -> Metrics:
-    """Moves the critics by a step of their optimizer to lower their mean squared errors; see :func:`differentiate`."""
-    metrics = differentiate(learner, q, target, count)
-    learner.step("critic")
-    return metrics
-
-
-def differentiate(
-    learner: Learner, q: torch.Tensor, target: torch.Tensor, count: int, weights: torch.Tensor | None = None
-) -> Metrics:
-    """Computes the gradients of critics' mean squared errors.
-
-    Args:
-        learner: the learner with the network and optimizer ``critic``.
-        q: Outputs of k critics, (k, n, 1), with their graph; unrounded if errors are one operation.
-        target: Target values, (n, 1); unrounded if errors are one operation.
-        count: the divisor of the sum of squares.
-        weights: the weight of each transition in that sum, (n, 1); None: all count alike.
-
-    Returns:
-        ``td_error``, (k, n, 1), and ``q``: the target.
-    """
-    error = learner.errors_of(q, target)
-    optimizer = learner.optimizers["critic"]
-    # The derivative of each critic's mean squared error by its outputs.
-    derivative = error if weights is None else error * weights
-    learner.networks["critic"].compute_gradients(q, derivative * optimizer.mean_weight(2 / learner.reward_scale, count))
-    return {"td_error": error, "q": target}

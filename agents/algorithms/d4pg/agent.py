@@ -15,9 +15,9 @@ from ...sizes import Sizes
 from ..categorical import divergence, expected, slope_of_expected
 from ..deterministic_actor import DeterministicActor
 from ..explorer import GaussianExplorer, deviations_of
-from ..learner import differentiate
 from ..part import Metrics, Part
 from ..stochastic_targets import least_of
+from ..twin_critics import differentiate
 from ..value_learner import ValueLearner
 from .settings import D4PGConfig
 

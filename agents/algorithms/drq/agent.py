@@ -13,10 +13,10 @@ from ...experience.off_policy import OffPolicyRecorder, record_states
 from ...models.networks import forward
 from ...sizes import Sizes
 from ...streams import Stream, torch_generator
-from ..learner import step_critics
 from ..part import Metrics
 from ..sac.agent import SoftActorCritic
 from ..stochastic_targets import least_of
+from ..twin_critics import step_critics
 from .encoder import Parts, PixelNetwork, convolve, features
 from .settings import DrQConfig
 

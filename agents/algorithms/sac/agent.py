@@ -20,9 +20,10 @@ from ...optimizers.decisions import filled_like
 from ...sizes import Sizes
 from ...streams import Stream, torch_generator
 from ..exact_errors import exact_target
-from ..learner import Learner, step_critics
+from ..learner import Learner
 from ..part import Metrics, Part
 from ..stochastic_targets import least_of, stochastic_target
+from ..twin_critics import step_critics
 from .settings import SACConfig
 
 

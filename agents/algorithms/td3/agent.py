@@ -13,9 +13,9 @@ from ...optimizers.decisions import filled_like
 from ...sizes import Sizes
 from ..deterministic_actor import DeterministicActor
 from ..explorer import GaussianExplorer, deviations_of
-from ..learner import step_critics
 from ..part import Metrics, Part
 from ..stochastic_targets import least_of
+from ..twin_critics import step_critics
 from .settings import TD3Config
 
 
