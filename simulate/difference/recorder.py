@@ -11,13 +11,15 @@ from torch.utils._pytree import tree_flatten_with_path
 
 from ..aten.schemas import argument_names
 from ..aten.tables import EMPTY
+from ..presence.user_code import here, text_of
 from ..shadow.shadow import Shadow, outside_autograd
-from ..shadow.twins import is_followed
+from ..shadow.twins import is_followed, widen
 from ..shadow.widening import left_to_chance, manner, operands, outcomes, tensors_in
 from ..watching.first_non_finite import MemoryNotes
 from ..watching.forward_lines import ForwardLines
 from ..watching.watcher import Call
 from .bounds import rounding_bounds, unit_roundoff
+from .compiled import compile_recorded, excess, run_eagerly
 from .trace import MOST_OPERATIONS, NOBODY, RESULT, Operation, Sketch, Trace, real, sketch, some_elements
 
 _READING = "_local_scalar_dense"
@@ -27,6 +29,8 @@ _IMMATERIAL = frozenset({"device", "layout", "pin_memory", "non_blocking", "memo
 
 class Recorder(Shadow):
     """Records the operations of a simulation, at most ``limit``; see :class:`.trace.Trace`."""
+
+    backend = staticmethod(compile_recorded)
 
     def __init__(self, limit: int = MOST_OPERATIONS) -> None:
         super().__init__()
@@ -84,6 +88,35 @@ class Recorder(Shadow):
         self._operations.append(
             Operation(place.operation, place.role, place.module, line, arguments, inputs, outputs, writes, how.random)
         )
+
+    def run_compiled(self, compiled: Any, graph: torch.fx.GraphModule, given: list[Any], role: str) -> Any:
+        """Runs compiled code and records it as one operation; ``graph`` has its operations, for twins and bounds."""
+        if len(self._operations) >= self._limit:
+            self._dropped += 1
+            return compiled(given)
+        with _disable_current_modes(), outside_autograd():
+            arguments = list(given)  # the compiled code empties its own list
+            inputs = [self._sketch(x) for x in tensors_in(arguments)]
+            size = max((x.norm for x in inputs if x.unit), default=0.0)
+            shadow = Shadow()
+            shadow._twins = self._twins  # noqa: SLF001  of the class that this one extends
+            eager, changed = run_eagerly(graph, arguments, shadow)
+            result, outputs = list(compiled(given)), []
+            # Arguments may also be results, and their memory may be used for other values once they are read.
+            pairs = [(x, y) for x, y in zip(result, eager or result, strict=True) if not any(x is z for z in arguments)]
+            for x, y in [*pairs, *changed]:
+                if isinstance(x, torch.Tensor):
+                    error = 0.0
+                    if is_followed(x) and x.numel():
+                        self._twins.put(x, self._twins.get(y) if eager else widen(x))
+                        error = excess(x, y, self._twins.get(x), size) if eager else 0.0
+                    outputs.append(self._sketch(x)._replace(source=-1, excess=error))
+                    self._writers.put(x, len(self._operations))
+            line = text_of(here())
+            self._operations.append(
+                Operation("compiled", role, "", line, {}, inputs, outputs, bool(changed), not eager)
+            )
+        return result
 
     def finish(self, result: Any) -> None:
         """Records the tensors and numbers that a function returned."""

@@ -293,8 +293,8 @@ class Simulation(Witness):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Tells dynamo that it may trace functions given to operators such as ``torch.cond``: their calls come here."""
-        return is_compiling_operator()
+        """Tells dynamo that it may trace functions, of operators such as ``torch.cond`` or for a watcher's backend."""
+        return is_compiling_operator() or _backend() is not None
 
     @contextmanager
     def writing(self, writer: GraphWriter) -> Iterator[None]:
@@ -448,6 +448,13 @@ def _is_inside() -> bool:
     return False
 
 
+def _backend() -> Any:
+    """The backend that a watcher of the active simulation compiles with, if any, and if nothing is rounded."""
+    simulation = at_work()
+    watchers = () if simulation is None or not simulation.policy.rounds_nothing else simulation.watchers
+    return next((watcher.backend for watcher in watchers if watcher.backend), None)
+
+
 def _presence_at_work() -> Presence | None:
     simulation = at_work()
     return None if simulation is None else simulation.presence
@@ -466,7 +473,7 @@ def _draws_at_work() -> Draws | None:
 
 
 _clipping = Clipping(in_role(Role.OPTIMIZER))
-_process = ProcessState(_presence_at_work, _is_inside, _before_step, Generators(_draws_at_work), _clipping)
+_process = ProcessState(_presence_at_work, _is_inside, _backend, _before_step, Generators(_draws_at_work), _clipping)
 
 
 def _finfo_at_work(dtype: torch.dtype) -> FormatInfo | None:

@@ -276,6 +276,8 @@ class ModuleTracker:
             del thread.starts[: _MOST_CHANGES // 2], thread.owners[: _MOST_CHANGES // 2]
 
     def _module_begins(self, module: torch.nn.Module, _arguments: Any) -> None:
+        if torch.compiler.is_compiling():
+            return  # dynamo leaves the hook out of the program
         modules = self._thread.modules
         if self._thread.optimizers and not _in_a_step():
             self._thread.optimizers = 0  # an exception has ended the step, of which no hook is told
@@ -310,6 +312,8 @@ class ModuleTracker:
                 self._begins.pop(child, None)
 
     def _module_ends(self, _module: torch.nn.Module, _arguments: Any, _result: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         thread = self._thread
         in_part = thread.parts[-1].around + 1 if thread.parts else 0
         if len(thread.modules) > in_part:  # else entered inside of this module

@@ -48,6 +48,7 @@ class ProcessState:
     Args:
         at_work: the presence of the simulation that the code of this thread runs in, if any.
         is_inside: whether a simulation is entered in this thread, at work or not.
+        recording: the backend that a watcher of the active simulation compiles with, if any.
         before_step: called with an optimizer before each of its steps, in any thread.
         generators: the handling of random number generators.
         clipping: the handling of gradient clipping.
@@ -57,6 +58,7 @@ class ProcessState:
         self,
         at_work: Callable[[], Presence | None],
         is_inside: Callable[[], bool],
+        recording: Callable[[], Any],
         before_step: Callable[[torch.optim.Optimizer], None],
         generators: Generators,
         clipping: Clipping,
@@ -65,7 +67,7 @@ class ProcessState:
         self._at_work = at_work
         self._before_step = before_step
         self._hook: RemovableHandle | None = None
-        self._stance = EagerInside(is_inside)
+        self._stance = EagerInside(is_inside, recording)
         self._lock = new_lock()
         self._count = 0
         self._flags = _Flags()  # type: ignore[no-untyped-call]

@@ -82,13 +82,14 @@ def unseen(kept_out: _F) -> _F:
 class _DynamoStance:
     """The replacement for PyTorch's ``DynamoStance``, queried when a function of ``torch.compile`` is called."""
 
-    def __init__(self, found: Any, is_inside: Callable[[], bool]) -> None:
+    def __init__(self, found: Any, is_inside: Callable[[], bool], recording: Callable[[], Any]) -> None:
         self.found = found
-        self._is_inside = is_inside
+        self._is_inside, self._recording = is_inside, recording
 
     @property
     def stance(self) -> str:
-        return "force_eager" if self._is_inside() and not is_compiling_operator() else str(self.found.stance)
+        eager = self._is_inside() and not is_compiling_operator() and self._recording() is None
+        return "force_eager" if eager else str(self.found.stance)
 
     @property
     def skip_guard_eval_unsafe(self) -> bool:
@@ -96,12 +97,12 @@ class _DynamoStance:
 
     @property
     def backend(self) -> Any:
-        return self.found.backend
+        return self._recording() or self.found.backend
 
 
 @final
 class EagerInside:
-    """Makes the functions of ``torch.compile`` run eagerly inside of simulations.
+    """Makes the functions of ``torch.compile`` run eagerly inside of simulations, unless a watcher compiles them.
 
     Functions that dynamo skipped because of a mode would never be compiled again, and with ``fullgraph=True`` would
     raise. Operators such as ``torch.cond``, which compile their arguments to run them operation by operation, may do
@@ -109,10 +110,11 @@ class EagerInside:
 
     Args:
         is_inside: whether a simulation is entered in this thread.
+        recording: the backend that a watcher of the active simulation compiles with, if any.
     """
 
-    def __init__(self, is_inside: Callable[[], bool]) -> None:
-        self._is_inside = is_inside
+    def __init__(self, is_inside: Callable[[], bool], recording: Callable[[], Any]) -> None:
+        self._is_inside, self._recording = is_inside, recording
         self._import = _Import(self._imported)
         self._lock = new_lock()
         self._dynamo: Any = None
@@ -148,7 +150,8 @@ class EagerInside:
                 self._set(dynamo)
 
     def _set(self, dynamo: Any) -> None:
-        self._dynamo, self._stance = dynamo, _DynamoStance(dynamo._stance, self._is_inside)  # noqa: SLF001  no other access
+        self._dynamo = dynamo
+        self._stance = _DynamoStance(dynamo._stance, self._is_inside, self._recording)  # noqa: SLF001  no other access
         dynamo._set_stance(self._stance)  # noqa: SLF001  as above
 
     def _stop_waiting(self) -> None:

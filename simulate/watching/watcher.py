@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -61,10 +61,12 @@ class Watcher:
     Attributes:
         sees_numbers: whether it looks at what tensors hold, so that programs cannot be traced under it.
         sees_roundings: whether :meth:`rounded` is called, which costs a copy of every result.
+        backend: compiles the functions of ``torch.compile`` in the simulation; None: they run eagerly.
     """
 
     sees_numbers = True
     sees_roundings = False
+    backend: Callable[..., Any] | None = None
 
     def before(self, call: Call) -> Any:
         """Called before the operation runs, which may overwrite its operands; :meth:`after` gets the returned value."""

@@ -10,6 +10,7 @@ import sys
 import pytest
 import torch
 from each import each
+from torch._inductor import compile_fx
 
 import roundoff
 from roundoff.analysis import difference_page
@@ -24,11 +25,11 @@ def recorded(function, limit=1000, policy="fp32"):
     return recorder.trace, result
 
 
-def train(width=8):
+def train(width=8, compiled=False):
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Tanh(), torch.nn.Linear(width, 1))
     optimizer = torch.optim.Adam(net.parameters())
-    loss = net(torch.randn(16, 4)).square().mean()
+    loss = (torch.compile(net) if compiled else net)(torch.randn(16, 4)).square().mean()
     loss.backward()
     optimizer.step()
     return net[0].weight.detach()
@@ -39,7 +40,7 @@ def test_a_trace_names_operations_changes_no_bit_and_is_bounded(tmp_path):
     assert torch.equal(weight, train())
     products = [one for one in trace.operations if one.name == "addmm"]
     assert [one.module for one in products] == ["Sequential.0", "Sequential.2"]
-    assert "net(torch.randn" in products[0].line
+    assert "net)(torch.randn" in products[0].line
     backward = next(one for one in trace.operations if one.role == "backward" and one.name == "tanh_backward")
     assert backward.line.endswith("(its derivative)")
     assert max(len(x.values) for one in trace.operations for x in one.outputs) <= 32
@@ -85,6 +86,42 @@ class _Wrong(torch.nn.Module):
 @torch.library.custom_op("roundoff_tests_diff::product", mutates_args=())
 def product(x: torch.Tensor) -> torch.Tensor:
     return (x.bfloat16() @ x.T.bfloat16()).to(x.dtype) if x.dtype == torch.float32 else x @ x.T
+
+
+@pytest.mark.filterwarnings("ignore:Using `torch.compile")
+def test_compiled_functions_run_compiled(monkeypatch):
+    plain = train(compiled=True)
+    trace, weight = recorded(lambda: train(compiled=True))
+    assert torch.equal(weight, plain)
+    assert [one.role for one in trace.operations if one.name == "compiled"] == ["forward", "backward"]
+    assert not any("addmm" in one.name or "tanh" in one.name for one in trace.operations)
+    assert torch.equal(train(compiled=True), plain)
+    report = roundoff.diff(train, lambda: train(compiled=True))
+    assert report.explained, report
+    rounded, _ = recorded(lambda: train(compiled=True), policy="bf16")
+    assert {one.name for one in rounded.operations} >= {"addmm", "tanh_backward"}
+
+    def changed(x):
+        x.mul_(2)
+        return (x @ x.T).softmax(1), x.cos()[1:]
+
+    def result(call):
+        x = torch.linspace(0, 1, 12).view(4, 3)
+        return *call(x), x * 3
+
+    assert roundoff.diff(lambda: result(changed), lambda: result(torch.compile(changed))).explained
+    compile_graph = compile_fx.compile_fx_inner
+
+    def wrong(*args, **settings):
+        compiled = compile_graph(*args, **settings)
+        return lambda given: [x + 1e-3 * (x > 0.9) if x.is_floating_point() else x for x in compiled(given)]
+
+    monkeypatch.setattr(compile_fx, "compile_fx_inner", wrong)
+    torch.compiler.reset()
+    report = roundoff.diff(lambda: result(changed), lambda: result(torch.compile(changed)))
+    torch.compiler.reset()
+    assert "in the second run the error is" in str(report)
+    assert not report.explained
 
 
 def test_a_kernel_that_errs_beyond_its_bound_is_not_explained():

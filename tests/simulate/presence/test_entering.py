@@ -351,7 +351,7 @@ def eager_inside(tmp_path, monkeypatch):
     monkeypatch.setattr(torch_compile, "_dynamo", lambda: import_module("dynamo_of_a_test"))
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     found = list(sys.meta_path)
-    yield torch_compile.EagerInside(lambda: True)
+    yield torch_compile.EagerInside(lambda: True, lambda: None)
     assert sys.meta_path == found
     sys.modules.pop("dynamo_of_a_test", None)
 
