@@ -12,7 +12,7 @@ from typing import Any, Self, final
 
 _PYTHON = re.compile(r"(python|pypy)[\d.]*(\.exe)?$")
 _ROUNDOFF = ("roundoff", "-mroundoff")
-_COMPILER = "_inductor"
+_COMPILER = "inductor"
 """Part of the paths of the programs of torch.compile, which compute nothing."""
 _SPAWNED = "--multiprocessing-fork"
 _LONGEST = 120

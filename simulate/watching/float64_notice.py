@@ -44,6 +44,8 @@ class Float64Notice:
             self._hook = None
 
     def _look(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+        if torch.compiler.is_compiling():
+            return
         values = (*module.parameters(recurse=False), *args)
         dtypes = [x.dtype for x in values if isinstance(x, torch.Tensor) and x.is_floating_point()]
         if dtypes and innermost() is self._simulation:

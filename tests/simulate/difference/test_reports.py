@@ -25,11 +25,21 @@ def recorded(function, limit=1000, policy="fp32"):
     return recorder.trace, result
 
 
+class _Own(torch.nn.Sequential):
+    """A module whose forward pass is not PyTorch's own, which dynamo would skip."""
+
+    def forward(self, x):
+        return super().forward(x)
+
+
 def train(width=8, compiled=False):
     torch.manual_seed(0)
-    net = torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Tanh(), torch.nn.Linear(width, 1))
+    kind = _Own if compiled else torch.nn.Sequential
+    net = kind(torch.nn.Linear(4, width), torch.nn.Tanh(), torch.nn.Linear(width, 1))
     optimizer = torch.optim.Adam(net.parameters())
-    loss = (torch.compile(net) if compiled else net)(torch.randn(16, 4)).square().mean()
+    if compiled:
+        net.compile()
+    loss = net(torch.randn(16, 4)).square().mean()
     loss.backward()
     optimizer.step()
     return net[0].weight.detach()
@@ -40,7 +50,7 @@ def test_a_trace_names_operations_changes_no_bit_and_is_bounded(tmp_path):
     assert torch.equal(weight, train())
     products = [one for one in trace.operations if one.name == "addmm"]
     assert [one.module for one in products] == ["Sequential.0", "Sequential.2"]
-    assert "net)(torch.randn" in products[0].line
+    assert "net(torch.randn" in products[0].line
     backward = next(one for one in trace.operations if one.role == "backward" and one.name == "tanh_backward")
     assert backward.line.endswith("(its derivative)")
     assert max(len(x.values) for one in trace.operations for x in one.outputs) <= 32
@@ -88,7 +98,6 @@ def product(x: torch.Tensor) -> torch.Tensor:
     return (x.bfloat16() @ x.T.bfloat16()).to(x.dtype) if x.dtype == torch.float32 else x @ x.T
 
 
-@pytest.mark.filterwarnings("ignore:Using `torch.compile")
 def test_compiled_functions_run_compiled(monkeypatch):
     plain = train(compiled=True)
     trace, weight = recorded(lambda: train(compiled=True))
