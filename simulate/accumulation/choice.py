@@ -15,7 +15,7 @@ from ...formats.cpu.numbers.floats_nearest import ANY, CHAIN
 from ...formats.cpu.threads import compiled, in_pieces
 from ...formats.cpu.widths import specialised
 from ...formats.families.floats import FP32, FP64
-from . import loops, steps
+from . import steps
 from .description import AccumulatorFormat
 
 Words = np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]
@@ -45,13 +45,13 @@ class Products(IntEnum):
 def products_of(a: torch.Tensor, b: torch.Tensor) -> Products:
     """Returns the kind of products of the elements of two gapless tensors in the CPU's memory."""
     answers = np.zeros(2, np.uint32 if a.dtype == torch.float32 else np.uint64)
-    kernel = compiled(loops.scan, a.dtype)
+    kernel = compiled(steps.scan, a.dtype)
     for place, x in enumerate((a, b)):
         kernel(x.data_ptr(), x.numel(), answers.ctypes.data + place * answers.itemsize)
     found = int(answers[0] | answers[1])
-    if not found & ~loops.EXTREME:
+    if not found & ~steps.EXTREME:
         return Products.EXACT
-    return Products.ANY if found & loops.EXTREME else Products.ORDINARY
+    return Products.ANY if found & steps.EXTREME else Products.ORDINARY
 
 
 class SumLoop(NamedTuple):
@@ -191,7 +191,7 @@ def _loop(
     *,
     compensated: bool = False,
 ) -> SumLoop:
-    kernel = compiled(specialised(loops.accumulate, dtype, **parts), dtype)
+    kernel = compiled(specialised(steps.accumulate, dtype, **parts), dtype)
     words = _words(product, dtype), _words(total, dtype)
     return SumLoop(dtype, compensated, kernel, words, (words[0].ctypes.data, words[1].ctypes.data))
 

@@ -15,8 +15,7 @@ from ..presence.user_code import here, text_of
 from ..shadow.shadow import Shadow, outside_autograd
 from ..shadow.twins import is_followed, widen
 from ..shadow.widening import left_to_chance, manner, operands, outcomes, tensors_in
-from ..watching.first_non_finite import MemoryNotes
-from ..watching.forward_lines import ForwardLines
+from ..watching.first_non_finite import ForwardLines, MemoryNotes
 from ..watching.watcher import Call
 from .bounds import rounding_bounds, unit_roundoff
 from .compiled import compile_recorded, excess, run_eagerly

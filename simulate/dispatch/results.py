@@ -1,4 +1,4 @@
-"""Rounding the results of operations in place; or, while a program is traced, in its graph."""
+"""Rounding results in place, or in the graph of a traced program, and values that an optimizer stores."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from typing import Any, final
 import torch
 from torch._C import _get_dispatch_mode, _TorchDispatchModeKey
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves
 
 from ...formats import Format, FormatError, RandomBits, Rounding, round
 from ...formats.base.memory import is_dense
 from ...formats.lists import round_list
-from ..aten.wrappers import has_memory, is_shape
+from ..aten.wrappers import has_memory, is_shape, parts
 from ..operands.rounding import Rounder
+from ..policy.policy import Policy
+from ..policy.rules import OPTIMIZER_STEP, Role
 from ..presence.draws import Draws
+from ..presence.entering import simulations_off
 from ..watching.integers import Integers
 from ..watching.metrics import ChangedMeasures
 from ..watching.watcher import Call, Watcher
@@ -248,3 +252,29 @@ def _check(x: torch.Tensor, plan: OperationPlan) -> None:
             f"{plan} computed a {type(x).__name__}, which stands for other tensors, from plain ones: what it"
             " computed for them was not seen, and cannot be rounded; leave the operation out of the simulation"
         )
+
+
+def names_steps(policy: Policy) -> bool:
+    """Whether a rule of the policy is about whole steps of optimizers."""
+    return any(rule.matches(OPTIMIZER_STEP, "", Role.OPTIMIZER) for rule in policy.rules)
+
+
+def round_stored(
+    optimizer: torch.optim.Optimizer, plan: OperationPlan, results: Results, watchers: Sequence[Watcher], *, after: bool
+) -> None:
+    """Rounds the gradients of an optimizer, or ``after`` its step its parameters and buffers, in place."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if after:
+        states = [optimizer.state.get(p, {}) for p in parameters]
+        buffers = [value for state in states for name, value in state.items() if name != "step"]
+        stored = [*parameters, *tree_leaves(buffers)]
+    else:
+        stored = [p.grad for p in parameters if p.grad is not None]
+    call = Call(plan.place, plan.arithmetic.format, None, (), {}, ((), {}))
+    with simulations_off(), torch.no_grad():
+        tensors = [x for x in stored if isinstance(x, torch.Tensor) and not (plan.spares and x.dtype not in NARROW)]
+        rounded = [part for tensor in tensors for part in parts(tensor.detach())]
+        results.round_all(rounded, plan, call)
+    for watcher in watchers if plan.rounds else ():
+        for x in rounded:
+            watcher.stored(x, plan.arithmetic.format)

@@ -41,8 +41,8 @@ from .complaints import PolicyWarning, complaints, unreached_products, unused
 from .graph_writer import GraphWriter
 from .named_blocks import NamedBlocks
 from .narrow_tensors import NARROW, takes_narrow
-from .optimizer_steps import names_steps, round_stored
 from .plan import OperationPlan
+from .results import names_steps, round_stored
 from .running import Runner
 from .witness import Witness, cost_counter
 
