@@ -45,7 +45,7 @@ def keys_table():
     """The keys of a run, as docs/keys.md lists them: with their algorithms and defaults."""
     rows = []
     for name in keys():
-        fields = registry.fields(name)
+        fields = registry.fields_of(name)
         texts = [f"`{yaml_text(default_of(field))}`" for field in fields.values()]
         others = [f"{of} {text}" for of, text in zip(fields, texts, strict=True) if text != texts[0]]
         default = texts[0] + (f" ({', '.join(others)})" if others else "")

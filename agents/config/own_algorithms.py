@@ -21,7 +21,7 @@ _LIBRARIES = ("sb3", "tianshou")  # whose algorithms have names of their own
 _classes: dict[str, type[Any]] = {}
 
 
-def module_of(algorithm: object) -> str | None:
+def module_of_algorithm(algorithm: object) -> str | None:
     """The module that has an algorithm; None if it is not a user's algorithm."""
     found = re.fullmatch(WRITTEN, algorithm) if isinstance(algorithm, str) else None
     return found[1] if found and found[1] not in _LIBRARIES else None
@@ -31,7 +31,7 @@ def modules_of_algorithms_in(text: str) -> list[str]:
     """The modules of algorithms that a ``key=value`` argument names."""
     key, _, values = text.partition("=")
     found = re.split(r"[\[\],\s\"']+", values) if key == "algorithm" else []
-    return [module for value in found if (module := module_of(value))]
+    return [module for value in found if (module := module_of_algorithm(value))]
 
 
 def note(kind: type[Any], algorithm: object) -> None:
@@ -50,7 +50,7 @@ def class_of(algorithm: str) -> type[Any] | None:
     return _classes.get(algorithm)
 
 
-def check(algorithm: str, others: Sequence[str]) -> None:
+def check_own_algorithm(algorithm: str, others: Sequence[str]) -> None:
     """Raises ValueError, naming the missing part, where no imported module has an algorithm.
 
     Args:
@@ -85,13 +85,13 @@ def check(algorithm: str, others: Sequence[str]) -> None:
 
 def agent_module(algorithm: str) -> ModuleType:
     """The module with ``make`` of one of roundoff's or a user's algorithms, which may be imported by now."""
-    own = module_of(algorithm)
+    own = module_of_algorithm(algorithm)
     return sys.modules[own] if own else import_module(f"..algorithms.{algorithm}.agent", __package__)
 
 
 def for_others(algorithm: str) -> dict[str, Any]:
     """Returns the imports that another process needs, besides a config, to have the algorithm that this one has."""
-    module = module_of(algorithm)
+    module = module_of_algorithm(algorithm)
     return {"modules": [module] if module else [], "look_in": looked_in()}
 
 

@@ -32,7 +32,7 @@ def _remembered(read: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 @_remembered
-def fields(key: str) -> dict[str, FieldInfo]:
+def fields_of(key: str) -> dict[str, FieldInfo]:
     """Returns the fields of a key by algorithm; empty if the key does not exist."""
     found = {name: config_of(name).model_fields.get(key) for name in _names()}
     return {name: field for name, field in found.items() if field}
@@ -47,7 +47,7 @@ def keys() -> tuple[str, ...]:
 @_remembered
 def keys_with(role: KeyRole) -> frozenset[str]:
     """The keys that have any of the roles for some algorithm."""
-    roles = {key: reduce(or_, (role_of(field) for field in fields(key).values())) for key in keys()}
+    roles = {key: reduce(or_, (role_of(field) for field in fields_of(key).values())) for key in keys()}
     return frozenset(key for key in roles if roles[key] & role)
 
 

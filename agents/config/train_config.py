@@ -289,8 +289,8 @@ class TrainConfig(BaseModel):
     def _check_keys(cls, data: Any) -> Any:
         """Says of a key that another algorithm has that it is not one of this one's."""
         named = data.get("algorithm") if isinstance(data, dict) else None
-        if own_algorithms.module_of(named):
-            own_algorithms.check(str(named), (*ALGORITHMS, *LIBRARIES))
+        if own_algorithms.module_of_algorithm(named):
+            own_algorithms.check_own_algorithm(str(named), (*ALGORITHMS, *LIBRARIES))
         for name in data if isinstance(data, dict) else ():
             if name in cls.model_fields:
                 continue
@@ -357,7 +357,7 @@ def config_class(keys: Mapping[str, Any]) -> type[TrainConfig]:
     """The class for the config with ``keys``."""
     # The configs of sac and drq leave the algorithm unsaid; those of pixels are drq's.
     name = keys.get("algorithm", "drq" if keys.get("observations") == "pixels" else "sac")
-    if own_algorithms.module_of(name):
+    if own_algorithms.module_of_algorithm(name):
         return own_algorithms.class_of(name) or TrainConfig  # which says what is missing
     # A class of any algorithm refuses a name that does not exist.
     known = name in ALGORITHMS or (isinstance(name, str) and name.startswith(_LIBRARY_PREFIXES))

@@ -86,7 +86,7 @@ def test_every_algorithm_is_a_folder_with_keys_panels_and_a_learner():
 
 def test_keys_of_one_name_are_of_one_kind_in_all_algorithms():
     for name in keys():
-        fields = list(registry.fields(name).values())
+        fields = list(registry.fields_of(name).values())
         assert all(field.description for field in fields), name
         kinds = {(str(field.annotation), str(field.metadata), role_of(field) & ~KeyRole.LATER) for field in fields}
         assert len(kinds) == 1, (name, kinds)
