@@ -90,15 +90,10 @@ def _by_tensor_cores(
 ) -> torch.Tensor:
     if reason_against(carrier, a.device) is not None:
         return by_pytorch(addend, a, b)
-    result = _multiplied(a.to(carrier), b.to(carrier))
+    multiply: Any = torch.mm if a.dim() == 2 else torch.bmm
+    result: torch.Tensor = multiply(a.to(carrier), b.to(carrier), out_dtype=torch.float32)
     # Not addmm with out_dtype, which takes no addend that is to be broadcast. The sum is rounded once here, as there.
     return result if addend is None else result.add_(addend)
-
-
-def _multiplied(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    multiply: Any = torch.mm if a.dim() == 2 else torch.bmm
-    result: torch.Tensor = multiply(a, b, out_dtype=torch.float32)
-    return result
 
 
 def _in_float32(addend: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor, _carrier: torch.dtype) -> torch.Tensor:

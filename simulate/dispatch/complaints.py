@@ -65,7 +65,13 @@ def complaints(
         for name in never
     ]
     of_sums = [*_of_contractions(policy, ran), *_of_accumulators(ran)]
-    of_operands = [*_of_weights(ran), *_of_unrounded(ran)]
+    kinds = {"complex": "of complex numbers", "sparse": "that are sparse tensors"}
+    of_unrounded = [
+        f"operands {words} are not rounded, which the policy has rules about: in {_listed(names)}"
+        for what, words in kinds.items()
+        if (names := [plan.name for plan in ran if plan.outcome.unrounded[what]])
+    ]
+    of_operands = [*_of_weights(ran), *of_unrounded]
     return [*of_parts, *of_rules, *of_functions, *of_sums, *of_operands, *_of_islands(ran)]
 
 
@@ -196,15 +202,6 @@ def _of_weights(ran: list[OperationPlan]) -> list[str]:
         " persistent buffer of a module that was called, or a leaf that requires a gradient, or made of such alone"
     )
     return [text]
-
-
-def _of_unrounded(ran: list[OperationPlan]) -> list[str]:
-    kinds = {"complex": "of complex numbers", "sparse": "that are sparse tensors"}
-    return [
-        f"operands {words} are not rounded, which the policy has rules about: in {_listed(names)}"
-        for what, words in kinds.items()
-        if (names := [plan.name for plan in ran if plan.outcome.unrounded[what]])
-    ]
 
 
 def _of_islands(ran: list[OperationPlan]) -> list[str]:

@@ -100,11 +100,10 @@ class WholeNumbers:
         making = counts and counts.making
         if making is None:
             return False
-        if (
-            (this_thread.carrying and not making.of_units)
-            or _asks_for_another_dtype(kwargs)
-            or not making.are_made(args, kwargs, self.__contains__)
-        ):
+        other_dtype = (kwargs or {}).get("dtype") not in (None, *_CARRIERS)
+        if other_dtype or (this_thread.carrying and not making.of_units):
+            return False
+        if not making.are_made(args, kwargs, self.__contains__):
             return False
         # Gradients are data: one of ones that is summed, too. A checkpoint computes positions again, with its mode on.
         return not computes_gradients()
@@ -152,8 +151,3 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _tensors(item)
-
-
-def _asks_for_another_dtype(kwargs: Mapping[str, Any]) -> bool:
-    dtype = kwargs.get("dtype") if kwargs else None
-    return dtype is not None and dtype not in _CARRIERS

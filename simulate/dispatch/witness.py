@@ -42,7 +42,11 @@ class Witness(TorchDispatchMode):  # type: ignore[no-untyped-call]
             FormatError: one of these is not a watcher, or the shadow does not exist.
         """
         self.shadow = _shadow(shadow)
-        self.observer = _observer(format) if observe else None
+        self.observer = None
+        if observe:
+            from ..watching.observer import Observer  # noqa: PLC0415  pandas costs half a second
+
+            self.observer = Observer(format)
         self.counter = cost_counter() if cost else None
         own = (self.shadow, self.observer, self.counter)
         if not isinstance(watchers, (list, tuple)) or not all(isinstance(watcher, Watcher) for watcher in watchers):
@@ -120,12 +124,6 @@ class Witness(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.counter is None:
             raise FormatError("this simulation does not count its cost; make it with simulate(format, cost=True)")
         return self.counter.report(kept)
-
-
-def _observer(format: Format) -> Observer:
-    from ..watching.observer import Observer  # noqa: PLC0415  pandas costs half a second
-
-    return Observer(format)
 
 
 def cost_counter() -> CostCounter:

@@ -195,8 +195,13 @@ def parse_settings(owner: Any) -> None:
             continue
         if name in ("format", "operands"):
             value = Format.parse(value)
-            if name == "format":  # formats of operands do without
-                _check_hash(value)
+            try:
+                hash(None if name == "operands" else value)  # formats of operands do without
+            except TypeError as error:
+                raise FormatError(
+                    f"format {value} has no hash ({error}), which a format of results needs; a dataclass has one if it"
+                    " is frozen and its fields have one (a tuple, not a list)"
+                ) from None
         elif name == "rounding":
             value = Rounding.parse(value)
         elif name == "accumulate":
@@ -204,16 +209,6 @@ def parse_settings(owner: Any) -> None:
         else:
             value = choice(_KINDS[name], value, name)
         object.__setattr__(owner, name, value)
-
-
-def _check_hash(fmt: Format) -> None:
-    try:
-        hash(fmt)
-    except TypeError as error:
-        raise FormatError(
-            f"format {fmt} has no hash ({error}), which a format of results needs; a dataclass has one if it is frozen "
-            f"and its fields have one (a tuple, not a list)"
-        ) from None
 
 
 def plain_data(owner: Any) -> dict[str, Any]:

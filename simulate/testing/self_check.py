@@ -79,10 +79,12 @@ def _operators() -> dict[str, Callable[[Tensor, Tensor], Any]]:
 def _of_operators() -> BitCheck:
     """A simulated operator is its kernel with a rounded result."""
     differing, compared = [], 0
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(_SHAPE, generator=generator), torch.randn(_SHAPE, generator=generator).abs() + 0.1
     for name in _FORMATS:
         fmt = Format.parse(name)
         # Numbers of the format, so that sums, products, quotients and roots are rounded once by rounding them twice.
-        x, y = (round(z, fmt) for z in _numbers())
+        x, y = (round(z, fmt) for z in drawn)
         for operator, run in _operators().items():
             expected = [round(z, fmt) for z in _tensors(run(x, y))]
             with simulate(fmt):
@@ -183,12 +185,6 @@ def _trained(simulation: Any) -> list[Tensor]:
 def _member(seed: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(shape, generator=generator) for shape in ((256,), (256,), (16, 16), (16, 16))]
-
-
-def _numbers() -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(_SHAPE, generator=generator)
-    return x, torch.randn(_SHAPE, generator=generator).abs() + 0.1
 
 
 def _tensors(results: Tensor | Sequence[Tensor]) -> list[Tensor]:

@@ -72,8 +72,9 @@ def additions(operation: OpOverload, args: Sequence[Any]) -> Additions | None:
     cases = []
     for call in calls:
         start = call[0]
-        if not all(_has_elements(x) for x in call if isinstance(x, torch.Tensor)):
-            return None
+        tensors = [x for x in call if isinstance(x, torch.Tensor)]
+        if any(x.layout is not torch.strided or x.is_meta or x.is_nested for x in tensors):
+            return None  # they have no numbers that can be compared one by one
         if not isinstance(start, torch.Tensor) or not start.is_floating_point():
             return None
         moved = _moved(plain, call)
@@ -83,14 +84,10 @@ def additions(operation: OpOverload, args: Sequence[Any]) -> Additions | None:
     return Additions(cases, in_place=in_place)
 
 
-def _has_elements(x: torch.Tensor) -> bool:
-    """Whether ``x`` has numbers that can be compared one by one."""
-    return x.layout is torch.strided and not (x.is_meta or x.is_nested)
-
-
 def _count_one(before: torch.Tensor, moved: torch.Tensor, result: torch.Tensor) -> tuple[Any, Any]:
     alike = before.dtype == moved.dtype == result.dtype and before.shape == moved.shape == result.shape
-    if alike and all(_is_plain(x) for x in (before, moved, result)):
+    plain = all(x.is_cpu and type(x) in _PLAIN and x.is_contiguous() for x in (before, moved, result))
+    if alike and plain and result.dtype in _CARRIERS:
         counts = np.zeros(2, dtype=np.int64)
         loop = _compiled(result.dtype)
         loop(before.data_ptr(), moved.data_ptr(), result.data_ptr(), result.numel(), counts.ctypes.data)
@@ -98,10 +95,6 @@ def _count_one(before: torch.Tensor, moved: torch.Tensor, result: torch.Tensor) 
     here = (moved if moved.dtype == torch.bool else moved != 0).expand_as(result)
     added, absorbed = here.sum(), ((result == before) & here & before.isfinite()).sum()
     return (int(added), int(absorbed)) if result.is_cpu else (added, absorbed)
-
-
-def _is_plain(x: torch.Tensor) -> bool:
-    return x.device.type == "cpu" and type(x) in _PLAIN and x.is_contiguous() and x.dtype in _CARRIERS
 
 
 @cache

@@ -66,7 +66,9 @@ class _Replay(Interpreter):
             # Behind functionalization, bernoulli_ has this name, too. Its operand tells how the mask lies; this one's
             # result is contiguous, however the operand lies.
             args = (args[0].new_empty(args[0].shape), *args[1:])
-        if _is_taken_apart(target):
+        # PyTorch may have another formula for an operation where transforms of functions are at work.
+        has: Any = torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001  the only access there is
+        if has(target.name(), "FuncTorchDynamicLayerFrontMode"):  # type: ignore[no-untyped-call]
             return call_kernel(target, args, kwargs, lambda _: None)
         result = target(*args, **kwargs)
         return _laid_as(n.meta.get("val"), result) if outputs(target).results else result  # a view has none
@@ -108,12 +110,6 @@ class _Replay(Interpreter):
             return False
         data: Any = lifted.args[0]
         return data.op == "get_attr" and not self.fetch_attr(data.target).untyped_storage().resizable()
-
-
-def _is_taken_apart(target: Any) -> bool:
-    """Whether PyTorch has another formula for an operation where transforms of functions are at work."""
-    has: Any = torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001  the only access there is
-    return bool(has(target.name(), "FuncTorchDynamicLayerFrontMode"))
 
 
 def _laid_as(traced: Any, result: Any) -> Any:

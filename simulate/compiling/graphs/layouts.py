@@ -74,8 +74,10 @@ class LayoutMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         result = super().dispatch(func, types, args, kwargs or {})
         if func in _VIEWS:
             return self._viewed(types, args[0], result)
-        if not isinstance(func, OpOverload) or not _lays_out(func):
+        if not isinstance(func, OpOverload) or func.namespace != "aten":
             return result
+        if not outputs(func).results or torch.Tag.nondeterministic_seeded in func.tags:
+            return result  # an operation chooses how its results lie if they are new and do not depend on chance
         named = {name: x for name, x in (kwargs or {}).items() if name not in ("device", "pin_memory")}
         given, structure = tree_flatten((tuple(args), named))
         operands = tuple(_layout(x, func) if isinstance(x, torch.Tensor) else x for x in given)
@@ -110,11 +112,6 @@ class LayoutMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             return result
         with _disable_current_modes():
             return tree_unflatten([laid(x, stride) for x, stride in zip(flat, strides, strict=True)], structure)
-
-
-def _lays_out(func: OpOverload) -> bool:
-    """Whether an operation chooses how its results lie: they are new, and do not depend on chance."""
-    return func.namespace == "aten" and outputs(func).results and torch.Tag.nondeterministic_seeded not in func.tags
 
 
 def _layout(x: torch.Tensor, func: OpOverload) -> Any:

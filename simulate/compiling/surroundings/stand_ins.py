@@ -131,13 +131,10 @@ def _check_constants(before: Findings, after: Findings) -> None:
     left, right = ((found.parts[place] if place < len(found.parts) else found.parts[-1]) for found in (before, after))
     if any(path.startswith(state) for state in after.states for path in (left[0], right[0])):
         raise NewStateError
-    raise FormatError(f"the step changes {left[0]}{_from_to(left[1], right[1])}, {_NOT_AGAIN}")
-
-
-def _from_to(left: Any, right: Any) -> str:
-    """Two constants in words, if they are numbers or text."""
-    both = [x for x in (left, right) if isinstance(x, tuple) and isinstance(x[0], type) and isinstance(x[1], str)]
-    return f" from {both[0][1]} to {both[1][1]}" if len(both) > 1 else ""
+    # Constants that are numbers or text are named.
+    both = [x for x in (left[1], right[1]) if isinstance(x, tuple) and isinstance(x[0], type) and isinstance(x[1], str)]
+    change = f" from {both[0][1]} to {both[1][1]}" if len(both) > 1 else ""
+    raise FormatError(f"the step changes {left[0]}{change}, {_NOT_AGAIN}")
 
 
 @contextmanager
