@@ -10,7 +10,7 @@ from roundoff.extras import lazy_names
 if TYPE_CHECKING:
     from .errors import SweepError, SweepFileError
     from .language.plan import Plan, plan_file, plan_text
-    from .language.run import Run
+    from .subjects.subject import Run
     from .sweep import Summary, run_sweep
 
     # isort: split
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from .language.plan import plan_run as plan_run
     from .language.preset_files import find_sweep as find_sweep
     from .language.preset_files import presets_table as presets_table
-    from .language.run import run_id as run_id
     from .language.schema import sweep_schema as sweep_schema
     from .programs import called as called
     from .reproduction import find_reproduction as find_reproduction
     from .reproduction import finished_elsewhere as finished_elsewhere
     from .reproduction import take_over as take_over
     from .search import run_search as run_search
+    from .subjects.subject import run_id as run_id
     from .sweep import usable_cores as usable_cores
     from .workers.local import LocalProcesses as LocalProcesses
     from .workers.on_ray import RayExecutor as RayExecutor

@@ -26,11 +26,10 @@ from .errors import SweepError
 from .folder.directory import SweepDirectory
 from .language.candidates import arithmetic, candidate, cost_by, fixed_units, found_units
 from .language.plan import Plan
-from .language.run import Run, run_id
 from .language.search_goal import REFERENCE
 from .rounds import mean_score, once, shown, sign
 from .subjects.agents import AGENTS
-from .subjects.subject import RunConfig
+from .subjects.subject import Run, RunConfig, run_id
 
 _Question = tuple["Sequence[Mapping[str, str]]", int]
 

@@ -17,8 +17,8 @@ from ..analysis import MARGIN, difference, equivalence, holm, in_words, markdown
 from ..simulate import HIGH, BlameError
 from .folder.directory import SweepDirectory
 from .language.plan import Plan
-from .language.run import Run, run_id
 from .rounds import mean, once, run_in_rounds, shown
+from .subjects.subject import Run, run_id
 from .sweep import Summary
 from .watcher import SweepWatcher
 from .workers.pool import Executor

@@ -20,7 +20,7 @@ from roundoff.runs.folder import RunDirectory, config_in
 
 from ..agents import Progress, Stopped, StopRequest, TrainConfig
 from ..agents.config import KeyRole, keys_with
-from .language.run import Run
+from .subjects.subject import Run
 
 CALIBRATION_SECONDS = 30.0
 """No further kind of run is measured after so long."""

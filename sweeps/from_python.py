@@ -20,10 +20,10 @@ from .errors import SweepError
 from .folder.directory import SweepDirectory
 from .folder.leases import Lease
 from .language.plan import Plan, plan_text
-from .language.run import Run
 from .programs.run import NoMetricError, run_program
 from .subjects.program import Program
 from .subjects.program_keys import ProgramConfig
+from .subjects.subject import Run
 from .sweep import check_metric, claim, run_sweep
 from .watcher import SweepWatcher, tracked
 from .workers.local import LocalProcesses

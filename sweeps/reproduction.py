@@ -23,7 +23,7 @@ from .folder.directory import MARKER, SweepDirectory
 from .folder.leases import Leases
 from .language.plan import Plan, plan_file
 from .language.preset_files import ENDS, Size, presets, subject_and_size
-from .language.run import Run
+from .subjects.subject import Run
 
 
 def find_reproduction(name: str, size: Size, others: Sequence[str] = ()) -> tuple[Plan, list[str]]:

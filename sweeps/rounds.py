@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from .folder.directory import SweepDirectory
 from .language.plan import Plan
-from .language.run import Run
+from .subjects.subject import Run
 from .sweep import Summary, run_sweep
 from .watcher import SweepWatcher
 from .workers.pool import Executor

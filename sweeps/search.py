@@ -20,9 +20,9 @@ from roundoff.searches import ask, bisection, halving
 from .folder.directory import SweepDirectory
 from .language.candidates import candidates
 from .language.plan import Plan, branches
-from .language.run import Run
 from .language.search_goal import REFERENCE
 from .rounds import Search, mean, mean_score, once, run_in_rounds, shown, sign
+from .subjects.subject import Run
 from .sweep import Summary
 from .watcher import SweepWatcher
 from .workers.pool import Executor

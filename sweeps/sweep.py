@@ -16,9 +16,8 @@ from .errors import SweepError
 from .folder.directory import State, SweepDirectory
 from .folder.leases import Leases
 from .language.plan import Plan
-from .language.run import Run
 from .subjects.program_keys import ProgramConfig
-from .subjects.subject import RunConfig
+from .subjects.subject import Run, RunConfig
 from .watcher import SweepWatcher, tracked
 from .workers.pool import Event, Executor, execute
 

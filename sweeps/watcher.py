@@ -13,7 +13,7 @@ from roundoff.runs.result import ProgramResult
 
 from .folder.directory import State, SweepDirectory
 from .language.plan import Plan
-from .language.run import Run
+from .subjects.subject import Run
 from .trackers import MLflow, TrackedRun, WandB, finite, flat, open_tracker
 from .workers.pool import Event
 

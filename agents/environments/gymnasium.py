@@ -105,7 +105,10 @@ class GymnasiumEnvironment(SeededEpisodes):
             raise RunError(str(error)) from error
         space = self._env.action_space
         self.discrete = isinstance(space, gymnasium.spaces.Discrete)
-        self._to_space = _whole(space) if self.discrete else _scaled(space)
+        if self.discrete:  # a row of numbers means one of several actions
+            self._to_space: Callable[[NDArray[Any]], Any] = lambda row: space.dtype.type(space.start + row.argmax())
+        else:
+            self._to_space = _scaled(space)
         self._action_repeat = action_repeat
         self.task = task
         self.action_size = int(space.n) if self.discrete else int(np.prod(space.shape))
@@ -193,11 +196,6 @@ def _check_actions(task: str, actions: Any) -> None:
             f"{task}: its actions are {actions}, without bounds, and the policy's [-1, 1] cannot be mapped to them;"
             " wrap it in gymnasium.wrappers.RescaleAction or ClipAction where it is registered"
         )
-
-
-def _whole(space: Any) -> Callable[[NDArray[Any]], Any]:
-    """Returns a function of a row of numbers: the one of several actions that it means."""
-    return lambda action: space.dtype.type(space.start + action.argmax())
 
 
 def _scaled(space: Any) -> Callable[[NDArray[Any]], Any]:

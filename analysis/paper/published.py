@@ -10,7 +10,7 @@ import functools
 from pathlib import Path
 from typing import NamedTuple
 
-from ..tables.markdown import table
+from ..tables.wording import table
 
 ACCELERATED = "accelerated-"
 """Prefix of the names of the second paper's figures and tables."""

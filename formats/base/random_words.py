@@ -8,7 +8,6 @@ by the best two-round 32-bit mixer of hash-prospector (C. Wellons, https://githu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -88,7 +87,9 @@ def random_words(random: RandomBits | torch.Tensor, like: torch.Tensor) -> torch
         FormatError: the caller's tensor has another shape, device or dtype.
     """
     if isinstance(random, RandomBits):
-        pieces = list(_hashed_pieces(random, like))
+        chunks = enumerate(range(0, max(like.numel(), 1), CHUNK))
+        sizes = ((chunk, min(like.numel() - start, CHUNK)) for chunk, start in chunks)
+        pieces = [hash_tensor(torch.arange(n, device=like.device), *keys(random, chunk)) for chunk, n in sizes]
         words = (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).view(like.shape)
         bits = random.bits
     else:
@@ -112,13 +113,6 @@ def words32(random: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         return random.contiguous()
     words = random.to(torch.int32, memory_format=torch.contiguous_format)
     return words.bitwise_left_shift_(WORD_BITS - bits).bitwise_or_(thinning(bits)[1])
-
-
-def _hashed_pieces(random: RandomBits, like: torch.Tensor) -> Iterator[torch.Tensor]:
-    n = like.numel()
-    for chunk, start in enumerate(range(0, max(n, 1), CHUNK)):
-        index = torch.arange(min(n - start, CHUNK), device=like.device)
-        yield hash_tensor(index, *keys(random, chunk))
 
 
 def check_given(random: object, like: torch.Tensor) -> None:

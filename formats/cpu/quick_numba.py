@@ -89,12 +89,9 @@ class _Copies:
             self._scope.var_redefinitions[name] = set(names)
         self._variables = {name: ir.Var(self._scope, name, var.loc) for name, var in old.localvars._con.items()}  # noqa: SLF001
         self._scope.localvars._con.update(self._variables)  # noqa: SLF001
-        self.blocks = {label: self._block(block) for label, block in blocks.items()}
-
-    def _block(self, block: Any) -> Any:
-        mine = ir.Block(self._scope, block.loc)
-        mine.body = [self._node(statement) for statement in block.body]
-        return mine
+        self.blocks = {label: ir.Block(self._scope, block.loc) for label, block in blocks.items()}
+        for label, block in blocks.items():
+            self.blocks[label].body = [self._node(statement) for statement in block.body]
 
     def _node(self, node: Any) -> Any:
         if isinstance(node, ir.Var):

@@ -25,19 +25,17 @@ from ..policy.places import ModuleTracker, in_role
 from ..policy.policy import Policy
 from ..policy.rules import OPTIMIZER_STEP, Finfo, Granularity, Islands, Role, Rule
 from ..presence.bystanders import Bystander
-from ..presence.clipping import Clipping
 from ..presence.decorating import decorated
 from ..presence.draws import Draws, RepeatedViews
 from ..presence.entering import Presence, this_thread
-from ..presence.fast_path import FastPath
 from ..presence.finfo import FinfoAnswers, FormatInfo
 from ..presence.generators import Generators
 from ..presence.process import ProcessState
 from ..presence.torch_compile import is_compiling_operator, unseen
-from ..watching.float64_notice import Float64Notice
+from ..presence.torch_functions import Clipping, FastPath
 from ..watching.last_read import LastRead
 from ..watching.watcher import Watcher
-from .complaints import PolicyWarning, complaints, unreached_products, unused
+from .complaints import Float64Notice, PolicyWarning, complaints, unreached_products, unused
 from .graph_writer import GraphWriter
 from .named_blocks import NamedBlocks
 from .narrow_tensors import NARROW, takes_narrow

@@ -16,10 +16,10 @@ from torch.utils.hooks import RemovableHandle
 from roundoff.locks import new_lock
 
 from .bystanders import watched
-from .clipping import Clipping
 from .entering import Presence
 from .generators import Generators
 from .torch_compile import EagerInside, is_compiling
+from .torch_functions import Clipping
 
 
 class _Flags(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -15,8 +15,8 @@ from rich.text import Text
 from roundoff.printable import printable
 
 from ..folder.directory import State
-from ..language.run import Run
 from ..subjects.program_keys import ProgramConfig
+from ..subjects.subject import Run
 from ..workers.pool import Event
 
 if TYPE_CHECKING:

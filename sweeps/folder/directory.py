@@ -14,7 +14,7 @@ from roundoff.runs.result import AnyResult, ProgramResult
 
 from ..errors import SweepError
 from ..language.plan import Plan
-from ..language.run import Run
+from ..subjects.subject import Run
 
 LAYOUT = 1
 MARKER = "sweep.json"

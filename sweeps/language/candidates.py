@@ -6,9 +6,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..subjects.subject import RunConfig, Subject
+from ..subjects.subject import Run, RunConfig, Subject
 from ..wording import brief
-from .run import Run
 from .search_goal import REFERENCE, SearchGoal
 
 

@@ -11,11 +11,10 @@ from random import Random
 from typing import Any
 
 from ..errors import Problems
-from ..subjects.subject import RunConfig, Subject
+from ..subjects.subject import Run, RunConfig, Subject, run_id
 from ..wording import shown, unknown
 from .located_yaml import Located
 from .outline import Choice, Exclusion, Outline
-from .run import Run, run_id
 from .sweep_file import CASE, MAX_DRAWS, MAX_SEED
 
 MAX_RUNS = 100_000

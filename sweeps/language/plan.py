@@ -18,7 +18,7 @@ from ..errors import Problems, SweepFileError
 from ..subjects.agents import AGENTS
 from ..subjects.program import Program
 from ..subjects.program_keys import ProgramKeys
-from ..subjects.subject import Subject
+from ..subjects.subject import Run, Subject, run_id
 from ..trackers import LogTo
 from ..wording import complaint
 from .candidates import candidates, check_cheapest
@@ -26,7 +26,6 @@ from .documents import include, read_argument, read_documents, read_file
 from .expansion import expand
 from .located_yaml import Located, parse
 from .outline import Exclusion, Outline, alternatives, merge
-from .run import Run, run_id
 from .search_goal import REFERENCE, SearchGoal
 from .shape import settings
 from .shorthand import one, several

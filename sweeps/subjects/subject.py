@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -84,3 +87,22 @@ def adapter_of(field: FieldInfo) -> TypeAdapter[Any]:
     # Infinity and NaN are refused by the model for all its numbers, and an adapter of a plain type can say so too.
     plain = {"allow_inf_nan": False, "strict": True}
     return TypeAdapter(annotation, config=plain)  # type: ignore[arg-type]
+
+
+class Run(NamedTuple):
+    """One planned run."""
+
+    id: str
+    """Name of its directory: task, format, seed, and a hash of the whole config."""
+    config: RunConfig
+    case: str = ""
+    """Name of the case it belongs to, if the sweep has any."""
+
+
+def run_id(config: RunConfig) -> str:
+    """The name of a run's directory; equal configs have equal names, whatever sweep they are part of."""
+    canonical = json.dumps(config.as_json(), sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(canonical.encode()).hexdigest()[:10]
+    # gym:Pendulum-v1 would be no good name of a folder, nor module:format.
+    task, fmt = (re.sub(r"[^\w.-]", "_", name) for name in (config.task, config.format))
+    return f"{task}-{fmt}-s{config.seed}-{digest}"

@@ -21,8 +21,8 @@ from ...agents import PATIENCE, Task, TrainConfig, may_import
 from ...agents.config import module_of_algorithm
 from ..errors import SweepError
 from ..folder.leases import Leases
-from ..language.run import Run
 from ..subjects.program_keys import ProgramConfig
+from ..subjects.subject import Run
 
 _GRACE = PATIENCE  # seconds that workers have to save and stop
 _POLL = 0.5  # seconds between two looks at runs that another sweep holds

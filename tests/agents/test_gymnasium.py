@@ -14,7 +14,7 @@ from roundoff.agents import RunError, TrainConfig, train
 from roundoff.agents.environments.opening import open_environment
 from roundoff.agents.environments.parallel import VectorEnvironment
 from roundoff.agents.environments.tasks import Task, may_import, modules_of_tasks_in
-from roundoff.sweeps.language.run import run_id
+from roundoff.sweeps.subjects.subject import run_id
 
 WALK = "gym:odd_environments:Walk-v0"
 

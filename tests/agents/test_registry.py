@@ -14,7 +14,7 @@ from roundoff.agents.config import registry, train_config
 from roundoff.agents.config.fields import KeyRole, key, role_of
 from roundoff.agents.config.registry import keys
 from roundoff.agents.config.train_config import ALGORITHMS, config_class, config_of
-from roundoff.sweeps.language.run import run_id
+from roundoff.sweeps.subjects.subject import run_id
 
 ROOT = Path(__file__).parents[2]
 
