@@ -18,8 +18,8 @@ from .figures.relative import relative_table
 from .plot import TYPES, Named, about_open_runs, check_known, write_figure
 from .runs.experiment import read_experiment
 from .runs.files import replace_file
+from .tables.markdown import table as markdown_table
 from .tables.summary import REFERENCE, ended, records
-from .tables.wording import table as markdown_table
 
 _SIZES = "-quick", "-overnight"  # how the names of small presets end
 _TOLD = 5  # reasons for leaving out conditions of one folder

@@ -10,7 +10,7 @@ import functools
 from pathlib import Path
 from typing import NamedTuple
 
-from ..tables.wording import table
+from ..tables.markdown import table
 
 ACCELERATED = "accelerated-"
 """Prefix of the names of the second paper's figures and tables."""

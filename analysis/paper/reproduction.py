@@ -12,8 +12,8 @@ from ..figures.catalogue import FIGURES
 from ..plot import Named, about_open_runs, write_figure
 from ..runs.experiment import Experiment, read_experiment
 from ..runs.files import replace_file
+from ..tables.markdown import plain, table
 from ..tables.summary import summarize
-from ..tables.wording import plain, table
 from .figure_content import NOT_OF_THE_PAPER, REPRODUCIBLE, FigureContent
 from .measured import Measured
 from .published import Printed, paper_of, published

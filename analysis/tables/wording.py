@@ -1,10 +1,8 @@
-"""Numbers, intervals, shares and counts as text; tables in Markdown."""
+"""Numbers, intervals, shares and counts as text."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping, Sequence
 
 MULTIPLE = 10
 """The multiple of a reference from which a difference is no longer given in percent."""
@@ -58,17 +56,3 @@ def percent(share: float) -> str:
     if share > 0.995 or share < 0.005:
         return ">\u200999\u2009%" if share > 0.5 else "<\u20091\u2009%"
     return f"{100 * share:.0f}\u2009%"
-
-
-def table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Rows with the same columns as a table; the content of cells stays text."""
-    lines = [list(rows[0]), *([plain(value) for value in row.values()] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    lines.insert(1, ["-" * width for width in widths])
-    cells = ([text.ljust(width) for text, width in zip(line, widths, strict=True)] for line in lines)
-    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
-
-
-def plain(text: str) -> str:
-    """Text on one line that starts no markup and ends no cell."""
-    return re.sub(r"([\\|<`*\[])", r"\\\1", " ".join(text.split()))

@@ -110,6 +110,8 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Descri
     counts = plan.counts if notes.whole else None
     heeds = bool(counts and (counts.making or counts.writes or counts.noted))
     noted = (Mark.CHANGED | Mark.ANGLES) * bool(plan.rounds and plan.counts and plan.counts.noted)
+    of_rules = {rule.rounding for rule in plan.arithmetic.of_operands if plan.prepares}
+    modes = of_rules | ({plan.arithmetic.rounding} if plan.rounds or plan.prepares else set())
     made = Description(
         single=rounding[torch.float32] or LoopAddresses(),
         twofold=rounding[torch.float64] or LoopAddresses(),
@@ -138,7 +140,7 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Descri
         operands=_places(counted),
         single_operand=seen[torch.float32] or LoopAddresses(),
         twofold_operand=seen[torch.float64] or LoopAddresses(),
-        draws=Rounding.STOCHASTIC in _modes(plan),
+        draws=Rounding.STOCHASTIC in modes,
         converts=meaning.converts,
         pieces=_PIECES.get(plan.operation, 0) if plan.rounds else 0,
     )
@@ -146,7 +148,11 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Descri
         made.following = {"optimizer": _INSIDE, "backward": _UNLESS_GRADIENT}.get(plan.role, _WEIGHTS)
         about = plan.prepares and "parameters" in _roles_of_operands(plan)
         made.parameters = about * (_ROUNDED if of_parameters else _IN_PYTHON)
-        made.made = _mask(i for i, views in enumerate(outputs.viewing or (False,) * len(_returns(plan))) if not views)
+        made.made = _mask(
+            i
+            for i, views in enumerate(outputs.viewing or (False,) * len(schema_of(plan.operation).returns))
+            if not views
+        )
         made.changed = _mask(position for position, _ in writes_of(plan.operation))
         made.blank = plan.operation.overloadpacket in BLANK
     if meaning.exact is not None:
@@ -185,19 +191,8 @@ def _rounds_operands_alone(plan: PlanOfOperation, loops: Loops) -> bool:
     return not _takes_lists(plan) and meaning_of(plan.kernel) is None
 
 
-def _modes(plan: PlanOfOperation) -> set[Any]:
-    """The modes that round anything in an operation."""
-    of_rules = {rule.rounding for rule in plan.arithmetic.of_operands if plan.prepares}
-    return of_rules | ({plan.arithmetic.rounding} if plan.rounds or plan.prepares else set())
-
-
 def _roles_of_operands(plan: PlanOfOperation) -> set[str]:
     return {role for rule in plan.arithmetic.of_operands for role in rule.role}
-
-
-def _returns(plan: PlanOfOperation) -> list[Any]:
-    assert plan.operation is not None
-    return list(schema_of(plan.operation).returns)
 
 
 def _mask(positions: Iterable[int]) -> int:

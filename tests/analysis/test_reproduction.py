@@ -16,7 +16,7 @@ from roundoff.analysis import AnalysisError
 from roundoff.analysis.paper.figure_content import REPRODUCIBLE
 from roundoff.analysis.paper.published import PERFORMANCE, paper_of, performance_page, published
 from roundoff.analysis.paper.reproduction import reproduce
-from roundoff.analysis.tables.wording import plain
+from roundoff.analysis.tables.markdown import plain
 from roundoff.cli import main
 from roundoff.files import temporary_beside
 from roundoff.sweeps import reproduction
