@@ -190,6 +190,14 @@ def new_arithmetics():
         descriptions.shared.cache_clear()
 
 
+@pytest.fixture(autouse=True)
+def own_main():
+    """A script that a test runs as ``__main__`` does not stay there: processes that are spawned later import it."""
+    main = sys.modules["__main__"]
+    yield
+    sys.modules["__main__"] = main
+
+
 @pytest.fixture
 def forked_interpreters(monkeypatch):
     """Has Python in children forked from this process, which has imported PyTorch; see ``forked_interpreters.py``."""

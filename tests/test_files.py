@@ -79,6 +79,7 @@ def test_one_process_at_a_time(tmp_path):
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=hold, args=(tmp_path, there))
     process.start()
+    there.close()  # so that the death of the process is an EOFError here
     try:
         assert here.recv() == "held"
         with pytest.raises(FileError, match="another process"), files.directory_lock(tmp_path):

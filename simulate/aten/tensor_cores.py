@@ -90,20 +90,21 @@ def _by_tensor_cores(
 ) -> torch.Tensor:
     if reason_against(carrier, a.device) is not None:
         return by_pytorch(addend, a, b)
-    multiply: Any = torch.mm if a.dim() == 2 else torch.bmm
-    result: torch.Tensor = multiply(a.to(carrier), b.to(carrier), out_dtype=torch.float32)
+    result = _multiplied(a.to(carrier), b.to(carrier))
     # Not addmm with out_dtype, which takes no addend that is to be broadcast. The sum is rounded once here, as there.
     return result if addend is None else result.add_(addend)
 
 
-def _in_float32(addend: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor, _carrier: torch.dtype) -> torch.Tensor:
-    return by_pytorch(addend, a, b)
+def _multiplied(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    multiply: Any = torch.mm if a.dim() == 2 else torch.bmm
+    result: torch.Tensor = multiply(a, b, out_dtype=torch.float32)
+    return result
 
 
 torch.library.define("roundoff::narrow_product", "(Tensor? addend, Tensor a, Tensor b, ScalarType carrier) -> Tensor")
 for _key in ("CPU", "CUDA"):
     torch.library.impl("roundoff::narrow_product", _key, _by_tensor_cores)
-torch.library.register_fake("roundoff::narrow_product", _in_float32)
+torch.library.register_fake("roundoff::narrow_product", lambda addend, a, b, _carrier: by_pytorch(addend, a, b))
 
 
 _GPU = "cuda"
