@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from math import inf
 from typing import Any
 
 import torch
@@ -68,6 +69,10 @@ def run_eagerly(
 
 def excess(x: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, size: float) -> float:
     """The largest error of a compiled result, in units of what eager operations on operands of this size may err by."""
-    error, allowed = (torch.nan_to_num(widen(y) - exact).abs().max().item() for y in (x, eager))
+    # A NaN or an infinity instead of a finite value is an infinite error; nothing is said where the exact value is one.
+    errors = (torch.where(exact.isfinite(), (widen(y) - exact).abs(), 0).nan_to_num(inf, inf) for y in (x, eager))
+    error, allowed = (y.max().item() for y in errors)
     bound = _MARGIN * max(allowed, torch.finfo(x.dtype).eps * size)
-    return error / bound if bound else float(error > 0)
+    if error <= bound:
+        return 0.0
+    return error / bound if bound else inf

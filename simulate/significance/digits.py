@@ -131,7 +131,7 @@ class DigitsReport:
             if rows:
                 cells = [
                     (row.name, str(row.elements), f"{row.mean:.6g}", *map(in_words, row[3:]))
-                    + ((in_words(seeds.get(row.name, math.nan)),) if seeds else ())
+                    + ((in_words(seeds[row.name]) if row.name in seeds else "-",) if seeds else ())
                     for row in rows[:_SHOWN]
                 ]
                 yield aligned([(title, *header) + (("over seeds",) if seeds else ()), *cells], left=[0])
@@ -217,11 +217,12 @@ def settled_randomness(
     """The kind of random errors, None with a format; checks the numbers of samples and seeds.
 
     Raises:
-        FormatError: the kind does not exist, or there are fewer than two samples, or one seed.
+        FormatError: the kind does not exist, there are fewer than two samples, or there is one seed.
     """
     for name, count in (("samples", samples), ("seeds", seeds)):
         if type(count) is not int or (count < 2 and (name, count) != ("seeds", 0)):
-            raise FormatError(f"{name} must be an integer of at least 2, got {count!r}")
+            allowed = "an integer of at least 2" if name == "samples" else "0, or an integer of at least 2"
+            raise FormatError(f"{name} must be {allowed}, got {count!r}")
     if has_format and randomness != Randomness.RESULTS:
         raise FormatError(f"a format rounds results stochastically; leave out the randomness {randomness!r}")
     return None if has_format else choice(Randomness, randomness, "randomness")

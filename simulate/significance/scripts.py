@@ -95,20 +95,17 @@ def script_digits(
             with np.load(arrays_file, allow_pickle=False) as arrays:
                 kept.append({(*key[:3], int(key[3])): arrays[f"a{n}"] for n, key in enumerate(about["keys"])})
             on_sample(f"sample {number + 1} of {samples}" if number < samples else f"seed {own} of {seeds}")
-    lines, rows = _results(outputs[:samples], logged[:samples])
-    over_seeds = {row.name: row.digits for row in _results(outputs[samples:], logged[samples:])[1]} if seeds else {}
-    return DigitsReport(samples, tuple(rows), of_modules(kept[:samples]), failed, tuple(lines), over_seeds)
+    lines, rows = _compared(outputs[:samples], logged[:samples])
+    results = tuple(row for row in rows if row.name in logged[0] or row.least != np.inf)  # not what is always printed
+    seen = _compared(outputs[samples:], logged[samples:])[1] if seeds else []
+    over_seeds = {row.name: row.digits for row in seen}
+    return DigitsReport(samples, results, of_modules(kept[:samples]), failed, tuple(lines), over_seeds)
 
 
-def _results(outputs: Sequence[Sequence[str]], logged: Sequence[Mapping[str, float]]) -> tuple[list[str], list[Digits]]:
-    """The first output with the digits of its numbers, and the digits of printed and logged numbers."""
-    lines, printed = _compared(outputs)
-    both = [name for name in logged[0] if all(name in one for one in logged)]
-    return lines, [*printed, *(Digits.of(name, [one[name] for one in logged]) for name in both)]
-
-
-def _compared(outputs: Sequence[Sequence[str]]) -> tuple[list[str], list[Digits]]:
-    """The first output with the digits of its numbers, and the digits of the numbers that differ."""
+def _compared(
+    outputs: Sequence[Sequence[str]], logged: Sequence[Mapping[str, float]]
+) -> tuple[list[str], list[Digits]]:
+    """Returns the first output, with the digits of its numbers, and the digits of all printed and logged numbers."""
     lines, found = [], []
     for number, line in enumerate(outputs[0], 1):
         others = [output[number - 1] if number <= len(output) else "" for output in outputs]
@@ -120,15 +117,15 @@ def _compared(outputs: Sequence[Sequence[str]]) -> tuple[list[str], list[Digits]
         for position, same in enumerate(zip(*matches, strict=True), 1):
             values = [float(match[0].replace(",", "")) for match in same]
             row = Digits.of(f"line {number}, number {position}: {line[at : same[0].start()].strip()[-30:]}", values)
-            differs = row.least != np.inf
-            marked += line[at : same[0].end()] + (f" [{in_words(row.digits)}]" if differs else "")
+            marked += line[at : same[0].end()] + (f" [{in_words(row.digits)}]" if row.least != np.inf else "")
             at = same[0].end()
-            found += [row] * differs
+            found.append(row)
         lines.append(marked + line[at:])
     counts = sorted({len(output) for output in outputs})
     if len(counts) > 1:
         lines.append(f"[the samples printed {counts[0]} to {counts[-1]} lines; further lines are not compared]")
-    return lines, found
+    names = [name for name in logged[0] if all(name in one for one in logged)]
+    return lines, found + [Digits.of(name, [one[name] for one in logged]) for name in names]
 
 
 def main() -> None:

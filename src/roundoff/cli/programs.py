@@ -17,7 +17,7 @@ from roundoff.cli.options import AllowImport, AsJson, import_allowed, say, say_j
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from roundoff.simulate import CostModel, Policy, Recorder, Script, Simulation, Trace
+    from roundoff.simulate import CostModel, Policy, Script, Simulation, Trace
 
 AS_PYTHON = {"allow_interspersed_args": False}
 """Arguments after the script belong to the script."""
@@ -162,8 +162,9 @@ def run(
     )  # fmt: skip
     with SteppedOptimizers() as stepped, PythonChildren() as children:
         error = run_as_main(program, simulation)
-    _write_trace(recorder, record)
     show_as_python(error)
+    if recorder is not None and record is not None:
+        recorder.trace.write(record)
     if children.commands:
         sys.stdout.flush()
         say(f"roundoff: {children}", error=True)
@@ -186,11 +187,6 @@ def run(
     if counts:
         _tell_cost(simulation, models, cost_table)
     end_as_python(error)
-
-
-def _write_trace(recorder: Recorder | None, file: Path | None) -> None:
-    if recorder is not None and file is not None:
-        recorder.trace.write(file)
 
 
 def _check_folder(hint: str, file: Path | None) -> None:
@@ -277,12 +273,12 @@ def diff(
     with stoppable("nothing was written"):
         traces = _trace(first), _trace(first if second is None else second, shlex.split(options))
         found = DiffReport.of(*(trace for trace, _ in traces))
+    say_json(found.as_json()) if as_json else say(found)
     if html is not None:
         from roundoff.analysis import difference_page
         from roundoff.files import write_text
 
         write_text(html, difference_page(found.as_json(), (first, f"{second or first} {options}".strip())))
-    say_json(found.as_json()) if as_json else say(found)
     if not found.explained or any(status for _, status in traces):
         raise typer.Exit(1)
 

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -121,16 +122,17 @@ def test_compiled_functions_run_compiled(monkeypatch):
     assert roundoff.diff(lambda: result(changed), lambda: result(torch.compile(changed))).explained
     compile_graph = compile_fx.compile_fx_inner
 
-    def wrong(*args, **settings):
+    def wrong(damage, *args, **settings):
         compiled = compile_graph(*args, **settings)
-        return lambda given: [x + 1e-3 * (x > 0.9) if x.is_floating_point() else x for x in compiled(given)]
+        return lambda given: [x.where(x <= 0.9, x + damage) if x.is_floating_point() else x for x in compiled(given)]
 
-    monkeypatch.setattr(compile_fx, "compile_fx_inner", wrong)
-    torch.compiler.reset()
-    report = roundoff.diff(lambda: result(changed), lambda: result(torch.compile(changed)))
-    torch.compiler.reset()
-    assert "in the second run the error is" in str(report)
-    assert not report.explained
+    for damage in (1e-3, float("nan")):
+        monkeypatch.setattr(compile_fx, "compile_fx_inner", partial(wrong, damage))
+        torch.compiler.reset()
+        report = roundoff.diff(lambda: result(changed), lambda: result(torch.compile(changed)))
+        torch.compiler.reset()
+        assert "in the second run the error is" in str(report), report
+        assert not report.explained
 
 
 def test_a_kernel_that_errs_beyond_its_bound_is_not_explained():

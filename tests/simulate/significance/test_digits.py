@@ -120,7 +120,7 @@ def test_results_have_names_and_types():
     assert drawn.over_seeds["third"] == np.inf  # no random rounding happens there, so that all are equal
     assert drawn.as_json()["over_seeds"]["third"] == "all"
     assert str(drawn).splitlines()[1].endswith("over seeds")
-    with pytest.raises(roundoff.FormatError, match="seeds must be an integer of at least 2, got 1"):
+    with pytest.raises(roundoff.FormatError, match="seeds must be 0, or an integer of at least 2, got 1"):
         roundoff.digits(lambda: x, 2, seeds=1)
     for wrong in ("text", object(), {1, 2}):
         with pytest.raises(roundoff.FormatError, match="loss must be a number or a tensor of numbers, got"):
@@ -208,7 +208,9 @@ def test_scripts(tmp_path):
     )
     assert done.stderr.splitlines()[-1] == "seed 1 of 2"
     assert json.loads(done.stdout)["lines"][0].endswith("of 7 0")
-    assert json.loads(done.stdout)["over_seeds"]["loss at step 1"] == "all"
+    over_seeds = json.loads(done.stdout)["over_seeds"]
+    assert over_seeds["loss at step 1"] == "all"
+    assert over_seeds[printed["name"]] == "all"  # the seeds print the same number, though samples differ
     wrong = ("fail", "ended with exit status 3"), ("leave", "ended before it left its values"), ("--seeds=2", "{seed}")
     for argument, message in wrong:
         failed = subprocess.run(
