@@ -6,10 +6,13 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
+from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
 import setuptools
+from packaging.specifiers import SpecifierSet
 
 import roundoff
 
@@ -96,6 +99,23 @@ def test_on_an_index_the_readme_has_no_relative_link(monkeypatch):
 def test_the_version_is_the_same_wherever_it_stands():
     assert f"\nversion: {roundoff.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\n## {roundoff.__version__} " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_pinned_packages_install_on_the_oldest_python():
+    """pip fails after minutes, without the package's name, where one pin needs a newer Python than the project."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    oldest = f"{project['requires-python'].removeprefix('>=')}.0"
+    pins = re.findall(r"(?m)^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"))
+    checked = 0
+    for name, version in pins:
+        try:
+            installed = metadata(name)
+        except PackageNotFoundError:  # of an extra
+            continue
+        if installed["Version"] == version and (needed := installed["Requires-Python"]):
+            assert oldest in SpecifierSet(needed), (name, version, needed)
+            checked += 1
+    assert checked > 50
 
 
 def test_the_base_imports_nothing_that_takes_long():
