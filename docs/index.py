@@ -27,17 +27,17 @@ KINDS = {
 }
 ABOUT = {
     "Learn": "Begin here, in this order.",
-    "Do": "One task a page.",
+    "Do": "One task per page.",
     "Look up": "Arguments, keys, names and numbers.",
-    "Understand": "Reasons for results.",
+    "Understand": "Explanations of results.",
     "Research": "Reports of experiments. You do not need them to use `roundoff`.",
     "Contribute": "For changes to the project.",
 }
 HEAD = """# Documentation
 
-[The front page](../README.md) says what `roundoff` is and how to install it. This page lists all pages by kind;
-`python docs/index.py` writes it. `make docs` builds the pages as HTML in `build/docs`, with
-[all public names](reference/index.rst), and fails on broken links and references.
+[The front page](../README.md) introduces `roundoff`. This page, written by `python docs/index.py`, lists all pages by
+kind. `make docs` builds them as HTML in `build/docs`, with [all public names](reference/index.rst), and fails on broken
+links and references.
 """
 HTML_HEAD = """roundoff
 ========
