@@ -144,13 +144,13 @@ class Trial(NamedTuple):
 
     Attributes:
         passed: whether it was good enough.
-        said: the outcome, in words.
+        outcome: the outcome, in words.
         units: the units that computed something, if they were requested.
         printed: its last output, in words, if that may explain the failure.
     """
 
     passed: bool
-    said: str
+    outcome: str
     units: Iterable[str] = ()
     printed: str = ""
 
@@ -211,7 +211,7 @@ class Trials(ABC):
         start, count = time.monotonic(), self.count
         trial = run()
         verdict = "passes" if trial.passed else "fails"
-        self._on_trial(f"trial {count} ({time.monotonic() - start:.0f} s), {name}: {trial.said}, {verdict}")
+        self._on_trial(f"trial {count} ({time.monotonic() - start:.0f} s), {name}: {trial.outcome}, {verdict}")
         return trial
 
 
@@ -225,7 +225,7 @@ def search(trials: Trials) -> Blame:
     unrounded = trials.watch(rounded=False)
     if not unrounded.passed:
         raise BlameError(
-            f"the {noun} fails in high precision, too ({unrounded.said}): there is nothing to blame{unrounded.printed}"
+            f"the {noun} also fails in high precision ({unrounded.outcome}): nothing is to blame{unrounded.printed}"
         )
     passes_already = trials.watch(rounded=True).passed
     units = trials.units
@@ -296,8 +296,8 @@ class _ProgramTrials(Trials):
                 raise
             error = caught
         passed = error is None and bool(self._passes(result))
-        said = "what it returned" if error is None else f"{type(error).__name__}: {error}"
-        return Trial(passed, said, units_of(simulation, self.over) if learn else ())
+        outcome = "what it returned" if error is None else f"{type(error).__name__}: {error}"
+        return Trial(passed, outcome, units_of(simulation, self.over) if learn else ())
 
     def _loses_finiteness(self, policy: Policy, *, leave_moves: bool) -> bool:
         """Whether a run of the program, which ends in an error, computes an infinity or NaN."""

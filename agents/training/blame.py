@@ -132,5 +132,5 @@ class _RunTrials(Trials):
         folder = self._directory / f"trial-{hashlib.sha256(settings).hexdigest()[:12]}"
         result = train(config, folder, allow_imports=self._allow_imports)
         passed = result.crash is None and (self._at_least is None or result.return_mean >= self._at_least)
-        said = f"return {result.return_mean:.1f}" if result.crash is None else f"crashed at {result.crash.step}"
-        return Trial(passed, said), folder
+        outcome = f"return {result.return_mean:.1f}" if result.crash is None else f"crashed at {result.crash.step}"
+        return Trial(passed, outcome), folder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import tempfile
 import time
@@ -14,7 +13,7 @@ from ...formats import Format, FormatError
 from ..blame import HIGH, Blame, BlameError, Over, Trial, Trials, search, with_formats
 from ..policy.policy import Policy
 from .measures import Measure
-from .processes import run_ordered
+from .processes import ScriptProcesses
 from .running import Script
 from .trial import TrialOrder, TrialOutcome
 
@@ -52,24 +51,29 @@ def blame_script(
     """
     if not script.is_module:
         _ = script.file
-    with tempfile.TemporaryDirectory(prefix="roundoff-blame-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="roundoff-blame-") as folder,
+        ScriptProcesses(TrialOrder, together=True) as processes,
+    ):
         outcome = str(Path(folder) / "outcome.json")
         order = TrialOrder(
             policy=policy.as_json(), over=over, seed=seed, threads=threads, imports=list(imports),
-            is_module=script.is_module, parent=os.getpid(), outcome=outcome, learn=True,
+            is_module=script.is_module, outcome=outcome, learn=True,
         )  # fmt: skip
-        return search(_ScriptTrials(script, policy, measure, order, on_trial))
+        return search(_ScriptTrials(script, policy, measure, order, processes, on_trial))
 
 
 class _ScriptTrials(Trials):
     noun = "script"
 
     def __init__(
-        self, script: Script, policy: Policy, measure: Measure, order: TrialOrder, on_trial: Callable[[str], None]
-    ) -> None:
+        self, script: Script, policy: Policy, measure: Measure, order: TrialOrder,
+        processes: ScriptProcesses[TrialOrder], on_trial: Callable[[str], None],
+    ) -> None:  # fmt: skip
         assert isinstance(policy.format, Format)
         super().__init__(policy.format, order.over, on_trial)
         self._script, self._policy, self._measure, self._order = script, policy, measure, order
+        self._processes = processes
         self._limit: float | None = None
         self._lost_anyway = False  # without rounding, too
 
@@ -87,7 +91,7 @@ class _ScriptTrials(Trials):
     def _run(self, policy: Policy, *, learn: bool) -> Trial:
         order = replace(self._order, policy=policy.as_json(), learn=learn)
         Path(order.outcome).unlink(missing_ok=True)
-        status, output, _ = run_ordered(order, self._script, self._limit, together=True)
+        status, output, _ = self._processes.run(order, self._script, self._limit)
         outcome = TrialOutcome.read(Path(order.outcome))
         if outcome.refusal is not None:
             raise FormatError(outcome.refusal)
@@ -95,17 +99,17 @@ class _ScriptTrials(Trials):
             raise BlameError(f"the script was killed by signal {-status} ({signal.Signals(-status).name})")
         number = None if status != 0 else self._measure.of(output, outcome.logged)
         if number is not None:
-            passed, said = self._measure.passes(number), self._measure.said(number)
+            passed, message = self._measure.passes(number), self._measure.describe(number)
             if self._limit is None:
                 self._lost_anyway = bool(outcome.lost)
             elif outcome.lost and passed and not self._lost_anyway:
-                passed, said = False, f"{said}, but {outcome.lost}"
-            return Trial(passed, said, outcome.units)
+                passed, message = False, f"{message}, but {outcome.lost}"
+            return Trial(passed, message, outcome.units)
         if status is None:
-            said = f"not at its end after {self._limit:.0f} s"
+            message = f"not at its end after {self._limit:.0f} s"
         elif status:
-            said = f"exit status {status} ({(output.strip().splitlines() or ['no message'])[-1]})"
+            message = f"exit status {status} ({(output.strip().splitlines() or ['no message'])[-1]})"
         else:
-            said = f"no number for {self._measure.name}"
+            message = f"no number for {self._measure.name}"
         last = "".join(f"\n  {line}" for line in output.splitlines()[-_LAST_LINES:])
-        return Trial(False, said, outcome.units, f"; it printed last:{last}" if last else "; it printed nothing")
+        return Trial(False, message, outcome.units, f"; it printed last:{last}" if last else "; it printed nothing")

@@ -47,8 +47,8 @@ class PythonChildren:
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         # Popen may call os.posix_spawn; from Python 3.13 on it mostly does.
-        told = event == "os.posix_spawn" and sys._getframe(1).f_globals.get("__name__") == "subprocess"  # noqa: SLF001  the only way to ask
-        if self._listens and event in _EVENTS and not told:
+        by_subprocess = event == "os.posix_spawn" and sys._getframe(1).f_globals.get("__name__") == "subprocess"  # noqa: SLF001  the only way to ask
+        if self._listens and event in _EVENTS and not by_subprocess:
             self._note(arguments[0], arguments[1])
 
     def _spawn(self, path: Any, arguments: Sequence[Any], *rest: Any) -> Any:

@@ -84,8 +84,8 @@ class Measure:
         found = list(re.finditer(pattern, output, re.IGNORECASE))
         return _value(found[-1]["number"], found[-1]["percent"]) if found else None
 
-    def said(self, number: float) -> str:
-        """A number, or whether it is finite, in words."""
+    def describe(self, number: float) -> str:
+        """Returns a value of the measure in words."""
         if self.name == FINITE:
             return "finite" if number else "not finite"
         return f"{self.name} {number:g}"

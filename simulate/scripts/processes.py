@@ -1,27 +1,31 @@
-"""Processes that each run a script under a simulation: their orders, and the first steps of their ``main``.
-
-The first argument of such a process is a JSON object with the fields of an :class:`Order`; the script and its arguments
-follow.
-"""
+"""Processes that each run a script under a simulation: their orders, and the process that they are forked from."""
 
 from __future__ import annotations
 
 import json
-import subprocess
+import os
+import signal
 import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
-from typing import Any, TypeVar
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 
-from roundoff.processes import ChildProcess, end_with
+from roundoff.processes import ChildProcess, begin_session, end_with
 
 from ..presence.entering import SimulationWarning
 from .running import Script
+
+_FORKS = sys.platform == "linux"
+_ENDED_WITH_IT: list[Connection] = []  # connections that close when this process ends
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,6 @@ class Order:
     threads: int | None
     imports: list[str]
     is_module: bool
-    parent: int
-    """The process that started it; it ends with that process."""
     outcome: str
     """Path of what it leaves."""
 
@@ -42,41 +44,116 @@ class Order:
 _Order = TypeVar("_Order", bound=Order)
 
 
-def run_ordered(
-    order: Order, script: Script, limit: float | None = None, *, together: bool = False
-) -> tuple[int | None, str, str]:
-    """Runs a script in a separate process, as ordered.
+class ScriptProcesses(Generic[_Order]):
+    """A context manager that runs scripts one after another, each in a separate process and session.
+
+    Importing PyTorch takes seconds. On Linux one process imports it, and is forked for each script, so that scripts
+    which do not seed their generators all begin with the same state. On other systems each has a new interpreter.
 
     Args:
-        order: the instructions.
-        script: the script.
-        limit: seconds after which the process is stopped.
+        kind: the class of the orders.
         together: whether the output also has the errors, both in the order of printing.
-
-    Returns:
-        The exit status, None if the process was stopped; the output; and the errors.
     """
-    # Nothing is imported from the folder that it starts in.
-    program = f"import sys\nif not sys.flags.safe_path: sys.path.pop(0)\nfrom {order.__module__} import main\nmain()"
-    with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as errors:
-        process = ChildProcess(
-            [sys.executable, "-c", program, json.dumps(asdict(order)), script.target, *script.arguments],
-            stdout=printed, stderr=subprocess.STDOUT if together else errors,
-            environment={"PYTHONUNBUFFERED": "1"} if together else None,
-        )  # fmt: skip
+
+    def __init__(self, kind: type[_Order], *, together: bool = False) -> None:
+        self._kind, self._together = kind, together
+        self._folder = tempfile.TemporaryDirectory(prefix="roundoff-scripts-")
+        self._server: tuple[ChildProcess, Connection] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+        self._folder.cleanup()
+
+    def run(self, order: _Order, script: Script, limit: float | None = None) -> tuple[int | None, str, str]:
+        """Runs a script as ordered.
+
+        Args:
+            order: the instructions.
+            script: the script.
+            limit: seconds after which the process is stopped.
+
+        Returns:
+            The exit status, None if the process was stopped; the output; and the errors.
+        """
+        files = [Path(self._folder.name, name) for name in ("printed", "errors")]
+        for file in files:
+            file.write_bytes(b"")
+        process, connection = self._server = self._server or self._start(files)
+        session, status, goes_on = 0, None, False
         try:
-            status = process.status(limit)
+            connection.send_bytes(json.dumps([asdict(order), script.target, script.arguments]).encode())
+            session = int(connection.recv_bytes())
+            if connection.poll(limit):
+                status, goes_on = int(connection.recv_bytes()), True
+        except (EOFError, ConnectionError):  # it was not forked, or what it is forked from was killed
+            status, session = process.status(limit), 0
         finally:
+            if not goes_on:
+                self._end(session)
+        printed, errors = (file.read_bytes().decode(errors="replace") for file in files)
+        return status, printed, errors
+
+    def _start(self, files: list[Path]) -> tuple[ChildProcess, Connection]:
+        # Nothing is imported from the folder that it starts in.
+        program = "import sys\nif not sys.flags.safe_path: sys.path.pop(0)\n"
+        program += f"from {self._kind.__module__} import main\nmain()"
+        printed, errors = files[0], files[0 if self._together else 1]
+        near, far = Pipe()
+        arguments = [str(far.fileno()), str(os.getpid()), str(printed), str(errors)]
+        with far, errors.open("ab") as output:
+            process = ChildProcess(
+                [sys.executable, "-c", program, *arguments], descriptors=[far.fileno()], stdout=output, stderr=output,
+                environment={"PYTHONUNBUFFERED": "1"} if self._together else None,
+            )  # fmt: skip
+        return process, near
+
+    def _end(self, session: int = 0) -> None:
+        """Kills a script's session, and ends the process that it was forked from."""
+        if session:
+            with suppress(ProcessLookupError):
+                os.killpg(session, signal.SIGKILL)
+        if self._server is not None:
+            process, connection = self._server
+            self._server = None
+            connection.close()
             process.end(0.0, session=True)
-        for file in (printed, errors):
-            file.seek(0)
-        return status, printed.read().decode(errors="replace"), errors.read().decode(errors="replace")
 
 
 def received(kind: type[_Order]) -> tuple[_Order, Script]:
-    """Reads the order and the script of this process, and prepares the process for it."""
-    order = kind(**json.loads(sys.argv[1]))
-    end_with(order.parent)
+    """Waits for orders in the process that :class:`ScriptProcesses` starts; returns in a process for each of them."""
+    descriptor, parent, *files = sys.argv[1:]
+    end_with(int(parent))
+    connection, server = Connection(int(descriptor)), os.getpid()
+    if _FORKS:
+        import_module("torch._dynamo")  # seconds, which the first optimizer of each script would take
+    while True:
+        try:
+            fields, target, arguments = json.loads(connection.recv_bytes())
+        except EOFError:
+            os._exit(0)
+        if not _FORKS or not (pid := os.fork()):
+            break
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        connection.send_bytes(str(status).encode())
+    if _FORKS:
+        begin_session()
+        end_with(server)
+    connection.send_bytes(str(os.getpid()).encode())
+    if _FORKS:
+        connection.close()
+    _ENDED_WITH_IT.append(connection)
+    for number, file in enumerate(files, 1):
+        output = os.open(file, os.O_WRONLY | os.O_APPEND)
+        os.dup2(output, number)
+        os.close(output)
+    return prepared(kind(**fields), Script(target, tuple(arguments)))
+
+
+def prepared(order: _Order, script: Script) -> tuple[_Order, Script]:
+    """Prepares this process for a script: imports, threads and warnings."""
     if not sys.flags.safe_path:
         sys.path.insert(0, "")  # the place of the script's folder
     for module in order.imports:
@@ -84,7 +161,7 @@ def received(kind: type[_Order]) -> tuple[_Order, Script]:
     if order.threads is not None:
         torch.set_num_threads(order.threads)
     warnings.simplefilter("ignore", SimulationWarning)  # what is printed is looked through for numbers
-    return order, Script(sys.argv[2], tuple(sys.argv[3:]), order.is_module)
+    return order, replace(script, is_module=order.is_module)
 
 
 class LoggedValues:

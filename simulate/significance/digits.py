@@ -187,7 +187,7 @@ def digits(
         FormatError: a setting does not exist, or there are fewer than two samples, or one seed.
         ValueError: the shapes of the results differ between samples.
     """
-    chosen = settled_randomness(randomness, samples, seeds, has_format=format is not None)
+    chosen = checked_randomness(randomness, samples, seeds, has_format=format is not None)
     restore = remembered_generators()
     found: list[dict[str, np.ndarray]] = []
     watchers = []
@@ -211,7 +211,7 @@ def digits(
     return DigitsReport(samples, tuple(results), modules, failed, over_seeds=over_seeds)
 
 
-def settled_randomness(
+def checked_randomness(
     randomness: Randomness | str, samples: int, seeds: int, *, has_format: bool
 ) -> Randomness | None:
     """The kind of random errors, None with a format; checks the numbers of samples and seeds.

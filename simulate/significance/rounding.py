@@ -18,7 +18,7 @@ from ...formats import Format, RandomBits, round, where
 from ...formats.base.random_words import random_words
 from ..shadow.shadow import outside_autograd
 from ..shadow.twins import is_followed, widen
-from ..shadow.widening import left_to_chance, manner, outcomes, run_wide
+from ..shadow.widening import left_to_chance, outcomes, rerun_needs, run_wide
 from ..watching.watcher import Call, Watcher
 
 _FORMATS: Mapping[torch.dtype, Format] = MappingProxyType(
@@ -74,7 +74,7 @@ class RandomRounding(Watcher):
     def after(self, call: Call, token: list[torch.Tensor] | None, result: Any) -> None:
         """Replaces the results of an operation by randomly rounded ones, and keeps some elements."""
         operation, (args, kwargs) = call.operation, call.given
-        if operation is None or not manner(operation).has_outcomes:
+        if operation is None or not rerun_needs(operation).has_outcomes:
             return
         with self._lock, _disable_current_modes(), outside_autograd():
             found = outcomes(operation, args, kwargs, result)
@@ -94,14 +94,14 @@ class RandomRounding(Watcher):
         """The outcomes in float64; None where they cannot be had."""
         assert call.operation is not None
         operation, (args, kwargs) = call.operation, call.given
-        if self._randomness is None or manner(operation).communicates or left_to_chance(operation, args, kwargs):
+        if self._randomness is None or rerun_needs(operation).communicates or left_to_chance(operation, args, kwargs):
             return None
         perturbs = self._randomness is Randomness.OPERANDS and not call.moves
         try:
             with _disable_current_modes(), outside_autograd():
                 return run_wide(operation, args, kwargs, self._perturbed if perturbs else widen)
         except Exception as error:  # noqa: BLE001  whatever an operation may raise, the program goes on
-            self.failed.setdefault(manner(operation).name, f"{type(error).__name__}: {error}".splitlines()[0])
+            self.failed.setdefault(rerun_needs(operation).name, f"{type(error).__name__}: {error}".splitlines()[0])
             return None
 
     def _perturbed(self, x: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,6 @@ Run as a program, it runs one sample, as its :class:`SampleOrder` says; see :mod
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +18,9 @@ from roundoff.current_run import part_of
 from roundoff.files import read_json, write_json
 
 from ..policy.policy import Policy
-from ..scripts.processes import LoggedValues, Order, received, run_ordered
+from ..scripts.processes import LoggedValues, Order, ScriptProcesses, received
 from ..scripts.running import Script, ScriptError, end_as_python, run_as_main, show_as_python
-from .digits import Digits, DigitsReport, in_words, of_modules, sampled, settled_randomness
+from .digits import Digits, DigitsReport, checked_randomness, in_words, of_modules, sampled
 from .rounding import Randomness
 
 _LAST_LINES = 5
@@ -64,24 +63,24 @@ def script_digits(
         ScriptError: the script does not exist, no argument has a place for seeds, or a run ended with another exit
             status than 0.
     """
-    chosen = settled_randomness(randomness, samples, seeds, has_format=policy is not None)
+    chosen = checked_randomness(randomness, samples, seeds, has_format=policy is not None)
     if not script.is_module:
         _ = script.file
     if seeds and not any(_SEED in argument for argument in script.arguments):
         raise ScriptError(f"seeds need a place in the arguments of the script, such as {script.target} --seed {_SEED}")
     outputs, logged, kept, failed = [], [], [], {}
-    with tempfile.TemporaryDirectory(prefix="roundoff-digits-") as folder:
+    with tempfile.TemporaryDirectory(prefix="roundoff-digits-") as folder, ScriptProcesses(SampleOrder) as processes:
         values, arrays_file = Path(folder) / "values.json", Path(folder) / "kept.npz"
         for number in range(samples + seeds):
             values.unlink(missing_ok=True)
             order = SampleOrder(
                 policy=None if policy is None else policy.as_json(), randomness=chosen,
                 seed=(seed << 20) + number if number < samples else None,
-                threads=threads, imports=list(imports), is_module=script.is_module, parent=os.getpid(), outcome=folder,
+                threads=threads, imports=list(imports), is_module=script.is_module, outcome=folder,
             )  # fmt: skip
             own = str(max(number - samples, 0))
             arguments = tuple(one.replace(_SEED, own) for one in script.arguments) if seeds else script.arguments
-            status, output, errors = run_ordered(order, replace(script, arguments=arguments))
+            status, output, errors = processes.run(order, replace(script, arguments=arguments))
             if status:
                 last = "".join(f"\n  {line}" for line in errors.splitlines()[-_LAST_LINES:])
                 how = f"exit status {status}" if status > 0 else f"signal {-status}"

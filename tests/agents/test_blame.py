@@ -41,7 +41,7 @@ def test_by_role(tmp_path):
 
 
 def test_what_cannot_be_blamed(tmp_path):
-    with pytest.raises(BlameError, match=r"the run fails in high precision, too \(return"):
+    with pytest.raises(BlameError, match=r"the run also fails in high precision \(return"):
         blame_run(TrainConfig(**SHORT), tmp_path, at_least=1e9)
     with pytest.raises(BlameError, match="over must be operation or role"):
         blame_run(TrainConfig(**SHORT), tmp_path, over="module")

@@ -1,12 +1,10 @@
 """Blame for scripts: runs in processes of their own, of which the fewest operations are told that need more bits."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -17,10 +15,10 @@ from processes import PATIENCE, alive, children, wait_until
 from roundoff import Policy, simulate
 from roundoff.formats import FormatError
 from roundoff.simulate.blame import BlameError
-from roundoff.simulate.scripts import blaming, trial
+from roundoff.simulate.scripts import trial
 from roundoff.simulate.scripts.blaming import blame_script
 from roundoff.simulate.scripts.measures import Measure
-from roundoff.simulate.scripts.processes import run_ordered
+from roundoff.simulate.scripts.processes import ScriptProcesses, prepared
 from roundoff.simulate.scripts.running import Script, ScriptError
 
 OVERFLOWS = """
@@ -37,20 +35,21 @@ def forked(monkeypatch):
     with simulate("e5m3"):
         torch.ones(1) * 1.1
 
-    def ran(order, script, *_, **__):
+    def ran(_, order, script, *__):
         path = Path(f"{order.outcome}.printed")
 
         def run():
             printed = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             sys.stdout, sys.stderr = os.fdopen(printed, "w", buffering=1), os.fdopen(os.dup(printed), "w", buffering=1)
-            sys.argv = ["-c", json.dumps(asdict(order)), script.target, *script.arguments]
+            sys.argv = ["-c"]
+            trial.received = lambda _: prepared(order, script)
             sys.excepthook = sys.__excepthook__
             os._exit(status_of(trial.main))
 
         status = wait_for(fork(run))
         return status, path.read_text(), ""
 
-    monkeypatch.setattr(blaming, "run_ordered", ran)
+    monkeypatch.setattr(ScriptProcesses, "run", ran)
 
 
 def blamed(tmp_path, text, measure, *arguments, fmt="e5m10", **options):
@@ -119,14 +118,14 @@ def test_a_script_that_passes_has_no_culprits(tmp_path):
 @pytest.mark.parametrize(
     ("text", "measure", "message"),
     [
-        (OVERFLOWS, "loss<40", r"fails in high precision, too \(loss 48\): there is nothing to blame$"),
+        (OVERFLOWS, "loss<40", r"also fails in high precision \(loss 48\): nothing is to blame$"),
         (
             OVERFLOWS,
             "accuracy>0.5",
             r"\(no number for accuracy\): .*; it printed last:\n  loss: 48.0$",
         ),
         ("pass", "finite", r"\(no number for finite\): .*; it printed nothing$"),
-        ("print('inf')", "finite", r"\(not finite\): there is nothing to blame$"),
+        ("print('inf')", "finite", r"\(not finite\): nothing is to blame$"),
         ("1 / 0", "finite", r"\(exit status 1 \(ZeroDivisionError: division by zero\)\): .*\n  Traceback"),
         ("import os; os.kill(os.getpid(), 9)", "finite", r"^the script was killed by signal 9 \(SIGKILL\)$"),
     ],
@@ -154,14 +153,13 @@ if child:
     print("started", flush=True)
 time.sleep(600)
 """)
-    order = trial.TrialOrder(
-        {"format": "e5m3"}, 0, 1, [], False, os.getpid(), str(tmp_path / "outcome"), "operation", True
-    )
+    order = trial.TrialOrder({"format": "e5m3"}, 0, 1, [], False, str(tmp_path / "outcome"), "operation", True)
     end = time.monotonic() + PATIENCE
     seconds = 3.0
     while not pids.exists():  # it takes seconds to import PyTorch
         assert time.monotonic() < end
-        status, printed, _ = run_ordered(order, Script(str(tmp_path / "hangs.py")), seconds, together=True)
+        with ScriptProcesses(trial.TrialOrder, together=True) as processes:
+            status, printed, _ = processes.run(order, Script(str(tmp_path / "hangs.py")), seconds)
         seconds *= 2
     assert (status, printed) == (None, "started\n")
     wait_until(lambda: not any(map(alive, pids.read_text().split())))
