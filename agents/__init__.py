@@ -59,28 +59,9 @@ if TYPE_CHECKING:
     from .training.export import export_policy as export_policy
 
 __all__ = [
-    "BASELINES",
-    "FIXES",
-    "OPTIONAL_FIXES",
-    "SAC",
-    "TASKS",
-    "Crash",
-    "FileError",
-    "Job",
-    "Mismatch",
-    "Progress",
-    "Quantization",
-    "QuantizedRun",
-    "Result",
-    "RunError",
-    "TrainConfig",
-    "export",
-    "importance_weights",
-    "mismatch",
-    "quantize",
-    "recursions",
-    "train",
-    "train_together",
-]
+    "BASELINES", "FIXES", "OPTIONAL_FIXES", "SAC", "TASKS", "Crash", "FileError", "Job", "Mismatch", "Progress",
+    "Quantization", "QuantizedRun", "Result", "RunError", "TrainConfig", "export", "importance_weights", "mismatch",
+    "quantize", "recursions", "train", "train_together",
+]  # fmt: skip
 
 __getattr__ = lazy_names(__name__)

@@ -54,33 +54,10 @@ if TYPE_CHECKING:
     from .tools.verify import verify as verify
 
 __all__ = [
-    "Beginning",
-    "BlockFloatFormat",
-    "FixedFormat",
-    "FloatFormat",
-    "Format",
-    "FormatError",
-    "IntegerFormat",
-    "KernelWarning",
-    "LogarithmicFormat",
-    "MXFormat",
-    "NVFP4Format",
-    "Overflow",
-    "PositFormat",
-    "PowerOfTwoFormat",
-    "QtorchFormat",
-    "QuarlFormat",
-    "RandomBits",
-    "Rounding",
-    "RoundoffError",
-    "ScaleRule",
-    "ScaledFloatFormat",
-    "Suffix",
-    "TableFormat",
-    "pack",
-    "register",
-    "round",
-    "unpack",
-]
+    "Beginning", "BlockFloatFormat", "FixedFormat", "FloatFormat", "Format", "FormatError", "IntegerFormat",
+    "KernelWarning", "LogarithmicFormat", "MXFormat", "NVFP4Format", "Overflow", "PositFormat", "PowerOfTwoFormat",
+    "QtorchFormat", "QuarlFormat", "RandomBits", "Rounding", "RoundoffError", "ScaleRule", "ScaledFloatFormat",
+    "Suffix", "TableFormat", "pack", "register", "round", "unpack",
+]  # fmt: skip
 
 __getattr__ = lazy_names(__name__)

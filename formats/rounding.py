@@ -19,7 +19,7 @@ from .arithmetic.patterns import INTEGER
 from .base.errors import FormatError
 from .base.family import Family
 from .base.format import Format, check_roundable
-from .base.memory import is_dense, is_traced, is_virtual, settled, unsimulated
+from .base.memory import is_dense, is_traced, is_virtual, materialized, unsimulated
 from .base.modes import Overflow, Random, RandomBits, Rounding, check_choices, seeded
 from .base.on_device import where
 from .base.operator import as_operator
@@ -99,7 +99,7 @@ def round(
     if isinstance(format, (list, tuple)):
         return _round_rows(x, format, rounding, overflow, random, backend)
     if torch.compiler.is_compiling() and backend == "native":
-        return as_operator(x, format, rounding, overflow, random)  # type: ignore[arg-type]  # sequences are settled above
+        return as_operator(x, format, rounding, overflow, random)  # type: ignore[arg-type]  # sequences are materialized above
     fmt = Format.parse(format)  # type: ignore[arg-type]  # what is no text gets Format's own message
     rounding, overflow = check_choices(rounding, overflow, random)
     check_roundable(x, fmt)
@@ -107,8 +107,8 @@ def round(
     if backend != "native":
         return _round_with(backend, x, fmt, rounding, overflow)
     alone = not _len_torch_dispatch_stack()
-    how = (rounding, overflow, random)
-    return fmt.rounded(x, *how) if alone else _round_among_modes(x, fmt, *how)
+    options = (rounding, overflow, random)
+    return fmt.rounded(x, *options) if alone else _round_among_modes(x, fmt, *options)
 
 
 @unsimulated
@@ -157,7 +157,7 @@ def _round_with(
         raise FormatError(f"backend 'qtorch' rounds to eXmY with 2 <= X <= 8 and 0 <= Y <= {_LARGEST_M}, got {fmt}")
     if x.dtype != torch.float32:
         raise FormatError(f"backend 'qtorch' rounds float32 tensors, got {x.dtype}")
-    x = settled(x).detach().contiguous()
+    x = materialized(x).detach().contiguous()
     result: torch.Tensor = quantize(x, exp=fmt.exponent_bits, man=fmt.significand_bits, rounding="nearest")
     return result
 
@@ -190,16 +190,16 @@ def _round_rows(
     """A format per row: to nearest with the formats as data; in the other modes once for each different format."""
     parameters = row_parameters(formats, x)
     mode, _ = check_choices(rounding, overflow, random)
-    x = x.detach() if torch.compiler.is_compiling() else settled(x.detach())
+    x = x.detach() if torch.compiler.is_compiling() else materialized(x.detach())
     if mode is Rounding.NEAREST_EVEN and overflow is None and backend == "native":
         return round_nearest(x, parameters)
     result = torch.empty_like(x)
     parsed = [Format.parse(fmt) for fmt in formats] * (x.shape[0] if len(formats) == 1 else 1)
     for fmt in set(parsed):
-        mine = torch.tensor([other == fmt for other in parsed], device="cpu").to(x.device, non_blocking=True)
+        selected = torch.tensor([other == fmt for other in parsed], device="cpu").to(x.device, non_blocking=True)
         # All rows are rounded, so that an element's random bits do not depend on the other rows' formats.
         rounded = round(x, fmt, rounding=rounding, overflow=overflow, random=random, backend=backend)
-        result = torch.where(mine.view(-1, *[1] * (x.dim() - 1)), rounded, result)
+        result = torch.where(selected.view(-1, *[1] * (x.dim() - 1)), rounded, result)
     return result
 
 

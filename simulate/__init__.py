@@ -77,28 +77,9 @@ if TYPE_CHECKING:
     from .watching.lost_numbers import left_behind as left_behind
 
 __all__ = [
-    "Accumulation",
-    "Blame",
-    "BlameError",
-    "Call",
-    "CompileWarning",
-    "CompiledStep",
-    "CostModel",
-    "FusedSum",
-    "Place",
-    "Policy",
-    "PolicyWarning",
-    "Rule",
-    "Simulation",
-    "SimulationWarning",
-    "Watcher",
-    "blame",
-    "compile",
-    "exact",
-    "in_role",
-    "part",
-    "simulate",
-    "store",
-]
+    "Accumulation", "Blame", "BlameError", "Call", "CompileWarning", "CompiledStep", "CostModel", "FusedSum", "Place",
+    "Policy", "PolicyWarning", "Rule", "Simulation", "SimulationWarning", "Watcher", "blame", "compile", "exact",
+    "in_role", "part", "simulate", "store",
+]  # fmt: skip
 
 __getattr__ = lazy_names(__name__)

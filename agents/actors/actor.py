@@ -105,8 +105,8 @@ class Actor:
             self._observations = self._perceived(sample.steps.observations)
             self._steps += len(actions)
         ends = [*(pull.at for pull in pulls), count][1:]
-        told = [pull.shown(choices[pull.at : end]) for pull, end in zip(pulls, ends, strict=True)]
-        return Chunk.of(samples, told, self._seconds, choices if self._keys.importance_weights else [])
+        played = [pull.shown(choices[pull.at : end]) for pull, end in zip(pulls, ends, strict=True)]
+        return Chunk.of(samples, played, self._seconds, choices if self._keys.importance_weights else [])
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue identically: plain values and tensors."""
@@ -243,8 +243,8 @@ class NoisyPolicy:
         direction = torch.randn(exact.shape, generator=self._generator, dtype=torch.float64)
         error = rounded - exact
         if self._parts:
-            apart = [one.view(len(one), self._parts, -1) for one in (error, direction)]
-            error, direction = ((one - one.mean(2, keepdim=True)).flatten(1) for one in apart)
+            centred = [one.view(len(one), self._parts, -1) for one in (error, direction)]
+            error, direction = ((one - one.mean(2, keepdim=True)).flatten(1) for one in centred)
         length, drawn = (one.norm(dim=1, keepdim=True) for one in (error, direction))
         noisy = (exact + direction * (length / drawn).where(drawn != 0, 0.0)).float()
         return noisy.numpy(), self._exact.decided(noisy).numpy()

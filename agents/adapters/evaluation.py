@@ -153,8 +153,8 @@ class ModelEvaluation:
                 chosen: NDArray[np.int64] = actions.astype(np.int64) - int(space.start)
                 return np.eye(int(space.n))[chosen]
             low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-            ours: NDArray[np.float64] = (actions - (low + high) / 2) / ((high - low) / 2)
-            return ours.reshape(len(actions), -1)
+            rescaled: NDArray[np.float64] = (actions - (low + high) / 2) / ((high - low) / 2)
+            return rescaled.reshape(len(actions), -1)
 
         try:
             with torch.no_grad(), seeded(self.device, seed):

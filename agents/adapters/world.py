@@ -79,7 +79,7 @@ class World(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 @final
-class _GymnasiumWrapper(gymnasium.Env[Any, Any]):
+class _TaskEnv(gymnasium.Env[Any, Any]):
     """A task from outside of Gymnasium as a Gymnasium environment; planes of 0 and 1 are float32.
 
     Args:
@@ -140,4 +140,4 @@ def open_world(
         made = gymnasium.make(name, disable_env_checker=True)
         return World(made, config.action_repeat, before, after, stopwatch)
     seed = sequence(config.seed, Stream.ENVIRONMENT, number)
-    return World(_GymnasiumWrapper(config.task, config.action_repeat, seed), 1, before, after, stopwatch)
+    return World(_TaskEnv(config.task, config.action_repeat, seed), 1, before, after, stopwatch)

@@ -239,8 +239,8 @@ class _Ring:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for mine, name in ((self.images, "images"), (self._rows, "rows"), (self._places, "places")):
-            mine[: len(state[name])].copy_(state[name])
+        for buffer, name in ((self.images, "images"), (self._rows, "rows"), (self._places, "places")):
+            buffer[: len(state[name])].copy_(state[name])
         self.images_added, self._first = state["images_added"], state["first"]
         self.added = state["added"]
         kept = torch.arange(self.added - state["length"], self.added) % len(self.images)

@@ -130,10 +130,10 @@ class LearnerGroup:
     @unsimulated
     def agree(self, value: int) -> int:
         """Returns the leader's value."""
-        said = torch.tensor([value], dtype=torch.int64, device=self._device)
+        values = torch.tensor([value], dtype=torch.int64, device=self._device)
         with _noticing_loss():
-            dist.broadcast(said, 0)
-        return int(said)
+            dist.broadcast(values, 0)
+        return int(values)
 
     @unsimulated
     def meet(self) -> None:

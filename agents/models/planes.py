@@ -96,8 +96,8 @@ def convolve(layers: Sequence[torch.Tensor], convolutions: Sequence[Convolution]
     Returns:
         (n, filters * height * width), not negative; see :func:`convolved_shape`.
     """
-    for weight, bias, how in zip(layers[0::2], layers[1::2], convolutions, strict=True):
-        x = functional.conv2d(x, weight, bias, stride=how.stride, padding=how.padding).relu_()
+    for weight, bias, convolution in zip(layers[0::2], layers[1::2], convolutions, strict=True):
+        x = functional.conv2d(x, weight, bias, stride=convolution.stride, padding=convolution.padding).relu_()
     return x.flatten(1)
 
 
@@ -177,8 +177,8 @@ class PlanesNetwork(FlatNetwork):
         """The layers that all heads share, and the layers of each head, as plain tensors."""
         convolutions, shared, heads = self._parts(self.layers)
         convolved = tuple(
-            ConvolutionLayer(plain(weight), plain(bias), Activation.RELU, how.stride, how.padding)
-            for weight, bias, how in zip(convolutions[0::2], convolutions[1::2], self.convolutions, strict=True)
+            ConvolutionLayer(plain(weight), plain(bias), Activation.RELU, convolution.stride, convolution.padding)
+            for weight, bias, convolution in zip(convolutions[0::2], convolutions[1::2], self.convolutions, strict=True)
         )
         return (
             (*convolved, *perceptron(shared, Activation.RELU, Activation.RELU)),

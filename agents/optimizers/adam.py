@@ -26,7 +26,7 @@ from .decisions import (
     add_quotients_,
     choose_,
     copies,
-    is_at_hand,
+    is_readable,
     kept,
     known_true,
     magnitude,
@@ -232,7 +232,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         for buffers, limit in zip(self._buffers(), limits, strict=True):
             for buffer in buffers:
                 fits = _is_within(magnitude(buffer), limit, fits)
-                if is_at_hand(fits) and not known_true(fits):
+                if is_readable(fits) and not known_true(fits):
                     return fits
         return fits
 

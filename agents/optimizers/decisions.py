@@ -35,35 +35,34 @@ def kept(value: Any, device: torch.device) -> Tensor:
     return torch.tensor(value, dtype=dtype, device="cpu").to(device, non_blocking=True)
 
 
-def is_at_hand(x: Tensor) -> bool:
+def is_readable(x: Tensor) -> bool:
     """Whether the numbers of ``x`` can be read without waiting: not in a traced program, nor on another device."""
     return x.is_cpu and not is_traced()
 
 
 @unsimulated
 def number_or_tensor(x: Tensor, dtype: torch.dtype) -> Any:
-    """A kept number for arithmetic with tensors of ``dtype``: a Python number if it is at hand, else a tensor.
+    """A kept number for arithmetic with tensors of ``dtype``: a Python number if it is readable, else a tensor.
 
     A tensor has ``dtype``, or float32 if that is a half precision, like Python numbers in kernels.
     """
-    if is_at_hand(x):
+    if is_readable(x):
         return x.item()
     return x.to(torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype)
 
 
 def known_true(condition: Tensor) -> bool:
-    """Whether it is known to be true; what would be done otherwise need not be computed."""
-    return is_at_hand(condition) and _read(condition)
+    """Whether the condition is readable and true. Then the alternative need not be computed."""
+    return is_readable(condition) and _read(condition)
 
 
-def surely_not(condition: Tensor) -> bool:
-    """Whether it is known to be false."""
-    return is_at_hand(condition) and not _read(condition)
+def known_false(condition: Tensor) -> bool:
+    """Whether the condition is readable and false."""
+    return is_readable(condition) and not _read(condition)
 
 
-_largest = unsimulated(
-    lambda x: x.abs().amax().double()
-)  # two passes, one when compiled; isfinite().all() would take five
+# Two passes, one when compiled; isfinite().all() would take five.
+_largest = unsimulated(lambda x: x.abs().amax().double())
 
 
 def magnitude(x: Tensor) -> Tensor:

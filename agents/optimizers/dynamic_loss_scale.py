@@ -16,7 +16,7 @@ from torch import Tensor
 from ...formats import unsimulated, where
 from ..errors import RunError
 from .adam import AdamBase
-from .decisions import kept, known_true, magnitude, multiply_, number_or_tensor, surely_not
+from .decisions import kept, known_false, known_true, magnitude, multiply_, number_or_tensor
 
 # Gradients that are NaN whatever the scale must not drive the scale to 0, where everything would be NaN.
 SMALLEST_SCALE = 2.0**-64
@@ -93,11 +93,11 @@ class DynamicLossScale(ABC):
     def step_if_finite(self) -> Tensor:
         """Steps as :meth:`step` does, without waiting for the device."""
         finite = _are_below([magnitude(gradient) for gradient in self._gradients()], self.largest)
-        if not surely_not(finite):
+        if not known_false(finite):
             self._step_optimizer(finite)
         due = self._count(finite)
-        if not (known_true(finite) and surely_not(due)):
-            may_double = not surely_not(due) and self._may_double()
+        if not (known_true(finite) and known_false(due)):
+            may_double = not known_false(due) and self._may_double()
             factor = _halved_or_doubled(self.tensors["scale"], finite, due, may_double)
             if not known_true(_equal(factor, 1)):
                 self._rescale(factor)
@@ -108,7 +108,7 @@ class DynamicLossScale(ABC):
         """Counts finite steps; returns whether there are enough of them for the scale to grow."""
         steps = self.tensors["finite_steps"].add_(1)
         due = finite & (steps >= self.growth_interval)
-        if not (known_true(finite) and surely_not(due)):
+        if not (known_true(finite) and known_false(due)):
             steps.mul_(finite & ~due)
         return due
 

@@ -121,8 +121,8 @@ def half_batch_cosine(
     halves = []
     for first in (0, 1):
         own = [torch.zeros_like(weight) for weight in weights]
-        for mine, weight in zip(own, weights, strict=True):
-            mine[first::2] = weight[first::2]
+        for vector, weight in zip(own, weights, strict=True):
+            vector[first::2] = weight[first::2]
         found = torch.autograd.grad(outputs, parameters, own, retain_graph=True)
         halves.append(torch.cat([gradient.reshape(-1) for gradient in found]).double())
     whole = halves[0] + halves[1]

@@ -113,8 +113,8 @@ class Population:
     def write_back(self, i: int) -> None:
         """Writes a member's results back to it; waits for the device."""
         own = self._traced[i]
-        for mine, all_of_them in zip(tree_leaves(own.tensors), tree_leaves(self._tensors), strict=True):
-            mine.copy_(all_of_them[i])
+        for member, all_of_them in zip(tree_leaves(own.tensors), tree_leaves(self._tensors), strict=True):
+            member.copy_(all_of_them[i])
 
     def _stacked(self) -> _Inputs:
         """Returns the inputs of all members, stacked."""

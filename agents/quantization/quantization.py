@@ -130,10 +130,10 @@ class Quantization:
         if convolution is None and x.dim() > 2:
             return torch.stack([self.weight(member) for member in x])
         if fmt.open_block is not None:
-            how = _COLUMNS
+            contraction = _COLUMNS
             if convolution:
-                how = of_convolution(transposed=convolution[0], groups=convolution[1])["weight"]
-            return round_along(x, fmt, how, round)
+                contraction = of_convolution(transposed=convolution[0], groups=convolution[1])["weight"]
+            return round_along(x, fmt, contraction, round)
         channels = int(convolution is not None and convolution[0])
         if isinstance(fmt, QuarlFormat) and convolution and fmt.axis is None and not fmt.elementwise:
             fmt = replace(fmt, axis=channels)
@@ -164,11 +164,11 @@ class Quantization:
             return round(x, fmt)
         if isinstance(fmt, ScaledFloatFormat) and fmt.block is None and not convolution:
             return round(x, replace(fmt, block=ROW))
-        how = of_convolution(transposed=convolution[0], groups=convolution[1])["input"] if convolution else LAST
+        contraction = of_convolution(transposed=convolution[0], groups=convolution[1])["input"] if convolution else LAST
         if fmt.open_block is not None and not isinstance(fmt, NVFP4Format):
-            return round_along(x, fmt, how, round)
+            return round_along(x, fmt, contraction, round)
         axis = 0 if convolution else -2 % x.dim()
-        return torch.cat([round_along(one, fmt, how, round) for one in torch.split(x, 1, axis)], axis)
+        return torch.cat([round_along(one, fmt, contraction, round) for one in torch.split(x, 1, axis)], axis)
 
     def calibrated(self, ranges: Sequence[tuple[float, float]]) -> Self:
         """Returns the quantization with fixed scales of activations, from the range that each product has been given.

@@ -40,7 +40,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the leader decides when to save and stop
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
-    said: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     try:
         import_as_told(order)
         config, rank = TrainConfig(**order["config"]), order["rank"]
@@ -54,15 +54,15 @@ def main() -> None:
         with open_environments(config.share(), lambda: None, order["allow_imports"], evaluation=False) as environments:
             run = Run(config, files, device, environments, None, StopRequest(), learners=group)
             result = train_alone(run, compiled=False, on_notice=None)
-        said = {"crash": {"step": result.crash.step, "reason": result.crash.reason}} if result.crash else {}
+        report = {"crash": {"step": result.crash.step, "reason": result.crash.reason}} if result.crash else {}
     except (LearnerLost, Stopped):
         pass
     except RoundoffError as error:
-        said = {"error": str(error)}
+        report = {"error": str(error)}
     except Exception as error:  # noqa: BLE001  a fault is told to the leader
-        said = {"error": f"{type(error).__name__}: {error}"}
+        report = {"error": f"{type(error).__name__}: {error}"}
     with suppress(OSError):
-        connection.send_bytes(json.dumps(said).encode())
+        connection.send_bytes(json.dumps(report).encode())
 
 
 def _end_with(leader: Connection) -> None:

@@ -159,15 +159,15 @@ class Follower:
         """
         if self.crash:
             return self.crash
-        said: dict[str, Any] = {}
+        report: dict[str, Any] = {}
         with suppress(EOFError, OSError):
             while self.connection.poll(0):
-                said |= json.loads(self.connection.recv_bytes())
-        self.here |= "here" in said
-        if "crash" in said:
-            return Crash(**said["crash"])
-        if "error" in said:
-            raise RunError(said["error"])
+                report |= json.loads(self.connection.recv_bytes())
+        self.here |= "here" in report
+        if "crash" in report:
+            return Crash(**report["crash"])
+        if "error" in report:
+            raise RunError(report["error"])
         if not self.process.status():  # it lives, or has ended well
             return None
         raise Killed(

@@ -47,14 +47,14 @@ def blocks_in(shape: Sequence[int], axis: int, block: int, *, square: bool = Fal
         shape: the shape of the tensor; one without axes is a block.
         axis: the axis of the blocks; the last one if the tensor lacks it.
         block: the length of a block, at most the length of the axis.
-        square: whether blocks are squares, which also extend along the axis :func:`beside` it, if there is one.
+        square: whether blocks are squares, which also extend along the :func:`neighbour` axis, if any.
     """
     sizes = list(shape) or [1]
     if math.prod(sizes) == 0:
         return 0, 0
     along = axis % len(sizes) if -len(sizes) <= axis < len(sizes) else len(sizes) - 1
     square = square and len(sizes) > 1
-    axes = [along, beside(along, len(sizes))] if square else [along]
+    axes = [along, neighbour(along, len(sizes))] if square else [along]
     blocks = numbers = 1
     for number, size in enumerate(sizes):
         length = (block if square else min(block, size)) if number in axes else 1
@@ -63,7 +63,7 @@ def blocks_in(shape: Sequence[int], axis: int, block: int, *, square: bool = Fal
     return blocks, blocks * numbers
 
 
-def beside(axis: int, dimensions: int) -> int:
+def neighbour(axis: int, dimensions: int) -> int:
     """The axis that squares lie along besides ``axis``: the other one of a matrix, in a batch of matrices too.
 
     For a weight of a convolution, (outputs, inputs, ...), the axes of outputs and inputs belong together.
@@ -74,24 +74,24 @@ def beside(axis: int, dimensions: int) -> int:
 
 
 def cut_squares(x: torch.Tensor, axis: int, side: int) -> torch.Tensor:
-    """``x`` with ``axis`` and its partner (:func:`beside`) moved to the end and cut into squares.
+    """``x`` with ``axis`` and its partner (:func:`neighbour`) moved to the end and cut into squares.
 
     Returns:
         Shape (..., rows of squares, squares, side^2), zeros where the last are smaller. A vector is one row.
     """
-    rows = x.reshape(1, -1) if x.dim() < 2 else x.movedim((beside(axis, x.dim()), axis), (-2, -1))
+    rows = x.reshape(1, -1) if x.dim() < 2 else x.movedim((neighbour(axis, x.dim()), axis), (-2, -1))
     low, wide = rows.shape[-2:]
     rows = torch.nn.functional.pad(rows, (0, -wide % side, 0, -low % side))
     squares = rows.reshape(*rows.shape[:-2], -(-low // side), side, -(-wide // side), side).transpose(-3, -2)
     return squares.flatten(-2)
 
 
-def in_squares(x: torch.Tensor, axis: int, side: int, how: RoundingOptions) -> tuple[torch.Tensor, RoundingOptions]:
-    """Returns the blocks of :func:`cut_squares` as a contiguous copy, and ``how`` with the random words cut alike."""
-    if how.random is not None:
-        words = cut_squares(random_words(how.random, x), axis, side)
-        how = how._replace(random=words.contiguous())
-    return cut_squares(x, axis, side).contiguous(), how  # padding has copied it
+def in_squares(x: torch.Tensor, axis: int, side: int, options: RoundingOptions) -> tuple[torch.Tensor, RoundingOptions]:
+    """Returns the blocks of :func:`cut_squares` contiguously, and ``options`` with the random words cut alike."""
+    if options.random is not None:
+        words = cut_squares(random_words(options.random, x), axis, side)
+        options = options._replace(random=words.contiguous())
+    return cut_squares(x, axis, side).contiguous(), options  # padding has copied it
 
 
 def joined_squares(squares: torch.Tensor, like: torch.Tensor, axis: int, side: int) -> torch.Tensor:
@@ -100,7 +100,7 @@ def joined_squares(squares: torch.Tensor, like: torch.Tensor, axis: int, side: i
     rows = parts.flatten(-2).flatten(-3, -2)
     if like.dim() < 2:
         return rows[0, : like.numel()].reshape(like.shape)
-    other = beside(axis, like.dim())
+    other = neighbour(axis, like.dim())
     return rows[..., : like.shape[other], : like.shape[axis]].movedim((-2, -1), (other, axis))
 
 

@@ -19,7 +19,7 @@ from roundoff.locks import cached_property
 from .errors import FormatError
 from .first_use import is_right, kind_of
 from .format import Format, check_numbers
-from .memory import has_kernels, in_memory, in_place_of, is_dense, is_virtual, settled, unsimulated
+from .memory import has_kernels, in_memory, in_place_of, is_dense, is_virtual, materialized, unsimulated
 from .modes import Overflow, Random, RandomBits, Rounding, RoundingOptions, check_choices, seeded
 from .on_device import is_captured
 from .operator import as_operator
@@ -55,7 +55,7 @@ class Family(Format):
             self._check_shape(x)
             return as_operator(x, self, rounding, overflow, random)
         if place is Residence.COPY:
-            x = settled(x)
+            x = materialized(x)
             place = _residence(x, random)
         if place is Residence.MEMORY and not is_dense(x):
             x = target = x.clone(memory_format=torch.preserve_format)  # gapless, and ours to overwrite
@@ -87,36 +87,36 @@ class Family(Format):
         if place is Residence.MEMORY:
             self._round_plain(source, target, rounding, overflow, random)
             return
-        how = self._settled(source, rounding, overflow, random)
+        options = self._options(source, rounding, overflow, random)
         if not source.numel():
             return
         layout = "in order" if source.is_contiguous() and target.is_contiguous() else "strided"
-        if place is Residence.DEVICE and self._kernel_is_right(source, how, layout, self._round_on_device):
-            self._round_on_device(source, target, how)
+        if place is Residence.DEVICE and self._kernel_is_right(source, options, layout, self._round_on_device):
+            self._round_on_device(source, target, options)
         else:
-            self._round_on_cpu(source, target, how)
+            self._round_on_cpu(source, target, options)
 
     def _round_plain(
         self, source: torch.Tensor, target: torch.Tensor, rounding: Rounding, overflow: Overflow | None, random: Random
     ) -> None:
         """:meth:`round_into` for tensors in the CPU's memory."""
-        how = self._settled(source, rounding, overflow, random)
+        options = self._options(source, rounding, overflow, random)
         if source.numel():
-            in_place_of(self._round_memory, source, target, how, in_order=random is not None or self._in_order)
+            in_place_of(self._round_memory, source, target, options, in_order=random is not None or self._in_order)
 
     def _kernel_is_right(
         self,
         source: torch.Tensor,
-        how: RoundingOptions,
+        options: RoundingOptions,
         layout: str,
         kernel: Callable[[torch.Tensor, torch.Tensor, RoundingOptions], None],
     ) -> bool:
         """Whether a kernel may round such tensors, which is tried when it is first asked to (:mod:`.first_use`)."""
-        key = (source.dtype, source.device, how.rounding, how.policy, type(how.random), layout)
+        key = (source.dtype, source.device, options.rounding, options.policy, type(options.random), layout)
         right = self._tried.get(key)
         if right is None:
-            kind = kind_of(self, source, how, layout)
-            right = is_right(kind, how, source.dim(), kernel, self._round_on_cpu)
+            kind = kind_of(self, source, options, layout)
+            right = is_right(kind, options, source.dim(), kernel, self._round_on_cpu)
             if not is_captured():
                 self._tried[key] = right
         return right
@@ -126,14 +126,14 @@ class Family(Format):
         """Whether kernels are right, by the kind of rounding, for the kinds checked so far."""
         return {}
 
-    def _settled(
+    def _options(
         self, source: torch.Tensor, rounding: Rounding, overflow: Overflow | None, random: Random
     ) -> RoundingOptions:
-        how = RoundingOptions(rounding, self._policy(overflow), random)
+        options = RoundingOptions(rounding, self._policy(overflow), random)
         self._check_shape(source)
         if rounding is not Rounding.NEAREST_EVEN or random is not None:
             check_random(rounding, random, source)
-        return how
+        return options
 
     def _policy(self, overflow: Overflow | None) -> Overflow:
         """Returns the overflow policy: the requested one, or the format's own; saturation, if the family lacks one.
@@ -161,7 +161,7 @@ class Family(Format):
         mode, asked = check_choices(rounding, overflow, random)
         policy = self._policy(asked)
         check_numbers(x)
-        x = x.detach() if torch.compiler.is_compiling() else settled(x.detach())
+        x = x.detach() if torch.compiler.is_compiling() else materialized(x.detach())
         check_random(mode, random, x)
         return self._encoded(x, RoundingOptions(mode, policy, random))
 
@@ -177,14 +177,14 @@ class Family(Format):
             raise FormatError(f"{self} has 2^{self.bits} codes, too many to list: the limit is 2^{_MOST_BITS_LISTED}")
         return self._values()
 
-    def _encoded(self, x: torch.Tensor, how: RoundingOptions) -> Any:
+    def _encoded(self, x: torch.Tensor, options: RoundingOptions) -> Any:
         """The exact codes of ``x`` :meth:`rounded` to the format, for an ``x`` of computable numbers."""
-        return super().encode(x, how.rounding, how.policy, how.random)
+        return super().encode(x, options.rounding, options.policy, options.random)
 
-    def _rounded_to_encode(self, x: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
+    def _rounded_to_encode(self, x: torch.Tensor, options: RoundingOptions) -> torch.Tensor:
         """``x`` rounded as a tensor that holds all numbers of the format: of float64, if its own dtype does not."""
         x = x if self.fits_in(x.dtype) else x.to(torch.float64)
-        return self.rounded(x, how.rounding, how.policy, how.random)
+        return self.rounded(x, options.rounding, options.policy, options.random)
 
     def _decoded(self, codes: Any, dtype: torch.dtype | None) -> torch.Tensor:
         """The numbers of codes."""
@@ -207,15 +207,15 @@ class Family(Format):
         return False
 
     @abstractmethod
-    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
         """Rounds memory that is gapless, of equal strides and not empty; contiguous if there are random bits."""
 
-    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
         """Rounds tensors on a device that has kernels: any strides, not empty."""
-        self._round_on_cpu(source, target, how)
+        self._round_on_cpu(source, target, options)
 
     @unsimulated
-    def _round_on_cpu(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
+    def _round_on_cpu(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
         """Rounds tensors of any device, not empty, by the CPU's loops: copied there, and back.
 
         Raises:
@@ -225,11 +225,13 @@ class Family(Format):
             raise FormatError(
                 f"no kernel rounds to {self} on {source.device}: the CPU does, and a CUDA graph cannot repeat that"
             )
-        if isinstance(how.random, torch.Tensor):
-            how = how._replace(random=how.random.cpu())
+        if isinstance(options.random, torch.Tensor):
+            options = options._replace(random=options.random.cpu())
         numbers = source.cpu()
         rounded = torch.empty_like(numbers)
-        in_place_of(self._round_memory, numbers, rounded, how, in_order=how.random is not None or self._in_order)
+        in_place_of(
+            self._round_memory, numbers, rounded, options, in_order=options.random is not None or self._in_order
+        )
         target.copy_(rounded)
 
 

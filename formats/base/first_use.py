@@ -63,22 +63,22 @@ def tried_kinds() -> dict[KernelKind, str]:
     return dict(_tried)
 
 
-def kind_of(fmt: Format, source: torch.Tensor, how: RoundingOptions, layout: str) -> KernelKind:
+def kind_of(fmt: Format, source: torch.Tensor, options: RoundingOptions, layout: str) -> KernelKind:
     """The kind of a rounding of ``source``."""
-    mode = str(how.rounding)
-    if how.random is not None:
-        mode += f" by {'RandomBits' if isinstance(how.random, RandomBits) else 'random words'}"
-    return KernelKind(str(fmt), source.device, source.dtype, mode, str(how.policy), layout)
+    mode = str(options.rounding)
+    if options.random is not None:
+        mode += f" by {'RandomBits' if isinstance(options.random, RandomBits) else 'random words'}"
+    return KernelKind(str(fmt), source.device, source.dtype, mode, str(options.policy), layout)
 
 
-def is_right(kind: KernelKind, how: RoundingOptions, dimensions: int, kernel: _Rounds, plain: _Rounds) -> bool:
+def is_right(kind: KernelKind, options: RoundingOptions, dimensions: int, kernel: _Rounds, plain: _Rounds) -> bool:
     """Whether a kernel has the bits of the CPU's loops; tried once for each kind, which waits for the device.
 
     While a CUDA graph is captured nothing can be tried: the kernel is then taken to be right.
 
     Args:
         kind: the kind of rounding to try.
-        how: the rounding; where random words are given, a sample has its own words.
+        options: the rounding; where random words are given, a sample has its own words.
         dimensions: how many a sample shall have, so that a format's axis is one of them.
         kernel: rounds a tensor into another by the kernel.
         plain: does so on the CPU.
@@ -87,7 +87,7 @@ def is_right(kind: KernelKind, how: RoundingOptions, dimensions: int, kernel: _R
         if is_captured():
             return True
         with waiting_allowed(kind.device):
-            wrong = _what_is_wrong(kind, how, dimensions, kernel, plain)
+            wrong = _what_is_wrong(kind, options, dimensions, kernel, plain)
         _tried[kind] = wrong
         if wrong:
             warnings.warn(
@@ -114,12 +114,12 @@ def waiting_allowed(device: torch.device) -> Iterator[None]:
 
 
 @unsimulated
-def _what_is_wrong(kind: KernelKind, how: RoundingOptions, dimensions: int, kernel: _Rounds, plain: _Rounds) -> str:
+def _what_is_wrong(kind: KernelKind, options: RoundingOptions, dimensions: int, kernel: _Rounds, plain: _Rounds) -> str:
     for x in _samples(kind, dimensions):
-        own = how
-        if isinstance(how.random, torch.Tensor):
+        own = options
+        if isinstance(options.random, torch.Tensor):
             words = torch.from_numpy(np.random.default_rng(_SEED).integers(0, 1 << 32, tuple(x.shape), np.int64))
-            own = how._replace(random=put_on(words.to(how.random.dtype), kind.device))
+            own = options._replace(random=put_on(words.to(options.random.dtype), kind.device))
         found, expected = torch.zeros_like(x), torch.zeros_like(x)
         plain(x, expected, own)
         try:

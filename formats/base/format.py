@@ -12,7 +12,7 @@ import torch
 from roundoff.notebook import as_html
 
 from .errors import FormatError
-from .memory import is_dense, settled
+from .memory import is_dense, materialized
 from .modes import Rounding
 from .names import parse_format
 
@@ -221,7 +221,7 @@ class Format(ABC):
         random: RandomBits | torch.Tensor | None = None,
     ) -> torch.Tensor:
         """A new tensor with the elements of ``x``, which needs no gradient, rounded; see :meth:`round_into`."""
-        x = settled(x)
+        x = materialized(x)
         if is_dense(x):
             result = torch.empty_like(x)
             self.round_into(x, result, rounding, overflow, random)

@@ -75,7 +75,7 @@ def is_virtual(x: torch.Tensor) -> bool:
     )
 
 
-def settled(x: torch.Tensor) -> torch.Tensor:
+def materialized(x: torch.Tensor) -> torch.Tensor:
     """``x``, or where PyTorch has only noted that it is negated, conjugated or all zeros, a tensor of its numbers.
 
     Raises:

@@ -22,15 +22,9 @@ from .names import format_called
 
 @torch.library.custom_op("roundoff::round", mutates_args=())
 def round_operator(
-    x: torch.Tensor,
-    format: str,
-    rounding: str,
-    overflow: str | None,
-    seed: int | None,
-    step: int,
-    bits: int,
+    x: torch.Tensor, format: str, rounding: str, overflow: str | None, seed: int | None, step: int, bits: int,
     given: torch.Tensor | None,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """:func:`roundoff.round` with all arguments as an operator may have them: no seed means no RandomBits."""
     fmt, random = format_called(format), given if seed is None else RandomBits(seed, step, bits)
     mode, policy = check_choices(rounding, overflow, random)
@@ -39,8 +33,8 @@ def round_operator(
 
 
 @unsimulated
-def _rounded(fmt: Format, *how: Any) -> torch.Tensor:
-    return fmt.rounded(*how)
+def _rounded(fmt: Format, *options: Any) -> torch.Tensor:
+    return fmt.rounded(*options)
 
 
 @round_operator.register_fake
@@ -64,26 +58,18 @@ def unwritten_like(x: torch.Tensor) -> torch.Tensor:
 
 @round_operator.register_vmap
 def _batched(
-    info: Any,
-    in_dims: tuple[int | None, ...],
-    x: torch.Tensor,
-    format: str,
-    rounding: str,
-    overflow: str | None,
-    seed: int | None,
-    step: int,
-    bits: int,
-    given: torch.Tensor | None,
-) -> tuple[torch.Tensor, int]:
+    info: Any, in_dims: tuple[int | None, ...], x: torch.Tensor, format: str, rounding: str, overflow: str | None,
+    seed: int | None, step: int, bits: int, given: torch.Tensor | None,
+) -> tuple[torch.Tensor, int]:  # fmt: skip
     """Rounds each sample as if by itself: with its own scales and random bits."""
     x_dim, given_dim = in_dims[0], in_dims[-1]
-    how = (format, rounding, overflow, seed, step, bits)
+    options = (format, rounding, overflow, seed, step, bits)
     if seed is None and given is None and x_dim is not None and format_called(format).elementwise:
-        return round_operator(x.movedim(x_dim, 0), *how, None), 0
+        return round_operator(x.movedim(x_dim, 0), *options, None), 0
     samples = [
         round_operator(
             x if x_dim is None else x.select(x_dim, i),
-            *how,
+            *options,
             given if given is None or given_dim is None else given.select(given_dim, i),
         )
         for i in range(info.batch_size)

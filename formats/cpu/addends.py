@@ -43,7 +43,7 @@ class Addends(NamedTuple):
 
 def run_in_mode(
     loop: Any,
-    how: RoundingOptions,
+    options: RoundingOptions,
     data: Sequence[torch.Tensor],
     rest: Sequence[float],
     items: int,
@@ -55,7 +55,7 @@ def run_in_mode(
     Args:
         loop: called with the addresses of ``data``, the first item and the one after the last, ``rest``, and the
             addresses of the mode's settings and of the random words.
-        how: the mode, and the random bits of stochastic rounding.
+        options: the mode, and the random bits of stochastic rounding.
         data: first the source, which is contiguous if rounding is stochastic; then the target and the loop's other
             inputs.
         rest: numbers.
@@ -66,7 +66,7 @@ def run_in_mode(
         FormatError: the caller's random tensor has another shape, device or dtype.
     """
     source = data[0]
-    extra = _addends(how.rounding, how.random, source, between)
+    extra = _addends(options.rounding, options.random, source, between)
     kernel = compiled(loop, source.dtype)
     addresses, others = [x.data_ptr() for x in data], (*rest, extra.settings, extra.words)
     in_pieces(lambda first, last: kernel(*addresses, first, last, *others), items, source.numel())

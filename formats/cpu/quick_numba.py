@@ -67,9 +67,9 @@ class _Readings:
         self._read[key] = read  # as the last one
         while len(self._read) > self.MOST:
             del self._read[next(iter(self._read))]
-        mine = copy.copy(read)
-        mine.blocks = _Copies(read.blocks).blocks
-        return mine
+        copied = copy.copy(read)
+        copied.blocks = _Copies(read.blocks).blocks
+        return copied
 
 
 _readings = _Readings()
@@ -102,10 +102,10 @@ class _Copies:
             return {key: self._node(value) for key, value in node.items()}
         if not isinstance(node, (ir.Inst, ir.Arg, ir.Const, ir.Global, ir.FreeVar)):
             return node
-        mine = copy.copy(node)
+        copied = copy.copy(node)
         if isinstance(node, ir.Inst):
-            mine.__dict__.update({key: self._node(value) for key, value in node.__dict__.items()})
-        return mine
+            copied.__dict__.update({key: self._node(value) for key, value in node.__dict__.items()})
+        return copied
 
 
 _NO_COPIES = SimpleNamespace(deepcopy=lambda block: block, copy=copy.copy)

@@ -130,12 +130,12 @@ class FixedFormat(Family):
             for dtype in (torch.float32, torch.float64)
         }
 
-    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
         codes = (self._low, self._high)
-        if how.policy == Overflow.WRAP:
-            round_wrapping(source, target, self.eps, codes, how)
+        if options.policy == Overflow.WRAP:
+            round_wrapping(source, target, self.eps, codes, options)
         else:
-            round_channels(source, target, (1, 1), self._scales[source.dtype], codes, how)
+            round_channels(source, target, (1, 1), self._scales[source.dtype], codes, options)
 
     def addressed(self, dtype: torch.dtype, rounding: Rounding, *, strided: bool = False) -> Addressed | None:  # noqa: ARG002
         """See :meth:`.Family.addressed`."""
@@ -144,20 +144,20 @@ class FixedFormat(Family):
         codes = (self._low, self._high)
         return addressed_grid(dtype, self.eps, codes, rounding, wraps=self.overflow == Overflow.WRAP)
 
-    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
-        if how.policy == Overflow.WRAP:
-            gpu.to_wrapping_grid(source, target, self.eps, (self._low, self._high), how)
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
+        if options.policy == Overflow.WRAP:
+            gpu.to_wrapping_grid(source, target, self.eps, (self._low, self._high), options)
         else:
-            gpu.to_grid(source, target, self.eps, 0.0, (self._low, self._high), how)
+            gpu.to_grid(source, target, self.eps, 0.0, (self._low, self._high), options)
 
     def _policy(self, overflow: Overflow | None) -> Overflow:
         other = Overflow.WRAP if self.overflow == Overflow.SATURATE else Overflow.SATURATE
         return overflow_policy(self, overflow, (self.overflow, other))
 
-    def _encoded(self, x: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
+    def _encoded(self, x: torch.Tensor, options: RoundingOptions) -> torch.Tensor:
         """K in two's complement as unsigned integers: uint8, uint16 or uint32, the smallest that do, or int64."""
-        check_encodable(self, x if how.policy == Overflow.SATURATE else x * 0)
-        codes = (self._rounded_to_encode(x, how).to(torch.float64) * 2.0**self.fraction_bits).to(torch.int64)
+        check_encodable(self, x if options.policy == Overflow.SATURATE else x * 0)
+        codes = (self._rounded_to_encode(x, options).to(torch.float64) * 2.0**self.fraction_bits).to(torch.int64)
         return (codes & ((1 << self.bits) - 1)).to(code_dtype(self.bits))
 
     def _decoded(self, codes: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:

@@ -125,15 +125,15 @@ class FloatFormat(FloatLayout, Family):
         check_random(rounding, random, source)
         cpu_kernels.round_by_mode(source, target, parameters, random)
 
-    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
-        self._round_plain(source, target, how.rounding, how.policy, how.random)
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
+        self._round_plain(source, target, options.rounding, options.policy, options.random)
 
-    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
-        if self.native and source.dtype == self.carrier and how.rounding is Rounding.NEAREST_EVEN:
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
+        if self.native and source.dtype == self.carrier and options.rounding is Rounding.NEAREST_EVEN:
             _pass_on(source, target)
             return
-        kernel, data = self._launch(source, how)
-        gpu.run_each(kernel, source, target, how.random, data)
+        kernel, data = self._launch(source, options)
+        gpu.run_each(kernel, source, target, options.random, data)
 
     def round_list_on_device(
         self, tensors: Sequence[torch.Tensor], rounding: Rounding, randoms: Sequence[RandomBits | None]
@@ -146,34 +146,34 @@ class FloatFormat(FloatLayout, Family):
             randoms: the random bits of stochastic rounding, for each tensor; None for the other modes.
         """
         check_roundable(tensors[0], self)
-        how = RoundingOptions(rounding, self.overflow_policy, randoms[0])
-        if self._kernel_is_right(tensors[0], how, "listed", self._round_copy_in_list):
-            self._run_list(tensors, how, randoms)
+        options = RoundingOptions(rounding, self.overflow_policy, randoms[0])
+        if self._kernel_is_right(tensors[0], options, "listed", self._round_copy_in_list):
+            self._run_list(tensors, options, randoms)
         else:
             for x, random in zip(tensors, randoms, strict=True):
-                self._round_on_cpu(x, x, how._replace(random=random))
+                self._round_on_cpu(x, x, options._replace(random=random))
 
     def _run_list(
-        self, tensors: Sequence[torch.Tensor], how: RoundingOptions, randoms: Sequence[RandomBits | None]
+        self, tensors: Sequence[torch.Tensor], options: RoundingOptions, randoms: Sequence[RandomBits | None]
     ) -> None:
-        kernel, data = self._launch(tensors[0], how, listed=True)
+        kernel, data = self._launch(tensors[0], options, listed=True)
         gpu.run_many(kernel, tensors, randoms, data)
 
-    def _round_copy_in_list(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
+    def _round_copy_in_list(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
         """:meth:`_round_on_device` by the kernel for lists, to try it."""
         target.copy_(source)
-        bits = how.random if isinstance(how.random, RandomBits) else None
-        self._run_list([target.new_ones(70), target], how, [bits, bits])
+        bits = options.random if isinstance(options.random, RandomBits) else None
+        self._run_list([target.new_ones(70), target], options, [bits, bits])
 
     def _launch(
-        self, like: torch.Tensor, how: RoundingOptions, *, listed: bool = False
+        self, like: torch.Tensor, options: RoundingOptions, *, listed: bool = False
     ) -> tuple[Any, tuple[torch.Tensor, ...]]:
         """The kernel that rounds such tensors, and its arguments from the format; made once."""
-        key = (like.dtype, like.device, how.rounding, how.policy, type(how.random), listed)
+        key = (like.dtype, like.device, options.rounding, options.policy, type(options.random), listed)
         if key not in self._launches:
-            parameters = self.parameters(like.dtype, how.rounding, how.policy)
+            parameters = self.parameters(like.dtype, options.rounding, options.policy)
             self._launches[key] = gpu.float_kernel(
-                parameters, like.dtype, like.device, how, signed=self.signed, listed=listed
+                parameters, like.dtype, like.device, options, signed=self.signed, listed=listed
             )
         ready: tuple[Any, tuple[torch.Tensor, ...]] = self._launches[key]
         return ready
@@ -193,10 +193,10 @@ class FloatFormat(FloatLayout, Family):
             *(largest, largest - step, largest / 2, math.sqrt(largest), math.sqrt(small), math.sqrt(normal)),
         ]
 
-    def _encoded(self, x: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
+    def _encoded(self, x: torch.Tensor, options: RoundingOptions) -> torch.Tensor:
         """Sign bit first, every NaN with one code: uint8, uint16 or uint32, the smallest that do, or int64."""
         check_roundable(x, self)
-        return float_codes.encode(self, self.rounded(x, how.rounding, how.policy, how.random))
+        return float_codes.encode(self, self.rounded(x, options.rounding, options.policy, options.random))
 
     def _decoded(self, codes: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
         codes = integer_codes(self, codes, self.bits, str(replace(self, overflow=None, flush=None)))

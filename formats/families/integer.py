@@ -218,41 +218,41 @@ class IntegerFormat(Family):
     def _in_order(self) -> bool:
         return self.percentile is not None
 
-    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
         codes = (self.code_min, self.code_max)
         if self.group is not None and source.dim():
             if self.percentile is not None:  # its scales are found by sorting
-                self._round_groups_on_device(source, target, how)
+                self._round_groups_on_device(source, target, options)
                 return
             where = self._axis(source), self.group
-            gpu.to_integer_blocks(source, target, where, codes, SMALLEST_SCALE, how, symmetric=self.symmetric)
+            gpu.to_integer_blocks(source, target, where, codes, SMALLEST_SCALE, options, symmetric=self.symmetric)
         elif self.scale is not None:
-            between = how.rounding is not Rounding.NEAREST_EVEN
-            gpu.to_grid(source, target, self.scale, self.zero_point, codes, how, between=between)
+            between = options.rounding is not Rounding.NEAREST_EVEN
+            gpu.to_grid(source, target, self.scale, self.zero_point, codes, options, between=between)
         else:
             scales, zeros = self._parameters(source)
             inner = source.shape[self._axis(source) + 1 :].numel() if scales.dim() else 1
-            gpu.to_grids(source, target, (inner, scales.numel()), scales, zeros, codes, how)
+            gpu.to_grids(source, target, (inner, scales.numel()), scales, zeros, codes, options)
 
-    def _round_groups_on_device(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
+    def _round_groups_on_device(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
         """Rounds groups with known scales, each as a row."""
         scales, zeros = self._parameters(source)
-        if how.random is not None:  # it goes by the places of elements
-            how = how._replace(random=self._in_pieces(random_words(how.random, source))[0].contiguous())
+        if options.random is not None:  # it goes by the places of elements
+            options = options._replace(random=self._in_pieces(random_words(options.random, source))[0].contiguous())
         pieces = self._in_pieces(source)[0].contiguous()
         layout = pieces.shape[-1], scales.numel()
-        gpu.to_grids(pieces, pieces, layout, scales, zeros, (self.code_min, self.code_max), how)
+        gpu.to_grids(pieces, pieces, layout, scales, zeros, (self.code_min, self.code_max), options)
         target.copy_(self._whole(pieces, source))
 
-    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
-        codes, between = (self.code_min, self.code_max), how.rounding is not Rounding.NEAREST_EVEN
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
+        codes, between = (self.code_min, self.code_max), options.rounding is not Rounding.NEAREST_EVEN
         if (self.axis is None and self.group is None) or source.dim() == 0:
             if self.percentile is None and not between and is_small(source):
                 given = (self.scale or 0.0, self.zero_point)
                 round_whole(source, target, codes, SMALLEST_SCALE, given, symmetric=self.symmetric)
                 return
             scale, zero = self._parameters(in_order_of_memory(source))
-            round_channels(source, target, (1, 1), (1 / scale, scale, zero), codes, how, between=between)
+            round_channels(source, target, (1, 1), (1 / scale, scale, zero), codes, options, between=between)
             return
         axis = self._axis(source)
         length, inner = along(source, axis)
@@ -262,13 +262,13 @@ class IntegerFormat(Family):
             else:
                 scale, zero = self._parameters(source)
             parameters = 1 / scale, scale, zero
-            round_channels(source, target, (length, inner), parameters, codes, how, between=between)
+            round_channels(source, target, (length, inner), parameters, codes, options, between=between)
             return
         known = None
         if self.percentile is not None:
             known = [p.movedim(-1, axis).contiguous() for p in self._parameters(source)]
         where = (length, inner, min(self.group, length))
-        round_groups(source, target, where, codes, known, SMALLEST_SCALE, how, symmetric=self.symmetric)
+        round_groups(source, target, where, codes, known, SMALLEST_SCALE, options, symmetric=self.symmetric)
 
     def addressed(self, dtype: torch.dtype, rounding: Rounding, *, strided: bool = False) -> Addressed | None:
         """See :meth:`.Family.addressed`."""
@@ -353,11 +353,11 @@ class IntegerFormat(Family):
         """
         return self.decode(quantized)
 
-    def _encoded(self, x: torch.Tensor, how: RoundingOptions) -> Quantized:
+    def _encoded(self, x: torch.Tensor, options: RoundingOptions) -> Quantized:
         if x.numel() == 0:
             raise FormatError(f"{self}: an empty tensor has no scale")
         scale, zero = self._parameters(x)
-        numbers = self.rounded(x, how.rounding, how.policy, how.random)
+        numbers = self.rounded(x, options.rounding, options.policy, options.random)
         pieces, in_scale, in_zero = self._in_pieces(numbers, scale, zero)
         # Each is a whole number of steps, below 2^17, rounded once: the quotient is nearest to it.
         codes = ((pieces / in_scale).round() + in_zero).clamp(self.code_min, self.code_max)

@@ -128,12 +128,12 @@ class LogarithmicFormat(Family):
         positive = self._powers_of(torch.arange(self._zero + 1, -self._zero), torch.float64)
         return torch.cat([-positive.flip(0), torch.zeros(1, dtype=torch.float64), positive])
 
-    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
-        cells, powers, smallest = self._cells(source.dtype, how.rounding)
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
+        cells, powers, smallest = self._cells(source.dtype, options.rounding)
         if smallest is None:
             round_to_nearest(source, target, self.fraction_bits, self._zero, cells, powers)
         else:
-            round_in_mode(source, target, self.fraction_bits, self._zero, cells, powers, smallest, how)
+            round_in_mode(source, target, self.fraction_bits, self._zero, cells, powers, smallest, options)
 
     def _cells(self, dtype: torch.dtype, rounding: Rounding) -> tuple[PowerCells, torch.Tensor, float | None]:
         """The borders of cells, the powers, and the smallest number in modes that need it."""
@@ -152,9 +152,9 @@ class LogarithmicFormat(Family):
             return addressed_to_nearest(dtype, self.fraction_bits, self._zero, cells, powers)
         return addressed_in_mode(dtype, self.fraction_bits, self._zero, cells, powers, smallest, rounding)
 
-    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
-        cells = self._cells(source.dtype, how.rounding)
-        gpu.to_logarithmic(source, target, self.fraction_bits, self._zero, *cells, how)
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
+        cells = self._cells(source.dtype, options.rounding)
+        gpu.to_logarithmic(source, target, self.fraction_bits, self._zero, *cells, options)
 
     def _logarithms(self, numbers: torch.Tensor) -> torch.Tensor:
         """K of the magnitudes of numbers of the format; the lowest one for zero, anything for NaN."""
@@ -171,12 +171,12 @@ class LogarithmicFormat(Family):
         power = power_of_two(k >> self.fraction_bits)
         return (table[k & ((1 << self.fraction_bits) - 1)].to(torch.float64) * power).to(dtype)
 
-    def _encoded(self, x: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
+    def _encoded(self, x: torch.Tensor, options: RoundingOptions) -> torch.Tensor:
         """The sign bit, then k in two's complement: uint8, uint16 or uint32, the smallest that do.
 
         Zero has the code of the lowest k; with the sign bit it is NaN's code.
         """
-        numbers = self._rounded_to_encode(x, how)
+        numbers = self._rounded_to_encode(x, options)
         k = where(numbers.isnan(), self._zero, self._logarithms(numbers))
         sign = numbers.isnan() | (numbers < 0)
         code = (k & ((1 << (self.width - 1)) - 1)) | (sign.to(torch.int64) << (self.width - 1))

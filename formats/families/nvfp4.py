@@ -12,7 +12,7 @@ import torch
 
 from .. import gpu
 from ..arithmetic.codes import integer_codes, stored_codes
-from ..arithmetic.cutting import beside, blocks_in, check_axis, cut, cut_squares, in_squares, joined, joined_squares
+from ..arithmetic.cutting import blocks_in, check_axis, cut, cut_squares, in_squares, joined, joined_squares, neighbour
 from ..arithmetic.float_layout import Specials
 from ..base.errors import FormatError
 from ..base.family import check_integer
@@ -61,8 +61,8 @@ class NVFP4Format(ScaledByData):
     Args:
         block: how many numbers share an E4M3 scale; 16 in NVIDIA's format.
         axis: along which axis blocks lie.
-        square: blocks are squares of ``block`` times ``block`` numbers, which lie along ``axis`` and the axis beside
-            it, so that a matrix and its transpose have the same numbers; weights of NVIDIA's recipe are rounded so.
+        square: blocks are squares of ``block`` times ``block`` numbers, along ``axis`` and its
+            neighbour, so that a matrix and its transpose round equally; NVIDIA's recipe uses them for weights.
 
     Raises:
         FormatError: a number is out of range.
@@ -99,29 +99,29 @@ class NVFP4Format(ScaledByData):
         positive = _ELEMENT.table[: 1 << (_ELEMENT.bits - 1)]
         return torch.cat([-positive[1:].flip(0), positive])
 
-    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
         axis = check_axis(self, self.axis, source)
         low, high = torch.aminmax(in_order_of_memory(source))
         tensor_scale = _scale_in_memory(float(torch.maximum(-low, high)), source.dtype)
         if self.square:
-            squares, of_squares = in_squares(source, axis, self.block, how)
+            squares, of_squares = in_squares(source, axis, self.block, options)
             size = squares.shape[-1]
             round_blocks_in_mode(squares, squares, (size, 1, size), 0, _ELEMENT, tensor_scale, of_squares)
             target.copy_(self._joined(squares, source, axis))
             return
         length, inner = along(source, axis)
-        round_blocks_in_mode(source, target, (length, inner, self.block), 0, _ELEMENT, tensor_scale, how)
+        round_blocks_in_mode(source, target, (length, inner, self.block), 0, _ELEMENT, tensor_scale, options)
 
-    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
         low, high = torch.aminmax(source)
         tensor_scale, axis = _tensor_scale(torch.maximum(-low, high)), check_axis(self, self.axis, source)
         if self.square:
-            squares, of_squares = in_squares(source, axis, self.block, how)
+            squares, of_squares = in_squares(source, axis, self.block, options)
             where = squares.dim() - 1, squares.shape[-1]
             gpu.to_elements(squares, squares, where, 0, _ELEMENT, tensor_scale, of_squares)
             target.copy_(self._joined(squares, source, axis))
             return
-        gpu.to_elements(source, target, (axis, self.block), 0, _ELEMENT, tensor_scale, how)
+        gpu.to_elements(source, target, (axis, self.block), 0, _ELEMENT, tensor_scale, options)
 
     def _cut(self, x: torch.Tensor, axis: int) -> torch.Tensor:
         return cut_squares(x, axis, self.block) if self.square else cut(x, axis, self.block)
@@ -131,19 +131,19 @@ class NVFP4Format(ScaledByData):
 
     def _axes(self, axis: int, dimensions: int) -> tuple[int, ...]:
         """The axes that blocks lie along, of a tensor with this number of dimensions."""
-        return (beside(axis, dimensions), axis) if self.square else (axis,)
+        return (neighbour(axis, dimensions), axis) if self.square else (axis,)
 
     def _scaled(self, codes: torch.Tensor, scales: torch.Tensor, tensor_scale: torch.Tensor) -> torch.Tensor:
         dtype = tensor_scale.dtype
         total = table_on(_SCALE.table, codes.device)[scales].to(dtype) * tensor_scale
         return table_on(_ELEMENT.table, codes.device)[codes].to(dtype) * total
 
-    def _encoded(self, x: torch.Tensor, how: RoundingOptions) -> TwoLevelBlocks:
+    def _encoded(self, x: torch.Tensor, options: RoundingOptions) -> TwoLevelBlocks:
         """Encodes a tensor; refuses an empty one. With a NaN or an infinity the tensor's scale is NaN."""
         if x.numel() == 0:
             raise FormatError(f"{self}: an empty tensor has no scale")
         axis = check_axis(self, self.axis, x)
-        numbers = self._cut(self.rounded(x, how.rounding, how.policy, how.random), axis).to(torch.float64)
+        numbers = self._cut(self.rounded(x, options.rounding, options.policy, options.random), axis).to(torch.float64)
         tops = self._cut(x, axis).abs().amax(-1, keepdim=True)
         tensor_scale = _tensor_scale(tops.amax())
         scales = _SCALES.encode((tops / (_ELEMENT.max * tensor_scale)).nan_to_num(0.0)).to(torch.int64)

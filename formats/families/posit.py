@@ -121,8 +121,8 @@ class PositFormat(Family):
         """The float64 patterns of maxpos and minpos."""
         return (1023 + self.emax) << 52, (1023 - self.emax) << 52
 
-    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
-        round_posit(source, target, self.width, self.exponent_bits, self._ends, how)
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
+        round_posit(source, target, self.width, self.exponent_bits, self._ends, options)
 
     def addressed(self, dtype: torch.dtype, rounding: Rounding, *, strided: bool = False) -> Addressed | None:  # noqa: ARG002
         """See :meth:`.Family.addressed`."""
@@ -130,8 +130,8 @@ class PositFormat(Family):
             return None
         return addressed_posit(dtype, self.width, self.exponent_bits, self._ends, rounding)
 
-    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
-        gpu.to_posit(source, target, self.width, self.exponent_bits, self._ends, how)
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
+        gpu.to_posit(source, target, self.width, self.exponent_bits, self._ends, options)
 
     @property
     def _below_regime(self) -> int:
@@ -142,9 +142,9 @@ class PositFormat(Family):
         """Returns the number of code bits below the regime; -1 for maxpos, as its regime lacks the closing zero."""
         return self.width - 1 - where(k >= 0, k + 2, 1 - k)
 
-    def _encoded(self, x: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
+    def _encoded(self, x: torch.Tensor, options: RoundingOptions) -> torch.Tensor:
         """Uint8, uint16 or uint32, the smallest that do; NaN and infinity have the code of NaR, 2^(n-1)."""
-        bits = float64_bits(self._rounded_to_encode(x, how))
+        bits = float64_bits(self._rounded_to_encode(x, options))
         pattern = (bits & _MAGNITUDE) - _BIAS
         k = pattern >> self._below_regime
         kept = self._kept(k)

@@ -75,24 +75,24 @@ class PowerOfTwoFormat(Family):
         return self.overflow if overflow is None else self._checked(overflow)
 
     @staticmethod
-    def _beyond(how: RoundingOptions) -> tuple[int, int]:
+    def _beyond(options: RoundingOptions) -> tuple[int, int]:
         """The codes that represent a number beyond the largest, and infinity."""
-        infinite = _NAN if how.policy is Overflow.NAN else _LARGEST
-        return _LARGEST if how.rounding in _INWARD else infinite, infinite
+        infinite = _NAN if options.policy is Overflow.NAN else _LARGEST
+        return _LARGEST if options.rounding in _INWARD else infinite, infinite
 
-    def _beyond_patterns(self, how: RoundingOptions) -> tuple[int, int]:
+    def _beyond_patterns(self, options: RoundingOptions) -> tuple[int, int]:
         """Returns what :meth:`_beyond` does, as patterns of float64."""
-        over, infinite = (_QUIET if code == _NAN else (code + _FIELD) << 52 for code in self._beyond(how))
+        over, infinite = (_QUIET if code == _NAN else (code + _FIELD) << 52 for code in self._beyond(options))
         return over, infinite
 
-    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
-        round_to_powers(source, target, *self._beyond_patterns(how), how)
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
+        round_to_powers(source, target, *self._beyond_patterns(options), options)
 
-    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
-        gpu.to_powers_of_two(source, target, *self._beyond_patterns(how), how)
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
+        gpu.to_powers_of_two(source, target, *self._beyond_patterns(options), options)
 
-    def _encoded(self, x: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
-        bits = float64_bits(self._rounded_to_encode(x, how))
+    def _encoded(self, x: torch.Tensor, options: RoundingOptions) -> torch.Tensor:
+        bits = float64_bits(self._rounded_to_encode(x, options))
         return where(bits > _INFINITY, _NAN, (bits >> 52) - _FIELD).to(torch.uint8)
 
     def _decoded(self, codes: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:

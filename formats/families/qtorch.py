@@ -118,13 +118,13 @@ class QtorchFormat(Family):
         if rounding is not Rounding.NEAREST_EVEN:
             raise FormatError(f"{self} has one way to round, qtorch's: leave out rounding and random")
 
-    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
-        self._check_mode(how.rounding)
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
+        self._check_mode(options.rounding)
         self._loop(source, target)
 
-    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
-        self._check_mode(how.rounding)
-        gpu.as_qtorch(source, target, self._words, how)
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
+        self._check_mode(options.rounding)
+        gpu.as_qtorch(source, target, self._words, options)
 
 
 register(

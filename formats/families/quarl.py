@@ -96,27 +96,27 @@ class QuarlFormat(Family):
         if self.axis is not None and x.numel():
             check_axis(self, self.axis, x)
 
-    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
         if self._half:
-            format_called("e5m10").round_into(source, target, how.rounding, None, how.random)
-        elif how.rounding is Rounding.NEAREST_EVEN:
+            format_called("e5m10").round_into(source, target, options.rounding, None, options.random)
+        elif options.rounding is Rounding.NEAREST_EVEN:
             self._to_nearest(source, target)
         else:
             step = self._step(source)
             length, inner = along(source, check_axis(self, self.axis or 0, source)) if step.numel() > 1 else (1, 1)
             parameters = (1 / step).flatten(), step.flatten(), torch.zeros_like(step).flatten()
-            round_channels(source, target, (length, inner), parameters, _STEPS, how, between=True)
+            round_channels(source, target, (length, inner), parameters, _STEPS, options, between=True)
 
-    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
         if self._half:
             half: Family = format_called("e5m10")
-            half._round_on_device(source, target, how._replace(policy=half._policy(None)))  # noqa: SLF001  a family's own
-        elif how.rounding is Rounding.NEAREST_EVEN:
+            half._round_on_device(source, target, options._replace(policy=half._policy(None)))  # noqa: SLF001  a family's own
+        elif options.rounding is Rounding.NEAREST_EVEN:
             self._to_nearest(source, target)
         else:
             step = self._step(source).flatten()
             inner = source.shape[check_axis(self, self.axis or 0, source) + 1 :].numel() if step.numel() > 1 else 1
-            gpu.to_grids(source, target, (inner, step.numel()), step, torch.zeros_like(step), _STEPS, how)
+            gpu.to_grids(source, target, (inner, step.numel()), step, torch.zeros_like(step), _STEPS, options)
 
     def _to_nearest(self, source: torch.Tensor, target: torch.Tensor) -> None:
         step = self._step(source)

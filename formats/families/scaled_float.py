@@ -139,23 +139,23 @@ class ScaledFloatFormat(ScaledByData):
         assert self.block is not None
         return replace(self, block=self.block**2, axis=-1, square=False)
 
-    def _in_squares(self, x: torch.Tensor, how: RoundingOptions) -> tuple[torch.Tensor, RoundingOptions]:
+    def _in_squares(self, x: torch.Tensor, options: RoundingOptions) -> tuple[torch.Tensor, RoundingOptions]:
         assert self.block is not None
-        return in_squares(x, check_axis(self, self.axis, x), self.block, how)
+        return in_squares(x, check_axis(self, self.axis, x), self.block, options)
 
     def _joined(self, squares: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         assert self.block is not None
         return joined_squares(squares, like, check_axis(self, self.axis, like), self.block)
 
-    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
         if self.square:
-            squares, of_squares = self._in_squares(source, how)
+            squares, of_squares = self._in_squares(source, options)
             self._rows._round_memory(squares, squares, of_squares)  # noqa: SLF001  of this class
             target.copy_(self._joined(squares, source))
             return
         if self.block is None and source.numel() >= 2 * ELEMENTS_PER_THREAD and torch.get_num_threads() > 1:
             (scale,) = self._scale_up(source, target)  # one, whose maximum several threads look for
-            self._saturating.round_into(target, target, how.rounding, None, how.random)
+            self._saturating.round_into(target, target, options.rounding, None, options.random)
             target.div_(scale)
             return
         n = source.numel()
@@ -163,7 +163,7 @@ class ScaledFloatFormat(ScaledByData):
         layout = length, inner, length if self.block is None else min(self.block, length)
 
         def rounded(x: torch.Tensor) -> None:
-            self._saturating.round_into(x, x, how.rounding, None, how.random)
+            self._saturating.round_into(x, x, options.rounding, None, options.random)
 
         round_scaled(source, target, layout, self.element.max, rounded, power_of_two=self.power_of_two)
 
@@ -181,19 +181,19 @@ class ScaledFloatFormat(ScaledByData):
             return AddressedSquares(self.block or 0, block) if isinstance(block, Addressed) and not is_drawn else None
         return addressed_scaled(dtype, self.block or 0, self.element.max, element, power_of_two=self.power_of_two)
 
-    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
         if self.square:
-            squares, of_squares = self._in_squares(source, how)
+            squares, of_squares = self._in_squares(source, options)
             self._rows._round_on_device(squares, squares, of_squares)  # noqa: SLF001  of this class
             target.copy_(self._joined(squares, source))
             return
-        parameters = self._saturating.parameters(source.dtype, how.rounding)
+        parameters = self._saturating.parameters(source.dtype, options.rounding)
         if self.block is None or source.dim() == 0:
-            gpu.to_scaled_float(source, target, parameters, self._scale_of(source), how)
+            gpu.to_scaled_float(source, target, parameters, self._scale_of(source), options)
         else:
             where = check_axis(self, self.axis, source), self.block
             largest, power = self.element.max, self.power_of_two
-            gpu.to_scaled_blocks(source, target, where, parameters, largest, how, power_of_two=power)
+            gpu.to_scaled_blocks(source, target, where, parameters, largest, options, power_of_two=power)
 
     def _scale_up(self, source: torch.Tensor, target: torch.Tensor) -> list[torch.Tensor]:
         """Writes x s into ``target``, which may be ``source``, and returns the scales of the pieces."""
@@ -234,18 +234,18 @@ class ScaledFloatFormat(ScaledByData):
             scale = (scale.view(INTEGER[piece.dtype]) & _EXPONENT[piece.dtype]).view(piece.dtype)
         return scale.add_(top.mul_(0.0))  # NaN, unless top is finite
 
-    def _encoded(self, x: torch.Tensor, how: RoundingOptions) -> ScaledFloats:
+    def _encoded(self, x: torch.Tensor, options: RoundingOptions) -> ScaledFloats:
         """Encodes a tensor; refuses an empty one. Where there is a NaN or an infinity, scales are NaN and codes 0."""
         if x.numel() == 0:
             raise FormatError(f"{self}: an empty tensor has no scale")
         self._check_shape(x)
         if self.square:
-            squares, of_squares = self._in_squares(x, how)
+            squares, of_squares = self._in_squares(x, options)
             stored = self._rows._encoded(squares, of_squares)  # noqa: SLF001  of this class
             return ScaledFloats(self._joined(stored.codes, x), stored.scales.squeeze(-1))
         scaled = torch.empty_like(x)
         scales = self._scale_up(x, scaled)
-        codes = self._saturating.encode(scaled.nan_to_num_(0.0), how.rounding, random=how.random)
+        codes = self._saturating.encode(scaled.nan_to_num_(0.0), options.rounding, random=options.random)
         if self.block is None or x.dim() == 0:
             return ScaledFloats(codes, scales[0])
         axis = check_axis(self, self.axis, x)

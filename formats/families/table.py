@@ -258,21 +258,21 @@ class TableFormat(Family):
     def _in_order(self) -> bool:
         return self.block is not None
 
-    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
         table = self._tables[source.dtype]
         if self.block is None:
-            round_to_table(source, target, table, how)
+            round_to_table(source, target, table, options)
             return
         axis = check_axis(self, self.axis, source)
         length, inner = along(source, axis)
         layout = (length, self.block)
         if inner == 1:
-            round_scaled(source, target, layout, table, self._scales(source.dtype), how)
+            round_scaled(source, target, layout, table, self._scales(source.dtype), options)
             return
-        if how.random is not None:  # it goes by the places of elements, which moving them would change
-            how = how._replace(random=random_words(how.random, source).movedim(axis, -1).contiguous())
+        if options.random is not None:  # it goes by the places of elements, which moving them would change
+            options = options._replace(random=random_words(options.random, source).movedim(axis, -1).contiguous())
         rows = source.movedim(axis, -1).clone(memory_format=torch.contiguous_format)
-        round_scaled(rows, rows, layout, table, self._scales(source.dtype), how)
+        round_scaled(rows, rows, layout, table, self._scales(source.dtype), options)
         target.copy_(rows.movedim(-1, axis))
 
     @unsimulated
@@ -285,13 +285,13 @@ class TableFormat(Family):
             return addressed_table(dtype, table, rounding)
         return addressed_table_in_blocks(dtype, table, self.block, self._scales(dtype), rounding)
 
-    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
         table = self._tables[source.dtype]
         if self.block is None:
-            gpu.to_table(source, target, table, how)
+            gpu.to_table(source, target, table, options)
         else:
             where = check_axis(self, self.axis, source), self.block
-            gpu.to_scaled_table(source, target, where, table, self._scales(source.dtype), how)
+            gpu.to_scaled_table(source, target, where, table, self._scales(source.dtype), options)
 
     def _scales(self, dtype: torch.dtype) -> tuple[float, float]:
         """The smallest and the largest scale that keep every number finite."""
@@ -314,12 +314,15 @@ class TableFormat(Family):
         """The codes of places in ascending order."""
         return table_on(self._codes, places.device)[places].to(code_dtype(self.bits))
 
-    def _encoded(self, x: torch.Tensor, how: RoundingOptions) -> torch.Tensor | ScaledCodes:
+    def _encoded(self, x: torch.Tensor, options: RoundingOptions) -> torch.Tensor | ScaledCodes:
         """Encodes a tensor, as :class:`ScaledCodes` with scales. NaN lacks a code, as does infinity with scales."""
         if not self.fits_in(x.dtype):
             raise FormatError(f"{self} does not fit in {x.dtype}: encode a float64 tensor, for example x.double()")
         check_encodable(self, x if self.block is None else x * 0)
-        numbers, values = self.rounded(x, how.rounding, how.policy, how.random), self._tables[x.dtype].values
+        numbers, values = (
+            self.rounded(x, options.rounding, options.policy, options.random),
+            self._tables[x.dtype].values,
+        )
         values = table_on(values, x.device)
         if self.block is None:
             return self._codes_of(torch.bucketize(_exact(numbers), _exact(values)))

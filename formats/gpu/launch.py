@@ -25,15 +25,15 @@ _WIDEST = 2048
 
 
 def round_each(
-    source: torch.Tensor, target: torch.Tensor, how: RoundingOptions, number_of: Any, data: tuple[torch.Tensor, ...], *,
-    by_place: bool = False, **parts: Any,
+    source: torch.Tensor, target: torch.Tensor, options: RoundingOptions, number_of: Any,
+    data: tuple[torch.Tensor, ...], *, by_place: bool = False, **parts: Any,
 ) -> None:  # fmt: skip
     """Rounds every number by itself.
 
     Args:
         source: float32 or float64 on a device; any strides, not empty.
         target: same dtype, shape and device, any strides; may be ``source``, may not otherwise overlap it.
-        how: the mode, and the random bits of stochastic rounding.
+        options: the mode, and the random bits of stochastic rounding.
         number_of: what rounds a number; of :mod:`.numbers`.
         data: its parameters from the format.
         by_place: whether it goes by the place of a number in row-major order.
@@ -43,7 +43,7 @@ def round_each(
         FormatError: the caller's random tensor has another shape, device or dtype.
     """
     kernel = kernel_of(source.dtype, source.device, number_of, **parts)
-    run_each(kernel, source, target, how.random, data, by_place)
+    run_each(kernel, source, target, options.random, data, by_place)
 
 
 def kernel_of(dtype: torch.dtype, device: torch.device, number_of: Any, *, listed: bool = False, **parts: Any) -> Any:
@@ -89,7 +89,7 @@ def run_many(
 
 
 def round_blocks(
-    source: torch.Tensor, target: torch.Tensor, axis: int, block: int, how: RoundingOptions, parts: dict[str, Any],
+    source: torch.Tensor, target: torch.Tensor, axis: int, block: int, options: RoundingOptions, parts: dict[str, Any],
     data: tuple[torch.Tensor, ...],
 ) -> None:  # fmt: skip
     """Rounds blocks of neighbours along an axis, which share a scale.
@@ -99,7 +99,7 @@ def round_blocks(
         target: as for :func:`round_each`.
         axis: counted from the first.
         block: how many neighbours; the last block along the axis may be shorter.
-        how: the mode, and the random bits of stochastic rounding.
+        options: the mode, and the random bits of stochastic rounding.
         parts: ``key_of``, ``scale_of`` and ``number_of``; of :mod:`.scaled`.
         data: their parameters from the format.
     """
@@ -109,7 +109,7 @@ def round_blocks(
     count = source.numel() // length * -(-length // block)
     width = min(_power_of_two_from(block), _WIDEST)
     rows = min(max(_BLOCK // width, 1), _power_of_two_from(count))
-    layout, (words, base, bits, given) = _layout(source, target), _random(how.random, source)
+    layout, (words, base, bits, given) = _layout(source, target), _random(options.random, source)
     tensors = (source, target, data, given)
     constants = (len(layout[0]), words, rows, width, width >= block)
     arguments = (*tensors, count, length, inner, block, base, bits, *layout, *constants)

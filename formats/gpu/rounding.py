@@ -39,7 +39,7 @@ def _numbers(values: tuple[float, ...], dtype: torch.dtype, device: torch.device
 
 
 def float_kernel(
-    parameters: FloatParameters, dtype: torch.dtype, device: torch.device, how: RoundingOptions, *, signed: bool,
+    parameters: FloatParameters, dtype: torch.dtype, device: torch.device, options: RoundingOptions, *, signed: bool,
     listed: bool = False,
 ) -> tuple[Any, tuple[torch.Tensor, ...]]:  # fmt: skip
     """Returns the kernel and data that :func:`.run_each`, or :func:`.run_many` if ``listed``, needs to round to floats.
@@ -49,10 +49,10 @@ def float_kernel(
     by_mode, parts = True, {}
     if not signed:
         number_of = numbers.unsigned_float
-    elif how.rounding is Rounding.NEAREST_EVEN and parameters.infinite == parameters.over_positive:
+    elif options.rounding is Rounding.NEAREST_EVEN and parameters.infinite == parameters.over_positive:
         number_of, by_mode = numbers.float_nearest, False
         parts = float_choice.cheapest(parameters, dtype)._asdict()
-    elif isinstance(how.random, RandomBits):
+    elif isinstance(options.random, RandomBits):
         number_of, parts = numbers.float_stochastic, float_choice.cheapest_random(parameters, dtype)._asdict()
     else:
         number_of = numbers.float_by_mode
@@ -61,16 +61,20 @@ def float_kernel(
 
 
 def to_scaled_float(
-    source: torch.Tensor, target: torch.Tensor, parameters: FloatParameters, scale: torch.Tensor, how: RoundingOptions
+    source: torch.Tensor,
+    target: torch.Tensor,
+    parameters: FloatParameters,
+    scale: torch.Tensor,
+    options: RoundingOptions,
 ) -> None:
     """Rounds to floats over one scale, a tensor of one number on the device."""
     data = _float(parameters, source.dtype, source.device, True), scale
-    round_each(source, target, how, numbers.scaled_float, data)
+    round_each(source, target, options, numbers.scaled_float, data)
 
 
 def to_scaled_blocks(
     source: torch.Tensor, target: torch.Tensor, where: tuple[int, int], parameters: FloatParameters, largest: float,
-    how: RoundingOptions, *, power_of_two: bool,
+    options: RoundingOptions, *, power_of_two: bool,
 ) -> None:  # fmt: skip
     """Rounds to floats over a scale for each block; ``where`` is the blocks' axis and length."""
     dtype, device = source.dtype, source.device
@@ -79,18 +83,17 @@ def to_scaled_blocks(
         _numbers((largest, float(power_of_two)), dtype, device),
     )
     parts = {"key_of": scaled.magnitude_key, "scale_of": scaled.largest_over_top, "number_of": scaled.float_over}
-    round_blocks(source, target, *where, how, parts, data)
+    round_blocks(source, target, *where, options, parts, data)
 
 
 def to_grid(
     source: torch.Tensor, target: torch.Tensor, scale: float, zero: float, codes: tuple[int, int],
-    how: RoundingOptions, *,
-    between: bool = False,
+    options: RoundingOptions, *, between: bool = False,
 ) -> None:  # fmt: skip
     """Rounds to equally spaced numbers, with one known scale; ``between`` as for the CPU's ``round_channels``."""
     data = _grid((scale, zero, *codes), source.dtype, source.device)
     number_of = numbers.between_codes if between else numbers.on_one_grid
-    round_each(source, target, how, number_of, (settings_of(how.rounding, source.device), data))
+    round_each(source, target, options, number_of, (settings_of(options.rounding, source.device), data))
 
 
 @lru_cache(_KEPT)
@@ -100,16 +103,16 @@ def _grid(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) 
 
 
 def to_wrapping_grid(
-    source: torch.Tensor, target: torch.Tensor, scale: float, codes: tuple[int, int], how: RoundingOptions
+    source: torch.Tensor, target: torch.Tensor, scale: float, codes: tuple[int, int], options: RoundingOptions
 ) -> None:
     """Rounds to equally spaced numbers with codes that wrap round at their ends; the scale is a power of two."""
     data = _numbers((1 / scale, scale, codes[1] - codes[0] + 1, *codes), source.dtype, source.device)
-    round_each(source, target, how, numbers.wrapping, (settings_of(how.rounding, source.device), data))
+    round_each(source, target, options, numbers.wrapping, (settings_of(options.rounding, source.device), data))
 
 
 def to_grids(
     source: torch.Tensor, target: torch.Tensor, layout: tuple[int, int], scales: torch.Tensor, zeros: torch.Tensor,
-    codes: tuple[int, int], how: RoundingOptions,
+    codes: tuple[int, int], options: RoundingOptions,
 ) -> None:  # fmt: skip
     """Rounds to equally spaced numbers, with scales and zero points on the device.
 
@@ -120,31 +123,30 @@ def to_grids(
         scales: the scales, in the dtype of ``source``, in order; after the last one the first comes again.
         zeros: zero points, of the same dtype and number.
         codes: smallest and largest.
-        how: the mode.
+        options: the mode.
     """
     device = source.device
     data = (
-        settings_of(how.rounding, device), (1 / scales).contiguous(), scales.contiguous(), zeros.contiguous(),
+        settings_of(options.rounding, device), (1 / scales).contiguous(), scales.contiguous(), zeros.contiguous(),
         _numbers(codes, source.dtype, device), _numbers(layout, torch.int64, device),
     )  # fmt: skip
-    nearest = how.rounding is Rounding.NEAREST_EVEN
+    nearest = options.rounding is Rounding.NEAREST_EVEN
     number_of = numbers.on_grid_of_channel if nearest else numbers.between_codes_of_channel
-    round_each(source, target, how, number_of, data, by_place=True)
+    round_each(source, target, options, number_of, data, by_place=True)
 
 
 def to_integer_blocks(
     source: torch.Tensor, target: torch.Tensor, where: tuple[int, int], codes: tuple[int, int], least: float,
-    how: RoundingOptions,
-    *, symmetric: bool,
+    options: RoundingOptions, *, symmetric: bool,
 ) -> None:  # fmt: skip
     """Rounds to integers, with a scale and a zero point for each group; no scale is below ``least``."""
-    data = settings_of(how.rounding, source.device), _numbers((*codes, least), torch.float64, source.device)
+    data = settings_of(options.rounding, source.device), _numbers((*codes, least), torch.float64, source.device)
     parts = {
         "key_of": scaled.magnitude_key if symmetric else scaled.order_key,
         "scale_of": scaled.symmetric_range if symmetric else scaled.full_range,
-        "number_of": scaled.nearest_code if how.rounding is Rounding.NEAREST_EVEN else scaled.code_between,
+        "number_of": scaled.nearest_code if options.rounding is Rounding.NEAREST_EVEN else scaled.code_between,
     }
-    round_blocks(source, target, *where, how, parts, data)
+    round_blocks(source, target, *where, options, parts, data)
 
 
 def to_posit(
@@ -153,76 +155,76 @@ def to_posit(
     width: int,
     exponent_bits: int,
     ends: tuple[int, int],
-    how: RoundingOptions,
+    options: RoundingOptions,
 ) -> None:
     """Rounds to posits, with the arguments of the CPU's ``round_posit``."""
     device = source.device
-    data = settings_of(how.rounding, device), _numbers((exponent_bits, width - 1, *ends), torch.int64, device)
-    number_of = numbers.posit_by_mode if how.random is None else numbers.posit_stochastic
-    round_each(source, target, how, numbers.posit if how.rounding is Rounding.NEAREST_EVEN else number_of, data)
+    data = settings_of(options.rounding, device), _numbers((exponent_bits, width - 1, *ends), torch.int64, device)
+    number_of = numbers.posit_by_mode if options.random is None else numbers.posit_stochastic
+    round_each(source, target, options, numbers.posit if options.rounding is Rounding.NEAREST_EVEN else number_of, data)
 
 
 def to_logarithmic(
     source: torch.Tensor, target: torch.Tensor, fraction_bits: int, zero: int, cells: PowerCells, powers: torch.Tensor,
-    smallest: float | None, how: RoundingOptions,
+    smallest: float | None, options: RoundingOptions,
 ) -> None:  # fmt: skip
     """Rounds to logarithmic numbers, with the arguments of the CPU's loops. Without ``smallest`` to the nearest."""
     device = source.device
     data = (
-        settings_of(how.rounding, device), _numbers((fraction_bits, zero), torch.int64, device),
+        settings_of(options.rounding, device), _numbers((fraction_bits, zero), torch.int64, device),
         *(table_on(x, device) for x in (cells.below, cells.inside, powers)),
         _numbers((smallest or 0.0,), torch.float64, device),
     )  # fmt: skip
-    round_each(source, target, how, numbers.logarithmic if smallest is None else numbers.logarithmic_by_mode, data)
+    round_each(source, target, options, numbers.logarithmic if smallest is None else numbers.logarithmic_by_mode, data)
 
 
 def to_powers_of_two(
-    source: torch.Tensor, target: torch.Tensor, over: int, infinite: int, how: RoundingOptions
+    source: torch.Tensor, target: torch.Tensor, over: int, infinite: int, options: RoundingOptions
 ) -> None:
     """Rounds to E8M0, with the arguments of the CPU's loop."""
-    data = settings_of(how.rounding, source.device), _numbers((over, infinite), torch.int64, source.device)
-    round_each(source, target, how, numbers.power_of_two, data)
+    data = settings_of(options.rounding, source.device), _numbers((over, infinite), torch.int64, source.device)
+    round_each(source, target, options, numbers.power_of_two, data)
 
 
-def to_table(source: torch.Tensor, target: torch.Tensor, table: Table, how: RoundingOptions) -> None:
+def to_table(source: torch.Tensor, target: torch.Tensor, table: Table, options: RoundingOptions) -> None:
     """Rounds to the numbers of a table."""
-    device, mode = source.device, Rounding.DOWN if how.random is not None else how.rounding
+    device, mode = source.device, Rounding.DOWN if options.random is not None else options.rounding
     data = (
         settings_of(mode, device), table_on(table.values, device), table_on(table.thresholds[mode], device),
         _numbers((table.values.numel(),), torch.int64, device),
     )  # fmt: skip
-    round_each(source, target, how, numbers.in_table if how.random is None else numbers.drawn_from_table, data)
+    round_each(source, target, options, numbers.in_table if options.random is None else numbers.drawn_from_table, data)
 
 
 def to_scaled_table(
     source: torch.Tensor, target: torch.Tensor, where: tuple[int, int], table: Table, scales: tuple[float, float],
-    how: RoundingOptions,
+    options: RoundingOptions,
 ) -> None:  # fmt: skip
     """Rounds to a table's numbers times a scale for each block; ``scales`` are the smallest and the largest."""
-    device, mode = source.device, Rounding.NEAREST_EVEN if how.random is not None else how.rounding
+    device, mode = source.device, Rounding.NEAREST_EVEN if options.random is not None else options.rounding
     data = (
         settings_of(mode, device), table_on(table.values, device), table_on(table.thresholds[mode], device),
         table_on(table.choices[mode], device), _numbers((table.values.numel(),), torch.int64, device),
         _numbers((table.largest, *scales), source.dtype, device),
     )  # fmt: skip
-    number_of = scaled.nearest_in_table if how.rounding is Rounding.NEAREST_EVEN else scaled.between_in_table
+    number_of = scaled.nearest_in_table if options.rounding is Rounding.NEAREST_EVEN else scaled.between_in_table
     parts = {
         "key_of": scaled.magnitude_key,
         "scale_of": scaled.table_scale,
-        "number_of": number_of if how.random is None else scaled.drawn_in_table,
+        "number_of": number_of if options.random is None else scaled.drawn_in_table,
     }
-    round_blocks(source, target, *where, how, parts, data)
+    round_blocks(source, target, *where, options, parts, data)
 
 
 def to_elements(
     source: torch.Tensor, target: torch.Tensor, where: tuple[int, int], addend: int, element: Element,
-    tensor_scale: torch.Tensor | None, how: RoundingOptions,
+    tensor_scale: torch.Tensor | None, options: RoundingOptions,
 ) -> None:  # fmt: skip
     """Rounds to elements over each block's scale: a power of two, or NVFP4's scale within the tensor's."""
     dtype, device = source.dtype, source.device
     fixed = (addend, element.emax, element.emin, element.significand_bits, int(element.signed_zero))
     data = (
-        settings_of(how.rounding, device), _numbers(fixed, torch.int64, device),
+        settings_of(options.rounding, device), _numbers(fixed, torch.int64, device),
         _numbers((element.max,), torch.float64, device),
         _numbers((0.0,), dtype, device) if tensor_scale is None else tensor_scale,
     )  # fmt: skip
@@ -232,13 +234,13 @@ def to_elements(
         "scale_of": scaled.shared_power if power else scaled.scale_within,
         "number_of": scaled.multiplied if power else scaled.divided,
     }
-    round_blocks(source, target, *where, how, parts, data)
+    round_blocks(source, target, *where, options, parts, data)
 
 
-def as_qtorch(source: torch.Tensor, target: torch.Tensor, words: Sequence[int], how: RoundingOptions) -> None:
+def as_qtorch(source: torch.Tensor, target: torch.Tensor, words: Sequence[int], options: RoundingOptions) -> None:
     """Rounds as qtorch 0.3.0 does; ``words`` are its loop's."""
     data = _words(tuple(words), source.device)
-    round_each(source, target, how, numbers.as_qtorch, (data,))
+    round_each(source, target, options, numbers.as_qtorch, (data,))
 
 
 @lru_cache(_KEPT)

@@ -171,13 +171,13 @@ class SharedScaleFormat(ScaledByData):
     def _check_shape(self, x: torch.Tensor) -> None:
         check_axis(self, self.axis, x)
 
-    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
+    def _round_memory(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
         length, inner = along(source, check_axis(self, self.axis, source))
-        if inner == 1 and source.dtype == torch.float32 and how.rounding == Rounding.NEAREST_EVEN:
+        if inner == 1 and source.dtype == torch.float32 and options.rounding == Rounding.NEAREST_EVEN:
             round_blocks(source, target, length, self._settings)
         else:
             layout = (length, inner, self.block)
-            round_blocks_in_mode(source, target, layout, self._addend, self.element, 0.0, how)
+            round_blocks_in_mode(source, target, layout, self._addend, self.element, 0.0, options)
 
     def addressed(self, dtype: torch.dtype, rounding: Rounding, *, strided: bool = False) -> Addressed | None:
         """See :meth:`.Family.addressed`."""
@@ -187,11 +187,11 @@ class SharedScaleFormat(ScaledByData):
             return addressed_blocks(self._settings)
         return addressed_blocks_in_mode(dtype, self.block, self._addend, self.element, rounding, strided=strided)
 
-    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, how: RoundingOptions) -> None:
+    def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
         where = check_axis(self, self.axis, source), self.block
-        gpu.to_elements(source, target, where, self._addend, self.element, None, how)
+        gpu.to_elements(source, target, where, self._addend, self.element, None, options)
 
-    def _encoded(self, x: torch.Tensor, how: RoundingOptions) -> Blocks:
+    def _encoded(self, x: torch.Tensor, options: RoundingOptions) -> Blocks:
         """Element codes (uint8, uint16 or uint32, the smallest that do) and scale codes (uint8).
 
         A block with a NaN or an infinity gets scale code 255 and element codes 0.
@@ -199,7 +199,7 @@ class SharedScaleFormat(ScaledByData):
         axis = check_axis(self, self.axis, x)
         bits = float64_bits(x)
         # In float64, which has room for what ends beyond float32.
-        numbers = self.rounded(bits.view(torch.float64), how.rounding, how.policy, how.random)
+        numbers = self.rounded(bits.view(torch.float64), options.rounding, options.policy, options.random)
         # The largest magnitude is the largest pattern without the sign; NaN lies beyond infinity.
         top = (cut(bits, axis, self.block) & _MAGNITUDE).amax(-1, keepdim=True)
         shared = (((top + self._addend) >> 52) - 1023 - self.element.emax).clamp(-_SCALE_BIAS, _SCALE_BIAS)

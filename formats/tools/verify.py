@@ -54,10 +54,10 @@ class Verification:
     def __str__(self) -> str:
         lines = []
         for name in dict.fromkeys(check.format for check in self.checks):
-            mine = [check for check in self.checks if check.format == name]
-            wrong = [check for check in mine if check.differing]
-            cases = sum(check.cases for check in mine)
-            lines.append(f"{'FAIL' if wrong else 'ok  '} {name:16} {len(mine):3} comparisons, {cases:11,} cases")
+            checks = [check for check in self.checks if check.format == name]
+            wrong = [check for check in checks if check.differing]
+            cases = sum(check.cases for check in checks)
+            lines.append(f"{'FAIL' if wrong else 'ok  '} {name:16} {len(checks):3} comparisons, {cases:11,} cases")
             lines += [f"       {c.what}: {c.differing:,} of {c.cases:,} differ, as {c.example}" for c in wrong]
         cases = sum(check.cases for check in self.checks)
         versions = f"Python {platform.python_version()}, torch {torch.__version__}"

@@ -117,17 +117,17 @@ class RoundedSums:
     """Contractions and sums of one dtype under one :class:`~roundoff.simulate.accumulation.description.Accumulation`.
 
     Args:
-        how: the accumulation.
+        accumulation: the format, period and compensation of the sums.
         dtype: float32 or float64; must hold the formats.
     """
 
-    def __init__(self, how: Accumulation, dtype: torch.dtype) -> None:
+    def __init__(self, accumulation: Accumulation, dtype: torch.dtype) -> None:
         self._dtype = dtype
         self._products_fit = dtype == torch.float32  # in float64
-        self._every = how.every
-        self._compensated = how.compensated
-        self._format: AccumulatorFormat = how.format  # type: ignore[assignment]  # parsed when made
-        self._product: AccumulatorFormat | None = how.product  # type: ignore[assignment]
+        self._every = accumulation.every
+        self._compensated = accumulation.compensated
+        self._format: AccumulatorFormat = accumulation.format  # type: ignore[assignment]  # parsed when made
+        self._product: AccumulatorFormat | None = accumulation.product  # type: ignore[assignment]
         self._summing: dict[tuple[bool, torch.dtype, bool], Steps] = {}
 
     def begun(self, named: dict[str, Any]) -> tuple[RoundedSums, dict[str, Any]]:

@@ -89,12 +89,12 @@ class SumLoop(NamedTuple):
         slab, tile = max(1, _SLAB // columns), max(1, _TILE // columns)
         shape, split = [batches, rows, columns], 0 if batches > 1 else 1 if rows > 1 else 2
         # How far apart the parts of a, b and the sums are.
-        apart = ((rows * whole, whole * columns, rows * columns), (whole, 0, columns), (0, 1, 1))[split]
+        strides = ((rows * whole, whole * columns, rows * columns), (whole, 0, columns), (0, 1, 1))[split]
         a_begins, b_begins = a.data_ptr() + first * size, b.data_ptr() + first * columns * size
         total, lost = sums[0].data_ptr(), sums[-1].data_ptr()
 
         def piece(start: int, end: int) -> None:
-            a_far, b_far, far = (start * step * size for step in apart)
+            a_far, b_far, far = (start * step * size for step in strides)
             part = shape.copy()
             part[split] = end - start
             self.kernel(

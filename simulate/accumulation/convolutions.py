@@ -58,8 +58,8 @@ def _grouped(x: torch.Tensor, dimension: int, groups: int) -> torch.Tensor:
 def _outputs(sizes: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> list[int]:
     """Returns the number of positions of a kernel in each spatial dimension of a padded input."""
     return [
-        max(0, (size - (taps - 1) * unsimulated - 1) // step + 1)
-        for size, taps, step, unsimulated in zip(sizes, kernel, stride, dilation, strict=True)
+        max(0, (size - (taps - 1) * gap - 1) // step + 1)
+        for size, taps, step, gap in zip(sizes, kernel, stride, dilation, strict=True)
     ]
 
 
@@ -103,7 +103,7 @@ def _transposed(
     """The transposed convolution: the plain one of the spread-out input with the flipped kernel."""
     kernel = weight.shape[2:]
     rank = len(kernel)
-    before = [unsimulated * (taps - 1) - pad for taps, pad, unsimulated in zip(kernel, padding, dilation, strict=True)]
+    before = [gap * (taps - 1) - pad for taps, pad, gap in zip(kernel, padding, dilation, strict=True)]
     after = [width + more for width, more in zip(before, extra, strict=True)]
     spread = _padded(_spread(x, stride), before, after)
     # (C, O/g, *kernel) -> (O, C/g, *kernel)
@@ -145,8 +145,8 @@ def forward(
     if min(*stride, *dilation) < 1 or (min(padding) < 0 and not transposed):
         raise ShapesUnfitError
     if not transposed and any(
-        size + 2 * pad < unsimulated * (taps - 1) + 1
-        for size, pad, unsimulated, taps in zip(input.shape[2:], padding, dilation, weight.shape[2:], strict=True)
+        size + 2 * pad < gap * (taps - 1) + 1
+        for size, pad, gap, taps in zip(input.shape[2:], padding, dilation, weight.shape[2:], strict=True)
     ):
         raise ShapesUnfitError
     if transposed:
@@ -185,8 +185,8 @@ def backward(
         else:
             # What the strides leave over of the input gets gradient 0, as a transposed convolution's output padding.
             reach = [
-                (size - 1) * step - 2 * pad + unsimulated * (taps - 1) + 1
-                for size, step, pad, unsimulated, taps in zip(
+                (size - 1) * step - 2 * pad + gap * (taps - 1) + 1
+                for size, step, pad, gap, taps in zip(
                     grad_output.shape[2:], stride, padding, dilation, kernel, strict=True
                 )
             ]

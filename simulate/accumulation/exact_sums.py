@@ -28,7 +28,7 @@ class ExactSums:
 
     Args:
         dtype: float32 or float64.
-        how: the rounding.
+        rounding: the rounding from exact sums to ``dtype``.
         draw: gives random bits, for stochastic rounding.
         start: initial value of the next contraction, broadcast to its results; None for zero.
     """
@@ -36,11 +36,11 @@ class ExactSums:
     def __init__(
         self,
         dtype: torch.dtype,
-        how: CarrierRounding,
+        rounding: CarrierRounding,
         draw: Callable[[], RandomBits | None],
         start: torch.Tensor | None = None,
     ) -> None:
-        self._dtype, self._how, self._draw, self._start = dtype, how, draw, start
+        self._dtype, self._rounding, self._draw, self._start = dtype, rounding, draw, start
 
     def begun(self, named: dict[str, Any]) -> tuple[ExactSums, dict[str, Any]]:
         """Includes the summand of an operation in the sum of its contraction; returns it, and the other arguments.
@@ -51,10 +51,10 @@ class ExactSums:
         if beta is not None and beta != 0 and named["alpha"] == 1:
             addend = named["self"] if beta == 1 else named["self"] * beta
             columns = addend[..., None] if "vec" in named and addend.dim() else addend
-            return ExactSums(self._dtype, self._how, self._draw, columns), {**named, "beta": 0}
+            return ExactSums(self._dtype, self._rounding, self._draw, columns), {**named, "beta": 0}
         if bias is not None:
             channels = bias.view(named["groups"], -1, 1) if "groups" in named else bias
-            return ExactSums(self._dtype, self._how, self._draw, channels), {**named, "bias": None}
+            return ExactSums(self._dtype, self._rounding, self._draw, channels), {**named, "bias": None}
         return self, named
 
     def contract(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -75,7 +75,7 @@ class ExactSums:
             except RuntimeError:
                 raise ShapesUnfitError from None
         if a.device.type != "cpu":
-            there = ExactSums(self._dtype, self._how, self._draw, None if start is None else start.cpu())
+            there = ExactSums(self._dtype, self._rounding, self._draw, None if start is None else start.cpu())
             return there.contract(a.cpu(), b.cpu()).to(a.device)
         target = a.new_zeros(shape)
         if in_memory(target) and target.numel():
@@ -93,14 +93,14 @@ class ExactSums:
     def _compute(self, a: torch.Tensor, bt: torch.Tensor, start: torch.Tensor | None, target: torch.Tensor) -> None:
         dtype = self._dtype
         over = (FP32 if dtype == torch.float32 else FP64).parameters(
-            dtype, self._how.mode, Overflow.SATURATE if self._how.saturating else None
+            dtype, self._rounding.mode, Overflow.SATURATE if self._rounding.saturating else None
         )
         random = self._draw()
         words = None if random is None else random_words(random, target)
         begin = None if start is None else start.contiguous()
         carrier = STORED_BITS[dtype] + 1, 1 - LARGEST_EXPONENT[dtype], INFINITY[dtype]
-        ends = over.over_positive, over.over_negative, self._how.saturating
-        numbers = [*rule(self._how.mode, 64), *carrier, *ends, start is not None, words is not None]
+        ends = over.over_positive, over.over_negative, self._rounding.saturating
+        numbers = [*rule(self._rounding.mode, 64), *carrier, *ends, start is not None, words is not None]
         settings = np.array([number & (1 << 64) - 1 for number in numbers], np.uint64)
         kernel = compiled(dot_products, dtype)
         batches, rows, depth = a.shape

@@ -46,17 +46,17 @@ class FusedSums:
     the scales are applied to it afterwards in float32, as the epilogues of libraries do.
 
     Args:
-        how: The fused sum.
+        unit: the sums of a matrix unit.
         dtype: float32 or float64.
     """
 
-    def __init__(self, how: FusedSum, dtype: torch.dtype) -> None:
-        self._how, self._dtype = how, dtype
-        self._carrier = torch.float32 if _fits_in_float32(how) else torch.float64
-        result = how.result
+    def __init__(self, unit: FusedSum, dtype: torch.dtype) -> None:
+        self._unit, self._dtype = unit, dtype
+        self._carrier = torch.float32 if _fits_in_float32(unit) else torch.float64
+        result = unit.result
         numbers = (
-            how.block, how.fraction_bits, result.significand_bits, result.emin, result.emax, how.to_nearest,
-            max(how.floor, NOTHING), how.restart or 0, how.group,
+            unit.block, unit.fraction_bits, result.significand_bits, result.emin, result.emax, unit.to_nearest,
+            max(unit.floor, NOTHING), unit.restart or 0, unit.group,
         )  # fmt: skip
         self._settings = np.array(numbers, np.int64)
 
@@ -99,7 +99,7 @@ class FusedSums:
             x, y = (torch.where(one.isfinite(), one, 0.0) for one in (x, y))
         left, right = self._elements(x.contiguous()), self._elements(y.mT.contiguous())
         if addend is not None and not (left.scales is None and right.scales is None):
-            raise UnfitOperandsError(f"{self._how} begins a sum with an addend only where operands have no scales")
+            raise UnfitOperandsError(f"{self._unit} begins a sum with an addend only where operands have no scales")
         result = self._scaled(left, right) if addend is None else self._chain(left, right, addend)
         if not finite:
             result = torch.where(special.isfinite(), result, special)
@@ -107,21 +107,21 @@ class FusedSums:
 
     def _elements(self, x: torch.Tensor) -> ScaledElements:
         """Divides (B, R, K) operands into elements of a format of the unit and scales."""
-        formats = self._how.operands
+        formats = self._unit.operands
         if not formats:
             return ScaledElements(x, None, _exponents(x, -1022))
         for fmt in formats:
             if torch.equal(round(x, fmt), x):
-                return ScaledElements(x, None, _exponents(x, fmt.emin, grouped=self._how.group > 1))
+                return ScaledElements(x, None, _exponents(x, fmt.emin, grouped=self._unit.group > 1))
         x = x.double()
-        for group in ((1, self._how.scaled),) if self._how.scaled else _GROUPS:
+        for group in ((1, self._unit.scaled),) if self._unit.scaled else _GROUPS:
             for fmt in formats:
-                found = _with_e4m3_scales(x, fmt) if self._how.scaled == 16 else _divided(x, fmt, group, self._how)
+                found = _with_e4m3_scales(x, fmt) if self._unit.scaled == 16 else _divided(x, fmt, group, self._unit)
                 if found is not None:
                     return found
         names = " or ".join(map(str, formats))
         raise UnfitOperandsError(
-            f"{self._how} multiplies operands in {names}, with or without scales, and these are not: round them first,"
+            f"{self._unit} multiplies operands in {names}, with or without scales, and these are not: round them first,"
             f" by a policy such as fp8-tensorwise or a rule with operands={str(formats[0])!r}"
         )
 
@@ -165,12 +165,12 @@ class FusedSums:
         return target.double()
 
 
-def _fits_in_float32(how: FusedSum) -> bool:
+def _fits_in_float32(unit: FusedSum) -> bool:
     """Whether float32 holds the products of the unit's operands and the sums of a block exactly."""
-    bits = [2 * fmt.significand_bits + 2 for fmt in how.operands]
-    ranges = [fmt.emax - fmt.emin + fmt.significand_bits for fmt in how.operands]
-    sums = how.fraction_bits + 2 + (how.block + 1).bit_length()
-    return bool(how.operands) and not how.scaled and max(*bits, sums) <= 24 and max(ranges) <= 40
+    bits = [2 * fmt.significand_bits + 2 for fmt in unit.operands]
+    ranges = [fmt.emax - fmt.emin + fmt.significand_bits for fmt in unit.operands]
+    sums = unit.fraction_bits + 2 + (unit.block + 1).bit_length()
+    return bool(unit.operands) and not unit.scaled and max(*bits, sums) <= 24 and max(ranges) <= 40
 
 
 def _exponents(x: torch.Tensor, emin: int, *, grouped: bool = False) -> torch.Tensor:
@@ -210,16 +210,16 @@ def _elements_of(x: torch.Tensor, scales: torch.Tensor, fmt: FloatFormat) -> tor
     return elements if bool(((elements * scales).sub_(x).abs_() <= (_CLOSE * x).abs_()).all()) else None
 
 
-def _divided(x: torch.Tensor, fmt: FloatFormat, group: tuple[int, int], how: FusedSum) -> ScaledElements | None:
+def _divided(x: torch.Tensor, fmt: FloatFormat, group: tuple[int, int], unit: FusedSum) -> ScaledElements | None:
     """Divides operands into elements of a format and scales; returns None where that fails.
 
     Args:
         x: (batches, rows, depth).
         fmt: Format of the elements.
         group: Number of rows, and of elements along a row, that share a scale; 0 for all.
-        how: The fused sum; its unit can apply powers of two to blocks itself.
+        unit: the sums of a matrix unit; some units apply the blocks' powers of two themselves.
     """
-    of_blocks = how.scaled == 32
+    of_blocks = unit.scaled == 32
     batches, rows, depth = x.shape
     height, length = group[0] or rows, group[1] or depth
     if length > depth and not of_blocks and height == 1:  # then the row is the only block
@@ -246,7 +246,7 @@ def _divided(x: torch.Tensor, fmt: FloatFormat, group: tuple[int, int], how: Fus
             continue
         elements = _elements_of(groups, known, fmt)
         if elements is not None:
-            exponents = _exponents(elements, fmt.emin, grouped=how.group > 1)
+            exponents = _exponents(elements, fmt.emin, grouped=unit.group > 1)
             if of_blocks:  # the scales' exponents are part of the products'
                 exponents = exponents + (torch.frexp(known).exponent - 1)
             parts = (one.reshape(padded.shape)[:, :rows, :depth] for one in (elements, exponents))

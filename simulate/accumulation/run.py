@@ -22,47 +22,47 @@ _CARRIERS = (torch.float32, torch.float64)
 
 
 @cache
-def arithmetic(how: Accumulation, dtype: torch.dtype) -> RoundedSums:
-    """The contractions and sums of ``dtype`` under ``how``.
+def arithmetic(accumulation: Accumulation, dtype: torch.dtype) -> RoundedSums:
+    """The contractions and sums of ``dtype`` under ``accumulation``.
 
     Raises:
         FormatError: the dtype cannot hold one of its formats.
     """
-    for place, fmt in (("format", how.format), ("product", how.product)):
+    for place, fmt in (("format", accumulation.format), ("product", accumulation.product)):
         if isinstance(fmt, AccumulatorFormat) and not fmt.fits_in(dtype):
             raise FormatError(
                 f"{place} {fmt} of the accumulation does not fit in {dtype}: run the program in float64, for example"
                 " model.double()"
             )
-    return RoundedSums(how, dtype)
+    return RoundedSums(accumulation, dtype)
 
 
 @cache
-def fused(how: FusedSum, dtype: torch.dtype) -> FusedSums:
+def fused(accumulation: FusedSum, dtype: torch.dtype) -> FusedSums:
     """Returns the contractions of ``dtype`` by the fused sums of a matrix unit."""
-    return FusedSums(how, dtype)
+    return FusedSums(accumulation, dtype)
 
 
-def accumulates(func: OpOverload, how: Accumulation | FusedSum | None = None) -> bool:
+def accumulates(func: OpOverload, accumulation: Accumulation | FusedSum | None = None) -> bool:
     """Whether :func:`accumulate` does the operation: a contraction; or a sum or mean, unless by a matrix unit."""
-    return handler(func) is not None and not (isinstance(how, FusedSum) and is_plain_sum(func))
+    return handler(func) is not None and not (isinstance(accumulation, FusedSum) and is_plain_sum(func))
 
 
 def accumulate(
     func: OpOverload,
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None,
-    how: Accumulation | FusedSum,
+    accumulation: Accumulation | FusedSum,
     to_carrier: Callable[[torch.dtype], CarrierRounding] | None = None,
     draw: Callable[[], RandomBits | None] = lambda: None,
 ) -> Any:
-    """Runs an ATen operation with the sums of ``how``.
+    """Runs an ATen operation with the sums of ``accumulation``.
 
     Args:
         func: the operation; :func:`accumulates` must be true for it.
         args: its arguments; tensors on any device, of any strides.
         kwargs: its keyword arguments.
-        how: the accumulation.
+        accumulation: the accumulator of the sums, or the unit that computes them.
         to_carrier: how exact sums become numbers of a dtype, which are rounded again; to nearest-even if None.
         draw: gives random bits, where that is stochastic.
 
@@ -83,11 +83,11 @@ def accumulate(
     if dtype not in _CARRIERS:
         return NotImplemented
     try:
-        if isinstance(how, FusedSum):
-            return known.run(fused(how, dtype), call)
-        if how.is_exact:
+        if isinstance(accumulation, FusedSum):
+            return known.run(fused(accumulation, dtype), call)
+        if accumulation.is_exact:
             rounding = CarrierRounding(Rounding.NEAREST_EVEN) if to_carrier is None else to_carrier(dtype)
             return known.run(ExactSums(dtype, rounding, draw), call)
-        return known.run(arithmetic(how, dtype), call)
+        return known.run(arithmetic(accumulation, dtype), call)
     except ShapesUnfitError:
         return NotImplemented

@@ -80,7 +80,7 @@ def fixed_contractions(name: str) -> set[str] | None:
     depends = ("_grouped_mm", "_scaled_grouped_mm", "matmul", "_trilinear")
     if plain in depends or "convolution" in plain or "attention" in plain:
         return None
-    return {argument for argument, how in _PRODUCTS.get(plain, {}).items() if how == _COLUMNS}
+    return {argument for argument, contraction in _PRODUCTS.get(plain, {}).items() if contraction == _COLUMNS}
 
 
 def is_operand(name: str, argument: str) -> bool:
@@ -113,19 +113,19 @@ OVER_POSITIONS = Contraction(1, over_all_others=True)
 """The gradient of a convolution's weight sums over the batch and all positions, for each channel."""
 
 
-def of_forward(name: str, argument: str, how: Contraction, named: Mapping[str, Any]) -> Contraction:
+def of_forward(name: str, argument: str, contraction: Contraction, named: Mapping[str, Any]) -> Contraction:
     """Returns the forward product's contraction of an operand of its backward product, which sums over another axis.
 
     Args:
         name: name of the backward operation, without overload.
         argument: name of its argument: an activation or a weight.
-        how: that is contracted here.
+        contraction: the contraction of the argument in the operation itself.
         named: the arguments by name.
     """
     if name.startswith("convolution"):
         return of_convolution(transposed=bool(named["transposed"]), groups=int(named["groups"]))[argument]
     matrix = name in _PRODUCTS and named[argument].dim() > 1
-    return Contraction(-3 - how.axis) if matrix else how
+    return Contraction(-3 - contraction.axis) if matrix else contraction
 
 
 def _of_groups(named: Mapping[str, Any]) -> dict[str, Contraction]:
@@ -150,30 +150,30 @@ def has_blocks(fmt: Format | None) -> bool:
     return fmt is not None and fmt.open_block is not None
 
 
-def round_along(x: torch.Tensor, fmt: Format, how: Contraction, rounded: Rounded) -> torch.Tensor:
+def round_along(x: torch.Tensor, fmt: Format, contraction: Contraction, rounded: Rounded) -> torch.Tensor:
     """``x`` rounded to ``fmt``, with blocks along the contracted axis; other formats unchanged.
 
     Args:
         x: an operand.
         fmt: a format.
-        how: how the operand is contracted.
+        contraction: the axis along which the product contracts the operand.
         rounded: gives a tensor rounded to a format.
 
     Returns:
         A new tensor, with the memory layout of ``x`` where ``x`` is dense.
     """
-    if not has_blocks(fmt) or how == LAST:
+    if not has_blocks(fmt) or contraction == LAST:
         return rounded(x, fmt)
-    if how.over_all_others:
-        rows = x.movedim(how.axis, 0)
+    if contraction.over_all_others:
+        rows = x.movedim(contraction.axis, 0)
         flat = rounded(rows.reshape(len(rows), -1), fmt)
-        return torch.empty_like(x).copy_(flat.view(rows.shape).movedim(0, how.axis))
-    axis = how.axis % x.dim()
-    if how.ends:
-        return _round_parts(x, fmt, axis, how.ends, rounded)
-    if how.groups == 1:
+        return torch.empty_like(x).copy_(flat.view(rows.shape).movedim(0, contraction.axis))
+    axis = contraction.axis % x.dim()
+    if contraction.ends:
+        return _round_parts(x, fmt, axis, contraction.ends, rounded)
+    if contraction.groups == 1:
         return rounded(x, _along(fmt, axis))
-    grouped = x.view(*x.shape[:axis], how.groups, -1, *x.shape[axis + 1 :])
+    grouped = x.view(*x.shape[:axis], contraction.groups, -1, *x.shape[axis + 1 :])
     parts = rounded(grouped, _along(fmt, axis + 1))
     return torch.empty_like(x).copy_(parts.flatten(axis, axis + 1))
 
@@ -191,8 +191,8 @@ def _round_parts(x: torch.Tensor, fmt: Format, axis: int, ends: Sequence[int], r
     blocks = torch.cat(filled, axis).view(*x.shape[:axis], -1, block, *x.shape[axis + 1 :])
     whole = rounded(blocks, _along(fmt, axis + 1)).flatten(axis, axis + 1)
     pieces = torch.split(whole, [part.shape[axis] for part in filled], axis)
-    ours = [piece.narrow(axis, 0, length) for piece, length in zip(pieces, lengths, strict=True)]
-    return torch.empty_like(x).copy_(torch.cat(ours, axis))
+    trimmed = [piece.narrow(axis, 0, length) for piece, length in zip(pieces, lengths, strict=True)]
+    return torch.empty_like(x).copy_(torch.cat(trimmed, axis))
 
 
 def _filled(x: torch.Tensor, axis: int, missing: int) -> torch.Tensor:

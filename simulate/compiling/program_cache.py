@@ -112,11 +112,11 @@ def _kept_in(folder: Path) -> Iterator[None]:
         from torch._inductor import codecache  # noqa: PLC0415  it takes seconds to import
 
         headers = folder / "precompiled_headers"  # for which inductor does not ask the variable
-        ours: dict[str, Any] = {"_HEADER_DIR": str(headers), "_HEADER_LOCK_DIR": str(headers / _LOCKS)}
-        ours["_precompile_header"] = _precompile_header()
-        theirs = {name: getattr(codecache, name) for name in ours}
+        replacements: dict[str, Any] = {"_HEADER_DIR": str(headers), "_HEADER_LOCK_DIR": str(headers / _LOCKS)}
+        replacements["_precompile_header"] = _precompile_header()
+        theirs = {name: getattr(codecache, name) for name in replacements}
         try:
-            vars(codecache).update(ours)
+            vars(codecache).update(replacements)
             yield
         finally:
             vars(codecache).update(theirs)

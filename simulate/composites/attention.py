@@ -46,15 +46,9 @@ def _heads_first(x: Tensor) -> Tensor:
 
 
 def _attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    dropout: float = 0.0,
-    is_causal: bool = False,
-    *,
-    attn_mask: Tensor | None = None,
-    scale: float | None = None,
-) -> Any:
+    query: Tensor, key: Tensor, value: Tensor, dropout: float = 0.0, is_causal: bool = False, *,
+    attn_mask: Tensor | None = None, scale: float | None = None,
+) -> Any:  # fmt: skip
     if dropout or query.shape[1] != key.shape[1]:
         return NotImplemented
     scores, _ = _attention_scores(query, key, attn_mask, is_causal, scale)
@@ -65,16 +59,9 @@ def _attention(
 
 
 def _efficient_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None,
-    compute_logsumexp: bool,
-    dropout: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-) -> Any:
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, compute_logsumexp: bool, dropout: float = 0.0,
+    is_causal: bool = False, *, scale: float | None = None,
+) -> Any:  # fmt: skip
     results = _attention(query, key, value, dropout, is_causal, attn_mask=bias, scale=scale)
     if results is NotImplemented:
         return results
@@ -84,22 +71,10 @@ def _efficient_attention(
 
 
 def _efficient_attention_backward(
-    gradient: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None,
-    out: Tensor,
-    _logsumexp: Tensor,
-    _seed: Tensor | None,
-    _offset: Tensor | None,
-    dropout: float,
-    mask: list[bool],
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    see: Callable[[str, Tensor, int], Tensor] = _as_it_is,
-) -> Any:
+    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, out: Tensor, _logsumexp: Tensor,
+    _seed: Tensor | None, _offset: Tensor | None, dropout: float, mask: list[bool], is_causal: bool = False, *,
+    scale: float | None = None, see: Callable[[str, Tensor, int], Tensor] = _as_it_is,
+) -> Any:  # fmt: skip
     if dropout or query.shape[1] != key.shape[1]:
         return NotImplemented
     scores, factor = _attention_scores(query, key, bias, is_causal, scale, see)

@@ -17,14 +17,9 @@ _aten = torch.ops.aten
 
 
 def _batch_norm(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running: tuple[Tensor | None, Tensor | None],
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, running: tuple[Tensor | None, Tensor | None], training: bool,
+    momentum: float, eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:  # fmt: skip
     """The result, the values for the derivative (mean and 1 / sigma), and the running statistics after this step."""
     shape = [1, x.shape[1], *[1] * (x.dim() - 2)]
     x = as_images(x, x)
@@ -48,15 +43,9 @@ def _batch_norm(
 
 
 def _native_batch_norm(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> Any:
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
+    training: bool, momentum: float, eps: float,
+) -> Any:  # fmt: skip
     if x.numel() == 0:
         return NotImplemented
     running = (running_mean, running_var)
@@ -97,17 +86,9 @@ def _reserving(formula: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _native_batch_norm_backward(
-    gradient: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    mean: Tensor | None,
-    rstd: Tensor | None,
-    training: bool,
-    eps: float,
-    mask: Sequence[bool],
-) -> Any:
+    gradient: Tensor, x: Tensor, weight: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
+    mean: Tensor | None, rstd: Tensor | None, training: bool, eps: float, mask: Sequence[bool],
+) -> Any:  # fmt: skip
     if x.numel() == 0:
         return NotImplemented
     if not training:

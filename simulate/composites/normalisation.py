@@ -51,15 +51,9 @@ def _native_layer_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, b
 
 
 def _native_layer_norm_backward(
-    gradient: Tensor,
-    x: Tensor,
-    shape: Sequence[int],
-    mean: Tensor,
-    rstd: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mask: Sequence[bool],
-) -> Any:
+    gradient: Tensor, x: Tensor, shape: Sequence[int], mean: Tensor, rstd: Tensor, weight: Tensor | None,
+    bias: Tensor | None, mask: Sequence[bool],
+) -> Any:  # fmt: skip
     if x.numel() == 0:
         return NotImplemented
     outer = x.dim() - len(shape)
@@ -95,17 +89,9 @@ def _native_group_norm(
 
 
 def _native_group_norm_backward(
-    gradient: Tensor,
-    x: Tensor,
-    mean: Tensor,
-    rstd: Tensor,
-    weight: Tensor | None,
-    n: int,
-    c: int,
-    size: int,
-    groups: int,
-    mask: Sequence[bool],
-) -> Any:
+    gradient: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, n: int, c: int, size: int,
+    groups: int, mask: Sequence[bool],
+) -> Any:  # fmt: skip
     if x.numel() == 0:
         return NotImplemented
     mean, rstd = mean.reshape(n, groups, 1), rstd.reshape(n, groups, 1)

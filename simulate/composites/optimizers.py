@@ -25,15 +25,9 @@ def _for_each(step: Callable[..., None], **fixed: Any) -> Callable[..., None]:
     """
 
     def formula(
-        params: Tensors,
-        grads: Tensors,
-        *state: Tensors,
-        lr: float | Tensor,
-        maximize: bool,
-        grad_scale: Tensor | None = None,
-        found_inf: Tensor | None = None,
-        **settings: Any,
-    ) -> None:
+        params: Tensors, grads: Tensors, *state: Tensors, lr: float | Tensor, maximize: bool,
+        grad_scale: Tensor | None = None, found_inf: Tensor | None = None, **settings: Any,
+    ) -> None:  # fmt: skip
         if found_inf is not None and found_inf.item():
             return
         if grad_scale is not None:
@@ -84,8 +78,8 @@ def _sgd(
 
 
 def _adagrad(
-    param: Tensor, gradient: Tensor, total: Tensor, steps: Tensor, *, rate: float, lr_decay: float,
-    weight_decay: float, eps: float,
+    param: Tensor, gradient: Tensor, total: Tensor, steps: Tensor, *, rate: float, lr_decay: float, weight_decay: float,
+    eps: float,
 ) -> None:  # fmt: skip
     gradient = _decayed(gradient, param, weight_decay)
     rate = rate / (1 + (steps.item() - 1) * lr_decay)

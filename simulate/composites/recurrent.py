@@ -107,18 +107,9 @@ def _saved_times(workspace: Tensor, x: Tensor, output: Tensor, *, reverse: bool)
 
 
 def _layer(
-    x: Tensor,
-    w: Tensor,
-    v: Tensor,
-    b: Tensor,
-    d: Tensor,
-    hidden: Tensor,
-    cell: Tensor,
-    reverse: bool,
-    sizes: Sequence[int],
-    mode: int,
-    *rest: Any,
-) -> Any:
+    x: Tensor, w: Tensor, v: Tensor, b: Tensor, d: Tensor, hidden: Tensor, cell: Tensor, reverse: bool,
+    sizes: Sequence[int], mode: int, *rest: Any,
+) -> Any:  # fmt: skip
     _, _, has_biases, _, _, train = rest
     if mode != _LSTM or sizes or not len(x):
         return NotImplemented
@@ -161,23 +152,10 @@ def _plus(total: Tensor | None, x: Tensor | None) -> Tensor | None:
 
 
 def _layer_backward(
-    x: Tensor,
-    w: Tensor,
-    v: Tensor,
-    b: Tensor,
-    d: Tensor,
-    hidden: Tensor,
-    cell: Tensor,
-    output: Tensor,
-    _last_hidden: Tensor,
-    _last_cell: Tensor,
-    of_output: Tensor | None,
-    of_hidden: Tensor | None,
-    of_cell: Tensor | None,
-    reverse: bool,
-    mode: int,
-    *rest: Any,
-) -> Any:
+    x: Tensor, w: Tensor, v: Tensor, b: Tensor, d: Tensor, hidden: Tensor, cell: Tensor, output: Tensor,
+    _last_hidden: Tensor, _last_cell: Tensor, of_output: Tensor | None, of_hidden: Tensor | None,
+    of_cell: Tensor | None, reverse: bool, mode: int, *rest: Any,
+) -> Any:  # fmt: skip
     _, _, has_biases, _, _, sizes, _, workspace = rest
     if mode != _LSTM or sizes or not len(x):
         return NotImplemented

@@ -49,16 +49,9 @@ def _like(x: Tensor, there: Tensor | None) -> Tensor:
 
 
 def _attend(
-    operands: tuple[Tensor, Tensor, Tensor],
-    heads: int,
-    weights: tuple[Tensor, Tensor, Tensor, Tensor],
-    mask: Tensor | None,
-    kind: int | None,
-    there: Tensor | None,
-    *,
-    need_weights: bool = False,
-    average: bool = True,
-) -> tuple[Tensor, Tensor | None]:
+    operands: tuple[Tensor, Tensor, Tensor], heads: int, weights: tuple[Tensor, Tensor, Tensor, Tensor],
+    mask: Tensor | None, kind: int | None, there: Tensor | None, *, need_weights: bool = False, average: bool = True,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Attention over operands with the batch first, all three perhaps the same."""
     query, key, value = operands
     of_sources = None if there is None else ~there
@@ -81,20 +74,10 @@ def _attend(
 
 
 def _multi_head_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    _width: int,
-    heads: int,
-    qkv_weight: Tensor,
-    qkv_bias: Tensor,
-    out_weight: Tensor,
-    out_bias: Tensor,
-    mask: Tensor | None = None,
-    need_weights: bool = True,
-    average: bool = True,
+    query: Tensor, key: Tensor, value: Tensor, _width: int, heads: int, qkv_weight: Tensor, qkv_bias: Tensor,
+    out_weight: Tensor, out_bias: Tensor, mask: Tensor | None = None, need_weights: bool = True, average: bool = True,
     kind: int | None = None,
-) -> Any:
+) -> Any:  # fmt: skip
     if query.is_nested and not (key is query and value is query):
         return NotImplemented
     dense, there = _padded(query)
@@ -105,18 +88,9 @@ def _multi_head_attention(
 
 
 def _encoder_layer(
-    x: Tensor,
-    _width: int,
-    heads: int,
-    qkv_weight: Tensor,
-    qkv_bias: Tensor,
-    out_weight: Tensor,
-    out_bias: Tensor,
-    gelu: bool,
-    norm_first: bool,
-    eps: float,
-    *rest: Any,
-) -> Any:
+    x: Tensor, _width: int, heads: int, qkv_weight: Tensor, qkv_bias: Tensor, out_weight: Tensor, out_bias: Tensor,
+    gelu: bool, norm_first: bool, eps: float, *rest: Any,
+) -> Any:  # fmt: skip
     first, second, inner, outer, masks = rest[:2], rest[2:4], rest[4:6], rest[6:8], rest[8:]
     mask, kind = (*masks, None, None)[:2]
     x, there = _padded(x)

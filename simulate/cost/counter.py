@@ -207,11 +207,11 @@ class CostCounter(Watcher):
             named = self._found()
         else:
             named = {name: self._memory.storages(tensors) for name, tensors in kept.items()}
-        told: set[int] = set()
+        counted: set[int] = set()
         rows = []
         for name, storages in named.items():
-            new = {id(x): x for x in storages if id(x) not in told}
-            told |= set(new)
+            new = {id(x): x for x in storages if id(x) not in counted}
+            counted |= set(new)
             if new:
                 bits = sum(x.bits for x in new.values())
                 rows.append(KeptMemory(name, sum(x.elements for x in new.values()), bits / 8))

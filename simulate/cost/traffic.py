@@ -63,19 +63,19 @@ class _OperationTraits(NamedTuple):
 
 
 @cache
-def _manner(operation: OpOverload) -> _OperationTraits:
-    how = outputs(operation)
+def _traits(operation: OpOverload) -> _OperationTraits:
+    traits = outputs(operation)
     packet = operation.overloadpacket
     name = plain_name(packet.__name__)
     written = frozenset(argument for _, argument in writes_of(operation))
     returns = operation._schema.returns  # noqa: SLF001  the only access there is
     viewing = views_among(operation)
-    returns_new = how.lifts or (bool(returns) and not all(viewing))
+    returns_new = traits.lifts or (bool(returns) and not all(viewing))
     moves_data = (returns_new and packet not in EMPTY) or bool(written) or not returns_any_tensor(operation)
     unread = frozenset(out_names(operation)) | (written if name in _OVERWRITING else frozenset())
     if packet in WITHOUT_NUMBERS or name.endswith("_like") or name.startswith("new_"):  # shapes alone are looked at
         unread |= frozenset(argument_names(operation))
-    if how.lifts:  # the memory is there already: what it returns is what it was given
+    if traits.lifts:  # the memory is there already: what it returns is what it was given
         moves_data = False
     return _OperationTraits(name, moves_data, returns_new, viewing, written, unread)
 
@@ -94,29 +94,29 @@ def traffic_of(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, 
         kwargs: its arguments by name.
         result: its return value.
     """
-    how = _manner(operation)
+    traits = _traits(operation)
     given = dict(zip(argument_names(operation), args, strict=False)) | dict(kwargs)
     returned = list(result) if isinstance(result, (list, tuple)) else [result]
-    viewing = how.viewing if len(how.viewing) == len(returned) else (not how.returns_new,) * len(returned)
+    viewing = traits.viewing if len(traits.viewing) == len(returned) else (not traits.returns_new,) * len(returned)
     fresh = [x for value, views in zip(returned, viewing, strict=True) if not views for x in _tensors(value)]
-    if how.returns_new and not fresh:  # what is handed over from outside
+    if traits.returns_new and not fresh:  # what is handed over from outside
         fresh = _tensors(returned)
-    targets = [x for name in how.written for x in _tensors(given.get(name))]
-    if not how.moves_data:
+    targets = [x for name in traits.written for x in _tensors(given.get(name))]
+    if not traits.moves_data:
         return Traffic([], [], [*fresh, *targets])
     produced = sum(x.numel() for x in fresh)
     read = []
     for name, value in given.items():
-        if name not in how.unread:
-            chosen = _CHOOSING.get(how.name) == name
+        if name not in traits.unread:
+            chosen = _CHOOSING.get(traits.name) == name
             read += [
                 TensorSlice(x, min(elements_of(x), produced) if chosen else elements_of(x)) for x in _tensors(value)
             ]
-    placed = given.get(_PLACING.get(how.name, ""))
+    placed = given.get(_PLACING.get(traits.name, ""))
     written = [TensorSlice(x, x.numel()) for x in fresh]
     for x in targets:
         count = placed.numel() if isinstance(placed, torch.Tensor) else None
-        if how.name in ("index_put", "_index_put_impl"):
+        if traits.name in ("index_put", "_index_put_impl"):
             count = _put(x, given["indices"])
         written.append(TensorSlice(x, elements_of(x) if count is None else min(count, elements_of(x))))
     return Traffic(read, written, [*fresh, *targets])

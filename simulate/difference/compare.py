@@ -14,7 +14,7 @@ from difflib import SequenceMatcher
 from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple
 
-from .trace import NOBODY, RESULT, Sketch, Trace
+from .trace import RESULT, UNINITIALISED, Sketch, Trace
 
 # Errors of float64 are smaller than those of float32 by 2^-29; the factor is a margin for their growth.
 _TWINS, _FLOOR = 1000 * 2.0**-29, 1e-11
@@ -71,7 +71,7 @@ def _equal(a: Sketch, b: Sketch, factor: float = _TWINS, floor: float = _FLOOR) 
     if bool(a.unit) != bool(b.unit) or math.prod(a.shape) != math.prod(b.shape):
         return False
     allowed = factor * (a.error + b.error) + floor * max(a.norm, b.norm) if a.unit else 0.0
-    return abs(a.mark - b.mark) <= 4 * allowed and abs(a.norm - b.norm) <= allowed
+    return abs(a.projection - b.projection) <= 4 * allowed and abs(a.norm - b.norm) <= allowed
 
 
 def _near(a: Sketch, b: Sketch) -> bool:
@@ -86,7 +86,7 @@ def _distance(a: Sketch, b: Sketch) -> float:
     largest = max(map(abs, (*a.values, *b.values)), default=0.0) or math.inf
     some = max((abs(x - y) for x, y in zip(a.values, b.values, strict=False)), default=0.0)
     # Where no element is among those that differ, the marks show about how much the tensors differ.
-    return some / largest or abs(a.value_mark - b.value_mark) / max(a.norm, b.norm)
+    return some / largest or abs(a.value_projection - b.value_projection) / max(a.norm, b.norm)
 
 
 def _are_close(x: Any, y: Any) -> bool:
@@ -202,7 +202,7 @@ class Comparison:
 
     def _operand(self, x: Sketch, y: Sketch) -> _State | None:
         """The relation of two operands; None if nothing that is known explains their difference."""
-        if _equal(x, y) or x.source == y.source == NOBODY:
+        if _equal(x, y) or x.source == y.source == UNINITIALISED:
             return _State.SAME
         if self.partners[0].get(x.source) == y.source and not self._is_same(0, x.source):
             return self._state[0][x.source]
@@ -221,7 +221,7 @@ class Comparison:
             if x.bits != y.bits and x.unit:
                 reads = a.name in _READS  # which compute nothing
                 # Memory that is not initialised does not count, which random numbers are drawn into.
-                operands = [pair for pair in zip(a.inputs, b.inputs, strict=False) if pair[0].source != NOBODY]
+                operands = [pair for pair in zip(a.inputs, b.inputs, strict=False) if pair[0].source != UNINITIALISED]
                 given = 0.0 if reads else max((_distance(*pair) for pair in operands), default=0.0)
                 bounds = [p + q for p, q in zip(x.bounds, y.bounds, strict=False)]
                 within = [abs(p - q) <= both for p, q, both in zip(x.values, y.values, bounds, strict=False)]

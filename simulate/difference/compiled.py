@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..dispatch.simulation import Simulation, at_work
 from ..shadow.shadow import Shadow
-from ..shadow.twins import widen
-from ..shadow.widening import manner
+from ..shadow.widening import rerun_needs
+from .bounds import errors
 from .trace import sketch
 
 _MARGIN = 16  # the factor by which compiled code may err more than its operations do one by one
@@ -55,7 +55,7 @@ def run_eagerly(
         random numbers, communicates, or fails.
     """
     targets = [node.target for node in graph.graph.nodes if isinstance(node.target, OpOverload)]
-    if any(manner(target).random or manner(target).communicates for target in targets):
+    if any(rerun_needs(target).random or rerun_needs(target).communicates for target in targets):
         return [], []
     try:
         with Simulation("fp32", watchers=[shadow], products="plain", warn_unused=False):
@@ -69,9 +69,7 @@ def run_eagerly(
 
 def excess(x: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, size: float) -> float:
     """The largest error of a compiled result, in units of what eager operations on operands of this size may err by."""
-    # A NaN or an infinity instead of a finite value is an infinite error; nothing is said where the exact value is one.
-    errors = (torch.where(exact.isfinite(), (widen(y) - exact).abs(), 0).nan_to_num(inf, inf) for y in (x, eager))
-    error, allowed = (y.max().item() for y in errors)
+    error, allowed = (errors(y, exact).max().item() for y in (x, eager))
     bound = _MARGIN * max(allowed, torch.finfo(x.dtype).eps * size)
     if error <= bound:
         return 0.0

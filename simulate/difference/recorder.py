@@ -1,4 +1,4 @@
-"""Records a run: sketches and float64 twins of each operation, and a bound of its rounding error."""
+"""Records a run: sketches and float64 twins of each operation, and the bounds of its rounding errors."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten_with_path
 
 from ..aten.schemas import argument_names
-from ..aten.tables import EMPTY, is_contraction
+from ..aten.tables import EMPTY
 from ..presence.user_code import here, text_of
 from ..shadow.shadow import Shadow, outside_autograd
 from ..shadow.twins import is_followed, widen
-from ..shadow.widening import left_to_chance, manner, operands, outcomes, run_wide, tensors_in
+from ..shadow.widening import left_to_chance, operands, outcomes, rerun_needs, tensors_in
 from ..watching.first_non_finite import ForwardLines, MemoryNotes
 from ..watching.watcher import Call
+from .bounds import errors, rounding_bounds, unit_roundoff
 from .compiled import compile_recorded, excess, run_eagerly
-from .trace import MOST_OPERATIONS, NOBODY, RESULT, Operation, Sketch, Trace, real, sketch, some_elements
+from .trace import MOST_OPERATIONS, RESULT, UNINITIALISED, Operation, Sketch, Trace, sketch, some_elements
 
 _READING = "_local_scalar_dense"
 # Arguments that say where results are. Results have their dtype.
@@ -47,7 +48,7 @@ class Recorder(Shadow):
         """Sketches the operands of an operation, which it may overwrite."""
         self._lines.note(call)
         reads = call.place.operation == _READING
-        if call.operation is None or not (manner(call.operation).has_outcomes or reads):
+        if call.operation is None or not (rerun_needs(call.operation).has_outcomes or reads):
             return None
         if len(self._operations) >= self._limit:
             self._dropped += 1
@@ -61,11 +62,11 @@ class Recorder(Shadow):
         operation, (args, kwargs) = call.operation, call.given
         if token is None or operation is None:
             if operation is not None and operation.overloadpacket in EMPTY:
-                self._writers.put(result, NOBODY)
+                self._writers.put(result, UNINITIALISED)
             return
         inputs, begun = token
         found, exact, twins = self.follow(call, begun, result)
-        how, overwritten = manner(operation), outcomes(operation, args, kwargs, ())
+        needs, overwritten = rerun_needs(operation), outcomes(operation, args, kwargs, ())
         with _disable_current_modes(), outside_autograd():
             outputs = [
                 sketch(x, twin if is_followed(x) else None, unit=unit_roundoff(call, x.dtype))
@@ -83,9 +84,9 @@ class Recorder(Shadow):
             if x.layout is torch.strided:
                 self._writers.put(x, len(self._operations))
         place, line = call.place, self._lines.of(call)
-        writes = bool(overwritten) and not how.out
+        writes = bool(overwritten) and not needs.out
         self._operations.append(
-            Operation(place.operation, place.role, place.module, line, arguments, inputs, outputs, writes, how.random)
+            Operation(place.operation, place.role, place.module, line, arguments, inputs, outputs, writes, needs.random)
         )
 
     def run_compiled(self, compiled: Any, graph: torch.fx.GraphModule, given: list[Any], role: str) -> Any:
@@ -140,12 +141,11 @@ def _with_bounds(call: Call, found: list[torch.Tensor], exact: list[torch.Tensor
         bounds = rounding_bounds(call, found, exact)
     except Exception:  # noqa: BLE001  whatever an operation may raise, the program goes on
         return rows
-    excess = [
-        torch.nan_to_num((real(x) - y).abs() / z, 0.0, 0.0).max().item()
-        for x, y, z in zip(found, exact, bounds, strict=True)
-    ]
+    largest = getattr(call.format, "max", None)
+    quotients = (errors(x, y, largest) / z for x, y, z in zip(found, exact, bounds, strict=True))  # NaN: 0 / 0
     return [
-        row._replace(bounds=some_elements(z), excess=large) for row, z, large in zip(rows, bounds, excess, strict=True)
+        row._replace(bounds=some_elements(z), excess=quotient.nan_to_num(0.0, math.inf).max().item())
+        for row, z, quotient in zip(rows, bounds, quotients, strict=True)
     ]
 
 
@@ -153,56 +153,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(one) for one in value]
     return value if isinstance(value, bool | int | float | str) else str(value)
-
-
-_SUMS = frozenset({"sum", "mean", "cumsum", "dot", "vdot", "mv", "addmv", "index_add", "scatter_add", "trace"})
-_ULPS = 4.0  # errors of elementwise operations, in units of roundoff
-_STEP = 2.0**-20  # the relative change of operands that shows how sensitive a result is
-
-
-def rounding_bounds(call: Call, found: list[torch.Tensor], exact: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Bounds the rounding error of each element of the results of an operation.
-
-    For products and sums of n terms, gamma_n |a||b| with gamma_n = n u / (1 - n u). For others some units of roundoff
-    of the result, and where that is too little, of its change when the operands change by their roundoff.
-
-    Args:
-        call: the operation; its operands still have their values.
-        found: its floating-point results.
-        exact: the same in float64, from the same operands.
-    """
-    units = [unit_roundoff(call, x.dtype) for x in found]
-    smallest = [torch.finfo(x.dtype).smallest_normal * torch.finfo(x.dtype).eps for x in found]
-    bounds = [true.abs() * (_ULPS * u) + least for true, u, least in zip(exact, units, smallest, strict=True)]
-    if all(bool(((widen(x) - y).abs() <= z).all()) for x, y, z in zip(found, exact, bounds, strict=True)):
-        return bounds
-    operation, (args, kwargs) = call.operation, call.given
-    assert operation is not None
-    name = call.place.operation.removesuffix("_")
-    sizes = sorted(x.numel() for x in operands(operation, args, kwargs) if x.is_floating_point())
-    if name in _SUMS or is_contraction(name):
-        absolute = {key: abs(x) if isinstance(x, int | float) else x for key, x in kwargs.items()}
-        changes = run_wide(operation, args, absolute, lambda x: widen(x).abs())
-        product = math.prod(sizes[-2:]) if is_contraction(name) else 0
-        # The geometric mean of both operands' sizes in units of the result is the length of the contracted axis.
-        terms = [4 * math.sqrt(product / x.numel()) + 8 if product else sizes[-1] / x.numel() + 8 for x in found]
-        factors = [n * u / max(1 - n * u, 0.5) for n, u in zip(terms, units, strict=True)]
-    else:
-        generator = torch.Generator().manual_seed(0)
-
-        def changed(x: torch.Tensor) -> torch.Tensor:
-            signs = torch.randint(0, 2, x.shape, generator=generator).to(x.device) * 2 - 1
-            return widen(x) * (1 + signs * _STEP)
-
-        moved = run_wide(operation, args, kwargs, changed)
-        changes = [torch.nan_to_num(a - b).abs() / _STEP for a, b in zip(moved, exact, strict=True)]
-        # An element may happen not to change; it gets the mean of its tensor.
-        changes = [2 * (change + change.square().mean().sqrt()) for change in changes]
-        factors = [4 * _ULPS * u for u in units]
-    return [z + change.abs() * factor for z, change, factor in zip(bounds, changes, factors, strict=True)]
-
-
-def unit_roundoff(call: Call, dtype: torch.dtype) -> float:
-    """The unit roundoff of results: of their dtype, or of the coarser simulated format; 0 of integers."""
-    floating = dtype.is_floating_point or dtype.is_complex
-    return max(torch.finfo(dtype).eps, getattr(call.format, "eps", None) or 0.0) / 2 if floating else 0.0

@@ -18,7 +18,7 @@ VERSION = "roundoff trace 1"
 MOST_OPERATIONS = 20_000
 RESULT = "result"
 """The name of the last entries of a recorded function, which have the returned tensors."""
-NOBODY = -2
+UNINITIALISED = -2
 """The source of memory that is not initialised; -1: of data and parameters, which no operation has written."""
 _VALUES = 32  # elements of a result that are kept
 
@@ -30,19 +30,20 @@ class TraceError(RoundoffError):
 class Sketch(NamedTuple):
     """A summary of one tensor, and of its float64 twin.
 
-    ``bits`` is a hash. ``mark`` is the product of the twin with fixed random numbers, which is equal only for equal
-    tensors, and ``value_mark`` the same of the values; ``norm`` the norm of the twin, ``error`` of the difference of
-    both. ``source`` is the number of the operation that wrote it. ``unit`` is the unit roundoff of the dtype or of the
-    coarser simulated format, 0 of integers. ``values`` are evenly spaced elements, ``bounds`` their rounding bounds
-    from the operands of the operation, if known; ``excess`` the largest quotient of an error and its bound.
+    ``bits`` is a hash. ``projection`` is the product of the twin with fixed random numbers, which is equal only for
+    equal tensors; ``value_projection`` is the product of the values with them. ``norm`` is the norm of the twin,
+    ``error`` the norm of the difference between the twin and the values. ``source`` is the index of the operation that
+    wrote the tensor. ``unit`` is the unit roundoff of the dtype or of the coarser simulated format, 0 for integers.
+    ``values`` are evenly spaced elements, ``bounds`` their rounding bounds from the operands, if known.
+    ``excess`` is the largest quotient of an error and its bound.
     """
 
     shape: Sequence[int]
     dtype: str
     bits: str
     norm: float = 0.0
-    mark: float = 0.0
-    value_mark: float = 0.0
+    projection: float = 0.0
+    value_projection: float = 0.0
     error: float = 0.0
     source: int = -1
     unit: float = 0.0

@@ -126,9 +126,9 @@ class NarrowCall:
 
     def _compared(self, number: float) -> float:
         """A Python number that is compared with values of the format: rounded to it, unless overflow would give NaN."""
-        how = self._plan.arithmetic
-        mode = Rounding.NEAREST_EVEN if how.rounding is Rounding.STOCHASTIC else how.rounding
-        rounded = float(how.format.rounded(torch.tensor([float(number)], dtype=torch.float64), mode))
+        arithmetic = self._plan.arithmetic
+        mode = Rounding.NEAREST_EVEN if arithmetic.rounding is Rounding.STOCHASTIC else arithmetic.rounding
+        rounded = float(arithmetic.format.rounded(torch.tensor([float(number)], dtype=torch.float64), mode))
         return number if math.isnan(rounded) or not self._plan.rounds else rounded
 
     def _wide(self, x: Any) -> Any:

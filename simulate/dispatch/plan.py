@@ -222,8 +222,8 @@ class OperationPlan:
         if not self.rounds:
             return
         once = a.scalars == Scalars.ONCE
-        how = a.format, a.rounding, draw
-        exact = exact_operations.kernel(operation, *how, numbers_once=once) or conversion(operation, *how)
+        target = a.format, a.rounding, draw
+        exact = exact_operations.kernel(operation, *target, numbers_once=once) or conversion(operation, *target)
         if exact is not None:
             self.kernel, self.exact = exact, True
 
@@ -295,9 +295,9 @@ class OperationPlan:
         """Describes the treatment of its results, in words."""
         if self.outcome.taken_apart:
             return "decomposed; rounded where its arguments make it primitive" if self.outcome.rounded else "decomposed"
-        how = self.outputs
-        if not how.results and not how.written and not how.lifts:
-            return "unrounded: a view" if how.viewing else "unrounded: memory without values, or zeros"
+        outputs = self.outputs
+        if not outputs.results and not outputs.written and not outputs.lifts:
+            return "unrounded: a view" if outputs.viewing else "unrounded: memory without values, or zeros"
         if not self.rounds and self.outcome.accumulated:
             return f"left in the carrier, with sums by {self.arithmetic.accumulate}"
         if not self.rounds:

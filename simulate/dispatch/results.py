@@ -82,20 +82,20 @@ class Results:
         seen = None if changes is None else changes.before(plan.name, result)
         integers = self._integers if plan.counts and plan.counts.noted and not self.writer else None
         source = None if integers is None else integers.before(plan.name, args, result, plan.arithmetic.format)
-        how = plan.outputs
-        if how.results:
+        produced = plan.outputs
+        if produced.results:
             if isinstance(result, torch.Tensor):
                 self._round_new(result, plan, call, spared)
             elif isinstance(result, (tuple, list)):
                 # A single returned list (foreach operations) has one entry in `viewing` for all its tensors.
-                viewing = how.viewing if len(how.viewing) == len(result) else (False,) * len(result)
+                viewing = produced.viewing if len(produced.viewing) == len(result) else (False,) * len(result)
                 for value, shares_memory in zip(result, viewing, strict=True):
                     if not shares_memory:
                         self._round_new(value, plan, call, spared)
-        for position, name in how.written:
+        for position, name in produced.written:
             value = args[position] if position < len(args) else kwargs.get(name)
             self.round_all(value, plan, call, spared)
-        if how.lifts and args[0].untyped_storage().resizable():
+        if produced.lifts and args[0].untyped_storage().resizable():
             # torch.tensor(0.1) made new memory; torch.from_numpy(a) shares the caller's, which is not ours to change.
             # A traced step has a copy of both for its result.
             self._round(result, plan, call)

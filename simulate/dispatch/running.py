@@ -257,16 +257,16 @@ class Runner:
         whole = self.whole is not None and self.whole.are_made(plan.counts, args, kwargs)
         call, tokens = None, []
         if self.watchers:
-            how = plan.arithmetic
+            arithmetic = plan.arithmetic
             call = Call(
                 plan.place,
-                how.format,
+                arithmetic.format,
                 plan.operation,
                 args,
                 kwargs,
                 given,
-                how.rounding,
-                how.accumulate if plan.accumulate and not whole else None,
+                arithmetic.rounding,
+                arithmetic.accumulate if plan.accumulate and not whole else None,
                 NO_OPERANDS if seen is None else seen,
                 whole,
                 plan.moves is not None and plan.moves.these(args, kwargs),
@@ -309,7 +309,7 @@ class Runner:
     ) -> Any:
         """Computes the results of the operation, before they are rounded."""
         assert plan.kernel is not None
-        if computed.waits and computed.is_at_hand():  # it ran in C++, and Python had nothing to say until it saw this
+        if computed.waits and computed.is_readable():  # it ran in C++, and Python had nothing to say until it saw this
             result = computed.take()
             # The operands of each product are still seen to: their roundings draw, and are counted.
             return result if separate is None else separate(lambda _: result)
@@ -335,9 +335,9 @@ class Runner:
         if plan.accumulate and not whole:
             assert plan.arithmetic.accumulate is not None
             rounding = plan.arithmetic.rounding if plan.rounds else Rounding.NEAREST_EVEN
-            how = plan.arithmetic.accumulate, plan.sum_rounding, partial(self.results.draw, rounding)
+            accumulation = plan.arithmetic.accumulate, plan.sum_rounding, partial(self.results.draw, rounding)
             try:
-                result = run_accumulated(plan.operation, args, kwargs or {}, *how)
+                result = run_accumulated(plan.operation, args, kwargs or {}, *accumulation)
             except UnfitOperandsError:
                 if not plan.arithmetic.of_operands:
                     raise

@@ -54,7 +54,7 @@ class Descriptions:
 
     def __init__(self, loaded: Any, notes: Notes) -> None:
         self._notes, self._loops = notes, Loops()
-        self._told: dict[At, OperationDescription | None] = {}
+        self._described: dict[At, OperationDescription | None] = {}
         self._modules = {"": 0}
         self._lock = new_lock()
         self.draws = False
@@ -63,20 +63,20 @@ class Descriptions:
 
     def tell(self, plan: PlanOfOperation, at: At) -> OperationDescription | None:
         """Returns the C++ description of an operation; None if it is not plain."""
-        if at not in self._told:
+        if at not in self._described:
             found = described(plan, self._notes, self._loops)
-            told = None if found is None else OperationDescription(*found)
-            self.draws = self.draws or (told is not None and bool(told.description.draws))
-            self._told.setdefault(at, told)
-        return self._told[at]
+            description = None if found is None else OperationDescription(*found)
+            self.draws = self.draws or (description is not None and bool(description.description.draws))
+            self._described.setdefault(at, description)
+        return self._described[at]
 
     def plain(self) -> Iterator[tuple[At, OperationDescription]]:
         """Yields everything that is plain."""
-        return ((at, told) for at, told in list(self._told.items()) if told is not None)
+        return ((at, description) for at, description in list(self._described.items()) if description is not None)
 
     def is_full(self) -> bool:
         """Whether no further simulations are to share them."""
-        return len(self._told) >= _MOST
+        return len(self._described) >= _MOST
 
     def module(self, path: str) -> int:
         """The number of a module."""

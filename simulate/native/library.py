@@ -158,7 +158,7 @@ class _Computed(threading.local):
     error: BaseException | None = None
     waits: bool = False
 
-    def is_at_hand(self) -> bool:
+    def is_readable(self) -> bool:
         """Whether the operation that Python must run has been computed; the remains of an interrupted one are freed."""
         if self.waits and (_loaded is None or not _loaded.goes_on()):
             self.result, self.error, self.waits = None, None, False

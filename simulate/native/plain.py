@@ -211,8 +211,8 @@ def _runs_itself(plan: PlanOfOperation) -> bool:
 def _first_matrix(plan: PlanOfOperation) -> int:
     """The position of the first of two matrices, if another library computes their product when they are large."""
     assert plan.operation is not None
-    ours = isinstance(plan.kernel, partial) and plan.kernel.func is products.by_size
-    if not ours or plan.kernel.args != (plan.operation,):
+    sums_by_size = isinstance(plan.kernel, partial) and plan.kernel.func is products.by_size
+    if not sums_by_size or plan.kernel.args != (plan.operation,):
         return -1
     return 1 if plan.operation in (torch.ops.aten.addmm.default, torch.ops.aten.baddbmm.default) else 0
 

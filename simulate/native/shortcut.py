@@ -25,8 +25,8 @@ class Counting(Protocol):
     seed: int
     width: int
 
-    def tell(self, told: Callable[[int, int], None]) -> None:
-        """Makes each thread that counts call ``told``."""
+    def tell(self, listener: Callable[[int, int], None]) -> None:
+        """Makes each thread that counts call ``listener``."""
 
 
 @final
@@ -76,13 +76,13 @@ class Shortcut:
     def describe(self, plan: Any) -> None:
         """Makes an operation run without Python from its next call on, if it is plain."""
         at = At(plan.operation, plan.role, plan.module)
-        told = self._descriptions.tell(plan, at)
-        if told is not None:
-            plain = self._loaded.describe(self._handle, *self._place(at), told.description)
-            if told.description.draws:
+        described = self._descriptions.tell(plan, at)
+        if described is not None:
+            plain = self._loaded.describe(self._handle, *self._place(at), described.description)
+            if described.description.draws:
                 self._draws.tell(self._loaded.tell_draws)
             if plain:
-                self._plain[at] = plan, plain, told
+                self._plain[at] = plan, plain, described
 
     def _place(self, at: At) -> tuple[int, int, bytes]:
         role = _ROLES.index(at.role) if self._follows else 0
@@ -98,13 +98,13 @@ class Shortcut:
             if at not in self._plain and self._loaded.counted(self._handle, *self._place(at)):
                 resolve(*at)
         counts = Counts()
-        for plan, plain, told in list(self._plain.values()):
+        for plan, plain, described in list(self._plain.values()):
             self._loaded.take_counts(plain, counts)
             plan.outcome.calls += counts.calls
             plan.outcome.moved += counts.moved
             plan.outcome.rounded += counts.rounded
             plan.outcome.left_whole += counts.left_whole
-            for place, which in told.counted:
+            for place, which in described.counted:
                 times = self._loaded.take_seen(plain, place)
                 if times:
                     plan.outcome.seen[which] += times

@@ -96,10 +96,10 @@ class MultipliedOperands:
 
     def _weights(self, operands: Mapping[str, torch.Tensor]) -> list[str]:
         """The names of those operands of one product that are its weights: the surest of them."""
-        sure = {name: how for name, x in operands.items() if (how := self._sure(x)) is not None}
+        sure = {name: rank for name, x in operands.items() if (rank := self._sure(x)) is not None}
         if not sure:
             return []
-        surest = [name for name, how in sure.items() if how == min(sure.values())]
+        surest = [name for name, rank in sure.items() if rank == min(sure.values())]
         if sure[surest[0]] == Certainty.PERHAPS and len(surest) == len(operands):
             return []
         # Of a network's parameter and a tensor whose gradient is asked for, the parameter is the weight.

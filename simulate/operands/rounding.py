@@ -120,24 +120,26 @@ class Operands:
         """
         assert plan.operation is not None
         named = dict(zip(argument_names(plan.operation), args, strict=False)) | dict(kwargs)
-        told = self._multiplied.tell(plan, named) if plan.multiplies else NOTHING
-        plan.outcome.missed += plan.multiplies and self._misses(plan, named, told)
+        known = self._multiplied.tell(plan, named) if plan.multiplies else NOTHING
+        plan.outcome.missed += plan.multiplies and self._misses(plan, named, known)
         # The products of one operation may see an operand in different ways.
         differ = _has_blocks(plan) or any(rule.product for rule in plan.arithmetic.of_operands)
         products = separate_products(plan.operation) if differ else None
         if products is None:
-            prepared = self._prepared(plan, args, kwargs, told, rounded, told_of)
-            return *prepared, self._by_tensor_cores(plan, named, told, *prepared) if plan.narrows else None
+            prepared = self._prepared(plan, args, kwargs, known, rounded, told_of)
+            return *prepared, self._by_tensor_cores(plan, named, known, *prepared) if plan.narrows else None
 
-        def see(name: str, x: torch.Tensor, how: Contraction) -> torch.Tensor:
-            product = Product.GRAD_WEIGHT if told.product and how.over_all_others else told.product
-            return self._seen(plan, name, named | {name: x}, how, told._replace(product=product), rounded, told_of)
+        def see(name: str, x: torch.Tensor, contraction: Contraction) -> torch.Tensor:
+            product = Product.GRAD_WEIGHT if known.product and contraction.over_all_others else known.product
+            return self._seen(
+                plan, name, named | {name: x}, contraction, known._replace(product=product), rounded, told_of
+            )
 
         def separate(compute: Compute) -> Any:
             result = products(compute, see, *args, **kwargs)
             if result is not NotImplemented:
                 return result
-            return compute(*self._prepared(plan, args, kwargs, told, rounded, told_of))
+            return compute(*self._prepared(plan, args, kwargs, known, rounded, told_of))
 
         return args, kwargs, separate
 
@@ -145,7 +147,7 @@ class Operands:
         self,
         plan: PlannedOperation,
         named: Mapping[str, Any],
-        told: KnownOperands,
+        known: KnownOperands,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> Callable[[Compute], torch.Tensor] | None:
@@ -154,7 +156,7 @@ class Operands:
         if not takes(plan.operation, args, kwargs):
             return None
         multiplied = argument_names(plan.operation)[len(args) - 2 : len(args)]
-        roundings = [self._roundings(plan, named[name], told.roles.get(name), told.product) for name in multiplied]
+        roundings = [self._roundings(plan, named[name], known.roles.get(name), known.product) for name in multiplied]
         carrier = carrier_of(*(done[-1].format if done else None for done in roundings))
         return None if carrier is None else lambda _: narrow_product(args, carrier)
 
@@ -163,7 +165,7 @@ class Operands:
         plan: PlannedOperation,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-        told: KnownOperands,
+        known: KnownOperands,
         rounded: Rounder,
         told_of: dict[tuple[str, str], Format] | None,
     ) -> tuple[list[Any], dict[str, Any]]:
@@ -173,9 +175,9 @@ class Operands:
         rounds_scalars = plan.arithmetic.scalars == "rounded" and plan.rounds
         numbers = set(number_names(plan.operation)) if rounds_scalars else set()
         named = dict(zip(names, args, strict=False)) | dict(kwargs)
-        rotates = _rotates(plan, told)
-        how = contractions(plan.name, named) if rotates or _has_blocks(plan) else {}
-        told = told._replace(rotates=rotates and all(one.is_plain for one in how.values()))
+        rotates = _rotates(plan, known)
+        by_argument = contractions(plan.name, named) if rotates or _has_blocks(plan) else {}
+        known = known._replace(rotates=rotates and all(one.is_plain for one in by_argument.values()))
 
         def prepare(name: str, value: Any) -> Any:
             if name in written:
@@ -183,7 +185,9 @@ class Operands:
             if isinstance(value, torch.Tensor):
                 if not is_operand(plan.name, name):
                     return value
-                return self._seen(plan, name, named | {name: value}, how.get(name, LAST), told, rounded, told_of)
+                return self._seen(
+                    plan, name, named | {name: value}, by_argument.get(name, LAST), known, rounded, told_of
+                )
             if isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
                 return [prepare(name, item) for item in value]
             if isinstance(value, float) and name in numbers:
@@ -200,8 +204,8 @@ class Operands:
         plan: PlannedOperation,
         name: str,
         named: Mapping[str, Any],
-        how: Contraction,
-        told: KnownOperands,
+        contraction: Contraction,
+        known: KnownOperands,
         rounded: Rounder,
         told_of: dict[tuple[str, str], Format] | None,
     ) -> torch.Tensor:
@@ -211,8 +215,8 @@ class Operands:
             plan: plan of the operation.
             name: name of the argument.
             named: the arguments by name.
-            how: it is contracted.
-            told: known facts about the operands, and about the product that sees them.
+            contraction: the axis along which the product contracts the operand.
+            known: known facts about the operands, and about the product that sees them.
             rounded: as for :meth:`ready`.
             told_of: as for :meth:`ready`.
         """
@@ -224,20 +228,20 @@ class Operands:
             if what and (about or plan.arithmetic.operands):
                 plan.outcome.unrounded[what] += 1
             return x
-        for fmt, mode, as_forward, hadamard in self._roundings(plan, x, told.roles.get(name), told.product):
-            plan.outcome.seen[told.product or "", told.roles.get(name) or name, str(fmt)] += 1
+        for fmt, mode, as_forward, hadamard in self._roundings(plan, x, known.roles.get(name), known.product):
+            plan.outcome.seen[known.product or "", known.roles.get(name) or name, str(fmt)] += 1
             if told_of is not None:
-                told_of[name, told.product or ""] = fmt
-            along = of_forward(plan.name, name, how, named) if as_forward else how
-            if hadamard and told.rotates:
-                x = rotated(x, how.axis, hadamard)
+                told_of[name, known.product or ""] = fmt
+            along = of_forward(plan.name, name, contraction, named) if as_forward else contraction
+            if hadamard and known.rotates:
+                x = rotated(x, contraction.axis, hadamard)
             x = round_along(x, fmt, along, partial(rounded, **mode))
         return x
 
-    def _misses(self, plan: PlannedOperation, named: Mapping[str, Any], told: KnownOperands) -> bool:
+    def _misses(self, plan: PlannedOperation, named: Mapping[str, Any], known: KnownOperands) -> bool:
         """Whether a rule is about the weight of a product without a known weight, but with unknown operands."""
         about = any(Role.WEIGHTS in rule.role for rule in plan.arithmetic.of_operands)
-        if not about or told.product or is_backward(plan.role):
+        if not about or known.product or is_backward(plan.role):
             return False
         multiplied = [x for name, x in named.items() if isinstance(x, torch.Tensor) and is_multiplied(plan.name, name)]
         return any(not self._marks.of(x) & (Mark.INSIDE | Mark.DATA) for x in multiplied)
@@ -267,12 +271,12 @@ class Operands:
         return Role.INPUTS if self._tracks_inputs and not self._marks.of(x) & Mark.INSIDE else None
 
 
-def _rotates(plan: PlannedOperation, told: KnownOperands) -> bool:
+def _rotates(plan: PlannedOperation, known: KnownOperands) -> bool:
     """Whether the rules about both operands of a product ask for a Hadamard transform of the same size."""
-    if len(told.roles) < 2:
+    if len(known.roles) < 2:
         return False
     rules = plan.arithmetic.of_operands
-    sizes = {rule and rule.hadamard for rule in (_last(rules, role, told.product) for role in told.roles.values())}
+    sizes = {rule and rule.hadamard for rule in (_last(rules, role, known.product) for role in known.roles.values())}
     return len(sizes) == 1 and None not in sizes and not plan.name.startswith("convolution")
 
 

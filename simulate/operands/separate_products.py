@@ -20,26 +20,16 @@ _aten = torch.ops.aten
 
 
 def _convolution_backward(
-    compute: Compute,
-    see: See,
-    gradient: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    bias_sizes: Sequence[int] | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-    mask: Sequence[bool],
-) -> tuple[Tensor | None, ...]:
+    compute: Compute, see: See, gradient: Tensor, x: Tensor, weight: Tensor, bias_sizes: Sequence[int] | None,
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], transposed: bool,
+    output_padding: Sequence[int], groups: int, mask: Sequence[bool],
+) -> tuple[Tensor | None, ...]:  # fmt: skip
     """The gradient of the input, of the weight and of the bias, each of operands rounded for it."""
     rest = (bias_sizes, stride, padding, dilation, transposed, output_padding, groups)
     results: list[Tensor | None] = [None, None, None]
     if mask[0]:
-        how = of_input_gradient(transposed=transposed, groups=groups)
-        seen = see("grad_output", gradient, how["grad_output"]), x, see("weight", weight, how["weight"])
+        axes = of_input_gradient(transposed=transposed, groups=groups)
+        seen = see("grad_output", gradient, axes["grad_output"]), x, see("weight", weight, axes["weight"])
         results[0] = compute([*seen, *rest, [True, False, False]])[0]
     if mask[1] or mask[2]:
         of_positions = see("grad_output", gradient, OVER_POSITIONS)

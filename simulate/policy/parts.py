@@ -141,13 +141,13 @@ class _ThreadState(threading.local):
     """The state of all followers in this thread."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.parts: list[str] = []
         self.watches: list[_Watch] = []
         self.hook: Callable[[FrameType, str, Any], object] | None = None
         self.other_profiler: Any = None
 
 
-_here = _ThreadState()
+_state = _ThreadState()
 
 
 @contextmanager
@@ -168,17 +168,17 @@ def part(name: str) -> Iterator[None]:
     """
     if not isinstance(name, str) or not name.strip() or set(name) & set("/:*?[!"):
         raise FormatError(f"name of a part must be a text without / : * ? [ !, got {name!r}")
-    _here.said.append(name)
-    told = list(_here.watches)
+    _state.parts.append(name)
+    watches = list(_state.watches)
     try:
-        for watch in told:
+        for watch in watches:
             watch.part_begins(name)
         yield
     finally:
-        for watch in told:
-            if watch in _here.watches:
+        for watch in watches:
+            if watch in _state.watches:
                 watch.part_ends()
-        _here.said.pop()
+        _state.parts.pop()
 
 
 def follow(follower: PartFollower, patterns: Sequence[str]) -> None:
@@ -196,10 +196,10 @@ def follow(follower: PartFollower, patterns: Sequence[str]) -> None:
         watch.times += 1
         return
     watch = _Watch(follower, patterns)
-    if patterns and _here.hook is None:
+    if patterns and _state.hook is None:
         _take_hook()
-    _here.watches.append(watch)
-    for name in _here.said:
+    _state.watches.append(watch)
+    for name in _state.parts:
         watch.part_begins(name)
     if patterns:
         for frame in _stack():
@@ -217,11 +217,11 @@ def unfollow(follower: PartFollower) -> bool:
         return True
     watch.times -= 1
     if watch.times == 0:
-        _here.watches.remove(watch)
+        _state.watches.remove(watch)
         watch.leave()
-        if _here.hook is not None and not any(other.patterns for other in _here.watches):
-            hook, other = _here.hook, _here.other_profiler
-            _here.hook = _here.other_profiler = None
+        if _state.hook is not None and not any(other.patterns for other in _state.watches):
+            hook, other = _state.hook, _state.other_profiler
+            _state.hook = _state.other_profiler = None
             if sys.getprofile() is not hook:
                 return False
             sys.setprofile(other)
@@ -230,7 +230,7 @@ def unfollow(follower: PartFollower) -> bool:
 
 
 def _watch_of(follower: PartFollower) -> _Watch | None:
-    return next((watch for watch in _here.watches if watch.follower is follower), None)
+    return next((watch for watch in _state.watches if watch.follower is follower), None)
 
 
 def _stack() -> list[FrameType]:
@@ -250,7 +250,7 @@ def _take_hook() -> None:
             "rules within functions follow calls by sys.setprofile, which another profiler (cProfile) has taken: run"
             " without it"
         )
-    watches = _here.watches
+    watches = _state.watches
 
     def hook(frame: FrameType, event: Any, argument: Any) -> None:
         if event == "call":
@@ -262,5 +262,5 @@ def _take_hook() -> None:
         if other is not None:
             other(frame, event, argument)
 
-    _here.hook, _here.other_profiler = hook, other
+    _state.hook, _state.other_profiler = hook, other
     sys.setprofile(hook)

@@ -42,7 +42,7 @@ class _DeclaredRoles(threading.local):
         set_role(OPERATION_ROLES.index(Role(self.roles[-1])) if self.roles else -1)
 
 
-_said = _DeclaredRoles()
+_declared = _DeclaredRoles()
 
 
 class PlaceFollower(Protocol):
@@ -84,13 +84,13 @@ def in_role(role: Role | str) -> Iterator[None]:
     """
     if role not in OPERATION_ROLES:
         raise FormatError(f"role must be {', '.join(OPERATION_ROLES)}, got {role!r}")
-    _said.roles.append(Role(role).value)
+    _declared.roles.append(Role(role).value)
     try:
-        _said.tell()
+        _declared.tell()
         yield
     finally:
-        _said.roles.pop()
-        _said.tell()
+        _declared.roles.pop()
+        _declared.tell()
 
 
 class _ProgramPart(NamedTuple):
@@ -187,7 +187,7 @@ class ModuleTracker:
 
     def enter(self) -> None:
         """Begins to follow modules and optimizers."""
-        _said.tell()  # the C++ may have been loaded inside of a block
+        _declared.tell()  # the C++ may have been loaded inside of a block
         with self._lock:
             self._inside += 1
             if self._inside == 1:
@@ -235,8 +235,8 @@ class ModuleTracker:
         """
         thread = self._thread
         alone = self.alone if thread.parts else ""
-        if _said.roles:
-            return _said.roles[-1], alone
+        if _declared.roles:
+            return _declared.roles[-1], alone
         if thread.optimizers:
             return Role.OPTIMIZER.value, alone
         inside = thread.modules[-1] if thread.modules else ""

@@ -273,7 +273,7 @@ class Policy:
         outside = tuple(f"!{pattern}" for pattern in names)
         # What the policy says everywhere, and the part does not: None leaves as it is.
         lone = {s: getattr(self, s) for s in SETTINGS if getattr(inside, s) is None and getattr(self, s) is not None}
-        said = {s: getattr(inside, s) for s in SETTINGS if getattr(inside, s) is not None}
+        settings = {s: getattr(inside, s) for s in SETTINGS if getattr(inside, s) is not None}
         unsaid: dict[str, Any] = dict.fromkeys(lone)
         return replace(
             self,
@@ -281,7 +281,7 @@ class Policy:
             rules=(
                 *([Rule(within=outside, **lone)] if lone else []),
                 *(replace(rule, within=(*rule.within, *outside)) for rule in self.rules),
-                Rule(within=names, **said),
+                Rule(within=names, **settings),
                 *(replace(rule, within=_both(rule.within, names)) for rule in inside.rules),
             ),
         )

@@ -63,9 +63,9 @@ class Bystander(TorchDispatchMode):
 def _computes(func: Any) -> bool:
     if not isinstance(func, torch._ops.OpOverload):  # noqa: SLF001  the type of an operation
         return False
-    how = outputs(func)
+    produced = outputs(func)
     moves = moves_of(func) is not None or func.overloadpacket.__name__ in _COPIES
-    return bool(how.results or how.written) and not moves
+    return bool(produced.results or produced.written) and not moves
 
 
 def watched(

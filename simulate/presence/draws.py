@@ -68,9 +68,9 @@ class Draws:
         self._latest = _Counts()
         self._told: Callable[[int, int], None] | None = None
 
-    def tell(self, told: Callable[[int, int], None]) -> None:
-        """Makes each thread that counts call ``told`` with the number of these draws and the counts' address."""
-        self._told = told
+    def tell(self, listener: Callable[[int, int], None]) -> None:
+        """Makes each thread that counts call ``listener`` with the number of these draws and the counts' address."""
+        self._told = listener
 
     def enter(self) -> None:
         """Makes this thread count for itself from now on, at first in the step that the latest one is at."""
@@ -121,11 +121,11 @@ class Draws:
 
     def bits(self) -> RandomBits:
         """The random bits of the next rounding, which is counted."""
-        mine = self._mine()
-        step, number = mine
-        mine[1] = number + 1
-        if self._told is not None and mine is getattr(self._here, "counts", None):
-            self._told(self.number, ctypes.addressof(mine))  # they may have been forgotten there
+        counts = self._mine()
+        step, number = counts
+        counts[1] = number + 1
+        if self._told is not None and counts is getattr(self._here, "counts", None):
+            self._told(self.number, ctypes.addressof(counts))  # they may have been forgotten there
         return RandomBits(self.seed, (step << STEP_BITS) + number, self.width)
 
     def _mine(self) -> ctypes.Array[ctypes.c_int64]:

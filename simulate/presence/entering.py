@@ -127,11 +127,11 @@ class Presence:
             FormatError: this thread has entered none.
         """
         blocks, owner = _here.blocks, _owner(frame)
-        mine = [number for number, block in enumerate(blocks) if block.mode is self._mode]
-        if not mine:
+        own_blocks = [number for number, block in enumerate(blocks) if block.mode is self._mode]
+        if not own_blocks:
             raise FormatError("a simulation must be left by the thread that entered it")
         # Tasks leave in any order.
-        number = next((number for number in reversed(mine) if blocks[number].frame is owner), mine[-1])
+        number = next((number for number in reversed(own_blocks) if blocks[number].frame is owner), own_blocks[-1])
         block = blocks.pop(number)
         with self._lock:
             self._inside -= 1

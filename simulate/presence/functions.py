@@ -23,7 +23,7 @@ class _Replaced(NamedTuple):
     attribute: str
     plain: Any
     """The attribute's old value; None where a class inherited it."""
-    ours: Any
+    wrapped: Any
 
 
 @final
@@ -78,15 +78,15 @@ class NamedFunctions:
 
         owner, attribute, plain = _found(name)
         bound = isinstance(plain, (staticmethod, classmethod))
-        ours: Any = decorated(plain.__func__ if bound else plain, block, "exact_in or only_in")
-        ours = type(plain)(ours) if bound else ours
+        wrapped: Any = decorated(plain.__func__ if bound else plain, block, "exact_in or only_in")
+        wrapped = type(plain)(wrapped) if bound else wrapped
         own = attribute in vars(owner)
-        setattr(owner, attribute, ours)
-        self._replaced.append(_Replaced(owner, attribute, plain if own else None, ours))
+        setattr(owner, attribute, wrapped)
+        self._replaced.append(_Replaced(owner, attribute, plain if own else None, wrapped))
 
     def _put_back(self) -> None:
-        for owner, attribute, plain, ours in reversed(self._replaced):
-            if getattr_static(owner, attribute, None) is not ours:
+        for owner, attribute, plain, wrapped in reversed(self._replaced):
+            if getattr_static(owner, attribute, None) is not wrapped:
                 continue
             if plain is None:
                 delattr(owner, attribute)

@@ -63,8 +63,8 @@ class Generators:
 
     def end(self) -> None:
         """The last one is left."""
-        for (module, name), (plain, ours) in self._found.items():
-            if getattr(module, name) is ours:  # else others have put something in its place
+        for (module, name), (plain, replacement) in self._found.items():
+            if getattr(module, name) is replacement:  # else others have put something in its place
                 setattr(module, name, plain)
 
     def _getting(self, plain: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:

@@ -49,14 +49,14 @@ def conversion(
     source, target = _CONVERTING.get(operation, (0, None))
     if target is None or not fmt.fits_in(torch.float32):
         return None
-    how = carrier_rounding(fmt, torch.float32, rounding, "conversion")
-    if how is None:
+    carrier = carrier_rounding(fmt, torch.float32, rounding, "conversion")
+    if carrier is None:
         return None
 
     def converted(*args: Any, **kwargs: Any) -> torch.Tensor:
         x = args[source]
         if x.dtype is torch.float64 and target(args, kwargs) is torch.float32 and _has_numbers(x):
-            args = (*args[:source], _float32_numbers(x, how, draw), *args[source + 1 :])
+            args = (*args[:source], _float32_numbers(x, carrier, draw), *args[source + 1 :])
         result: torch.Tensor = operation(*args, **kwargs)
         return result
 
@@ -68,20 +68,20 @@ def _has_numbers(x: torch.Tensor) -> bool:
     return plain and not (x.is_meta or x._is_zerotensor())  # noqa: SLF001  the only test there is
 
 
-def _float32_numbers(x: torch.Tensor, how: CarrierRounding, draw: DrawAt) -> torch.Tensor:
+def _float32_numbers(x: torch.Tensor, carrier: CarrierRounding, draw: DrawAt) -> torch.Tensor:
     """The float64 values rounded to float32. NaN, infinities and signs of zeros stay.
 
     A value too large for float32 becomes infinite or its largest number, as the mode has it; for formats that saturate,
     such as posits, the largest number, and a value too small the smallest.
     """
-    random, place = draw() if how.mode is Rounding.STOCHASTIC else (None, None)
+    random, place = draw() if carrier.mode is Rounding.STOCHASTIC else (None, None)
     if not isinstance(x, FakeTensor):
-        rounded = round(x, FP32, rounding=how.mode, random=random)
+        rounded = round(x, FP32, rounding=carrier.mode, random=random)
     elif random is None:
-        rounded = round_operator(x, str(FP32), str(how.mode), None, None, 0, WORD_BITS, None)
+        rounded = round_operator(x, str(FP32), str(carrier.mode), None, None, 0, WORD_BITS, None)
     else:
-        rounded = torch.ops.roundoff.round_drawn(x, place, str(FP32), str(how.mode), random.step, random.bits)
-    if how.saturating:
+        rounded = torch.ops.roundoff.round_drawn(x, place, str(FP32), str(carrier.mode), random.step, random.bits)
+    if carrier.saturating:
         largest = torch.finfo(torch.float32).max
         rounded = torch.where(x.isfinite(), rounded.clamp(-largest, largest), rounded)
         vanished = (rounded == 0) & (x != 0)

@@ -259,19 +259,19 @@ class RoundedOnceLoop:
     Args:
         formula: a field of :class:`~roundoff.simulate.rounded_once.formulas.Formulas`.
         dtype: the carrier.
-        how: how results become numbers of the carrier.
+        rounding: how results become numbers of the carrier.
 
     Attributes:
         function: the loop as a C function.
         settings: the address of the settings of the mode.
     """
 
-    def __init__(self, formula: str, dtype: torch.dtype, how: CarrierRounding) -> None:
+    def __init__(self, formula: str, dtype: torch.dtype, rounding: CarrierRounding) -> None:
         self.function = _function(formula, dtype)
-        over = FP32.parameters(torch.float32, how.mode, Overflow.SATURATE if how.saturating else None)
-        sign = -1 if how.mode is Rounding.DOWN else 1
-        ends = over.over_positive, over.over_negative, how.saturating
-        numbers = [*rule(how.mode, 64), *ends, how.mode is Rounding.STOCHASTIC, sign]
+        over = FP32.parameters(torch.float32, rounding.mode, Overflow.SATURATE if rounding.saturating else None)
+        sign = -1 if rounding.mode is Rounding.DOWN else 1
+        ends = over.over_positive, over.over_negative, rounding.saturating
+        numbers = [*rule(rounding.mode, 64), *ends, rounding.mode is Rounding.STOCHASTIC, sign]
         # Read by its address as long as the loop lives.
         self._settings = np.array([number & (1 << 64) - 1 for number in numbers], np.uint64)
         self.settings: int = self._settings.ctypes.data

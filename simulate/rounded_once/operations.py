@@ -163,7 +163,7 @@ def exact_to_nearest(fmt: Format) -> tuple[str, ...]:
         for any_operands in (False, True)
         for case in cases
     ]
-    return tuple(f"{formula} {dtype} {how.mode}" for dtype, formula, how in ways if how is not None)
+    return tuple(f"{formula} {dtype} {carrier.mode}" for dtype, formula, carrier in ways if carrier is not None)
 
 
 def kernel(
@@ -213,9 +213,9 @@ def _ways(
     """Returns the rounding of each formula's results to the carriers; only where PyTorch's kernel does not suffice."""
     ways: dict[str, dict[torch.dtype, ResultRounding]] = {formula: {} for formula in formulas}
     for formula, dtype in product(formulas, filter(fmt.fits_in, CARRIERS)):
-        how = carrier_rounding(fmt, dtype, rounding, formula, any_operands=any_operands)
-        if how is not None:
-            ways[formula][dtype] = _result_rounding(formula, dtype, how)
+        carrier = carrier_rounding(fmt, dtype, rounding, formula, any_operands=any_operands)
+        if carrier is not None:
+            ways[formula][dtype] = _result_rounding(formula, dtype, carrier)
     return ways
 
 
@@ -235,11 +235,11 @@ def _exact(name: str, *asked: tuple[tuple[str, bool, ResultRounding | None], ...
     made = Exact(plain_name(name), of_lists=name.startswith("_foreach_"), in_place=name.endswith("_"))
     for has_number, of_formulas in enumerate(asked):
         for formula, is_asked, way in of_formulas:
-            told = made.way(formula, has_number=bool(has_number))
-            told.asked = is_asked
+            native = made.way(formula, has_number=bool(has_number))
+            native.asked = is_asked
             if way is not None and not way.is_nearest_root:
-                told.draws = way.draws
-                way.tell(told)
+                native.draws = way.draws
+                way.tell(native)
     return made
 
 

@@ -46,8 +46,8 @@ def traced(call: FormulaCall, ways: ResultRoundings, draw: DrawAt) -> Any:
     x, a, b = [*tensors, None, None][:3]
     random, place = draw() if way.draws else (None, None)
     drawn = (place, 0) if random is None else (place, random.step)
-    how = str(way.how.mode), way.how.saturating
-    return operators.exactly.default(call.formula, x, a, b, v, numbers, factor, *how, *drawn)
+    mode, saturating = str(way.carrier.mode), way.carrier.saturating
+    return operators.exactly.default(call.formula, x, a, b, v, numbers, factor, mode, saturating, *drawn)
 
 
 torch.library.define(
@@ -65,18 +65,9 @@ def _call(formula: str, x: Maybe, a: Maybe, b: Maybe, numbers: Sequence[float], 
 
 
 def _exactly(
-    formula: str,
-    x: Maybe,
-    a: Maybe,
-    b: Maybe,
-    v: Maybe,
-    numbers: Sequence[float],
-    factor: float,
-    mode: str,
-    saturating: bool,
-    place: Maybe,
-    offset: int,
-) -> torch.Tensor:
+    formula: str, x: Maybe, a: Maybe, b: Maybe, v: Maybe, numbers: Sequence[float], factor: float, mode: str,
+    saturating: bool, place: Maybe, offset: int,
+) -> torch.Tensor:  # fmt: skip
     call = _call(formula, x, a, b, numbers, factor if v is None else v.item() if v.is_cpu else v)
     draw: Any = lambda: bits_after(place, offset)  # type: ignore[arg-type]  # noqa: E731  there is a place then
     computed: torch.Tensor = result(call, _ways(formula, mode, saturating), draw)
@@ -85,8 +76,8 @@ def _exactly(
 
 @cache
 def _ways(formula: str, mode: str, saturating: bool) -> ResultRoundings:
-    how = CarrierRounding(Rounding(mode), saturating)
-    return {dtype: ResultRounding(formula, dtype, how) for dtype in CARRIERS}
+    carrier = CarrierRounding(Rounding(mode), saturating)
+    return {dtype: ResultRounding(formula, dtype, carrier) for dtype in CARRIERS}
 
 
 def _laid_out(

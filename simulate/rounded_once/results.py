@@ -39,13 +39,13 @@ class ResultRounding:
     Args:
         formula: a field of :class:`~roundoff.simulate.rounded_once.formulas.Formulas`.
         dtype: the carrier.
-        how: the rounding.
+        carrier: the rounding of exact results to the dtype.
     """
 
-    def __init__(self, formula: str, dtype: torch.dtype, how: CarrierRounding) -> None:
-        self.formula, self.dtype, self.how = formula, dtype, how
-        self.draws = how.mode is Rounding.STOCHASTIC
-        self.is_nearest_root = formula == "root" and how.mode is Rounding.NEAREST_EVEN
+    def __init__(self, formula: str, dtype: torch.dtype, carrier: CarrierRounding) -> None:
+        self.formula, self.dtype, self.carrier = formula, dtype, carrier
+        self.draws = carrier.mode is Rounding.STOCHASTIC
+        self.is_nearest_root = formula == "root" and carrier.mode is Rounding.NEAREST_EVEN
         self._loops: list[exact_loops.RoundedOnceLoop] = []
         self._told: list[NativeWay] = []
 
@@ -53,7 +53,9 @@ class ResultRounding:
     def loop(self) -> exact_loops.RoundedOnceLoop:
         """The loop that computes them on the CPU; compiled at first use, when C++ also receives it."""
         if not self._loops:
-            self._loops.append(exact_loops.RoundedOnceLoop(self.formula, self.dtype, self.how))  # two threads: one more
+            self._loops.append(
+                exact_loops.RoundedOnceLoop(self.formula, self.dtype, self.carrier)
+            )  # two threads: one more
             for way in list(self._told):
                 way.fill(self._loops[0].function, self._loops[0].settings)
         return self._loops[0]
@@ -172,7 +174,7 @@ def _on_cpu(call: FormulaCall, like: torch.Tensor, way: ResultRounding, random: 
         factor = _number(call.factor, like.dtype)
         way.loop(addresses, steps, factor, work, work.numel(), random)
         if like.dtype is torch.float64:
-            fill_in(call.formula, operands, factor, work, way.how, random)
+            fill_in(call.formula, operands, factor, work, way.carrier, random)
     return work if work is target else target.copy_(work)
 
 
@@ -205,9 +207,9 @@ def _elsewhere(call: FormulaCall, like: torch.Tensor, way: ResultRounding, rando
     if way.is_nearest_root:
         return operands[0].sqrt()  # correctly rounded on GPUs
     factor = _number(call.factor, dtype)
-    computed = exact_tensors.compute(call.formula, operands, factor, dtype, way.how, random)
+    computed = exact_tensors.compute(call.formula, operands, factor, dtype, way.carrier, random)
     if dtype is torch.float64:
-        fill_in(call.formula, operands, factor, computed, way.how, random)
+        fill_in(call.formula, operands, factor, computed, way.carrier, random)
     return torch.empty_like(like).copy_(computed)
 
 
@@ -216,7 +218,7 @@ def fill_in(
     operands: Sequence[torch.Tensor],
     factor: float,
     results: torch.Tensor,
-    how: CarrierRounding,
+    carrier: CarrierRounding,
     random: RandomBits | None,
 ) -> None:
     """Writes the results that are marked ``UNSAFE`` and have finite operands; some 20 us for each.
@@ -226,7 +228,7 @@ def fill_in(
         operands: float64, of the shape of the results, or of none.
         factor: the formula's ``v``.
         results: float64, contiguous.
-        how: how they are rounded.
+        carrier: the rounding of the exact results to the carrier.
         random: for stochastic rounding, as it was for the others.
     """
     flat = results.view(-1)
@@ -235,17 +237,17 @@ def fill_in(
         return
     words = [None] * len(places) if random is None else random_words(random, flat)[places].tolist()
     chosen = [x.expand(results.shape).reshape(-1)[places].tolist() for x in operands]
-    numbers = [_rounded(formula, row, float(factor), how, word) for *row, word in zip(*chosen, words, strict=True)]
+    numbers = [_rounded(formula, row, float(factor), carrier, word) for *row, word in zip(*chosen, words, strict=True)]
     flat[places] = torch.tensor(numbers, dtype=torch.float64, device=flat.device)
 
 
-def _rounded(formula: str, row: Sequence[float], factor: float, how: CarrierRounding, word: int | None) -> float:
+def _rounded(formula: str, row: Sequence[float], factor: float, carrier: CarrierRounding, word: int | None) -> float:
     exact = _exact(formula, [Fraction(x) for x in row], Fraction(factor))
     if exact:
-        rounded = round_exactly(exact, FP64, how.mode, Overflow.SATURATE if how.saturating else None, word)
-        return rounded or (copysign(ulp(0.0), exact) if how.saturating else rounded)
+        rounded = round_exactly(exact, FP64, carrier.mode, Overflow.SATURATE if carrier.saturating else None, word)
+        return rounded or (copysign(ulp(0.0), exact) if carrier.saturating else rounded)
     # The zero that a formula gives: from its operations where they add only zeros, otherwise from a difference
-    sign = -1.0 if how.mode is Rounding.DOWN else 1.0
+    sign = -1.0 if carrier.mode is Rounding.DOWN else 1.0
     if formula in ("fused", "divided") and row[0] == 0:
         other = copysign(0.0, copysign(1.0, factor) * copysign(1.0, row[1]) * copysign(1.0, row[2]))
         return sign * (sign * row[0] + sign * other)

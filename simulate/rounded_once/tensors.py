@@ -133,7 +133,7 @@ def compute(
     operands: Sequence[torch.Tensor],
     factor: float,
     dtype: torch.dtype,
-    how: CarrierRounding,
+    rounding: CarrierRounding,
     random: RandomBits | None,
 ) -> torch.Tensor:
     """The results of a formula, rounded once to ``dtype``; ``UNSAFE`` where they are not known (float64).
@@ -143,26 +143,26 @@ def compute(
         operands: all that it reads, of that dtype; they broadcast; any device.
         factor: its ``v``, a number of that dtype.
         dtype: float32 or float64.
-        how: how they are rounded.
+        rounding: the rounding of the exact results to the carrier.
         random: for stochastic rounding.
     """
     wide = torch.broadcast_tensors(*(x.double() for x in operands))  # type: ignore[no-untyped-call]
-    sign = -1.0 if how.mode is Rounding.DOWN else 1.0
+    sign = -1.0 if rounding.mode is Rounding.DOWN else 1.0
     top, rest, plain, safe = getattr(_FORMULAS[dtype], formula)(*wide, *wide[:1] * (3 - len(wide)), factor, sign)
     rest = number_on(rest, torch.float64, top.device).expand(top.shape)
-    overflow = Overflow.SATURATE if how.saturating else None
+    overflow = Overflow.SATURATE if rounding.saturating else None
     special = ~(top.isfinite() & plain.isfinite() & (top != 0))
     words = None if random is None else random_words(random, top)
     if dtype == torch.float32:
         exact = where(special, plain, odd(top, where(rest.isfinite(), rest, 0.0)))
-        rounded = round_by_mode(exact, FP32.parameters(torch.float64, how.mode, overflow), words).to(dtype)
-        if how.saturating:
+        rounded = round_by_mode(exact, FP32.parameters(torch.float64, rounding.mode, overflow), words).to(dtype)
+        if rounding.saturating:
             rounded = where(
                 (rounded == 0) & (exact != 0), torch.copysign(table_on(_SMALLEST, exact.device), exact), rounded
             )
         return rounded.to(dtype)
     # `top + rest` rounded to float64, both finite, `top` not zero
-    mode = rule(how.mode)
+    mode = rule(rounding.mode)
     bits = top.view(torch.int64)
     inexact = rest.abs() > 0
     opposite = inexact & ((bits ^ rest.view(torch.int64)) < 0)

@@ -19,7 +19,7 @@ from ...formats import FormatError
 from ..watching.watcher import Call, Place, Watcher
 from .report import ShadowReport
 from .twins import Twins, is_followed, widen
-from .widening import left_to_chance, make_wide, manner, operands, outcomes, run_wide
+from .widening import left_to_chance, make_wide, operands, outcomes, rerun_needs, run_wide
 
 __all__ = ["Shadow", "ShadowReport"]
 
@@ -87,13 +87,13 @@ class Shadow(Watcher):
         """Looks at an operation that is about to run, while the operands it overwrites hold their old values."""
         func, (args, kwargs) = call.operation, call.given
         assert func is not None
-        how = manner(func)
-        if not how.has_outcomes:
+        needs = rerun_needs(func)
+        if not needs.has_outcomes:
             return None
         with self._lock, outside_autograd():
             given = max((self._twins.error(x) for x in operands(func, args, kwargs)), default=0.0)
-            overwritten = how.lifts or bool(outcomes(func, args, kwargs, ()))
-            follows = overwritten and not how.communicates and not left_to_chance(func, args, kwargs)
+            overwritten = needs.lifts or bool(outcomes(func, args, kwargs, ()))
+            follows = overwritten and not needs.communicates and not left_to_chance(func, args, kwargs)
             return _PendingOperation(self._run(func, args, kwargs) if follows else None, follows, given)
 
     def after(self, call: Call, token: _PendingOperation | None, result: Any) -> None:
@@ -115,7 +115,7 @@ class Shadow(Watcher):
                 return found, [], []
             wide = token.wide or self._run_after(func, token, args, kwargs, result, found)
             if not (_alike(found, wide.exact) and _alike(found, wide.twins)):
-                self._unfollowed.setdefault(manner(func).name, "in float64 its results have other shapes")
+                self._unfollowed.setdefault(rerun_needs(func).name, "in float64 its results have other shapes")
                 rounded = [widen(x) for x in found]
                 wide = _ExactOutcomes(rounded, rounded)
             tally = self._tallies.setdefault(call.place, ErrorTally())
@@ -168,7 +168,7 @@ class Shadow(Watcher):
             return _ExactOutcomes(exact, run_wide(func, args, kwargs, self._twins.get))
         except Exception as error:  # noqa: BLE001  whatever an operation may raise, the simulation goes on
             line = f"{type(error).__name__}: {error}".splitlines()[0]
-            self._unfollowed.setdefault(manner(func).name, f"fails in float64 ({line})")
+            self._unfollowed.setdefault(rerun_needs(func).name, f"fails in float64 ({line})")
             return None
 
     def _run_after(
@@ -182,12 +182,12 @@ class Shadow(Watcher):
     ) -> _ExactOutcomes:
         """The outcomes in float64 of an operation that has run; where that cannot be had, the rounded ones."""
         wide: _ExactOutcomes | None = None
-        if manner(func).communicates:
-            self._unfollowed.setdefault(manner(func).name, "communicates, so it is not run twice")
+        if rerun_needs(func).communicates:
+            self._unfollowed.setdefault(rerun_needs(func).name, "communicates, so it is not run twice")
         elif left_to_chance(func, args, kwargs):
             wide = self._dropout(func, args, result)
             if wide is None:
-                self._unfollowed.setdefault(manner(func).name, "draws random numbers; the twin is what was drawn")
+                self._unfollowed.setdefault(rerun_needs(func).name, "draws random numbers; the twin is what was drawn")
         elif not token.ahead:  # else it failed, and the reason is named
             wide = self._run(func, args, kwargs, None if operands(func, args, kwargs) else found[0])
         if wide is not None:

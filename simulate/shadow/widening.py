@@ -46,19 +46,19 @@ class RerunNeeds(NamedTuple):
 
 
 @cache
-def manner(operation: OpOverload) -> RerunNeeds:
+def rerun_needs(operation: OpOverload) -> RerunNeeds:
     """Returns the facts needed to run ``operation`` again."""
-    how = outputs(operation)
+    traits = outputs(operation)
     packet = operation.overloadpacket
-    written = ((0, "self"),) if packet in ZEROING else how.written
+    written = ((0, "self"),) if packet in ZEROING else traits.written
     fused = schema_of(operation).name.startswith("aten::_fused_")
     return RerunNeeds(
         name=schema_of(operation).name,
-        has_outcomes=(how.results or bool(written) or how.lifts) and packet not in EMPTY,
+        has_outcomes=(traits.results or bool(written) or traits.lifts) and packet not in EMPTY,
         written=written,
         out=frozenset(out_names(operation)),
         kept=frozenset(_KEPT_BY_FUSED.intersection(argument_names(operation)) if fused else ()),
-        lifts=how.lifts,
+        lifts=traits.lifts,
         random=torch.Tag.nondeterministic_seeded in operation.tags,
         communicates=communicates(operation),
     )
@@ -66,7 +66,7 @@ def manner(operation: OpOverload) -> RerunNeeds:
 
 def left_to_chance(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether this call draws random numbers: dropout with p = 0, for one, does not."""
-    if not manner(operation).random:
+    if not rerun_needs(operation).random:
         return False
     for position, argument in enumerate(schema_of(operation).arguments):
         if argument.name in _CHANCE:
@@ -87,19 +87,19 @@ def tensors_in(values: Any) -> Iterator[torch.Tensor]:
 
 def operands(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """The tensors that ``operation`` reads."""
-    out = manner(operation).out
+    out = rerun_needs(operation).out
     return list(tensors_in((*args, *(value for name, value in kwargs.items() if name not in out))))
 
 
 def outcomes(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> list[torch.Tensor]:
     """All tensors that hold what ``operation`` computed: new results, then written arguments."""
-    how = outputs(operation)
+    traits = outputs(operation)
     found: list[torch.Tensor] = []
-    if how.results or how.lifts:
+    if traits.results or traits.lifts:
         values = list(result) if isinstance(result, (list, tuple)) else [result]
-        viewing = how.viewing if len(how.viewing) == len(values) and not how.lifts else (False,) * len(values)
+        viewing = traits.viewing if len(traits.viewing) == len(values) and not traits.lifts else (False,) * len(values)
         found += tensors_in([value for value, views in zip(values, viewing, strict=True) if not views])
-    for position, name in manner(operation).written:
+    for position, name in rerun_needs(operation).written:
         found += tensors_in([args[position] if position < len(args) else kwargs.get(name)])
     return found
 
@@ -118,9 +118,9 @@ def run_wide(
     Returns:
         The same tensors, in the same order, as :func:`outcomes` of the operation itself, in new memory.
     """
-    how = manner(operation)
+    traits = rerun_needs(operation)
     arguments = argument_names(operation)
-    written = {name for _, name in how.written}
+    written = {name for _, name in traits.written}
     everything = [*zip(arguments, args, strict=False), *kwargs.items()]
     # int / int, sqrt(int): the default dtype would be that of the result
     integers = not written and not any(
@@ -129,12 +129,12 @@ def run_wide(
 
     def wide(x: Any, name: str) -> Any:
         if isinstance(x, torch.Tensor):
-            if name in how.out:
+            if name in traits.out:
                 return torch.empty(0, dtype=_WIDE.get(x.dtype, x.dtype), device=x.device)
             floating = x.dtype.is_floating_point or x.dtype.is_complex
             if not floating and integers and x.dtype is not torch.bool and x.layout is torch.strided:
                 return x.double()
-            if not floating or name in how.kept:
+            if not floating or name in traits.kept:
                 return x.clone() if name in written else x
             return value(x).clone() if name in written else value(x)
         if isinstance(x, (list, tuple)):
@@ -144,7 +144,7 @@ def run_wide(
     mapped = {name: wide(x, name) for name, x in everything}
     positional = [mapped[name] for name, _ in zip(arguments, args, strict=False)]
     keywords = {name: mapped[name] for name in kwargs}
-    if how.lifts:
+    if traits.lifts:
         return list(tensors_in(positional))
     return outcomes(operation, positional, keywords, operation(*positional, **keywords))
 

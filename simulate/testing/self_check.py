@@ -115,19 +115,19 @@ def _of_plain_operations() -> BitCheck:
 def _of_a_compiled_step() -> BitCheck:
     differing, compared = [], 0
     for rounding in ("nearest_even", "stochastic"):
-        mine, theirs = _member(0), _member(0)
+        compiled, theirs = _member(0), _member(0)
         simulations = simulate(_TRAINED[1], rounding=rounding), simulate(_TRAINED[1], rounding=rounding)
         reasons: list[str] = []
         with compiling_on_any_version():
             step = CompiledStep(_step, simulations[0], on_eager=reasons.append)
             for _ in range(2):
-                result = [] if reasons else step(*mine)
+                result = [] if reasons else step(*compiled)
                 with simulations[1]:
                     expected = _step(*theirs)
                 if reasons:
                     return BitCheck("a compiled step", 0, reason=reasons[0])
-                compared += sum(z.numel() for z in mine)
-                if not _same([*expected, *theirs], [*result, *mine]):
+                compared += sum(z.numel() for z in compiled)
+                if not _same([*expected, *theirs], [*result, *compiled]):
                     differing.append(f"rounding {rounding}")
                     break
     return BitCheck("a compiled step", compared, tuple(differing))

@@ -61,11 +61,11 @@ class Cancellations:
         if len({x.data_ptr() for x in operands}) < 2 or call.kwargs.get("alpha", 1) != 1:
             return
         a, b = (x.detach().double() for x in operands)
-        ours = [(x != 0) & (round(x, fmt) == x) for x in (a, b)]
+        on_grid = [(x != 0) & (round(x, fmt) == x) for x in (a, b)]
         larger = torch.maximum(a.abs(), b.abs())
         exponent = (torch.frexp(larger).exponent - 1).clamp(min=fmt.emin)
         ulp = torch.ldexp(torch.ones_like(larger), exponent - fmt.significand_bits)
-        here_both = ours[0] & ours[1] & larger.isfinite()
+        here_both = on_grid[0] & on_grid[1] & larger.isfinite()
         counts = self._counts.setdefault((call.place.role, call.place.operation, here()), [0, 0])
         counts[0] += here_both.sum()
         counts[1] += (here_both & ((a - b).abs() < ulp)).sum()

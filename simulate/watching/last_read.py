@@ -54,24 +54,24 @@ class LastRead:
             self._lines[place, name] = f"{found} was read in {place[0]}:{place[1]}"
 
 
-def noting(kernel: Callable[..., Any], name: str, told: Callable[[], Sequence[LastRead]]) -> Callable[..., Any]:
+def noting(kernel: Callable[..., Any], name: str, watchers: Callable[[], Sequence[LastRead]]) -> Callable[..., Any]:
     """The kernel of an operation; if it reads values, or tests whether they are finite, it notes its findings.
 
     Args:
         kernel: the original kernel.
         name: name of the operation, without overload.
-        told: returns the objects that note it.
+        watchers: returns the objects that note it.
     """
     if name == _READING:
-        return _reading(kernel, told)
-    return _asking(kernel, name, told) if name in _ASKING or name in _COMPARING else kernel
+        return _reading(kernel, watchers)
+    return _asking(kernel, name, watchers) if name in _ASKING or name in _COMPARING else kernel
 
 
-def _reading(kernel: Callable[..., Any], told: Callable[[], Sequence[LastRead]]) -> Callable[..., Any]:
+def _reading(kernel: Callable[..., Any], watchers: Callable[[], Sequence[LastRead]]) -> Callable[..., Any]:
     def read(x: torch.Tensor) -> Any:
         number = kernel(x)
         if isinstance(number, float):
-            _tell(told, _READING, None if math.isfinite(number) else str(number))
+            _tell(watchers, _READING, None if math.isfinite(number) else str(number))
         return number
 
     meaning = meaning_of(kernel)
@@ -79,7 +79,7 @@ def _reading(kernel: Callable[..., Any], told: Callable[[], Sequence[LastRead]])
     return standing_for(read, StandsFor(reads=plain))
 
 
-def _asking(kernel: Callable[..., Any], name: str, told: Callable[[], Sequence[LastRead]]) -> Callable[..., Any]:
+def _asking(kernel: Callable[..., Any], name: str, watchers: Callable[[], Sequence[LastRead]]) -> Callable[..., Any]:
     def ask(*args: Any, **kwargs: Any) -> Any:
         answer = kernel(*args, **kwargs)
         x = args[0]
@@ -93,7 +93,7 @@ def _asking(kernel: Callable[..., Any], name: str, told: Callable[[], Sequence[L
             all_finite = False
         if x.dtype.is_floating_point and in_memory(x) and in_memory(answer):
             found = not bool(answer.all()) if all_finite else bool(answer.any())
-            _tell(told, name, "a number that is not finite" if found else None)
+            _tell(watchers, name, "a number that is not finite" if found else None)
         return answer
 
     meaning = meaning_of(kernel)
@@ -102,8 +102,8 @@ def _asking(kernel: Callable[..., Any], name: str, told: Callable[[], Sequence[L
     return standing_for(ask, StandsFor(asks=2 if name in _COMPARING else 1))
 
 
-def _tell(told: Callable[[], Sequence[LastRead]], name: str, found: str | None) -> None:
-    for last in told():
+def _tell(watchers: Callable[[], Sequence[LastRead]], name: str, found: str | None) -> None:
+    for last in watchers():
         if found is not None or last:
             last.note(name, found)
 

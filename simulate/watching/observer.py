@@ -32,7 +32,7 @@ class Observer(Watcher):
         self._format = format
         self._tallies: defaultdict[Place, Tally] = defaultdict(Tally)
         self._found = FirstNonFinite()
-        self._births = FirstNonFiniteOnDevice()
+        self._first_on_device = FirstNonFiniteOnDevice()
         self._stopped, self._cancelled = StoppedSums(), Cancellations()
         self._lock = new_lock()  # threads may share a simulation, and the counting loops do without Python's
 
@@ -58,7 +58,7 @@ class Observer(Watcher):
                 seen = counter.count_there(exact, x)
                 if seen is not None and self._found.first is None:
                     came = brought(call, over_others=_writing.over_others)
-                    self._births.note(seen, call.place, here(), came, supplied_constant(call, exact, x))
+                    self._first_on_device.note(seen, call.place, here(), came, supplied_constant(call, exact, x))
                 return
             counter.count(exact, x)
             if not self._found.is_final and counter.saw_nonfinite():
@@ -109,7 +109,7 @@ class Observer(Watcher):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over what :meth:`state_dict` returned."""
         self._tallies.clear()
-        self._births = FirstNonFiniteOnDevice()
+        self._first_on_device = FirstNonFiniteOnDevice()
         for entry in state["tallies"]:
             self._tallies[Place(*entry["place"])] = Tally(earlier=entry)
         self._found = FirstNonFinite()
@@ -128,7 +128,7 @@ class Observer(Watcher):
         for tally in self._tallies.values():
             tally.fetch()
         if self._found.first is None and not self._found.is_final:
-            birth, given = self._births.read()
+            birth, given = self._first_on_device.read()
             self._found.load(birth, is_final=False)
             for one in given:
                 self._found.give(one)

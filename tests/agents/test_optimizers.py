@@ -303,8 +303,8 @@ def test_no_number_is_read_where_it_is_not_at_hand(optimizer, kahan, monkeypatch
             scaler = CompoundLossScaler(made, initial_scale=1024.0, growth_interval=5, largest=LARGEST)
             ema = KahanEMA(average, 0.1, scale=2.0**15, largest=LARGEST)
             if not number_or_tensor:
-                monkeypatch.setattr(decisions, "is_at_hand", lambda _: False)
-                monkeypatch.setattr(adam, "is_at_hand", lambda _: False)
+                monkeypatch.setattr(decisions, "is_readable", lambda _: False)
+                monkeypatch.setattr(adam, "is_readable", lambda _: False)
                 monkeypatch.setattr(whole, "is_traced", lambda: True)  # nor does the simulation read there
                 monkeypatch.setattr(integers, "in_memory", lambda _: False)
                 for name in ("item", "tolist", "__bool__", "__float__", "__int__"):
@@ -325,8 +325,8 @@ def test_groups_of_one_optimizer_that_differ_in_annealing_have_tables_of_their_o
         groups, overs = [torch.ones(3) for _ in range(4)], (2, 4, 6, None)
         made = Adam([{"params": [p], "anneal_over": over} for p, over in zip(groups, overs, strict=True)], lr=0.1)
         if not number_or_tensor:
-            monkeypatch.setattr(decisions, "is_at_hand", lambda _: False)
-            monkeypatch.setattr(adam, "is_at_hand", lambda _: False)
+            monkeypatch.setattr(decisions, "is_readable", lambda _: False)
+            monkeypatch.setattr(adam, "is_readable", lambda _: False)
         for _ in range(3):
             for p in groups:
                 p.grad = torch.tensor([1.0, -2.0, 0.1])

@@ -119,7 +119,7 @@ def round_channels(
     layout: tuple[int, int],
     parameters: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     codes: tuple[int, int],
-    how: RoundingOptions,
+    options: RoundingOptions,
     *,
     between: bool = False,
 ) -> None:
@@ -133,7 +133,7 @@ def round_channels(
         parameters: reciprocals of the scales, scales and zero points; one, or one for each channel; contiguous, dtype
             of ``source``.
         codes: smallest and largest integer.
-        how: the mode, and the random bits of stochastic rounding.
+        options: the mode, and the random bits of stochastic rounding.
         between: whether to choose between the numbers as they are, rather than to round their number of steps.
     """
     length, inner = layout
@@ -142,24 +142,24 @@ def round_channels(
     if length > 1 and (inner == 1 or (inner < _SHORT and n > _SHORT * length * inner)):
         each = [p.repeat_interleave(inner) if inner > 1 else p for p in parameters]
         row = length * inner
-        run_in_mode(_columns, how, (source, target, *each), (row, *codes), n // row, between=between)
-    elif how.rounding == Rounding.NEAREST_EVEN:
+        run_in_mode(_columns, options, (source, target, *each), (row, *codes), n // row, between=between)
+    elif options.rounding == Rounding.NEAREST_EVEN:
         round_rows(source, target, runs, *parameters, *codes)
     else:  # run r has the scale r modulo their count
         period, size = (parameters[1].numel(), n // runs) if runs > 1 else (1, 0)
         items = runs if runs > 1 else n
-        run_in_mode(_runs, how, (source, target, *parameters), (period, size, *codes), items, between=between)
+        run_in_mode(_runs, options, (source, target, *parameters), (period, size, *codes), items, between=between)
 
 
 def round_wrapping(
-    source: torch.Tensor, target: torch.Tensor, scale: float, codes: tuple[int, int], how: RoundingOptions
+    source: torch.Tensor, target: torch.Tensor, scale: float, codes: tuple[int, int], options: RoundingOptions
 ) -> None:
     """Rounds as :func:`round_channels` does with one power-of-two scale, but wraps around beyond the codes.
 
     Infinity becomes NaN. The codes are a power of two in number, and exact in the carrier.
     """
     rest = (1 / scale, scale, codes[1] - codes[0] + 1, *codes)
-    run_in_mode(_wrapping, how, (source, target), rest, source.numel())
+    run_in_mode(_wrapping, options, (source, target), rest, source.numel())
 
 
 def addressed_grid(

@@ -160,7 +160,7 @@ def addressed_in_mode(
 
 def round_in_mode(
     source: torch.Tensor, target: torch.Tensor, fraction_bits: int, zero: int, steps: PowerCells, powers: torch.Tensor,
-    smallest: float, how: RoundingOptions,
+    smallest: float, options: RoundingOptions,
 ) -> None:  # fmt: skip
     """Rounds as :func:`round_to_nearest` does, in the modes that are not to nearest.
 
@@ -172,7 +172,7 @@ def round_in_mode(
         steps: the powers 2^(j / 2^f), j = 0 to 2^f - 1.
         powers: as there.
         smallest: the float of the smallest number above zero.
-        how: the mode, and the random bits of stochastic rounding.
+        options: the mode, and the random bits of stochastic rounding.
     """
     data = (source, target, steps.below, steps.inside, powers)
-    run_in_mode(_in_mode, how, data, (fraction_bits, zero, smallest), source.numel())
+    run_in_mode(_in_mode, options, data, (fraction_bits, zero, smallest), source.numel())

@@ -116,7 +116,7 @@ def round_posit(
     width: int,
     exponent_bits: int,
     ends: tuple[int, int],
-    how: RoundingOptions,
+    options: RoundingOptions,
 ) -> None:
     """Rounds the elements of ``source`` to posits.
 
@@ -126,11 +126,11 @@ def round_posit(
         width: bits of the posit, n.
         exponent_bits: es.
         ends: the float64 patterns of maxpos and minpos.
-        how: the mode, and the random bits of stochastic rounding; ``source`` is contiguous then.
+        options: the mode, and the random bits of stochastic rounding; ``source`` is contiguous then.
     """
     rest = (exponent_bits, width - 1, *ends)
-    if how.rounding != Rounding.NEAREST_EVEN:
-        run_in_mode(_any_mode, how, (source, target), rest, source.numel())
+    if options.rounding != Rounding.NEAREST_EVEN:
+        run_in_mode(_any_mode, options, (source, target), rest, source.numel())
         return
     data = (source.data_ptr(), target.data_ptr())
     kernel = compiled(_nearest, source.dtype, in_place=target is source)

@@ -45,7 +45,9 @@ def _powers(
             target[at + i] = power_of(bits[i], mode, over, infinite, words[i])
 
 
-def round_to_powers(source: torch.Tensor, target: torch.Tensor, over: int, infinite: int, how: RoundingOptions) -> None:
+def round_to_powers(
+    source: torch.Tensor, target: torch.Tensor, over: int, infinite: int, options: RoundingOptions
+) -> None:
     """Rounds the elements of ``source`` to powers of two from 2^-127 to 2^127; zero and negative ones become NaN.
 
     Args:
@@ -53,6 +55,6 @@ def round_to_powers(source: torch.Tensor, target: torch.Tensor, over: int, infin
         target: same dtype, shape and strides; may be ``source``, may not otherwise overlap it.
         over: the float64 pattern that represents a number beyond 2^127.
         infinite: the pattern that represents infinity.
-        how: the mode, and the random bits of stochastic rounding; ``source`` is contiguous then.
+        options: the mode, and the random bits of stochastic rounding; ``source`` is contiguous then.
     """
-    run_in_mode(_powers, how, (source, target), (over, infinite), source.numel())
+    run_in_mode(_powers, options, (source, target), (over, infinite), source.numel())

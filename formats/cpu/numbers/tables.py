@@ -162,18 +162,18 @@ def _blocks(
                 target[at + i] = values[int64(places[i])] * scale + zero
 
 
-def round_to_table(source: torch.Tensor, target: torch.Tensor, table: Table, how: RoundingOptions) -> None:
+def round_to_table(source: torch.Tensor, target: torch.Tensor, table: Table, options: RoundingOptions) -> None:
     """Rounds the elements of ``source`` to numbers of a table.
 
     Args:
         source: float32 or float64 on the CPU, its elements filling one gapless piece of memory.
         target: same dtype, shape and strides; may be ``source``, may not otherwise overlap it.
         table: for this dtype.
-        how: the mode, and the random bits of stochastic rounding; ``source`` is contiguous then.
+        options: the mode, and the random bits of stochastic rounding; ``source`` is contiguous then.
     """
-    thresholds = table.thresholds[Rounding.DOWN if how.random is not None else how.rounding]
+    thresholds = table.thresholds[Rounding.DOWN if options.random is not None else options.rounding]
     data = (source, target, table.values, thresholds)
-    run_in_mode(_table, how, data, (table.values.numel(),), source.numel())
+    run_in_mode(_table, options, data, (table.values.numel(),), source.numel())
 
 
 def addressed_table(dtype: torch.dtype, table: Table, rounding: Rounding) -> Addressed:
@@ -200,7 +200,7 @@ def round_scaled(
     layout: tuple[int, int],
     table: Table,
     scales: tuple[float, float],
-    how: RoundingOptions,
+    options: RoundingOptions,
 ) -> None:
     """Rounds blocks of consecutive elements to numbers of a table, times a scale for each block.
 
@@ -211,11 +211,11 @@ def round_scaled(
             shorter), and in a block.
         table: for this dtype; at most ``SCRATCH`` numbers.
         scales: the smallest and the largest one.
-        how: the mode, and the random bits of stochastic rounding.
+        options: the mode, and the random bits of stochastic rounding.
     """
     length, block = layout
-    mode = Rounding.NEAREST_EVEN if how.random is not None else how.rounding
+    mode = Rounding.NEAREST_EVEN if options.random is not None else options.rounding
     data = (source, target, table.values, table.thresholds[mode], table.choices[mode])
-    nearest = int(how.rounding is Rounding.NEAREST_EVEN)
+    nearest = int(options.rounding is Rounding.NEAREST_EVEN)
     rest = (table.values.numel(), length, block, table.largest, *scales, nearest)
-    run_in_mode(_blocks, how, data, rest, source.numel() // length * -(-length // block))
+    run_in_mode(_blocks, options, data, rest, source.numel() // length * -(-length // block))

@@ -160,7 +160,7 @@ def round_blocks_in_mode(
     rule_addend: int,
     element: Element,
     tensor_scale: float,
-    how: RoundingOptions,
+    options: RoundingOptions,
 ) -> None:
     """Rounds blocks of neighbours along an axis, with a shared scale.
 
@@ -173,12 +173,12 @@ def round_blocks_in_mode(
         rule_addend: added to the float64 pattern of a block's largest magnitude before its exponent is read.
         element: the format of the scaled values; at most 21 stored significand bits.
         tensor_scale: 0; for blocks of NVFP4, the scale of the tensor.
-        how: the mode, and the random bits of stochastic rounding.
+        options: the mode, and the random bits of stochastic rounding.
     """
     fixed = (rule_addend, element.emax, element.emin, element.significand_bits)
     rest = (*layout, *fixed, element.max, tensor_scale, int(element.signed_zero))
     loop = _loop(source.dtype, rows if layout[1] == 1 else strips, _power if tensor_scale == 0 else _in_tensor)
-    run_in_mode(loop, how, (source, target), rest, pieces(source.numel(), layout))
+    run_in_mode(loop, options, (source, target), rest, pieces(source.numel(), layout))
 
 
 def addressed_blocks_in_mode(

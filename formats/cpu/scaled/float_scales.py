@@ -123,8 +123,8 @@ def round_scaled(
     scale_up = compiled(_up_loop(source.dtype), source.dtype, in_place=target is source)
     scale_down = compiled(_down, source.dtype)
     start, into, kept = source.data_ptr(), target.data_ptr(), scales.data_ptr()
-    how = (*layout, largest, int(power_of_two))
-    in_pieces(lambda first, last: scale_up(start, into, kept, first, last, *how), items, n)
+    options = (*layout, largest, int(power_of_two))
+    in_pieces(lambda first, last: scale_up(start, into, kept, first, last, *options), items, n)
     rounded(target)
     in_pieces(lambda first, last: scale_down(into, kept, first, last, *layout), items, n)
 

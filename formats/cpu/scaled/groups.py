@@ -85,7 +85,7 @@ def round_groups(
     codes: tuple[int, int],
     known: Sequence[torch.Tensor] | None,
     least: float,
-    how: RoundingOptions,
+    options: RoundingOptions,
     *,
     symmetric: bool,
 ) -> None:
@@ -101,13 +101,16 @@ def round_groups(
         known: scales and zero points in the order of the groups in memory; contiguous, dtype of ``source``; None to
             derive them from minimum and maximum.
         least: no scale is smaller.
-        how: the mode, and the random bits of stochastic rounding.
+        options: the mode, and the random bits of stochastic rounding.
         symmetric: whether the zero point is 0.
     """
     data, rest = (source, target, *(known or (source, source))), (*layout, *codes, int(symmetric), least)
-    shared_of, number_of = _known if known else _from_range, _nearest if how.rounding == "nearest-even" else _between
+    shared_of, number_of = (
+        _known if known else _from_range,
+        _nearest if options.rounding == "nearest-even" else _between,
+    )
     loop = _loop(source.dtype, rows if layout[1] == 1 else strips, shared_of, number_of)
-    run_in_mode(loop, how, data, rest, pieces(source.numel(), layout))
+    run_in_mode(loop, options, data, rest, pieces(source.numel(), layout))
 
 
 def _ranges(

@@ -41,12 +41,12 @@ def tidied(graph: GraphModule) -> GraphModule:
     rounding: dict[Node, Any] = {}  # how the numbers of a node were rounded
     for node in list(graph.graph.nodes):
         if node.target is torch.ops.roundoff.round_float.default:
-            source, *how = node.args
-            if rounding.get(source) in (tuple(how), _ANY):
+            source, *options = node.args
+            if rounding.get(source) in (tuple(options), _ANY):
                 node.replace_all_uses_with(source)
                 graph.graph.erase_node(node)
             else:
-                rounding[node] = tuple(how)
+                rounding[node] = tuple(options)
         elif node.target is _aten.full.default and is_zero(node.args[1]):
             rounding[node] = _ANY
         elif node.op == "call_function" and _passes_on(node):

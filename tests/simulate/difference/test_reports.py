@@ -88,15 +88,17 @@ def test_kernels_of_pytorch_keep_their_bounds(function):
 
 
 class _Wrong(torch.nn.Module):
-    """A product that accumulates in bfloat16 inside of one operation, as seen from outside."""
+    """A product that accumulates in bfloat16 inside of one operation, as seen from outside, or has a NaN."""
 
-    def forward(self, x):
-        return torch.ops.roundoff_tests_diff.product(x)
+    def forward(self, x, damage=0.0):
+        return torch.ops.roundoff_tests_diff.product(x, damage)
 
 
 @torch.library.custom_op("roundoff_tests_diff::product", mutates_args=())
-def product(x: torch.Tensor) -> torch.Tensor:
-    return (x.bfloat16() @ x.T.bfloat16()).to(x.dtype) if x.dtype == torch.float32 else x @ x.T
+def product(x: torch.Tensor, damage: float) -> torch.Tensor:
+    if x.dtype != torch.float32:
+        return x @ x.T
+    return (x @ x.T).fill_diagonal_(damage) if damage else (x.bfloat16() @ x.T.bfloat16()).to(x.dtype)
 
 
 def test_compiled_functions_run_compiled(monkeypatch):
@@ -140,8 +142,12 @@ def test_a_kernel_that_errs_beyond_its_bound_is_not_explained():
     x = torch.randn(16, 64)
     report = roundoff.diff(lambda: x @ x.T, lambda: _Wrong()(x))
     assert not report.explained, report
-    again = roundoff.diff(lambda: _Wrong()(x))
-    assert "times the rounding bound" in str(again)
+    for damage in (0.0, float("nan"), float("inf")):
+        again = roundoff.diff(lambda: _Wrong()(x, damage))  # noqa: B023  it runs here
+        assert "times the rounding bound" in str(again)
+    # Beyond the range of float32, or of a simulated format, infinity is the rounded value.
+    assert roundoff.diff(lambda: (x + 2) * 3e38).explained
+    assert roundoff.diff(lambda: (x + 2) * 300, formats=("fp8_e4m3", "fp8_e4m3")).explained
 
 
 def test_differences_of_rounding_are_in_the_report():

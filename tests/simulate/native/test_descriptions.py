@@ -193,7 +193,7 @@ def test_nor_does_it_where_a_program_names_new_modules(monkeypatch):
         with roundoff.simulate(policy, root=net) as simulation:
             assert (net[f"{number}"](x) == 0.75).all()
         assert simulation.audit().table["module"].str.endswith(f"{number}").any()
-        kept.add(len(simulation._runner._shortcut._descriptions._told))
+        kept.add(len(simulation._runner._shortcut._descriptions._described))
     assert max(kept) < 30
 
 
