@@ -84,14 +84,14 @@ def everywhere(policy: Policy) -> Policy:
 
 def units_of(simulation: Simulation, over: str) -> set[str]:
     """Returns the units that computed something, not only moved values, in a simulation that followed every place."""
-    seen = set()
+    units_found = set()
     for plan in simulation.plans():
         computes = plan.outputs.results or plan.outputs.written
         if computes and plan.outcome.moved < plan.outcome.calls:
             part, module = split(plan.module)
             units = {"operation": plain_name(plan.name), "module": module, "role": plan.role, "part": part}
-            seen.add(units[over])
-    return seen - {""}
+            units_found.add(units[over])
+    return units_found - {""}
 
 
 def with_formats(policy: Policy, over: str, formats: Mapping[str, str]) -> Policy:

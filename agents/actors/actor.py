@@ -95,8 +95,10 @@ class Actor:
             actions, basis = self._choose()
             choices.append(None if basis is None else PolicyChoice(self._observations, basis))
             if not np.isfinite(actions).all():
-                nothing, seen = np.zeros(len(actions)), self._observations
-                samples.append(Sample(0, actions, Steps(seen, nothing, nothing, nothing != 0, seen), nothing))
+                nothing, observations = np.zeros(len(actions)), self._observations
+                samples.append(
+                    Sample(0, actions, Steps(observations, nothing, nothing, nothing != 0, observations), nothing)
+                )
                 break
             with self._measure("environment"):
                 sample = self._sampler.act(actions)

@@ -153,11 +153,11 @@ class Stage:
             RunError: there is not enough room for it in Ray's shared memory, nor on its disk.
         """
         try:
-            kept = self._ray.put(policy)
+            reference = self._ray.put(policy)
         except self._ray.exceptions.RayError as error:
             reason = str(error).partition("\n")[0]
             raise RunError(f"Ray does not take the weights: {reason}; {GO_ON}") from error
-        self._packing = self._quantizer.pack.remote(version, kept)
+        self._packing = self._quantizer.pack.remote(version, reference)
 
     def published(self, patience: float = 0.0) -> bool:
         """Whether the last policy is published within seconds; it may be lost with the quantizer.

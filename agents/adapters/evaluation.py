@@ -140,11 +140,11 @@ class ModelEvaluation:
         def policy(observations: NDArray[Any]) -> NDArray[np.floating[Any]]:
             # Observations of our environments in the form that the library has
             space = self.model.observation_space
-            seen = observations.astype(space.dtype).reshape(len(observations), *space.shape)
-            if quantization is not None and seen.dtype in (np.float32, np.float64):
-                seen = quantization.number(torch.from_numpy(seen)).numpy()
+            inputs = observations.astype(space.dtype).reshape(len(observations), *space.shape)
+            if quantization is not None and inputs.dtype in (np.float32, np.float64):
+                inputs = quantization.number(torch.from_numpy(inputs)).numpy()
             with simulation or nullcontext(), products or nullcontext():
-                actions = model.act(seen)
+                actions = model.act(inputs)
             if discrete and not output.is_finite():  # else the actions themselves say it
                 return np.full((len(observations), 1), np.nan)
             # Actions of the library's environments as ours take them, (n, action)

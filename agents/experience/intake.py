@@ -121,8 +121,8 @@ class StateIntake(Intake):
             outcomes = self.to_format(np.column_stack((steps.rewards, steps.discounts)))
             actions, following = self.to_format(sample.actions), self.perceive(steps.next_observations)
             return torch.cat((observations, actions, following, outcomes), dim=1)
-        seen = self._normalized(steps.next_observations)
-        numbers = np.column_stack((sample.actions, seen, steps.rewards, steps.discounts))
+        observed = self._normalized(steps.next_observations)
+        numbers = np.column_stack((sample.actions, observed, steps.rewards, steps.discounts))
         return torch.cat((observations, self.to_format(numbers)), dim=1)
 
     def _normalized(self, observations: NDArray[Any]) -> NDArray[Any]:

@@ -27,11 +27,11 @@ from .decisions import (
     choose_,
     copies,
     is_readable,
-    kept,
     known_true,
     magnitude,
     multiply_,
     number_or_tensor,
+    number_tensor,
     with_number,
 )
 from .kahan_gradients import kahan_add_
@@ -157,7 +157,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         for group in (*self.param_groups, self.defaults):  # the latter are for groups that are added later
             if not isinstance(group["loss_scale"], torch.Tensor):
                 scale = float(group["loss_scale"])
-                group["loss_scale"] = scales.setdefault(scale, kept(scale, device))
+                group["loss_scale"] = scales.setdefault(scale, number_tensor(scale, device))
 
     @torch.no_grad()
     def step(  # type: ignore[override]
@@ -223,7 +223,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         self._keep_scales()
         for p, state in self.state.items():
             if state:
-                state["step"] = kept(int(state["step"]), p.device)
+                state["step"] = number_tensor(int(state["step"]), p.device)
 
     def has_room(self, factor: float, largest: float | Tensor) -> Tensor:
         """Returns whether every buffer stays within ``largest`` when :meth:`rescale_` is called with ``factor``."""
@@ -325,7 +325,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
 
     def table(self, group: dict[str, Any], device: torch.device) -> Tensor:
         """The numbers of steps 1, 2, ..., up to where they no longer change: (steps, 2)."""
-        return kept(self._rows(group["lr"], tuple(group["betas"]), group.get("anneal_over")), device)
+        return number_tensor(self._rows(group["lr"], tuple(group["betas"]), group.get("anneal_over")), device)
 
     @classmethod
     @lru_cache(maxsize=_MOST_TABLES)  # the optimizers of an agent, and all agents of a process, mostly share one
@@ -409,7 +409,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         """The buffers of a parameter, and the number of its steps; zeros before the first."""
         state: dict[str, Any] = self.state[p]
         if not state:
-            state["step"] = kept(0, p.device)
+            state["step"] = number_tensor(0, p.device)
             first = ("moment",) if self.averages_gradients else ()
             for name in (*first, "second", *(("compensation",) if kahan else ())):
                 state[name] = torch.zeros_like(p, memory_format=torch.preserve_format)

@@ -24,7 +24,7 @@ _sum_with_quotient = unsimulated(lambda x, dividend, divisor, factor: x + divide
 
 
 @unsimulated
-def kept(value: Any, device: torch.device) -> Tensor:
+def number_tensor(value: Any, device: torch.device) -> Tensor:
     """Numbers in a tensor: an integer as int64, others as float64, unrounded whatever is simulated.
 
     Nothing waits for the device: a single number is filled in there, several are copied without waiting.
@@ -67,7 +67,7 @@ _largest = unsimulated(lambda x: x.abs().amax().double())
 
 def magnitude(x: Tensor) -> Tensor:
     """The largest absolute value, as float64; NaN if there is one, and 0 if there is nothing."""
-    largest: Tensor = _largest(x) if x.numel() else kept(0.0, x.device)
+    largest: Tensor = _largest(x) if x.numel() else number_tensor(0.0, x.device)
     return largest
 
 

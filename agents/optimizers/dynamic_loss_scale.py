@@ -16,7 +16,7 @@ from torch import Tensor
 from ...formats import unsimulated, where
 from ..errors import RunError
 from .adam import AdamBase
-from .decisions import kept, known_false, known_true, magnitude, multiply_, number_or_tensor
+from .decisions import known_false, known_true, magnitude, multiply_, number_or_tensor, number_tensor
 
 # Gradients that are NaN whatever the scale must not drive the scale to 0, where everything would be NaN.
 SMALLEST_SCALE = 2.0**-64
@@ -68,7 +68,7 @@ class DynamicLossScale(ABC):
         self.growth_interval = growth_interval
         self.largest: float | Tensor = largest
         device = optimizer.defaults["loss_scale"].device
-        self.tensors = {"scale": kept(1.0, device), "finite_steps": kept(0, device)}
+        self.tensors = {"scale": number_tensor(1.0, device), "finite_steps": number_tensor(0, device)}
         self._rescale(initial_scale)
 
     @property

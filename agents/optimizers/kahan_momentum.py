@@ -13,7 +13,7 @@ from ...formats import unsimulated
 from ...simulate import Role, Slots, in_role
 from ..errors import RunError
 from ..stored import Kept
-from .decisions import copy_, kept, magnitude, multiply_, number_or_tensor, subtract_product, with_number
+from .decisions import copy_, magnitude, multiply_, number_or_tensor, number_tensor, subtract_product, with_number
 from .kahan_gradients import add_compensated_, kahan_add_
 from .stochastic_compensation import step_towards
 
@@ -187,10 +187,10 @@ class KahanEMA(TraceableAverage):
             )
         self.average = average
         self.minus_tau: float | torch.Tensor = -tau
-        self.largest = kept(largest, average.device)
+        self.largest = number_tensor(largest, average.device)
         self._stochastic = stochastic
-        self._scale = kept(float(scale), average.device)
-        self._halvings = kept([2.0**-k for k in range(math.ceil(math.log2(scale)) + 1)], average.device)
+        self._scale = number_tensor(float(scale), average.device)
+        self._halvings = number_tensor([2.0**-k for k in range(math.ceil(math.log2(scale)) + 1)], average.device)
         self._make_room(average)
         self.buffer = torch.mul(average.detach(), self.scale)
         self.compensation = torch.zeros_like(self.buffer)

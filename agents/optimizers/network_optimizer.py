@@ -14,7 +14,7 @@ from ..config.fixes import BASELINES, STOCHASTIC_MOMENTS, is_stochastic
 from ..stored import Kept, coerce_
 from .adam import Adam, AdamBase
 from .compound_loss_scaling import CompoundLossScaler
-from .decisions import copy_, kept, number_or_tensor
+from .decisions import copy_, number_or_tensor, number_tensor
 from .dynamic_loss_scale import DynamicLossScale, LossScaler
 from .hadam import HAdam
 from .master_weights import MasterWeights
@@ -199,12 +199,12 @@ class NetworkOptimizer:
             "parameters": self.parameters,
             **adam.state_of(self.parameters, kahan=group["kahan"]),
             "loss_scale": group["loss_scale"],
-            "eps_floor": kept(group["eps_floor"], device),
+            "eps_floor": number_tensor(group["eps_floor"], device),
             "table": adam.table(group, device),
         }
         if self.scaler is None:
             return tensors
-        return {**tensors, **self.scaler.tensors, "largest": kept(self.scaler.largest, device)}
+        return {**tensors, **self.scaler.tensors, "largest": number_tensor(self.scaler.largest, device)}
 
     def bound_to(self, tensors: dict[str, torch.Tensor]) -> NetworkOptimizer:
         """This optimizer with all it keeps elsewhere, in ``tensors``; without master weights."""

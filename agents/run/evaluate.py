@@ -74,10 +74,10 @@ class EvaluationPolicy:
 
     def __call__(self, observations: NDArray[Any]) -> NDArray[np.floating[Any]]:
         """Actions (n, action) for observations (n, ...)."""
-        seen = self._intake.perceive(observations)
+        perceived = self._intake.perceive(observations)
         if self._quantization is not None:
-            seen = self._quantization.number(seen)
-        return self._intake.from_format(self._learner.act(seen, deterministic=True, number=next(self._numbers)))
+            perceived = self._quantization.number(perceived)
+        return self._intake.from_format(self._learner.act(perceived, deterministic=True, number=next(self._numbers)))
 
 
 def evaluate(

@@ -138,7 +138,7 @@ class PositFormat(Family):
         """The number of low bits of a float64's pattern, bias subtracted, that are not part of a posit's regime k."""
         return 52 + self.exponent_bits
 
-    def _kept(self, k: torch.Tensor) -> torch.Tensor:
+    def _tail_bits(self, k: torch.Tensor) -> torch.Tensor:
         """Returns the number of code bits below the regime; -1 for maxpos, as its regime lacks the closing zero."""
         return self.width - 1 - where(k >= 0, k + 2, 1 - k)
 
@@ -147,10 +147,10 @@ class PositFormat(Family):
         bits = float64_bits(self._rounded_to_encode(x, options))
         pattern = (bits & _MAGNITUDE) - _BIAS
         k = pattern >> self._below_regime
-        kept = self._kept(k)
+        tail_bits = self._tail_bits(k)
         regime = where(k >= 0, (1 << (k.clamp(min=0) + 2)) - 2, 1)
-        rest = (pattern & ((1 << self._below_regime) - 1)) >> (self._below_regime - kept.clamp(min=0))
-        code = where(kept < 0, regime >> 1, (regime << kept.clamp(min=0)) | rest)
+        rest = (pattern & ((1 << self._below_regime) - 1)) >> (self._below_regime - tail_bits.clamp(min=0))
+        code = where(tail_bits < 0, regime >> 1, (regime << tail_bits.clamp(min=0)) | rest)
         code = where(bits < 0, -code, code) & ((1 << self.width) - 1)
         code = where((bits & _MAGNITUDE) == 0, 0, where((bits & _MAGNITUDE) < _INFINITY, code, 1 << (self.width - 1)))
         return code.to(code_dtype(self.width))
@@ -165,8 +165,8 @@ class PositFormat(Family):
         different = where(ones, ~magnitude & body, magnitude)
         run = self.width - 1 - torch.frexp(different.to(torch.float64)).exponent.to(torch.int64)
         k = where(ones, run - 1, -run)
-        kept = self._kept(k).clamp(min=0)
-        rest = (magnitude & ((1 << kept) - 1)) << (self._below_regime - kept)
+        tail_bits = self._tail_bits(k).clamp(min=0)
+        rest = (magnitude & ((1 << tail_bits) - 1)) << (self._below_regime - tail_bits)
         numbers = ((k << self._below_regime) + rest + _BIAS).view(torch.float64)
         numbers = where(negative, -numbers, numbers)
         numbers = where(magnitude == 0, where(negative, torch.nan, 0.0), numbers)

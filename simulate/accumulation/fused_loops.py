@@ -78,7 +78,9 @@ def _largest_exponents(memory: Any, chain: Any, a: Any, b: Any, places: Any, sha
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _add_block(memory: Any, chain: Any, a: Any, b: Any, places: Any, shape: Any, kept: Any, group: Any) -> None:
+def _add_block(
+    memory: Any, chain: Any, a: Any, b: Any, places: Any, shape: Any, fraction_bits: Any, group: Any
+) -> None:
     """Adds all terms as multiples of 2^(E - F), cut towards zero; the carrier holds their sums exactly.
 
     A term is a product, or the exact sum of the products of a group.
@@ -88,8 +90,8 @@ def _add_block(memory: Any, chain: Any, a: Any, b: Any, places: Any, shape: Any,
     for j in range(width):
         largest = float_of(memory[j])
         exponent = max(signed(largest), _LEAST) if largest > real(NOTHING / 2) else signed(0)
-        scale = _power(signed(kept - exponent))
-        memory[j] = bits_of(_power(signed(exponent - kept)))
+        scale = _power(signed(fraction_bits - exponent))
+        memory[j] = bits_of(_power(signed(exponent - fraction_bits)))
         memory[scales + j] = bits_of(scale)
         memory[sums + j] = bits_of(np.trunc(chain[out + j] * scale))
         memory[of_group + j] = bits_of(_ZERO)
@@ -131,7 +133,8 @@ def fused_products(
             the number of products after which the chain restarts (0: never), and of products in a group.
     """
     block, restart, to_nearest = settings[0], settings[7], settings[5] != int64(0)
-    kept, bits, emin, floor = signed(settings[1]), signed(settings[2]), signed(settings[3]), signed(settings[6])
+    fraction_bits, bits = signed(settings[1]), signed(settings[2])
+    emin, floor = signed(settings[3]), signed(settings[6])
     beyond = _INFINITY if settings[4] + 1 > int64(_BIAS) else _power(signed(settings[4] + 1))
     memory = unfilled()  # no argument overlaps it, so the loops are vectorized without a test
     for left in range(0, columns, TILE):
@@ -144,7 +147,7 @@ def fused_products(
                 places = out, row * depth, (row // rows) * depth * columns + left
                 shape = start, end, width, columns
                 _largest_exponents(memory, chain, a_exponents, b_exponents, places, shape, emin, floor)
-                _add_block(memory, chain, a, b, places, shape, kept, settings[8])
+                _add_block(memory, chain, a, b, places, shape, fraction_bits, settings[8])
                 for j in range(width):
                     total = real(float_of(memory[2 * TILE + j]) * float_of(memory[j]))
                     chain[out + j] = _converted(total, bits, emin, beyond, to_nearest)

@@ -93,8 +93,8 @@ class CompiledStep(Generic[_P, _R]):
         self.reason: str | None = None
         self._fixed = Arguments.of(fixed)
         self._surroundings = surroundings
-        kept: dict[Any, Any] = {} if programs is None else programs
-        self._programs: dict[Any, list[CompiledProgram]] = kept.setdefault(self._fixed.key, {})
+        shared: dict[Any, Any] = {} if programs is None else programs
+        self._programs: dict[Any, list[CompiledProgram]] = shared.setdefault(self._fixed.key, {})
         self._stepped: list[torch.optim.Optimizer] = []
         self._new_states = 0
         self._formats: FormatsAsData | None = None

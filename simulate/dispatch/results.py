@@ -79,7 +79,7 @@ class Results:
             spared: the ``id`` of tensors that are left as they are.
         """
         changes = None if self.writer else self._changes
-        seen = None if changes is None else changes.before(plan.name, result)
+        measured = None if changes is None else changes.before(plan.name, result)
         integers = self._integers if plan.counts and plan.counts.noted and not self.writer else None
         source = None if integers is None else integers.before(plan.name, args, result, plan.arithmetic.format)
         produced = plan.outputs
@@ -99,8 +99,8 @@ class Results:
             # torch.tensor(0.1) made new memory; torch.from_numpy(a) shares the caller's, which is not ours to change.
             # A traced step has a copy of both for its result.
             self._round(result, plan, call)
-        if changes is not None and seen is not None:
-            changes.note(seen, plan.name, plan.arithmetic.format, args)
+        if changes is not None and measured is not None:
+            changes.note(measured, plan.name, plan.arithmetic.format, args)
         if integers is not None and source is not None:
             integers.note(source)
 

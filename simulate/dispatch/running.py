@@ -251,9 +251,11 @@ class Runner:
     ) -> Any:
         assert plan.operation is not None
         given, separate = (args, kwargs), None
-        seen: dict[tuple[str, str], Format] | None = {} if self.watchers and plan.prepares else None
+        operand_formats: dict[tuple[str, str], Format] | None = {} if self.watchers and plan.prepares else None
         if plan.prepares:
-            args, kwargs, separate = self.operands.ready(plan, args, kwargs, self.results.rounder(plan), seen)
+            args, kwargs, separate = self.operands.ready(
+                plan, args, kwargs, self.results.rounder(plan), operand_formats
+            )
         whole = self.whole is not None and self.whole.are_made(plan.counts, args, kwargs)
         call, tokens = None, []
         if self.watchers:
@@ -267,7 +269,7 @@ class Runner:
                 given,
                 arithmetic.rounding,
                 arithmetic.accumulate if plan.accumulate and not whole else None,
-                NO_OPERANDS if seen is None else seen,
+                NO_OPERANDS if operand_formats is None else operand_formats,
                 whole,
                 plan.moves is not None and plan.moves.these(args, kwargs),
             )

@@ -102,7 +102,7 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Descri
     data = _data(plan) if notes.whole else -1
     makes = numbers_given(plan.operation) if notes.whole and plan.counts and plan.counts.making else None
     meaning = meaning_of(plan.kernel) or StandsFor()
-    seen = _of_operands(plan, loops)
+    loops_of_operands = _of_operands(plan, loops)
     by_role = seen_products(plan, loops)
     alone = plan.arithmetic.operands if by_role is None and plan.prepares else None
     of_parameters = _format_of_parameters(plan, loops)
@@ -138,8 +138,8 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Descri
         product=_first_matrix(plan),
         multiplications=products.MULTIPLICATIONS,
         operands=_places(counted),
-        single_operand=seen[torch.float32] or LoopAddresses(),
-        twofold_operand=seen[torch.float64] or LoopAddresses(),
+        single_operand=loops_of_operands[torch.float32] or LoopAddresses(),
+        twofold_operand=loops_of_operands[torch.float64] or LoopAddresses(),
         draws=Rounding.STOCHASTIC in modes,
         converts=meaning.converts,
         pieces=_PIECES.get(plan.operation, 0) if plan.rounds else 0,

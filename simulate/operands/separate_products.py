@@ -29,12 +29,12 @@ def _convolution_backward(
     results: list[Tensor | None] = [None, None, None]
     if mask[0]:
         axes = of_input_gradient(transposed=transposed, groups=groups)
-        seen = see("grad_output", gradient, axes["grad_output"]), x, see("weight", weight, axes["weight"])
-        results[0] = compute([*seen, *rest, [True, False, False]])[0]
+        factors = see("grad_output", gradient, axes["grad_output"]), x, see("weight", weight, axes["weight"])
+        results[0] = compute([*factors, *rest, [True, False, False]])[0]
     if mask[1] or mask[2]:
         of_positions = see("grad_output", gradient, OVER_POSITIONS)
-        seen = of_positions, see("input", x, OVER_POSITIONS) if mask[1] else x, weight
-        _, *results[1:] = compute([*seen, *rest, [False, mask[1], mask[2]]])
+        factors = of_positions, see("input", x, OVER_POSITIONS) if mask[1] else x, weight
+        _, *results[1:] = compute([*factors, *rest, [False, mask[1], mask[2]]])
     return tuple(results)
 
 

@@ -81,9 +81,9 @@ class Generators:
         def set_rng_state(new_state: torch.Tensor) -> None:
             plain(new_state)
             if torch._C._current_graph_task_id() != -1 and new_state in self._places:  # noqa: SLF001  the only access
-                seen, mark = self._places[new_state]
+                draws_then, mark = self._places[new_state]
                 draws = self._draws()
-                if draws is not None and draws is seen:  # else nothing would bring the other simulation back
+                if draws is not None and draws is draws_then:  # else nothing would bring the other simulation back
                     draws.go_to(mark)
 
         return set_rng_state

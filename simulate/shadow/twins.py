@@ -33,7 +33,7 @@ class _Memory:
 
     storage: StorageWeakRef
     twin: torch.Tensor
-    seen: torch.Tensor
+    last_bits: torch.Tensor
     """The bits that the simulation left there: what differs from them was written unseen."""
     error: float
 
@@ -76,14 +76,14 @@ class Twins:
         memory = self._find(x) if is_followed(x) else None
         if memory is None:
             return widen(x)
-        if not torch.equal(_bits(x), memory.seen.as_strided(*_layout(x))):
+        if not torch.equal(_bits(x), memory.last_bits.as_strided(*_layout(x))):
             # the whole storage, since the elements of one view may overlap
-            numbers = _numbers(x, len(memory.seen))
-            bits = numbers.view(memory.seen.dtype)
-            changed = bits != memory.seen
+            numbers = _numbers(x, len(memory.last_bits))
+            bits = numbers.view(memory.last_bits.dtype)
+            changed = bits != memory.last_bits
             self.unseen += int(changed.sum())
             memory.twin.copy_(torch.where(changed, numbers.double(), memory.twin))
-            memory.seen.copy_(bits)
+            memory.last_bits.copy_(bits)
         return _view(memory.twin, x)
 
     def put(self, x: torch.Tensor, twin: torch.Tensor, error: float = 0.0) -> None:
@@ -92,7 +92,7 @@ class Twins:
         if memory is None:
             memory = self._new(x)
         _view(memory.twin, x).copy_(twin)
-        memory.seen.as_strided(*_layout(x)).copy_(_bits(x))
+        memory.last_bits.as_strided(*_layout(x)).copy_(_bits(x))
         memory.error = error
 
     def clear_away(self) -> None:
@@ -107,13 +107,13 @@ class Twins:
     def _find(self, x: torch.Tensor) -> _Memory | None:
         storage = x.untyped_storage()
         memory = self._memories.get(storage._cdata)  # noqa: SLF001  the identity of a storage
-        if memory is None or memory.seen.dtype != _BITS[_width(x)]:  # the same memory read as another dtype
+        if memory is None or memory.last_bits.dtype != _BITS[_width(x)]:  # the same memory read as another dtype
             return None
-        if memory.seen.nbytes // _width(x) * _width(x) != storage.nbytes() // _width(x) * _width(x):
-            kept = min(len(memory.seen), storage.nbytes() // _width(x))
+        if memory.last_bits.nbytes // _width(x) * _width(x) != storage.nbytes() // _width(x) * _width(x):
+            kept = min(len(memory.last_bits), storage.nbytes() // _width(x))
             new = self._new(x)
             new.twin[:kept] = memory.twin[:kept]
-            new.seen[:kept] = memory.seen[:kept]
+            new.last_bits[:kept] = memory.last_bits[:kept]
             return new
         return memory
 

@@ -207,7 +207,7 @@ def digits(
     failed = {name: reason for one in watchers for name, reason in one.failed.items()}
     results = [Digits.of(name, [one[name] for one in found[:samples]]) for name in shapes]
     over_seeds = {name: Digits.of(name, [one[name] for one in found[samples:]]).digits for name in shapes if seeds}
-    modules = of_modules([one.kept for one in watchers[:samples]])
+    modules = of_modules([one.elements for one in watchers[:samples]])
     return DigitsReport(samples, tuple(results), modules, failed, over_seeds=over_seeds)
 
 

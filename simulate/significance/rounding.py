@@ -51,8 +51,8 @@ class RandomRounding(Watcher):
         seed: the sample's seed.
 
     Attributes:
-        kept: some elements of results, as float64 (at most 64 of each), by role, module, operation and number of the
-            call, for calls 1, 2, 4, 8 and so on.
+        elements: some elements of results, as float64 (at most 64 of each), by role, module, operation and call; of
+            calls 1, 2, 4, 8 and so on.
         failed: reasons, by operation.
     """
 
@@ -60,7 +60,7 @@ class RandomRounding(Watcher):
         self._randomness, self._seed, self._number = randomness, seed, 0
         self._calls: dict[tuple[str, str, str], int] = {}
         self._lock = new_lock()
-        self.kept: dict[tuple[str, str, str, int], np.ndarray] = {}
+        self.elements: dict[tuple[str, str, str, int], np.ndarray] = {}
         self.failed: dict[str, str] = {}
 
     def before(self, call: Call) -> list[torch.Tensor] | None:
@@ -88,7 +88,7 @@ class RandomRounding(Watcher):
             if number & (number - 1) == 0 and found and is_followed(found[0]) and found[0].numel():
                 flat = found[0].detach().flatten()
                 some = flat[:: -(-flat.numel() // _KEPT)]
-                self.kept[*place, number] = (some.abs() if some.is_complex() else some).double().cpu().numpy()
+                self.elements[*place, number] = (some.abs() if some.is_complex() else some).double().cpu().numpy()
 
     def _wide(self, call: Call) -> list[torch.Tensor] | None:
         """The outcomes in float64; None where they cannot be had."""

@@ -68,7 +68,7 @@ def script_digits(
         _ = script.file
     if seeds and not any(_SEED in argument for argument in script.arguments):
         raise ScriptError(f"seeds need a place in the arguments of the script, such as {script.target} --seed {_SEED}")
-    outputs, logged, kept, failed = [], [], [], {}
+    outputs, logged, elements, failed = [], [], [], {}
     with tempfile.TemporaryDirectory(prefix="roundoff-digits-") as folder, ScriptProcesses(SampleOrder) as processes:
         values, arrays_file = Path(folder) / "values.json", Path(folder) / "kept.npz"
         for number in range(samples + seeds):
@@ -92,13 +92,13 @@ def script_digits(
             logged.append({name: float(value) for name, value in about["logged"].items()})
             failed.update(about["failed"])
             with np.load(arrays_file, allow_pickle=False) as arrays:
-                kept.append({(*key[:3], int(key[3])): arrays[f"a{n}"] for n, key in enumerate(about["keys"])})
+                elements.append({(*key[:3], int(key[3])): arrays[f"a{n}"] for n, key in enumerate(about["keys"])})
             on_sample(f"sample {number + 1} of {samples}" if number < samples else f"seed {own} of {seeds}")
     lines, rows = _compared(outputs[:samples], logged[:samples])
     results = tuple(row for row in rows if row.name in logged[0] or row.least != np.inf)  # not what is always printed
-    seen = _compared(outputs[samples:], logged[samples:])[1] if seeds else []
-    over_seeds = {row.name: row.digits for row in seen}
-    return DigitsReport(samples, results, of_modules(kept[:samples]), failed, tuple(lines), over_seeds)
+    rows_of_seeds = _compared(outputs[samples:], logged[samples:])[1] if seeds else []
+    over_seeds = {row.name: row.digits for row in rows_of_seeds}
+    return DigitsReport(samples, results, of_modules(elements[:samples]), failed, tuple(lines), over_seeds)
 
 
 def _compared(
@@ -137,9 +137,9 @@ def main() -> None:
     with part_of(logged):
         error = run_as_main(script, simulation)
     folder = Path(order.outcome)
-    arrays: dict[str, Any] = {f"a{n}": values for n, values in enumerate(watcher.kept.values())}
+    arrays: dict[str, Any] = {f"a{n}": values for n, values in enumerate(watcher.elements.values())}
     np.savez(folder / "kept.npz", **arrays)
     texts = {name: repr(value) for name, value in logged.values.items()}
-    write_json(folder / "values.json", {"logged": texts, "failed": watcher.failed, "keys": [*watcher.kept]})
+    write_json(folder / "values.json", {"logged": texts, "failed": watcher.failed, "keys": [*watcher.elements]})
     show_as_python(error)
     end_as_python(error)

@@ -192,16 +192,16 @@ class DeviceCounts:
         x, y = exact.view(self._integer) & mask, rounded.view(self._integer) & mask
         finite, infinite = y < infinity, y == infinity
         some = finite & (y != 0)
-        seen = torch.stack((
+        counts = torch.stack((
             infinite & (x < infinity), (y == 0) & (x != 0), some & (y < self._smallest_normal), infinite, y > infinity,
             finite & (x != y), ~finite & (x < infinity),
         )).reshape(7, -1).sum(1)  # fmt: skip
-        self._counts += seen[:6]
+        self._counts += counts[:6]
         self._smallest = torch.minimum(self._smallest, where(some, y, infinity).amin())
         self._largest = torch.maximum(self._largest, where(some, y, 0).amax())
         bins = (y >> self._stored).to(torch.int64) + self._lowest_bin
         self._histogram.scatter_add_(0, where(some, bins, 0).flatten(), some.to(torch.int64).flatten())
-        return seen
+        return counts
 
     def read(self) -> list[int]:
         """Six counts, the patterns of the smallest and the largest magnitude, the histogram; waits for the device."""

@@ -202,11 +202,13 @@ class FirstNonFiniteOnDevice:
         self._suspects: dict[_Suspect, int] = {}
         self._first: dict[torch.device, _FirstOfDevice] = {}
 
-    def note(self, seen: torch.Tensor, place: Place, line: Line | None, brought: Supplied, constant: Supplied) -> None:
+    def note(
+        self, counts: torch.Tensor, place: Place, line: Line | None, brought: Supplied, constant: Supplied
+    ) -> None:
         """Takes the counts of one call.
 
         Args:
-            seen: The counts, from :meth:`~.counting.DeviceCounts.add`.
+            counts: The counts, from :meth:`~.counting.DeviceCounts.add`.
             place: Place of the operation.
             line: Line of the program.
             brought: What the call may have brought, from :func:`brought`.
@@ -214,21 +216,21 @@ class FirstNonFiniteOnDevice:
         """
         source = constant[0] if constant[0] and brought[0] == OPERANDS else brought[0]
         number = self._suspects.setdefault(_Suspect(place, line, source), len(self._suspects))
-        _, _, _, infinite, nan, _, lost = seen.unbind()
+        _, _, _, infinite, nan, _, lost = counts.unbind()
         kind = where(lost > 0, 0, where(nan > 0, 1, 2))
-        first = self._first.get(seen.device)
+        first = self._first.get(counts.device)
         if first is None:
             first = _FirstOfDevice(
-                *(torch.full((), _NONE, dtype=torch.int64, device=seen.device) for _ in _FirstOfDevice._fields)
+                *(torch.full((), _NONE, dtype=torch.int64, device=counts.device) for _ in _FirstOfDevice._fields)
             )
         found = (first.born < 0) & (infinite + nan > 0)
         came, is_constant = (
-            is_so.to(seen.device, non_blocking=True) if isinstance(is_so, torch.Tensor) else is_so
+            is_so.to(counts.device, non_blocking=True) if isinstance(is_so, torch.Tensor) else is_so
             for _, is_so in (brought, constant)
         )
         came = ((lost == 0) & came) | ((lost > 0) & is_constant)
         code = kind + len(_KINDS) * number
-        self._first[seen.device] = _FirstOfDevice(
+        self._first[counts.device] = _FirstOfDevice(
             torch.where(found & ~came, code, first.born),
             torch.where(found & came & (first.given < 0), code, first.given),
         )

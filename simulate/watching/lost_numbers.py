@@ -95,16 +95,16 @@ def nan_among_locals(error: BaseException) -> str | None:
     counts if a parameter of it is NaN, and an infinite value if a gradient leads back from it, as from a loss.
     """
     found = None
-    seen: BaseException | None = error
-    while seen is not None:
-        trace = seen.__traceback__
+    cause: BaseException | None = error
+    while cause is not None:
+        trace = cause.__traceback__
         while trace is not None:
             frame = trace.tb_frame
             found = next(
                 (f"{name} in {frame.f_code.co_name}" for name, x in frame.f_locals.items() if _is_nan(x)), found
             )
             trace = trace.tb_next
-        seen = seen.__cause__ or seen.__context__
+        cause = cause.__cause__ or cause.__context__
     return found
 
 

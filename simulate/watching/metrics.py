@@ -73,16 +73,16 @@ class ChangedMeasures:
             return None
         return MeasureBefore(x, x.item() if measures else None)
 
-    def note(self, seen: MeasureBefore, name: str, fmt: Format, args: Sequence[Any]) -> None:
+    def note(self, measured: MeasureBefore, name: str, fmt: Format, args: Sequence[Any]) -> None:
         """Notes what rounding did to it.
 
         Args:
-            seen: what :meth:`before` saw.
+            measured: the result of :meth:`before`.
             name: name of the operation that computed it.
             fmt: format of its results.
             args: arguments of the operation.
         """
-        x, before = seen
+        x, before = measured
         address = x.data_ptr()
         if before is not None and _is_visible(before, x.item()):
             if len(self._found) >= _MANY:

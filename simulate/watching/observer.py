@@ -55,10 +55,10 @@ class Observer(Watcher):
             if counter is None:
                 counter = counters[key] = Counter(x.dtype, call.format.smallest_normal or 0.0)
             if not x.is_cpu:
-                seen = counter.count_there(exact, x)
-                if seen is not None and self._found.first is None:
+                counts = counter.count_there(exact, x)
+                if counts is not None and self._found.first is None:
                     came = brought(call, over_others=_writing.over_others)
-                    self._first_on_device.note(seen, call.place, here(), came, supplied_constant(call, exact, x))
+                    self._first_on_device.note(counts, call.place, here(), came, supplied_constant(call, exact, x))
                 return
             counter.count(exact, x)
             if not self._found.is_final and counter.saw_nonfinite():

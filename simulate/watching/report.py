@@ -48,8 +48,11 @@ class Tally:
 
     def extremes(self) -> tuple[float, float]:
         """The smallest and the largest magnitude; infinity and 0 without any."""
-        seen = [*(counter.extremes for counter in self.counters.values()), self.earlier.get("extremes", (np.inf, 0.0))]
-        return min(float(low) for low, _ in seen), max(float(high) for _, high in seen)
+        extremes = [
+            *(counter.extremes for counter in self.counters.values()),
+            self.earlier.get("extremes", (np.inf, 0.0)),
+        ]
+        return min(float(low) for low, _ in extremes), max(float(high) for _, high in extremes)
 
     def histogram(self) -> np.ndarray:
         """Results by exponent."""

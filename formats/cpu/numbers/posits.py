@@ -34,12 +34,12 @@ def nearest_posit(x: Any, exponent_bits: Any, room: Any, largest: Any, smallest:
     k = int64(pattern >> below_regime)
     # A run of k + 1 ones and a zero, or of -k zeros and a one.
     regime = k + int64(2) if k >= int64(0) else int64(1) - k
-    kept = max(room - regime, int64(0))
-    drop = max(below_regime - kept, int64(0))
+    tail_bits = max(room - regime, int64(0))
+    drop = max(below_regime - tail_bits, int64(0))
     unit = int64(int64(1) << drop)
     # Where nothing is kept below the regime, the regime's last bit is the code's last: 0 after ones, 1 after zeros.
     regime_odd = int64(1) if k < int64(0) else int64(0)
-    odd = int64(int64(pattern >> drop) & int64(1)) if kept > int64(0) else regime_odd
+    odd = int64(int64(pattern >> drop) & int64(1)) if tail_bits > int64(0) else regime_odd
     # Half a unit, less one, plus the parity; with nothing to cut (unit 1) nothing is added.
     add = int64(int64(unit >> int64(1)) - int64(1) + odd) if drop > int64(0) else int64(0)
     pattern = int64(int64(pattern + add) & int64(-unit))
@@ -62,8 +62,8 @@ def posit_in_mode(
     below_regime = int64(52) + exponent_bits
     k = int64(pattern >> below_regime)
     regime = k + int64(2) if k >= int64(0) else int64(1) - k
-    kept = max(room - regime, int64(0))
-    drop = max(below_regime - kept, int64(0))
+    tail_bits = max(room - regime, int64(0))
+    drop = max(below_regime - tail_bits, int64(0))
     unit = int64(int64(1) << drop)
     lower = int64(pattern & int64(-unit))
     if stochastic:
@@ -73,7 +73,7 @@ def posit_in_mode(
         up = int64(int64(fraction + int64(word)) >> int64(32))
     else:
         regime_odd = uint64(1) if k < int64(0) else uint64(0)
-        odd = uint64(uint64(pattern >> drop) & uint64(1)) if kept > int64(0) else regime_odd
+        odd = uint64(uint64(pattern >> drop) & uint64(1)) if tail_bits > int64(0) else regime_odd
         minus = uint64(1) if sign != int64(0) else uint64(0)
         addend = addend_of64(mode, minus, odd, uint32(0))
         up = int64(round_shifted64(uint64(pattern - lower), uint64(drop), addend, mode[3]))

@@ -122,11 +122,11 @@ def round_scaled(
     scales = torch.empty(n // length * -(-length // block), dtype=source.dtype, device="cpu")
     scale_up = compiled(_up_loop(source.dtype), source.dtype, in_place=target is source)
     scale_down = compiled(_down, source.dtype)
-    start, into, kept = source.data_ptr(), target.data_ptr(), scales.data_ptr()
+    start, into, scale_address = source.data_ptr(), target.data_ptr(), scales.data_ptr()
     options = (*layout, largest, int(power_of_two))
-    in_pieces(lambda first, last: scale_up(start, into, kept, first, last, *options), items, n)
+    in_pieces(lambda first, last: scale_up(start, into, scale_address, first, last, *options), items, n)
     rounded(target)
-    in_pieces(lambda first, last: scale_down(into, kept, first, last, *layout), items, n)
+    in_pieces(lambda first, last: scale_down(into, scale_address, first, last, *layout), items, n)
 
 
 def addressed_scaled(

@@ -192,6 +192,7 @@ def test_the_page_of_a_report_says_what_the_report_says():
         assert not re.search(r"https?://", page)
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_commands(tmp_path):
     program = "import sys, torch\ntorch.manual_seed(0)\nx = torch.randn(8, 8)\nprint({}.item())\nsys.exit({})\n"
     for name, body, status in (("a", "x.sum(0).exp().sum()", 0), ("b", "x.sum(1).exp().sum()", 0), ("c", "x[0, 0]", 3)):

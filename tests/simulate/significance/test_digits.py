@@ -177,6 +177,7 @@ def test_textbook_programs():
             assert found.digits == pytest.approx(digits, abs=tolerance), (function.__name__, randomness, found)
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_scripts(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(
