@@ -88,7 +88,7 @@ def mismatch(
     """
     if not band > 0:
         raise ValueError(f"band must be above 0, got {band}")
-    trainer, rollout, counts = _checked(trainer_log_probs, rollout_log_probs, mask)
+    trainer, rollout, counts = _counted_log_probs(trainer_log_probs, rollout_log_probs, mask)
     log_ratios = trainer - rollout  # 0 where nothing counts
     lengths = counts.sum(1)
     sequences = lengths > 0
@@ -97,14 +97,14 @@ def mismatch(
     training, sampled = (-(one.sum(1) / lengths)[sequences] for one in (trainer, rollout))
     return Mismatch(
         **distances(tokens, band),
-        chi2_token=_number(torch.expm1(2 * tokens).mean()),
-        chi2_seq=_number(torch.expm1(2 * whole).mean()),
+        chi2_token=_as_float(torch.expm1(2 * tokens).mean()),
+        chi2_seq=_as_float(torch.expm1(2 * whole).mean()),
         ess_seq=_effective(whole),
-        training_ppl=_number(training.exp().mean()),
-        rollout_ppl=_number(sampled.exp().mean()),
-        log_ppl_diff=_number((training - sampled).mean()),
-        log_ppl_abs_diff=_number((training - sampled).abs().mean()),
-        ppl_ratio=_number((training - sampled).exp().mean()),
+        training_ppl=_as_float(training.exp().mean()),
+        rollout_ppl=_as_float(sampled.exp().mean()),
+        log_ppl_diff=_as_float((training - sampled).mean()),
+        log_ppl_abs_diff=_as_float((training - sampled).abs().mean()),
+        ppl_ratio=_as_float((training - sampled).exp().mean()),
         tokens=int(lengths.sum()),
         sequences=int(sequences.sum()),
     )
@@ -153,7 +153,7 @@ def importance_weights(
         raise ValueError(f"unknown correction {correction!r}; allowed are {', '.join(get_args(Correction))}")
     if not 0 <= least < threshold:
         raise ValueError(f"least must be 0 or more and less than threshold, got {least} and {threshold}")
-    trainer, rollout, counts = _checked(trainer_log_probs, rollout_log_probs, mask)
+    trainer, rollout, counts = _counted_log_probs(trainer_log_probs, rollout_log_probs, mask)
     weights = weights_of(trainer - rollout, correction, threshold, least)
     return torch.where(counts, weights, 0.0).to(trainer_log_probs.dtype).view(trainer_log_probs.shape)
 
@@ -176,14 +176,14 @@ def weights_of(log_ratios: torch.Tensor, correction: Correction, threshold: floa
 def distances(log_ratios: torch.Tensor, band: float = 0.1) -> dict[str, float]:
     """``kl``, ``k3_kl``, ``outside`` and ``ess_token`` of :class:`Mismatch`, from log r of tokens, (tokens,)."""
     return {
-        "kl": _number((-log_ratios).mean()),
-        "k3_kl": _number((torch.expm1(log_ratios) - log_ratios).mean()),
-        "outside": _number(((log_ratios.exp() - 1).abs() > band).double().mean()),
+        "kl": _as_float((-log_ratios).mean()),
+        "k3_kl": _as_float((torch.expm1(log_ratios) - log_ratios).mean()),
+        "outside": _as_float(((log_ratios.exp() - 1).abs() > band).double().mean()),
         "ess_token": _effective(log_ratios),
     }
 
 
-def _checked(
+def _counted_log_probs(
     trainer: torch.Tensor, rollout: torch.Tensor, mask: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Log-probabilities in float64, 0 where no token counts, and which do: (sequences, tokens) each."""
@@ -204,15 +204,15 @@ def _checked(
     checked = []
     for name, one in (("trainer_log_probs", trainer), ("rollout_log_probs", rollout)):
         values = torch.where(counts, one.detach().double().reshape(two), 0.0)
-        if wrong := _found(values, ~(values <= 0)):
+        if wrong := _first_wrong(values, ~(values <= 0)):
             raise ValueError(f"{name}{wrong} is no log-probability: allowed are numbers up to 0")
         checked.append(values)
-    if wrong := _found(checked[1], checked[1].isinf()):
+    if wrong := _first_wrong(checked[1], checked[1].isinf()):
         raise ValueError(f"rollout_log_probs{wrong}: a token that was sampled has a probability above 0")
     return checked[0], checked[1], counts
 
 
-def _found(values: torch.Tensor, wrong: torch.Tensor) -> str:
+def _first_wrong(values: torch.Tensor, wrong: torch.Tensor) -> str:
     """The place and value of the first number that is wrong; empty if none is."""
     places = wrong.nonzero()
     if not len(places):
@@ -230,5 +230,5 @@ def _effective(log_weights: torch.Tensor) -> float:
     return float(weights.sum() ** 2 / (len(weights) * weights.square().sum()))
 
 
-def _number(value: torch.Tensor) -> float:
+def _as_float(value: torch.Tensor) -> float:
     return float(value)

@@ -39,7 +39,7 @@ def pack(codes: torch.Tensor, bits: int, dtype: torch.dtype | None = None) -> to
     Raises:
         FormatError: ``codes`` are not integers, ``bits`` is out of range, or ``dtype`` holds codes of another width.
     """
-    _check(codes, bits)
+    _check_codes(codes, bits)
     if dtype is not None:
         if bits != (4 if dtype == PAIRS else 8):
             raise FormatError(f"codes of {bits} bits do not fit {dtype}")
@@ -84,7 +84,7 @@ def unpack(packed: torch.Tensor, bits: int | None = None, count: int | None = No
             return codes
     if bits is None or count is None:
         raise FormatError(f"unpack needs bits and count for {packed.dtype}: unpack(packed, bits, count)")
-    _check(packed, bits)
+    _check_codes(packed, bits)
     if packed.dtype != torch.uint8 or packed.ndim != 1 or count < 0 or packed.numel() != packed_size(count, bits):
         raise FormatError(
             f"{count} codes of {bits} bits are {packed_size(count, bits)} bytes in a one-dimensional uint8 tensor,"
@@ -102,7 +102,7 @@ def unpack(packed: torch.Tensor, bits: int | None = None, count: int | None = No
     return result.view(-1)[:count]
 
 
-def _check(codes: torch.Tensor, bits: int) -> None:
+def _check_codes(codes: torch.Tensor, bits: int) -> None:
     _check_tensor(codes)
     if codes.dtype.is_floating_point or codes.dtype.is_complex or codes.dtype == torch.bool:
         raise FormatError(f"codes are integers, got {codes.dtype}: encode numbers first, see Format.encode")

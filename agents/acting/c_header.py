@@ -25,7 +25,7 @@ _BUFFERS = 4  # what a layer reads and writes, what heads share, and what the fi
 _MOST_INPUTS = 1 << 16  # so that sums of products of 8 bits stay below 2^31
 
 
-def _parts() -> dict[str, str]:
+def _exported_functions() -> dict[str, str]:
     """Reads the functions of exported headers, by name, from ``policy.c``."""
     series = {"TANH": elementary.TANH_SERIES, "ELU": elementary.ELU_SERIES}
     constants = {
@@ -41,7 +41,7 @@ def _parts() -> dict[str, str]:
     return dict(part.split("\n", 1) for part in text.split("//// ")[1:])
 
 
-_PARTS = _parts()
+_PARTS = _exported_functions()
 
 
 def c_header(packed: PackedPolicy, about: str = "") -> str:
@@ -82,7 +82,7 @@ _TABLE = _Kind("uint8_t", "policy_number((w)[i])", "float", "float", _PARTS["FLO
 _IN_HALVES = "((w)[(i) / 2] >> ((i) % 2 * 4) & 15)"
 
 
-def _kind(fmt: Format) -> _Kind:
+def _stored_kind(fmt: Format) -> _Kind:
     halves = fmt.bits <= _HALF
     if is_computed_in_integers(fmt):
         if not halves:
@@ -108,7 +108,7 @@ class _Header:
     def __init__(self, packed: PackedPolicy, about: str) -> None:
         self._packed, self._about = packed, about
         self._format, self._policy = packed.format, packed.layout
-        self._kind = _kind(packed.format)
+        self._kind = _stored_kind(packed.format)
         self._data: list[str] = []
         self._calls: list[str] = []
         self._used = {"RELU": False, "TANH": self._policy.decision is Decision.TANH, "ELU": False}

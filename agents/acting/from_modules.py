@@ -84,7 +84,7 @@ def _computes_as(kind: type[nn.Module], layer: nn.Module) -> bool:
 def _layers(module: nn.Module) -> list[Layer]:
     """Returns the linear layers and convolutions, each with the activation that follows."""
     layers: list[Layer] = []
-    for layer in _flat(module):
+    for layer in _leaf_modules(module):
         if isinstance(layer, nn.Linear) and _computes_as(nn.Linear, layer):
             layers.append(LinearLayer(plain(layer.weight), _bias(layer, layer.out_features), Activation.NONE))
         elif isinstance(layer, nn.Conv2d) and _computes_as(nn.Conv2d, layer):
@@ -103,10 +103,10 @@ def _layers(module: nn.Module) -> list[Layer]:
     return layers
 
 
-def _flat(module: nn.Module) -> Iterator[nn.Module]:
+def _leaf_modules(module: nn.Module) -> Iterator[nn.Module]:
     if isinstance(module, nn.Sequential):
         for part in module:
-            yield from _flat(part)
+            yield from _leaf_modules(part)
     else:
         yield module
 

@@ -84,7 +84,7 @@ class PackedPolicy:
         for layer, encoded in self.layers:
             parts = self._dense(encoded)
             blobs += [*parts, layer.bias.numpy().tobytes()]
-            shapes = [list(part.shape) for part in _parts(encoded)]
+            shapes = [list(part.shape) for part in _as_tuple(encoded)]
             zeros = [not part for part in parts]
             spatial = {"stride": layer.stride, "padding": layer.padding} if isinstance(layer, ConvolutionLayer) else {}
             layers.append({"shapes": shapes, "zeros": zeros, "activation": layer.activation, **spatial})
@@ -138,7 +138,7 @@ class PackedPolicy:
             probe = fmt.encode(torch.ones([1] * len(shapes[0])))  # of the types that codes and scales have
             read = [
                 rest.numbers(shape, one.dtype, fmt.bits if i == 0 else None, absent=zero)
-                for i, (shape, zero, one) in enumerate(zip(shapes, described["zeros"], _parts(probe), strict=True))
+                for i, (shape, zero, one) in enumerate(zip(shapes, described["zeros"], _as_tuple(probe), strict=True))
             ]
             encoded.append(read[0] if isinstance(probe, torch.Tensor) else type(probe)(*read))
             bias = rest.numbers([shapes[0][0]], torch.float32)
@@ -166,7 +166,7 @@ class PackedPolicy:
 
     def _dense(self, encoded: Any) -> list[bytes]:
         """Codes as densely as they can be, and the scales; nothing for tensors of zeros, as some zero points are."""
-        codes, *scales = _parts(encoded)
+        codes, *scales = _as_tuple(encoded)
         if codes.element_size() * 8 != self.format.bits:
             codes = pack(codes, self.format.bits)
         return [part.tobytes() if part.any() else b"" for part in (one.numpy() for one in (codes, *scales))]
@@ -215,5 +215,5 @@ def with_numbers(policy: PolicyLayers, numbers: Iterable[torch.Tensor], *names: 
     return replace(policy, shared=of(policy.shared), heads=tuple(of(head) for head in policy.heads))
 
 
-def _parts(encoded: Any) -> tuple[torch.Tensor, ...]:
+def _as_tuple(encoded: Any) -> tuple[torch.Tensor, ...]:
     return (encoded,) if isinstance(encoded, torch.Tensor) else tuple(encoded)

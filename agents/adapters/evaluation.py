@@ -118,7 +118,7 @@ class ModelEvaluation:
         if quantization.policy is None:
             products = QuantizedProducts(quantization, tensors, watch=watch)
             return self._episodes(step, self._simulation, products), products.ranges
-        with _rounded(tensors, quantization):
+        with _quantized_parameters(tensors, quantization):
             simulation = quantization.simulation(self.config.seed)
             return self._episodes(step, simulation, quantization=quantization), []
 
@@ -166,7 +166,7 @@ class ModelEvaluation:
 
 
 @contextmanager
-def _rounded(tensors: Sequence[torch.Tensor], quantization: Quantization) -> Iterator[None]:
+def _quantized_parameters(tensors: Sequence[torch.Tensor], quantization: Quantization) -> Iterator[None]:
     """Parameters as a quantized inference begins with them, for the block; then as they were."""
     kept = [tensor.clone() for tensor in tensors]
     with torch.no_grad():

@@ -22,11 +22,11 @@ _OF_ONE_FORMAT = frozenset({"every-op", "storage", "mixed-precision", "engine"})
 
 def _remembered(read: Callable[_P, _R]) -> Callable[_P, _R]:
     """Caches results for the algorithms that are known; a module may bring others later."""
-    known = cache(lambda _names, *args, **kwargs: read(*args, **kwargs))
+    known = cache(lambda _ordered_names, *args, **kwargs: read(*args, **kwargs))
 
     @wraps(read)
     def result(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        return known(_names(), *args, **kwargs)  # type: ignore[arg-type]
+        return known(_ordered_names(), *args, **kwargs)  # type: ignore[arg-type]
 
     return result
 
@@ -34,14 +34,14 @@ def _remembered(read: Callable[_P, _R]) -> Callable[_P, _R]:
 @_remembered
 def fields_of(key: str) -> dict[str, FieldInfo]:
     """Returns the fields of a key by algorithm; empty if the key does not exist."""
-    found = {name: config_of(name).model_fields.get(key) for name in _names()}
+    found = {name: config_of(name).model_fields.get(key) for name in _ordered_names()}
     return {name: field for name, field in found.items() if field}
 
 
 @_remembered
 def keys() -> tuple[str, ...]:
     """The keys of all algorithms, beginning with the keys that every run has."""
-    return tuple(dict.fromkeys(key for name in _names() for key in config_of(name).model_fields))
+    return tuple(dict.fromkeys(key for name in _ordered_names() for key in config_of(name).model_fields))
 
 
 @_remembered
@@ -54,7 +54,7 @@ def keys_with(role: KeyRole) -> frozenset[str]:
 @_remembered
 def panels() -> Mapping[str, Panel]:
     """The logged values that are drawn, by name; of all algorithms."""
-    return {name: panel for algorithm in _names() for name, panel in config_of(algorithm).panels.items()}
+    return {name: panel for algorithm in _ordered_names() for name, panel in config_of(algorithm).panels.items()}
 
 
 def drawn_values(configs: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -68,7 +68,7 @@ def leading(config: Mapping[str, Any]) -> str:
     return config_class(config).leading
 
 
-def _names() -> tuple[str, ...]:
+def _ordered_names() -> tuple[str, ...]:
     """Soft actor-critic's keys come first, which is their order in files from before there were others."""
     return (*sorted(ALGORITHMS, key=lambda name: name != "sac"), *LIBRARIES, *own_algorithms.known())
 

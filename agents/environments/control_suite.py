@@ -214,7 +214,7 @@ def tolerance(
     else:
         distance = np.float64((lower - number if number < lower else number - upper) / margin)
         if sigmoid in _SCALES:
-            value = _fallen(distance * _scale(sigmoid, value_at_margin), sigmoid, is_number=is_number)
+            value = _fallen(distance * _tolerance_scale(sigmoid, value_at_margin), sigmoid, is_number=is_number)
         else:
             given = distance if is_number else np.array(distance, ndmin=x.ndim)
             value = rewards._sigmoids(given, value_at_margin, sigmoid)  # noqa: SLF001  its version is fixed
@@ -222,7 +222,7 @@ def tolerance(
 
 
 @cache
-def _scale(sigmoid: str, value: float) -> np.float64:
+def _tolerance_scale(sigmoid: str, value: float) -> np.float64:
     rewards._sigmoids(0.0, value, sigmoid)  # noqa: SLF001  refuses values that it cannot have
     return _SCALES[sigmoid](value)
 

@@ -108,7 +108,7 @@ class GymnasiumEnvironment(SeededEpisodes):
         if self.discrete:  # a row of numbers means one of several actions
             self._to_space: Callable[[NDArray[Any]], Any] = lambda row: space.dtype.type(space.start + row.argmax())
         else:
-            self._to_space = _scaled(space)
+            self._to_space = _box_scaling(space)
         self._action_repeat = action_repeat
         self.task = task
         self.action_size = int(space.n) if self.discrete else int(np.prod(space.shape))
@@ -198,7 +198,7 @@ def _check_actions(task: str, actions: Any) -> None:
         )
 
 
-def _scaled(space: Any) -> Callable[[NDArray[Any]], Any]:
+def _box_scaling(space: Any) -> Callable[[NDArray[Any]], Any]:
     """Returns a function that maps numbers in [-1, 1] to a box."""
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     center, half_width = (high + low) / 2, (high - low) / 2

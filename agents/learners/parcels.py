@@ -48,7 +48,7 @@ class Parcel:
         codes = format.encode(round(torch.nan_to_num(x.float() if x.itemsize < 4 else x), format))
         packed = [
             pack(part, bits) if bits < 8 * part.itemsize else part.contiguous().reshape(-1).view(torch.uint8)
-            for part, bits in zip(_parts(codes), _bits(codes, format), strict=True)
+            for part, bits in zip(_codes_and_scales(codes), _packed_bits(codes, format), strict=True)
         ]
         return cls(torch.cat([finite.to(torch.uint8).view(1), *packed]), x, format, codes)
 
@@ -58,7 +58,7 @@ class Parcel:
         if self.format is None:
             return content.view(x.dtype).view(x.shape).clone()
         parts, begin = [], 1
-        for part, bits in zip(_parts(self.codes), _bits(self.codes, self.format), strict=True):
+        for part, bits in zip(_codes_and_scales(self.codes), _packed_bits(self.codes, self.format), strict=True):
             size = packed_size(part.numel(), bits)
             own = content[begin : begin + size]
             numbers = unpack(own, bits, part.numel()) if bits < 8 * part.itemsize else own.clone().view(part.dtype)
@@ -68,12 +68,12 @@ class Parcel:
         return torch.where(content[0] != 0, self.format.decode(codes).to(x.dtype), torch.nan)
 
 
-def _parts(codes: Any) -> list[Tensor]:
+def _codes_and_scales(codes: Any) -> list[Tensor]:
     """The codes themselves first, then their scales."""
     return [codes] if isinstance(codes, torch.Tensor) else list(codes)
 
 
-def _bits(codes: Any, format: Format) -> list[int]:
+def _packed_bits(codes: Any, format: Format) -> list[int]:
     """Returns the bits of a number of each part on its way: codes in the format's bits."""
-    first, *others = _parts(codes)
+    first, *others = _codes_and_scales(codes)
     return [min(format.bits, 8 * first.itemsize), *(8 * part.itemsize for part in others)]

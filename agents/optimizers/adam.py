@@ -274,7 +274,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         eps = _eps(group, params[0].dtype)
         if where is None or known_true(where):
             self.move(group, params, gradients, states, numbers, eps)
-            _count([state["step"] for state in states], 1)
+            _add_steps([state["step"] for state in states], 1)
             return
         names = [name for name in states[0] if name != "step"]
         present = params + [state[name] for state in states for name in names]
@@ -283,7 +283,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
         moved_states = [{name: next(rest) for name in names} for _ in states]
         self.move(group, moved[: len(params)], gradients, moved_states, numbers, eps)
         choose_(where, present, moved)
-        _count([state["step"] for state in states], where)
+        _add_steps([state["step"] for state in states], where)
 
     @unsimulated
     def _numbers(self, group: dict[str, Any], steps: Tensor, dtype: torch.dtype) -> StepNumbers:
@@ -423,7 +423,7 @@ def _eps(group: dict[str, Any], dtype: torch.dtype) -> Any:
 
 
 @unsimulated
-def _count(steps: Sequence[Tensor], taken: int | Tensor) -> None:
+def _add_steps(steps: Sequence[Tensor], taken: int | Tensor) -> None:
     for step in steps:
         step.add_(taken)
 

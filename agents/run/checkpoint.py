@@ -68,16 +68,16 @@ def load(path: Path) -> dict[str, Any]:
     Raises:
         FileError: the file is missing, damaged, from another version, or no checkpoint.
     """
-    state: dict[str, Any] = _read(path)["state"]
+    state: dict[str, Any] = _read_archive(path)["state"]
     return state
 
 
 def load_about(path: Path) -> Any:
     """Returns the ``about`` of a checkpoint, as given to :func:`save`; None if it is missing."""
-    return _read(path).get("about")
+    return _read_archive(path).get("about")
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_archive(path: Path) -> dict[str, Any]:
     advice = "delete the run's folder to start the run anew"
     try:
         with open_to_read(path) as file:

@@ -170,7 +170,8 @@ def read_profile(path: Path) -> Profile:
     timing = read_json(path)
     try:
         spent = {str(name): _seconds(value) for name, value in timing["spent"].items()}
-        steps, waited = _checked(timing.get("agent_steps"), int), _checked(timing.get("waited_for_gpu"), bool)
+        steps = _checked_value(timing.get("agent_steps"), int)
+        waited = _checked_value(timing.get("waited_for_gpu"), bool)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise FileError(f"{path}: says not where a run's time has gone; it was damaged after it was written") from error
     return Profile(spent, steps, waited)
@@ -182,7 +183,7 @@ def _seconds(value: Any) -> float:
     return float(value)
 
 
-def _checked(value: Any, kind: type[int]) -> Any:
+def _checked_value(value: Any, kind: type[int]) -> Any:
     if value is not None and (type(value) is not kind or not 0 <= value < _LONGEST):
         raise ValueError(value)
     return value

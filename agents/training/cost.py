@@ -82,7 +82,7 @@ def count_updates(
             raise RunError(f"the run ended before its cost was counted: {why}") from None
         finally:
             training.close()
-        begin = _learned(learner)
+        begin = _learned_tensors(learner)
         for number in range(1 + count):
             if number == 1:
                 counter.restart()
@@ -92,10 +92,10 @@ def count_updates(
         _say_format(counter, replay, numbers)
         counted = counter.report(_kept_tensors(learner, replay)).as_json(count, models)
         sent = _sent(config, learner)
-        return CountedSteps({**counted, **({"sent": sent} if sent else {})}, begin, _learned(learner))
+        return CountedSteps({**counted, **({"sent": sent} if sent else {})}, begin, _learned_tensors(learner))
 
 
-def _learned(learner: Learner) -> dict[str, torch.Tensor]:
+def _learned_tensors(learner: Learner) -> dict[str, torch.Tensor]:
     networks = (optimizer.parameters for optimizer in learner.optimizers.values())
     return learned({"weights": networks, "averages": (average.average for average in learner.averages.values())})
 

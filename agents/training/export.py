@@ -64,7 +64,7 @@ def export_policy(run: str | Path, fmt: str, target: str | Path, *, allow_import
     """
     target = _target(target)
     packed, config = packed_policy(run, fmt, allow_imports=allow_imports)
-    return _write(packed, target, f"A policy for {config.task}, learned by {config.algorithm}")
+    return _write_policy(packed, target, f"A policy for {config.task}, learned by {config.algorithm}")
 
 
 def export(
@@ -101,7 +101,7 @@ def export(
     """
     target = _target(target)
     policy = policy_of(module, decision=decision, mean=mean, std=std, observation_shape=observation_shape)
-    return _write(PackedPolicy.of(policy, format), target, f"A policy of a {type(module).__name__}")
+    return _write_policy(PackedPolicy.of(policy, format), target, f"A policy of a {type(module).__name__}")
 
 
 def _target(target: str | Path) -> Path:
@@ -111,7 +111,7 @@ def _target(target: str | Path) -> Path:
     return target
 
 
-def _write(packed: PackedPolicy, target: Path, about: str) -> Exported:
+def _write_policy(packed: PackedPolicy, target: Path, about: str) -> Exported:
     note = ""
     if target.suffix == ".h":
         content = c_header(packed, about).encode()

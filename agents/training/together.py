@@ -85,7 +85,7 @@ def train_together(
                 runs.append(_Open(number, job, run, own))
         groups: dict[Any, list[_Open]] = {}  # of runs that can share a population
         for opened in runs:
-            key = None if compiled is False else _kind(opened.run, forced=compiled is True)
+            key = None if compiled is False else _shared_key(opened.run, forced=compiled is True)
             groups.setdefault(key or opened.number, []).append(opened)
         for alike in groups.values():
             population = _population(alike)
@@ -96,7 +96,7 @@ def train_together(
                     yield _train_alone(opened, compiled=compiled)
 
 
-def _kind(run: Run | AdaptedRun, *, forced: bool) -> Any:
+def _shared_key(run: Run | AdaptedRun, *, forced: bool) -> Any:
     """Returns a key that the members of a population share; None if a run is trained separately."""
     if isinstance(run, AdaptedRun):
         return None

@@ -61,12 +61,12 @@ class Element:
     @property
     def table(self) -> torch.Tensor:
         """The element of each code, 2^bits float64 numbers, on the CPU."""
-        return _table(self)
+        return _element_table(self)
 
 
 @cache  # not a cached_property, whose lock torch.compile cannot trace
 @unsimulated
-def _table(element: Element) -> torch.Tensor:
+def _element_table(element: Element) -> torch.Tensor:
     half = torch.arange(1 << (element.bits - 1), device="cpu")
     if element.integer:
         return torch.cat([half, half - len(half)]).to(torch.float64) * 2.0**-element.significand_bits

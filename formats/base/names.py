@@ -105,7 +105,7 @@ def register(
                 f"{fmt!r} goes by its text, {str(fmt)!r}, into compiled programs and other processes: register it by"
                 " that name, too"
             )
-        other, _ = _read(alias, alias)
+        other, _ = _parse_name(alias, alias)
         if other is not None and _key(type(other)) != _key(kind):
             raise FormatError(f"the name {alias!r} is taken by {other!r}; choose another for {fmt!r}")
     if known is not None:
@@ -158,22 +158,22 @@ def parse_format(text: str) -> Any:
 def format_called(text: str) -> Any:
     """:func:`parse_format` for text that a program has made, and that nobody can have meant otherwise."""
     name = text.strip().lower()
-    fmt, problem = _read(text, name)
+    fmt, problem = _parse_name(text, name)
     if fmt is not None:
         return fmt
     if problem:
-        raise FormatError(f"unknown format {_shown(text)}: there is no suffix {problem}")
+        raise FormatError(f"unknown format {_quoted(text)}: there is no suffix {problem}")
     close = nearest(name, ALIASES, least=0.5)
     hint = f"; did you mean {close!r}?" if close else ""
     shapes = ", ".join(beginning.syntax for family in FAMILIES.values() for beginning in family.beginnings)
     raise FormatError(
-        f"unknown format {_shown(text)}{hint}; allowed are {shapes} (fp16 is e5m10), and names such as fp16, bf16,"
+        f"unknown format {_quoted(text)}{hint}; allowed are {shapes} (fp16 is e5m10), and names such as fp16, bf16,"
         " tf32, fp8_e4m3, mxfp4; docs/formats.md lists them all, and what may stand behind them; a format of your own"
         " has a name once the module that registers it is imported (--allow-import MODULE)"
     )
 
 
-def _read(text: str, name: str) -> tuple[Any, str | None]:
+def _parse_name(text: str, name: str) -> tuple[Any, str | None]:
     """The format of a name; or None, and the mistake in its suffixes if it begins as a format's does."""
     if name in ALIASES:
         return ALIASES[name], None
@@ -182,7 +182,7 @@ def _read(text: str, name: str) -> tuple[Any, str | None]:
         changes = _suffixes(family, fields, rest)
         if isinstance(changes, dict):
             return _made(text, family.kind, {**fields, **changes}), None
-        problem = problem or f"{changes} of {_shown(name.removesuffix(rest))}, which takes {_allowed(family, fields)}"
+        problem = problem or f"{changes} of {_quoted(name.removesuffix(rest))}, which takes {_allowed(family, fields)}"
     return None, problem
 
 
@@ -217,7 +217,7 @@ def _suffixes(family: FamilyEntry, fields: Fields, rest: str) -> Fields | str:
                 changes[suffix.field] = suffix.value(match[1])
                 break
         else:
-            return _shown(f"_{word}") + (" a second time" if f"_{word}" in rest.replace(f"_{word}", "", 1) else "")
+            return _quoted(f"_{word}") + (" a second time" if f"_{word}" in rest.replace(f"_{word}", "", 1) else "")
     return changes
 
 
@@ -242,10 +242,10 @@ def _made(text: str, kind: type[Any], fields: Fields) -> Any:
 
 
 def _out_of_range(text: str, error: FormatError) -> FormatError:
-    return FormatError(f"format {_shown(text)} is out of range: {error}")
+    return FormatError(f"format {_quoted(text)} is out of range: {error}")
 
 
-def _shown(text: str) -> str:
+def _quoted(text: str) -> str:
     """``text`` in quotes, cut where it is very long."""
     return repr(text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}...")
 

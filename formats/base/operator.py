@@ -29,16 +29,16 @@ def round_operator(
     fmt, random = format_called(format), given if seed is None else RandomBits(seed, step, bits)
     mode, policy = check_choices(rounding, overflow, random)
     check_roundable(x, fmt)
-    return _rounded(fmt, x.detach(), mode, policy, random)
+    return _round_to(fmt, x.detach(), mode, policy, random)
 
 
 @unsimulated
-def _rounded(fmt: Format, *options: Any) -> torch.Tensor:
+def _round_to(fmt: Format, *options: Any) -> torch.Tensor:
     return fmt.rounded(*options)
 
 
 @round_operator.register_fake
-def _shape(
+def _round_fake(
     x: torch.Tensor,
     format: str,  # noqa: ARG001
     rounding: str,  # noqa: ARG001

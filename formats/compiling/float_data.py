@@ -73,7 +73,7 @@ def round_float(x: torch.Tensor, parameters: torch.Tensor, by_addition: bool) ->
 
 
 @round_float.register_fake
-def _shape(x: torch.Tensor, parameters: torch.Tensor, by_addition: bool) -> torch.Tensor:  # noqa: ARG001
+def _round_float_fake(x: torch.Tensor, parameters: torch.Tensor, by_addition: bool) -> torch.Tensor:  # noqa: ARG001
     return unwritten_like(x)
 
 

@@ -146,7 +146,7 @@ class _Lines:
 
 
 @cache
-def _function(name: str, width: int | None) -> str:
+def _cpp_function(name: str, width: int | None) -> str:
     """A C++ function that rounds a float32, or a vector of them; the parameters of the format follow it."""
     body, count = _BODIES[name]
     lines = _Lines(width)
@@ -157,11 +157,11 @@ def _function(name: str, width: int | None) -> str:
 
 
 def _of_numbers(*operands: Any, asm: str, **_: Any) -> str:
-    return f"{_function(_known(asm), None)}({', '.join(map(str, operands))})"
+    return f"{_cpp_function(_known(asm), None)}({', '.join(map(str, operands))})"
 
 
 def _of_vectors(*operands: Any, asm: str, **_: Any) -> str:
-    function = _function(_known(asm), pick_vec_isa().bit_width())
+    function = _cpp_function(_known(asm), pick_vec_isa().bit_width())
     count = V.kernel._get_num_vectors(torch.float32)  # noqa: SLF001  public nowhere
     if count == 1:
         return f"{function}({', '.join(map(str, operands))})"

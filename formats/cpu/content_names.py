@@ -25,7 +25,7 @@ def named_after_content(body: Any) -> Any:
         body: a Python function that numba can compile; it can call functions and intrinsics of numba.
     """
     content = hashlib.sha256()
-    for part in _parts(body, set()):
+    for part in _content_parts(body, set()):
         content.update(part.encode() + b"\0")
     name = f"{body.__name__}_{content.hexdigest()[:16]}"
     named = FunctionType(body.__code__, body.__globals__, name, body.__defaults__, body.__closure__)
@@ -33,25 +33,25 @@ def named_after_content(body: Any) -> Any:
     return named
 
 
-def _parts(value: Any, visited: set[int]) -> Iterator[str]:
+def _content_parts(value: Any, visited: set[int]) -> Iterator[str]:
     """Text that changes with a function, its constants, and all that it refers to."""
     value = getattr(value, "py_func", getattr(value, "__wrapped__", value))  # of numba's function; of an intrinsic
     if isinstance(value, FunctionType):
         if id(value) in visited:
             return
         visited.add(id(value))
-        yield from _parts(value.__code__, visited)
+        yield from _content_parts(value.__code__, visited)
         for name in sorted(names_in(value.__code__)):
             if name in value.__globals__:
                 yield name
-                yield from _parts(value.__globals__[name], visited)
+                yield from _content_parts(value.__globals__[name], visited)
         for cell in value.__closure__ or ():
-            yield from _parts(cell.cell_contents, visited)
+            yield from _content_parts(cell.cell_contents, visited)
     elif isinstance(value, CodeType):
         yield value.co_code.hex()
         yield " ".join(value.co_names)  # which the code knows by their numbers alone: types.int32, types.int64
         for constant in value.co_consts:
-            yield from _parts(constant, visited)
+            yield from _content_parts(constant, visited)
     elif isinstance(value, (type, ModuleType)):
         yield f"{getattr(value, '__module__', '')}.{value.__name__} {getattr(value, '_fields', '')}"
     elif isinstance(value, _PLAIN):

@@ -44,7 +44,7 @@ _REGISTER = _REGISTERS.get(_KINDS.get(platform.machine().lower(), ""))
 _STATE = types.uint64
 
 
-def _read(builder: Any, register: _Register, slot: Any) -> Any:
+def _read_register(builder: Any, register: _Register, slot: Any) -> Any:
     if register.in_memory:
         function = builder.module.declare_intrinsic(register.read, fnty=ir.FunctionType(ir.VoidType(), [slot.type]))
         builder.call(function, [slot])
@@ -53,7 +53,7 @@ def _read(builder: Any, register: _Register, slot: Any) -> Any:
     return builder.call(function, [])
 
 
-def _write(builder: Any, register: _Register, slot: Any, state: Any) -> None:
+def _write_register(builder: Any, register: _Register, slot: Any, state: Any) -> None:
     argument = state
     if register.in_memory:
         builder.store(state, builder.bitcast(slot, state.type.as_pointer()))
@@ -75,10 +75,10 @@ def _enter(_context: Any) -> Any:
         if _REGISTER is None:
             return ir.Constant(ir.IntType(64), 0)
         word, slot = ir.IntType(_REGISTER.bits), _slot(builder, _REGISTER)
-        state = _read(builder, _REGISTER, slot)
+        state = _read_register(builder, _REGISTER, slot)
         odd = builder.and_(state, ir.Constant(word, _REGISTER.unusual))
         with builder.if_then(builder.icmp_unsigned("!=", odd, ir.Constant(word, 0)), likely=False):
-            _write(builder, _REGISTER, slot, builder.xor(state, odd))
+            _write_register(builder, _REGISTER, slot, builder.xor(state, odd))
         return builder.zext(state, ir.IntType(64)) if _REGISTER.bits < 64 else state
 
     return _STATE(), generate
@@ -96,7 +96,7 @@ def _leave(_context: Any, _state: Any) -> Any:
             odd = builder.and_(state, ir.Constant(word, _REGISTER.unusual))
             slot = _slot(builder, _REGISTER)
             with builder.if_then(builder.icmp_unsigned("!=", odd, ir.Constant(word, 0)), likely=False):
-                _write(builder, _REGISTER, slot, state)
+                _write_register(builder, _REGISTER, slot, state)
         return context.get_dummy_value()
 
     return types.void(_STATE), generate

@@ -386,14 +386,14 @@ class IntegerFormat(Family):
         return torch.int16 if self.signed else torch.uint16
 
 
-def _from_name(found: re.Match[str]) -> dict[str, Any]:
+def _integer_from_name(found: re.Match[str]) -> dict[str, Any]:
     signed = not found[1]
     return {"width": int(found[2]), "signed": signed, "symmetric": signed}
 
 
 register(
     IntegerFormat,
-    beginnings=[Beginning("intN", r"(u)?int(\d{1,3})", _from_name)],
+    beginnings=[Beginning("intN", r"(u)?int(\d{1,3})", _integer_from_name)],
     suffixes=[
         Suffix("_sym, _asym", "symmetric", "(a?sym)", lambda text: text == "sym"),
         Suffix("_gGROUP, _row", "group", r"(row|g\d{1,9})", lambda text: ROW if text == "row" else int(text[1:])),

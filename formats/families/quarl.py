@@ -134,13 +134,13 @@ class QuarlFormat(Family):
         return (low.abs() * part + high.abs() * part).clamp(min=SMALLEST_SCALE)
 
 
-def _from_name(found: re.Match[str]) -> dict[str, Any]:
+def _quarl_from_name(found: re.Match[str]) -> dict[str, Any]:
     return {"width": int(found[1])}
 
 
 register(
     QuarlFormat,
-    beginnings=[Beginning("quarlN", r"quarl(\d{1,3})", _from_name)],
+    beginnings=[Beginning("quarlN", r"quarl(\d{1,3})", _quarl_from_name)],
     suffixes=[Suffix("_affine", "affine", "(affine)", lambda _: True), AXIS_SUFFIX],
     called="quarl",
     verified=["quarl8"],

@@ -325,12 +325,12 @@ class TableFormat(Family):
         )
         values = table_on(values, x.device)
         if self.block is None:
-            return self._codes_of(torch.bucketize(_exact(numbers), _exact(values)))
+            return self._codes_of(torch.bucketize(_exact_float64(numbers), _exact_float64(values)))
         axis = check_axis(self, self.axis, x)
         tops = cut(x, axis, self.block).abs().amax(-1, keepdim=True)
-        grid = _exact(values * self._scale(tops) + 0.0)
+        grid = _exact_float64(values * self._scale(tops) + 0.0)
         # A block of zeros has 0, whether the table has it or not.
-        places = torch.searchsorted(grid, _exact(cut(numbers, axis, self.block))).clamp(max=len(values) - 1)
+        places = torch.searchsorted(grid, _exact_float64(cut(numbers, axis, self.block))).clamp(max=len(values) - 1)
         codes = self._codes_of(places)
         scales = where(tops == 0, 0.0, self._scale(tops)).squeeze(-1)
         return ScaledCodes(joined(codes, x, axis), scales.movedim(-1, axis) if x.dim() else scales.flatten())
@@ -352,7 +352,7 @@ class TableFormat(Family):
         return joined(cut(numbers, axis, self.block) * scale + 0.0, codes, axis)
 
 
-def _exact(x: torch.Tensor) -> torch.Tensor:
+def _exact_float64(x: torch.Tensor) -> torch.Tensor:
     """Numbers in float64, including subnormal numbers that the processor would treat as zeros."""
     return float64_bits(x).view(torch.float64).contiguous()
 

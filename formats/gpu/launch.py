@@ -66,7 +66,7 @@ def run_each(
     ):
         layout, words, base, bits, given = _IN_ORDER, FIXED, 0, WORD_BITS, source
     else:
-        layout, (words, base, bits, given) = _layout(source, target), _random(random, source)
+        layout, (words, base, bits, given) = _common_layout(source, target), _random_source(random, source)
     tensors = (source, target, data, given)
     arguments = (*tensors, count, base, bits, *layout, len(layout[0]), words, _BLOCK)
     _launch(kernel, -(-count // _BLOCK), tensors, layout, words, arguments)
@@ -79,7 +79,7 @@ def run_many(
     first, rows, programs = tensors[0], [], 0
     words, bits = FIXED, WORD_BITS
     for x, random in zip(tensors, randoms, strict=True):
-        words, base, bits, _ = _random(random, x)
+        words, base, bits, _ = _random_source(random, x)
         rows.append((x.data_ptr(), x.numel(), programs, base))
         programs += -(-x.numel() // _BLOCK)
     table = put_on(rows, first.device, torch.int64)
@@ -109,7 +109,7 @@ def round_blocks(
     count = source.numel() // length * -(-length // block)
     width = min(_power_of_two_from(block), _WIDEST)
     rows = min(max(_BLOCK // width, 1), _power_of_two_from(count))
-    layout, (words, base, bits, given) = _layout(source, target), _random(options.random, source)
+    layout, (words, base, bits, given) = _common_layout(source, target), _random_source(options.random, source)
     tensors = (source, target, data, given)
     constants = (len(layout[0]), words, rows, width, width >= block)
     arguments = (*tensors, count, length, inner, block, base, bits, *layout, *constants)
@@ -162,7 +162,7 @@ _Layout = tuple[tuple[int, ...], ...]
 _IN_ORDER: _Layout = ((), (), ())
 
 
-def _layout(source: torch.Tensor, target: torch.Tensor) -> _Layout:
+def _common_layout(source: torch.Tensor, target: torch.Tensor) -> _Layout:
     """Shape and strides of both, with as few dimensions as can be; none if both lie in row-major order."""
     if source.is_contiguous() and target.is_contiguous():
         return _IN_ORDER
@@ -177,7 +177,7 @@ def _layout(source: torch.Tensor, target: torch.Tensor) -> _Layout:
     return tuple(zip(*sizes, strict=True)) if sizes else _IN_ORDER
 
 
-def _random(random: Random, like: torch.Tensor) -> tuple[int, int, int, torch.Tensor]:
+def _random_source(random: Random, like: torch.Tensor) -> tuple[int, int, int, torch.Tensor]:
     """Returns the source of the words, the base of their keys, how many bits count, and the caller's words."""
     if random is None:
         return FIXED, 0, WORD_BITS, like

@@ -34,7 +34,7 @@ def _float(parameters: FloatParameters, dtype: torch.dtype, device: torch.device
 
 
 @lru_cache(_KEPT)
-def _numbers(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def _constants(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     return put_on(values, device, dtype)
 
 
@@ -80,7 +80,7 @@ def to_scaled_blocks(
     dtype, device = source.dtype, source.device
     data = (
         _float(parameters, dtype, device, True),
-        _numbers((largest, float(power_of_two)), dtype, device),
+        _constants((largest, float(power_of_two)), dtype, device),
     )
     parts = {"key_of": scaled.magnitude_key, "scale_of": scaled.largest_over_top, "number_of": scaled.float_over}
     round_blocks(source, target, *where, options, parts, data)
@@ -106,7 +106,7 @@ def to_wrapping_grid(
     source: torch.Tensor, target: torch.Tensor, scale: float, codes: tuple[int, int], options: RoundingOptions
 ) -> None:
     """Rounds to equally spaced numbers with codes that wrap round at their ends; the scale is a power of two."""
-    data = _numbers((1 / scale, scale, codes[1] - codes[0] + 1, *codes), source.dtype, source.device)
+    data = _constants((1 / scale, scale, codes[1] - codes[0] + 1, *codes), source.dtype, source.device)
     round_each(source, target, options, numbers.wrapping, (settings_of(options.rounding, source.device), data))
 
 
@@ -128,7 +128,7 @@ def to_grids(
     device = source.device
     data = (
         settings_of(options.rounding, device), (1 / scales).contiguous(), scales.contiguous(), zeros.contiguous(),
-        _numbers(codes, source.dtype, device), _numbers(layout, torch.int64, device),
+        _constants(codes, source.dtype, device), _constants(layout, torch.int64, device),
     )  # fmt: skip
     nearest = options.rounding is Rounding.NEAREST_EVEN
     number_of = numbers.on_grid_of_channel if nearest else numbers.between_codes_of_channel
@@ -140,7 +140,7 @@ def to_integer_blocks(
     options: RoundingOptions, *, symmetric: bool,
 ) -> None:  # fmt: skip
     """Rounds to integers, with a scale and a zero point for each group; no scale is below ``least``."""
-    data = settings_of(options.rounding, source.device), _numbers((*codes, least), torch.float64, source.device)
+    data = settings_of(options.rounding, source.device), _constants((*codes, least), torch.float64, source.device)
     parts = {
         "key_of": scaled.magnitude_key if symmetric else scaled.order_key,
         "scale_of": scaled.symmetric_range if symmetric else scaled.full_range,
@@ -159,7 +159,7 @@ def to_posit(
 ) -> None:
     """Rounds to posits, with the arguments of the CPU's ``round_posit``."""
     device = source.device
-    data = settings_of(options.rounding, device), _numbers((exponent_bits, width - 1, *ends), torch.int64, device)
+    data = settings_of(options.rounding, device), _constants((exponent_bits, width - 1, *ends), torch.int64, device)
     number_of = numbers.posit_by_mode if options.random is None else numbers.posit_stochastic
     round_each(source, target, options, numbers.posit if options.rounding is Rounding.NEAREST_EVEN else number_of, data)
 
@@ -171,9 +171,9 @@ def to_logarithmic(
     """Rounds to logarithmic numbers, with the arguments of the CPU's loops. Without ``smallest`` to the nearest."""
     device = source.device
     data = (
-        settings_of(options.rounding, device), _numbers((fraction_bits, zero), torch.int64, device),
+        settings_of(options.rounding, device), _constants((fraction_bits, zero), torch.int64, device),
         *(table_on(x, device) for x in (cells.below, cells.inside, powers)),
-        _numbers((smallest or 0.0,), torch.float64, device),
+        _constants((smallest or 0.0,), torch.float64, device),
     )  # fmt: skip
     round_each(source, target, options, numbers.logarithmic if smallest is None else numbers.logarithmic_by_mode, data)
 
@@ -182,7 +182,7 @@ def to_powers_of_two(
     source: torch.Tensor, target: torch.Tensor, over: int, infinite: int, options: RoundingOptions
 ) -> None:
     """Rounds to E8M0, with the arguments of the CPU's loop."""
-    data = settings_of(options.rounding, source.device), _numbers((over, infinite), torch.int64, source.device)
+    data = settings_of(options.rounding, source.device), _constants((over, infinite), torch.int64, source.device)
     round_each(source, target, options, numbers.power_of_two, data)
 
 
@@ -191,7 +191,7 @@ def to_table(source: torch.Tensor, target: torch.Tensor, table: Table, options: 
     device, mode = source.device, Rounding.DOWN if options.random is not None else options.rounding
     data = (
         settings_of(mode, device), table_on(table.values, device), table_on(table.thresholds[mode], device),
-        _numbers((table.values.numel(),), torch.int64, device),
+        _constants((table.values.numel(),), torch.int64, device),
     )  # fmt: skip
     round_each(source, target, options, numbers.in_table if options.random is None else numbers.drawn_from_table, data)
 
@@ -204,8 +204,8 @@ def to_scaled_table(
     device, mode = source.device, Rounding.NEAREST_EVEN if options.random is not None else options.rounding
     data = (
         settings_of(mode, device), table_on(table.values, device), table_on(table.thresholds[mode], device),
-        table_on(table.choices[mode], device), _numbers((table.values.numel(),), torch.int64, device),
-        _numbers((table.largest, *scales), source.dtype, device),
+        table_on(table.choices[mode], device), _constants((table.values.numel(),), torch.int64, device),
+        _constants((table.largest, *scales), source.dtype, device),
     )  # fmt: skip
     number_of = scaled.nearest_in_table if options.rounding is Rounding.NEAREST_EVEN else scaled.between_in_table
     parts = {
@@ -224,9 +224,9 @@ def to_elements(
     dtype, device = source.dtype, source.device
     fixed = (addend, element.emax, element.emin, element.significand_bits, int(element.signed_zero))
     data = (
-        settings_of(options.rounding, device), _numbers(fixed, torch.int64, device),
-        _numbers((element.max,), torch.float64, device),
-        _numbers((0.0,), dtype, device) if tensor_scale is None else tensor_scale,
+        settings_of(options.rounding, device), _constants(fixed, torch.int64, device),
+        _constants((element.max,), torch.float64, device),
+        _constants((0.0,), dtype, device) if tensor_scale is None else tensor_scale,
     )  # fmt: skip
     power = tensor_scale is None
     parts = {

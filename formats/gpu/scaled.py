@@ -113,7 +113,7 @@ def nearest_in_table(x: Any, shared: Any, data: Any, word: Any) -> Any:
     return values[place_in(float64(x * inverse), thresholds, count[0] - 1)] * scale + real(0.0)
 
 
-def _between(x: Any, scale: Any, values: Any, most: Any) -> Any:
+def _neighbours(x: Any, scale: Any, values: Any, most: Any) -> Any:
     """The place of each number, the numbers of the block below and above it, and whether it lies between two."""
     place = tl.full(x.shape, 0, tl.int64)
     for j in range(1, most + 1):
@@ -127,7 +127,7 @@ def between_in_table(x: Any, shared: Any, data: Any, word: Any) -> Any:
     """Rounds to a scaled number of a table in the other modes that are not stochastic."""
     settings, values, thresholds, choices, count, limits = data
     wide, most = float64(x), count[0] - 1
-    place, lower, upper, inside = _between(wide, shared[0], values, most)
+    place, lower, upper, inside = _neighbours(wide, shared[0], values, most)
     place = chosen(wide, place, lower, upper, choices[min(place, most - 1)]) if inside else place
     return values[place] * shared[0] + real(0.0)
 
@@ -136,7 +136,7 @@ def drawn_in_table(x: Any, shared: Any, data: Any, word: Any) -> Any:
     """Rounds to a scaled number of a table by a random word."""
     settings, values, thresholds, choices, count, limits = data
     wide, most = float64(x), count[0] - 1
-    place, lower, upper, inside = _between(wide, shared[0], values, most)
+    place, lower, upper, inside = _neighbours(wide, shared[0], values, most)
     place = drawn(wide, place, lower, upper if inside else lower + float64(1.0), word) if inside else place
     return values[place] * shared[0] + real(0.0)
 

@@ -59,7 +59,7 @@ def plot_formats(names: Sequence[str | Format], path: str | Path) -> Path:
         raise FormatError(f"a plot is written as {', '.join(_SUFFIXES)}, got {str(path)!r}")
     if not names:
         raise FormatError("there is no format to plot: name one or more")
-    shown = [_shown(name) for name in names]
+    shown = [_plotted(name) for name in names]
     figure = Figure(figsize=(8.0, 5.2 + 0.28 * len(shown)), layout="constrained")
     spacing, line = figure.subplots(2, 1, height_ratios=(4.0, 0.7 + 0.38 * len(shown)))
     looks = list(zip(shown, cycle(_COLOURS), cycle(_STYLES), strict=False))
@@ -84,7 +84,7 @@ def plot_formats(names: Sequence[str | Format], path: str | Path) -> Path:
     return path
 
 
-def _shown(name: str | Format) -> _PlottedFormat:
+def _plotted(name: str | Format) -> _PlottedFormat:
     fmt = Format.parse(name)
     label = f"{str(name).strip()}{' (scale 1)' if is_scaled(fmt) else ''}"
     values, smallest, largest = listed(fmt), fmt.smallest, fmt.max

@@ -93,10 +93,10 @@ def describe(name: str | Format) -> str:
     also = _also(fmt)
     title = str(fmt) + (f" (also called {', '.join(also)})" if also else "")
     parts = [title, "=" * len(title), "", *_rules(fmt), _facts(fmt), ""]
-    few = _numbers(fmt)
+    few = _positive_values(fmt)
     if few:
         parts += [few, ""]
-    parts += ["Neighbours, compared with it:", _compared(fmt)]
+    parts += ["Neighbours, compared with it:", _neighbour_table(fmt)]
     return "\n".join(parts)
 
 
@@ -137,7 +137,7 @@ def _facts(fmt: Format) -> str:
     return aligned(rows, (0, 1))
 
 
-def _numbers(fmt: Format) -> str:
+def _positive_values(fmt: Format) -> str:
     """The numbers above zero, if few; of blocks and integers scaled by the data, at a scale of 1."""
     values = listed(fmt)
     if values is None:
@@ -167,7 +167,7 @@ def is_scaled(fmt: Format) -> bool:
     return fmt.bits_per_number != fmt.bits or fmt.max is None
 
 
-def _compared(fmt: Format) -> str:
+def _neighbour_table(fmt: Format) -> str:
     rows = [("format", "bits", "largest", "smallest", "eps")]
     for other in neighbours(fmt):
         ratios = (

@@ -65,7 +65,7 @@ def golden_vectors(
     return "\n".join([*lines, *map("_".join, zip(*columns, strict=True))]) + "\n"
 
 
-def _mask(bits: int) -> int:
+def _low_bits(bits: int) -> int:
     """Returns a mask of the lowest bits, for int64."""
     return (1 << bits) - 1 if bits < 64 else -1
 
@@ -93,7 +93,7 @@ def _codes_around(target: Format, source: Format) -> torch.Tensor:
         numbers, following = every[places], every[places + 1]
     else:
         halves = [random_words(RandomBits(_SEED, step), torch.empty(_MOST_NUMBERS)) for step in (1, 2)]
-        numbers = target.decode((halves[0] << 32 | halves[1]) & _mask(target.bits), torch.float64)
+        numbers = target.decode((halves[0] << 32 | halves[1]) & _low_bits(target.bits), torch.float64)
         low, high = torch.tensor([[target.min], [target.max]], dtype=torch.float64)
         last = target.rounded(torch.nextafter(high, low), Rounding.DOWN)
         numbers = torch.unique(torch.cat([low, numbers[numbers < last], last]))
@@ -114,5 +114,5 @@ def _codes_around(target: Format, source: Format) -> torch.Tensor:
         with suppress(FormatError):
             found.append(source.encode(x).to(torch.int64))
     near = torch.cat(found)
-    codes: torch.Tensor = torch.unique(torch.cat([near, near - 1, near + 1]) & _mask(source.bits))
+    codes: torch.Tensor = torch.unique(torch.cat([near, near - 1, near + 1]) & _low_bits(source.bits))
     return codes

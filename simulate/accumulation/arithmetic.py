@@ -24,26 +24,26 @@ _CHUNK = 1 << 16
 _TERMS = 1 << 16
 
 
-def _nearest(x: torch.Tensor, fmt: AccumulatorFormat) -> torch.Tensor:
+def _round_to_nearest(x: torch.Tensor, fmt: AccumulatorFormat) -> torch.Tensor:
     return fmt.rounded(x) if isinstance(fmt, FixedFormat) else round_nearest(x, fmt.parameters(torch.float64))
 
 
 def add(x: torch.Tensor, y: torch.Tensor, fmt: AccumulatorFormat) -> torch.Tensor:
     """``x + y`` rounded once to ``fmt``; float64, any device."""
     total, error = two_sum(x, y)
-    return total if fmt == FP64 else _nearest(odd(total, error), fmt)
+    return total if fmt == FP64 else _round_to_nearest(odd(total, error), fmt)
 
 
 def multiply(x: torch.Tensor, y: torch.Tensor, fmt: AccumulatorFormat) -> torch.Tensor:
     """``x * y`` rounded once to ``fmt``; float64, broadcasting, any device."""
-    return x * y if fmt == FP64 else _nearest(product_odd(x, y), fmt)
+    return x * y if fmt == FP64 else _round_to_nearest(product_odd(x, y), fmt)
 
 
 def multiply_add(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, fmt: AccumulatorFormat) -> torch.Tensor:
     """``x * y + z`` rounded once to ``fmt``; float64, broadcasting, any device."""
     to_odd = fmt != FP64
     exact = scaled_multiply_add(x, y, z, to_odd=to_odd)
-    return _nearest(exact, fmt) if to_odd else exact
+    return _round_to_nearest(exact, fmt) if to_odd else exact
 
 
 class TensorSteps(NamedTuple):

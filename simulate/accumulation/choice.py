@@ -151,7 +151,7 @@ def choose(
         "product": steps.product_exact if product is None else _PRODUCTS[products],
         "add_product": _FUSED[products] if product is None else steps.add_rounded,
     }
-    return _loop(torch.float32 if narrow else torch.float64, product or total, total, parts, compensated=compensated)
+    return _steps(torch.float32 if narrow else torch.float64, product or total, total, parts, compensated=compensated)
 
 
 @cache
@@ -163,7 +163,7 @@ def choose_block(product: AccumulatorFormat, products: Products) -> SumLoop:
         "product": _PRODUCTS[products],
         "add_product": steps.add_rounded_only,
     }
-    return _loop(torch.float64, product, product, parts)
+    return _steps(torch.float64, product, product, parts)
 
 
 # By Products.
@@ -183,7 +183,7 @@ def _way(fmt: AccumulatorFormat, way: Way) -> dict[str, Any]:
     return {"parameters": read, "constants": way.constants, "rounded": way.rounded, "narrower": way is CHAIN}
 
 
-def _loop(
+def _steps(
     dtype: torch.dtype,
     product: AccumulatorFormat,
     total: AccumulatorFormat,

@@ -76,7 +76,7 @@ class Handler(NamedTuple):
         return tuple(call.written) if isinstance(result, tuple) else call.written[0]
 
 
-def _plus(
+def _add_scaled(
     arithmetic: RoundedSums, product: torch.Tensor, addend: torch.Tensor, beta: complex, alpha: complex
 ) -> torch.Tensor:
     """``beta * addend + alpha * product``, one rounded addition, scaled in the carrier; no addend if beta is 0."""
@@ -110,13 +110,13 @@ def _vdot(arithmetic: RoundedSums, self: torch.Tensor, other: torch.Tensor) -> t
 def _addmm(
     arithmetic: RoundedSums, self: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, beta: complex, alpha: complex
 ) -> torch.Tensor:
-    return _plus(arithmetic, _mm(arithmetic, mat1, mat2), self, beta, alpha)
+    return _add_scaled(arithmetic, _mm(arithmetic, mat1, mat2), self, beta, alpha)
 
 
 def _addmv(
     arithmetic: RoundedSums, self: torch.Tensor, mat: torch.Tensor, vec: torch.Tensor, beta: complex, alpha: complex
 ) -> torch.Tensor:
-    return _plus(arithmetic, _mv(arithmetic, mat, vec), self, beta, alpha)
+    return _add_scaled(arithmetic, _mv(arithmetic, mat, vec), self, beta, alpha)
 
 
 def _baddbmm(
@@ -127,7 +127,7 @@ def _baddbmm(
     beta: complex,
     alpha: complex,
 ) -> torch.Tensor:
-    return _plus(arithmetic, _bmm(arithmetic, batch1, batch2), self, beta, alpha)
+    return _add_scaled(arithmetic, _bmm(arithmetic, batch1, batch2), self, beta, alpha)
 
 
 def _addbmm(
@@ -142,7 +142,7 @@ def _addbmm(
         raise ShapesUnfitError
     # One sum over batch and k, batch by batch.
     a = batch1.transpose(0, 1).flatten(1)
-    return _plus(arithmetic, _mm(arithmetic, a, batch2.flatten(0, 1)), self, beta, alpha)
+    return _add_scaled(arithmetic, _mm(arithmetic, a, batch2.flatten(0, 1)), self, beta, alpha)
 
 
 def _linear(

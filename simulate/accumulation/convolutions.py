@@ -10,7 +10,7 @@ import torch
 from .arithmetic import RoundedSums, ShapesUnfitError, gapless
 
 
-def _all(values: Sequence[int], rank: int) -> list[int]:
+def _per_dimension(values: Sequence[int], rank: int) -> list[int]:
     """One value for each spatial dimension; a single one applies to all."""
     return list(values) * rank if len(values) == 1 else list(values)
 
@@ -21,7 +21,7 @@ def _padded(x: torch.Tensor, before: Sequence[int], after: Sequence[int]) -> tor
     return torch.nn.functional.pad(x, widths) if any(widths) else x
 
 
-def _spread(x: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+def _with_gaps(x: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
     """``stride - 1`` zeros between the elements of the spatial dimensions."""
     if all(step == 1 for step in stride):
         return x
@@ -105,7 +105,7 @@ def _transposed(
     rank = len(kernel)
     before = [gap * (taps - 1) - pad for taps, pad, gap in zip(kernel, padding, dilation, strict=True)]
     after = [width + more for width, more in zip(before, extra, strict=True)]
-    spread = _padded(_spread(x, stride), before, after)
+    spread = _padded(_with_gaps(x, stride), before, after)
     # (C, O/g, *kernel) -> (O, C/g, *kernel)
     flipped = _grouped(weight.flip(list(range(2, 2 + rank))), 0, groups).transpose(1, 2).flatten(0, 1)
     return _correlate(arithmetic, spread, flipped, [1] * rank, dilation, groups)
@@ -141,7 +141,7 @@ def forward(
         raise ShapesUnfitError
     if input.shape[1] != (weight.shape[0] if transposed else weight.shape[1] * groups):
         raise ShapesUnfitError
-    stride, padding, dilation = (_all(values, rank) for values in (stride, padding, dilation))
+    stride, padding, dilation = (_per_dimension(values, rank) for values in (stride, padding, dilation))
     if min(*stride, *dilation) < 1 or (min(padding) < 0 and not transposed):
         raise ShapesUnfitError
     if not transposed and any(
@@ -150,7 +150,7 @@ def forward(
     ):
         raise ShapesUnfitError
     if transposed:
-        extra = _all(output_padding, rank)
+        extra = _per_dimension(output_padding, rank)
         result = _transposed(arithmetic, input, weight, stride, padding, dilation, extra, groups)
     else:
         result = _correlate(arithmetic, _padded(input, padding, padding), weight, stride, dilation, groups)
@@ -176,7 +176,7 @@ def backward(
     """``aten::convolution_backward``: gradients of input, weight and bias, None where the mask says so."""
     rank = weight.dim() - 2
     kernel = weight.shape[2:]
-    stride, padding, dilation = (_all(values, rank) for values in (stride, padding, dilation))
+    stride, padding, dilation = (_per_dimension(values, rank) for values in (stride, padding, dilation))
     for_input = for_weight = for_bias = None
     if output_mask[0]:
         if transposed:

@@ -72,9 +72,9 @@ class Accumulation:
             if (self.every, self.product, self.compensated) != (1, None, False):
                 raise FormatError("a quire has neither blocks nor rounded products nor compensation")
             return
-        object.__setattr__(self, "format", _checked("format", self.format))
+        object.__setattr__(self, "format", _parse_format("format", self.format))
         if self.product is not None:
-            object.__setattr__(self, "product", _checked("product", self.product))
+            object.__setattr__(self, "product", _parse_format("product", self.product))
             if type(self.product) is not type(self.format):
                 raise FormatError(
                     "products and sums of an accumulation must both be floats or both be fixed point, got"
@@ -128,7 +128,7 @@ class Accumulation:
         return Accumulation(name, int(digits), product if star else None, bool(plus))
 
 
-def _checked(place: str, value: AccumulatorFormat | str) -> AccumulatorFormat:
+def _parse_format(place: str, value: AccumulatorFormat | str) -> AccumulatorFormat:
     fmt = Format.parse(value)
     if isinstance(fmt, FixedFormat):
         if fmt.integer_bits + fmt.fraction_bits > _LARGEST_M:

@@ -87,7 +87,7 @@ def _digits(limbs: Any, at: Any, first: Any) -> Any:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _rounded(limbs: Any, first: Any, last: Any, negative: Any, target: Any, mode: Any, word: Any) -> Any:
+def _rounded_bits(limbs: Any, first: Any, last: Any, negative: Any, target: Any, mode: Any, word: Any) -> Any:
     """The bits of the magnitude rounded to a carrier, which ``target`` describes."""
     precision, lowest, infinite, over = target
     positive_addend, negative_addend, parity, sticky = mode
@@ -178,7 +178,7 @@ def dot_products(
             if low <= high:
                 end, negative = _normalised(limbs, low, high)
                 word = words[place] if settings[11] != 0 else int64(0)
-                bits = _rounded(limbs, low, end, negative, carrier, mode, word)
+                bits = _rounded_bits(limbs, low, end, negative, carrier, mode, word)
                 bits = uint64(bits | (uint64(1 << 63) if negative else uint64(0)))
                 for i in range(low, end + int64(1)):
                     limbs[i] = int64(0)

@@ -36,7 +36,7 @@ _LEAST: Any = ByWidth(np.int32(-126), int64(-1022))
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _power(exponent: Any) -> Any:
+def _normal_power(exponent: Any) -> Any:
     """2^exponent, for the exponents of normal values of the carrier."""
     return float_of(unsigned(unsigned(signed(exponent + _BIAS)) << STORED))
 
@@ -56,8 +56,8 @@ def _is_infinite(x: Any) -> Any:
 def _converted(x: Any, bits: Any, emin: Any, beyond: Any, to_nearest: Any) -> Any:
     """``x`` as a value of a float format, cut towards zero or rounded to nearest-even; infinity from ``beyond`` on."""
     exponent = _exponent(x, emin)
-    scaled = x * _power(signed(bits - exponent))
-    value = (np.rint(scaled) if to_nearest else np.trunc(scaled)) * _power(signed(exponent - bits))
+    scaled = x * _normal_power(signed(bits - exponent))
+    value = (np.rint(scaled) if to_nearest else np.trunc(scaled)) * _normal_power(signed(exponent - bits))
     infinite = _INFINITY if value > _ZERO else -_INFINITY
     value = infinite if abs(value) >= beyond else value + _ZERO  # -0 + 0 is +0
     return x if _is_infinite(x) else value
@@ -90,8 +90,8 @@ def _add_block(
     for j in range(width):
         largest = float_of(memory[j])
         exponent = max(signed(largest), _LEAST) if largest > real(NOTHING / 2) else signed(0)
-        scale = _power(signed(fraction_bits - exponent))
-        memory[j] = bits_of(_power(signed(exponent - fraction_bits)))
+        scale = _normal_power(signed(fraction_bits - exponent))
+        memory[j] = bits_of(_normal_power(signed(exponent - fraction_bits)))
         memory[scales + j] = bits_of(scale)
         memory[sums + j] = bits_of(np.trunc(chain[out + j] * scale))
         memory[of_group + j] = bits_of(_ZERO)
@@ -135,7 +135,7 @@ def fused_products(
     block, restart, to_nearest = settings[0], settings[7], settings[5] != int64(0)
     fraction_bits, bits = signed(settings[1]), signed(settings[2])
     emin, floor = signed(settings[3]), signed(settings[6])
-    beyond = _INFINITY if settings[4] + 1 > int64(_BIAS) else _power(signed(settings[4] + 1))
+    beyond = _INFINITY if settings[4] + 1 > int64(_BIAS) else _normal_power(signed(settings[4] + 1))
     memory = unfilled()  # no argument overlaps it, so the loops are vectorized without a test
     for left in range(0, columns, TILE):
         width = min(int64(TILE), columns - left)

@@ -187,7 +187,7 @@ def _round_parts(x: torch.Tensor, fmt: Format, axis: int, ends: Sequence[int], r
     block = min(fmt.open_block, max(lengths))  # a row is one part
     if not block:
         return rounded(x, fmt)
-    filled = [_filled(part, axis, -length % block) for part, length in zip(parts, lengths, strict=True)]
+    filled = [_pad_axis(part, axis, -length % block) for part, length in zip(parts, lengths, strict=True)]
     blocks = torch.cat(filled, axis).view(*x.shape[:axis], -1, block, *x.shape[axis + 1 :])
     whole = rounded(blocks, _along(fmt, axis + 1)).flatten(axis, axis + 1)
     pieces = torch.split(whole, [part.shape[axis] for part in filled], axis)
@@ -195,7 +195,7 @@ def _round_parts(x: torch.Tensor, fmt: Format, axis: int, ends: Sequence[int], r
     return torch.empty_like(x).copy_(torch.cat(trimmed, axis))
 
 
-def _filled(x: torch.Tensor, axis: int, missing: int) -> torch.Tensor:
+def _pad_axis(x: torch.Tensor, axis: int, missing: int) -> torch.Tensor:
     shape = [missing if number == axis else size for number, size in enumerate(x.shape)]
     return torch.cat([x, x.new_zeros(shape)], axis)
 

@@ -17,10 +17,10 @@ from ...formats import FormatError
 
 def is_composite(operation: OpOverload) -> bool:
     """Whether PyTorch has a formula for the operation, which autograd sees instead of it."""
-    return bool(has_kernel(_name(operation), "CompositeImplicitAutograd"))
+    return bool(has_kernel(_full_name(operation), "CompositeImplicitAutograd"))
 
 
-def _name(operation: OpOverload) -> str:
+def _full_name(operation: OpOverload) -> str:
     return str(operation.name())  # type: ignore[no-untyped-call]
 
 
@@ -36,7 +36,7 @@ def formula(operation: OpOverload) -> Callable[..., Any] | None:
 
 
 def _formula(operation: OpOverload) -> Callable[..., Any] | None:
-    name = _name(operation)
+    name = _full_name(operation)
     if not is_composite(operation) or any(has_kernel(name, key) for key in FOR_ANY_BACKEND):
         return None
     own = frozenset(key for key in _BACKENDS if has_kernel(name, key))

@@ -76,7 +76,7 @@ class Moves(NamedTuple):
             if (args[i] if i < len(args) else kwargs.get(name)) is not None:
                 return False
         for i, name in self.windows:
-            if any(step != 1 for step in _listed(args[i] if i < len(args) else kwargs.get(name))):
+            if any(step != 1 for step in _as_sequence(args[i] if i < len(args) else kwargs.get(name))):
                 return False
         return True
 
@@ -85,7 +85,7 @@ class Moves(NamedTuple):
         if self.single:
             return not (self.signed and args and args[0].dtype.is_complex)
         given = [args[i] if i < len(args) else kwargs.get(name) for i, name in self.tensors]
-        dtypes = {x.dtype for value in given for x in _listed(value) if isinstance(x, torch.Tensor)}
+        dtypes = {x.dtype for value in given for x in _as_sequence(value) if isinstance(x, torch.Tensor)}
         return len(dtypes) <= 1 and not (self.signed and any(dtype.is_complex for dtype in dtypes))
 
 
@@ -149,7 +149,7 @@ def is_move(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any
     return moves is not None and moves.these(args, kwargs)
 
 
-def _listed(value: Any) -> Sequence[Any]:
+def _as_sequence(value: Any) -> Sequence[Any]:
     return value if isinstance(value, (list, tuple)) else [] if value is None else [value]
 
 

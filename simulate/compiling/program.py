@@ -109,10 +109,10 @@ def products_of(graph: GraphModule, simulations: Sequence[Simulation | None]) ->
         for node in graph.graph.nodes
         if node.op == "call_function" and is_on_gpu(tree_leaves([x.meta.get("val") for x in node.all_input_nodes]))
     )
-    return tuple(sorted(name for name in set(map(_name, on_gpu)) if is_contraction(name) or name == _NARROW))
+    return tuple(sorted(name for name in set(map(_operation_name, on_gpu)) if is_contraction(name) or name == _NARROW))
 
 
-def _name(node: Node) -> str:
+def _operation_name(node: Node) -> str:
     if node.target is torch.ops.roundoff.kernel.default:
         return called(str(node.args[0]))
     return str(getattr(node.target, "overloadpacket", node.target).__name__)  # type: ignore[union-attr]

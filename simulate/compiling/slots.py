@@ -69,7 +69,7 @@ class Slots:
             before = items_of(value, self._kind)
             after = [next(rest) for _ in before]
             if any(x is not y for x, y in zip(before, after, strict=True)):
-                slot.put(_filled(value, self._kind, iter(after)))
+                slot.put(_fill_slots(value, self._kind, iter(after)))
 
     @contextmanager
     def holding(self, others: Iterable[Any]) -> Iterator[None]:
@@ -90,10 +90,10 @@ def items_of(value: Any, kind: Any) -> list[Any]:
     return [x for item in value for x in items_of(item, kind)] if isinstance(value, tuple) else []
 
 
-def _filled(value: Any, kind: Any, others: Iterator[Any]) -> Any:
+def _fill_slots(value: Any, kind: Any, others: Iterator[Any]) -> Any:
     if isinstance(value, kind):
         return next(others)
     if not isinstance(value, tuple):
         return value
-    items = [_filled(item, kind, others) for item in value]
+    items = [_fill_slots(item, kind, others) for item in value]
     return type(value)(*items) if hasattr(value, "_fields") else tuple(items)

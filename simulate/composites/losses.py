@@ -24,7 +24,7 @@ def _reduced(losses: Tensor, reduction: int) -> Tensor:
     return losses.sum() if reduction == _SUM else losses
 
 
-def _share(gradient: Tensor, x: Tensor, reduction: int) -> Tensor:
+def _element_gradient(gradient: Tensor, x: Tensor, reduction: int) -> Tensor:
     """The gradient that arrives at each element."""
     return gradient * (1 / x.numel()) if reduction == _MEAN and x.numel() else gradient
 
@@ -48,7 +48,7 @@ def _smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = _MEAN, beta: flo
 
 def _smooth_l1_loss_backward(gradient: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float) -> Tensor:
     error = x - target
-    share = _share(gradient, x, reduction)
+    share = _element_gradient(gradient, x, reduction)
     outside = torch.sign(error) * share
     if beta == 0:
         return outside
@@ -62,13 +62,13 @@ def _huber_loss(x: Tensor, target: Tensor, reduction: int = _MEAN, delta: float 
 
 def _huber_loss_backward(gradient: Tensor, x: Tensor, target: Tensor, reduction: int, delta: float) -> Tensor:
     error = x - target
-    share = _share(gradient, x, reduction)
+    share = _element_gradient(gradient, x, reduction)
     return torch.where(error.abs() >= delta, torch.sign(error) * share * delta, error * share)
 
 
 def _soft_margin_loss_backward(gradient: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
     exponential = torch.exp(-target * x)
-    return -target * exponential / (exponential + 1) * _share(gradient, x, reduction)
+    return -target * exponential / (exponential + 1) * _element_gradient(gradient, x, reduction)
 
 
 def _binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = _MEAN) -> Tensor:

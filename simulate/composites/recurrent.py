@@ -134,7 +134,7 @@ def _gate_gradients(
     i, f, g, o = activated
     of_output = None if of_hidden is None else of_hidden * squashed
     if of_hidden is not None:
-        of_cell = _plus(of_cell, _aten.tanh_backward.default(of_hidden * o, squashed))
+        of_cell = _sum_of_present(of_cell, _aten.tanh_backward.default(of_hidden * o, squashed))
     assert of_cell is not None
     parts = (
         _aten.sigmoid_backward.default(of_cell * g, i),
@@ -145,7 +145,7 @@ def _gate_gradients(
     return torch.cat(parts, 1), of_cell * f
 
 
-def _plus(total: Tensor | None, x: Tensor | None) -> Tensor | None:
+def _sum_of_present(total: Tensor | None, x: Tensor | None) -> Tensor | None:
     if total is None or x is None:
         return x if total is None else total
     return total + x
@@ -169,13 +169,13 @@ def _layer_backward(
     of_gates: list[Tensor] = [x] * len(visited)
     of_v = of_d = None
     for time, (last, given) in reversed(list(zip(visited, before, strict=False))):
-        of_hidden = _plus(of_hidden, None if of_output is None else of_output[time.number])
+        of_hidden = _sum_of_present(of_hidden, None if of_output is None else of_output[time.number])
         gates, of_cell = _gate_gradients(of_hidden, of_cell, last, time.squashed, time.activated)
         of_gates[time.number] = gates
         of_hidden = torch.mm(gates, v)
         # In this order autograd adds up the gradients of what every time is multiplied by.
-        of_v = _plus(of_v, torch.mm(gates.t(), given))
-        of_d = _plus(of_d, gates.sum(0))
+        of_v = _sum_of_present(of_v, torch.mm(gates.t(), given))
+        of_d = _sum_of_present(of_d, gates.sum(0))
     assert of_hidden is not None
     assert of_cell is not None
     gates = torch.cat(of_gates)

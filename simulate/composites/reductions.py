@@ -28,7 +28,7 @@ def _axes(x: Tensor, dim: Dims) -> list[int]:
     return [axis % max(x.dim(), 1) for axis in ([dim] if isinstance(dim, int) else dim)]
 
 
-def _count(x: Tensor, dim: Dims) -> int:
+def _reduced_count(x: Tensor, dim: Dims) -> int:
     return math.prod(x.shape[axis] for axis in _axes(x, dim)) if x.dim() else 1
 
 
@@ -40,23 +40,23 @@ def _over(total: Tensor, count: float) -> Tensor:
 def _mean_dim(x: Tensor, dim: Dims, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
     if not (dtype or x.dtype).is_floating_point and not (dtype or x.dtype).is_complex:
         return NotImplemented  # an error, which ATen words
-    return _over(x.sum(_axes(x, dim), keepdim, dtype=dtype), _count(x, dim))
+    return _over(x.sum(_axes(x, dim), keepdim, dtype=dtype), _reduced_count(x, dim))
 
 
 def _variance(x: Tensor, dim: Dims, correction: float | None, keepdim: bool) -> tuple[Tensor, Tensor]:
     axes = _axes(x, dim)
-    mean = _over(x.sum(axes, keepdim=True), _count(x, dim))
+    mean = _over(x.sum(axes, keepdim=True), _reduced_count(x, dim))
     deviation = x - mean
     squares = deviation * deviation
     if x.is_complex():
         parts = torch.view_as_real(deviation.resolve_conj())
         squares = (parts * parts).sum(-1)
-    free = max(_count(x, dim) - (1 if correction is None else correction), 0)
+    free = max(_reduced_count(x, dim) - (1 if correction is None else correction), 0)
     variance = _over(squares.sum(axes, keepdim), free)
     return variance, mean if keepdim else mean.squeeze(axes)
 
 
-def _spread(*, root: bool, with_mean: bool) -> Callable[..., Any]:
+def _variance_formula(*, root: bool, with_mean: bool) -> Callable[..., Any]:
     """The variance or its root, optionally with the mean."""
 
     def formula(x: Tensor, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
@@ -86,7 +86,7 @@ def _vector_norm(
         return (x != 0).to(x.abs().dtype).sum(axes, keepdim)
     if math.isinf(order):
         size = x.abs()
-        if order > 0 and _count(x, dim) == 0:
+        if order > 0 and _reduced_count(x, dim) == 0:
             return size.sum(axes, keepdim)  # the norm of nothing is 0; there is no largest element
         return size.amax(axes, keepdim) if order > 0 else size.amin(axes, keepdim)
     total = _power_sum(x, order, axes, keepdim)
@@ -188,10 +188,10 @@ def _logcumsumexp(x: Tensor, dim: int) -> Any:
 FORMULAS: dict[Any, Callable[..., Any]] = {
     _aten.mean.default: lambda x, *, dtype=None: _mean_dim(x, None, dtype=dtype),
     _aten.mean.dim: _mean_dim,
-    _aten.var.correction: _spread(root=False, with_mean=False),
-    _aten.std.correction: _spread(root=True, with_mean=False),
-    _aten.var_mean.correction: _spread(root=False, with_mean=True),
-    _aten.std_mean.correction: _spread(root=True, with_mean=True),
+    _aten.var.correction: _variance_formula(root=False, with_mean=False),
+    _aten.std.correction: _variance_formula(root=True, with_mean=False),
+    _aten.var_mean.correction: _variance_formula(root=False, with_mean=True),
+    _aten.std_mean.correction: _variance_formula(root=True, with_mean=True),
     _aten.linalg_vector_norm: _vector_norm,
     **dict.fromkeys(
         (_aten.norm.Scalar, _aten.norm.ScalarOpt_dim, _aten.norm.ScalarOpt_dim_dtype, _aten.norm.ScalarOpt_dtype),

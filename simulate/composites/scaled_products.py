@@ -16,22 +16,22 @@ from torch import Tensor
 _aten = torch.ops.aten
 
 
-def _scaled(x: Tensor, factor: float) -> Tensor:
+def _times(x: Tensor, factor: float) -> Tensor:
     return x if factor == 1 else x * factor
 
 
-def _plus(start: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
-    product = _scaled(product, alpha)
+def _add_product(start: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
+    product = _times(product, alpha)
     if beta == 0:  # then even NaN is ignored
         return product
-    return product + _scaled(start, beta)  # in this order it lies in memory as the product does
+    return product + _times(start, beta)  # in this order it lies in memory as the product does
 
 
 def _added_to(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
     """``beta x + alpha product(a, b)``."""
 
     def formula(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-        return _plus(x, product(a, b), beta, alpha)
+        return _add_product(x, product(a, b), beta, alpha)
 
     return formula
 
@@ -39,7 +39,7 @@ def _added_to(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tens
 def _addmm_activation(
     x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, use_gelu: bool = False
 ) -> Tensor:
-    result = _plus(x, torch.mm(a, b), beta, alpha)
+    result = _add_product(x, torch.mm(a, b), beta, alpha)
     # The fused CUDA kernel has the tanh form, the others call gelu.
     approximate = "tanh" if x.device.type == "cuda" else "none"
     return torch.nn.functional.gelu(result, approximate=approximate) if use_gelu else result.relu()
@@ -54,8 +54,8 @@ def _merged(a: Tensor, b: Tensor) -> Tensor:
 def _addr(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
     if not (x.is_floating_point() or x.is_complex()):
         return NotImplemented  # integers and booleans have rules of their own
-    product = _scaled(a.unsqueeze(1) * b, alpha)
-    return product if beta == 0 else _scaled(x, beta) + product
+    product = _times(a.unsqueeze(1) * b, alpha)
+    return product if beta == 0 else _times(x, beta) + product
 
 
 def _lerp_scalar(start: Tensor, end: Tensor, weight: float) -> Tensor:
@@ -97,8 +97,8 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     _aten.addbmm: _added_to(_merged),
     _aten.addmv: _added_to(torch.mv),
     _aten.addr: _addr,
-    _aten.addcmul: lambda x, a, b, *, value=1: x + _scaled(a, value) * b,
-    _aten.addcdiv: lambda x, a, b, *, value=1: x + _scaled(a, value) / b,
+    _aten.addcmul: lambda x, a, b, *, value=1: x + _times(a, value) * b,
+    _aten.addcdiv: lambda x, a, b, *, value=1: x + _times(a, value) / b,
     _aten.lerp.Scalar: _lerp_scalar,
     _aten.lerp.Tensor: _lerp_tensor,
     _aten.add: _if_scaled(lambda x, y, alpha: x + y * alpha),

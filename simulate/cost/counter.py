@@ -159,7 +159,7 @@ class CostCounter(Watcher):
         for one in products:
             named = dict(zip(argument_names(operation), call.given[0], strict=False)) | dict(call.given[1])
             a, b = (self._seen(call, name, one.product, named.get(name)) for name in one.operands)
-            carrier = _named(results[0].dtype) if results else "fp32"
+            carrier = _dtype_name(results[0].dtype) if results else "fp32"
             formats = MultipliedFormats(*a, *b, str(call.accumulate) if call.accumulate else carrier)
             found.append((one.product, formats, one.macs))
         return found
@@ -174,7 +174,7 @@ class CostCounter(Watcher):
             return str(fmt), fmt.bits
         if not isinstance(x, torch.Tensor):
             return "fp32", 32
-        return _named(x.dtype), 8 * x.element_size()
+        return _dtype_name(x.dtype), 8 * x.element_size()
 
     def _format_of(
         self, call: Call, operation: OpOverload, x: torch.Tensor, tensors: Iterable[torch.Tensor]
@@ -232,7 +232,7 @@ class CostCounter(Watcher):
         }
 
 
-def _named(dtype: torch.dtype) -> str:
+def _dtype_name(dtype: torch.dtype) -> str:
     return _OF_DTYPES.get(dtype, str(dtype).removeprefix("torch."))
 
 

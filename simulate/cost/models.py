@@ -82,10 +82,10 @@ class CostModel:
             str(description["name"]),
             str(description["source"]),
             str(description["unit"]),
-            _numbers("multiply", description.get("multiply", {})),
-            _numbers("add", description.get("add", {})),
-            _number("read", description.get("read", 0.0)),
-            _number("write", description.get("write", 0.0)),
+            _parse_costs("multiply", description.get("multiply", {})),
+            _parse_costs("add", description.get("add", {})),
+            _parse_cost("read", description.get("read", 0.0)),
+            _parse_cost("write", description.get("write", 0.0)),
         )
 
     def of(self, products: pd.DataFrame, totals: Mapping[str, float]) -> ModelledCost:
@@ -171,16 +171,16 @@ def _significand_and_exponent(name: str) -> tuple[int, int] | None:
     return None
 
 
-def _numbers(key: str, table: Any) -> dict[str, float]:
+def _parse_costs(key: str, table: Any) -> dict[str, float]:
     if not isinstance(table, Mapping):
         raise FormatError(f"{key} of a cost model is a mapping from formats to numbers, got {table!r}")
     for name in table:
         for part in str(name).split("*"):
             Format.parse(part)  # says which there are
-    return {str(name): _number(f"{key}.{name}", value) for name, value in table.items()}
+    return {str(name): _parse_cost(f"{key}.{name}", value) for name, value in table.items()}
 
 
-def _number(key: str, value: Any) -> float:
+def _parse_cost(key: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
         raise FormatError(f"{key} of a cost model must be a finite number of at least 0, got {value!r}")
     return float(value)

@@ -98,10 +98,10 @@ def traffic_of(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, 
     given = dict(zip(argument_names(operation), args, strict=False)) | dict(kwargs)
     returned = list(result) if isinstance(result, (list, tuple)) else [result]
     viewing = traits.viewing if len(traits.viewing) == len(returned) else (not traits.returns_new,) * len(returned)
-    fresh = [x for value, views in zip(returned, viewing, strict=True) if not views for x in _tensors(value)]
+    fresh = [x for value, views in zip(returned, viewing, strict=True) if not views for x in _tensors_in(value)]
     if traits.returns_new and not fresh:  # what is handed over from outside
-        fresh = _tensors(returned)
-    targets = [x for name in traits.written for x in _tensors(given.get(name))]
+        fresh = _tensors_in(returned)
+    targets = [x for name in traits.written for x in _tensors_in(given.get(name))]
     if not traits.moves_data:
         return Traffic([], [], [*fresh, *targets])
     produced = sum(x.numel() for x in fresh)
@@ -110,7 +110,7 @@ def traffic_of(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, 
         if name not in traits.unread:
             chosen = _CHOOSING.get(traits.name) == name
             read += [
-                TensorSlice(x, min(elements_of(x), produced) if chosen else elements_of(x)) for x in _tensors(value)
+                TensorSlice(x, min(elements_of(x), produced) if chosen else elements_of(x)) for x in _tensors_in(value)
             ]
     placed = given.get(_PLACING.get(traits.name, ""))
     written = [TensorSlice(x, x.numel()) for x in fresh]
@@ -137,5 +137,5 @@ def _put(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> int | None:
     return places * math.prod(left)
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
+def _tensors_in(value: Any) -> list[torch.Tensor]:
     return [x for x in tree_leaves(value) if has_own_memory(x)]

@@ -77,7 +77,7 @@ class Recorder(Shadow):
                 outputs = _with_bounds(call, found, exact, outputs)
         given = {**dict(zip(argument_names(operation), args, strict=False)), **kwargs}
         arguments = {
-            name: _plain(value) for name, value in given.items()
+            name: _plain_argument(value) for name, value in given.items()
             if value is not None and name not in _IMMATERIAL and not any(True for _ in tensors_in([value]))
         }  # fmt: skip
         for x in found:
@@ -149,7 +149,7 @@ def _with_bounds(call: Call, found: list[torch.Tensor], exact: list[torch.Tensor
     ]
 
 
-def _plain(value: Any) -> Any:
+def _plain_argument(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
+        return [_plain_argument(one) for one in value]
     return value if isinstance(value, bool | int | float | str) else str(value)

@@ -109,7 +109,7 @@ def sketch(x: torch.Tensor, twin: torch.Tensor | None, **more: Any) -> Sketch:
     values, exact = (
         torch.nan_to_num(real(one.flatten()), 0.0, 0.0, 0.0) for one in (flat, flat if twin is None else twin)
     )
-    weights = _random(max(len(values) - 1, 15).bit_length())[: len(values)].to(values.device)
+    weights = _random_direction(max(len(values) - 1, 15).bit_length())[: len(values)].to(values.device)
     numbers = torch.stack([exact.norm(), exact @ weights, values @ weights, (values - exact).norm()]).tolist()
     return Sketch(shape, dtype, bits, *numbers, **{"unit": unit, "values": some_elements(values), **more})
 
@@ -126,5 +126,5 @@ def real(x: torch.Tensor) -> torch.Tensor:
 
 
 @cache
-def _random(bits: int) -> torch.Tensor:
+def _random_direction(bits: int) -> torch.Tensor:
     return torch.randn(1 << bits, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -73,7 +73,7 @@ def complaints(
     of_sums = [*_of_contractions(policy, ran), *_of_accumulators(ran)]
     kinds = {"complex": "of complex numbers", "sparse": "that are sparse tensors"}
     of_unrounded = [
-        f"operands {words} are not rounded, which the policy has rules about: in {_listed(names)}"
+        f"operands {words} are not rounded, which the policy has rules about: in {_some(names)}"
         for what, words in kinds.items()
         if (names := [plan.name for plan in ran if plan.outcome.unrounded[what]])
     ]
@@ -90,15 +90,15 @@ def _of_rule(rule: Rule, ran: list[OperationPlan], there: Sequence[str]) -> str:
             " to no module; exact_in and only_in of a policy name functions"
         )
     if rule.operation != ("*",):
-        found.append(f"operations that ran: {_listed(plan.name for plan in ran)}")
+        found.append(f"operations that ran: {_some(plan.name for plan in ran)}")
     if rule.module != ("*",):
-        modules = _listed(path for plan in ran for path in _around(split(plan.module)[1]))
+        modules = _some(path for plan in ran for path in _around(split(plan.module)[1]))
         found.append(
             f"modules that ran: {modules or 'none'} (named from the outermost module that was called;"
             " simulate(..., root=network) names them from the network)"
         )
     if rule.parts:
-        within = _listed(name for name in (split(plan.module)[0] for plan in ran) if name)
+        within = _some(name for name in (split(plan.module)[0] for plan in ran) if name)
         found.append(f"parts of the program that operations ran in: {within or 'none'}")
     first, *others = rule.operation
     about = str(
@@ -113,7 +113,7 @@ def _of_part(pattern: str, parts: Parts) -> str:
     return (
         f"the policy has rules within {pattern}{near}, and inside of the simulation no function with this qualified"
         " name was called, and no block roundoff.part has it; parts that the program was in:"
-        f" {_listed(parts.begun) or 'none'}"
+        f" {_some(parts.begun) or 'none'}"
     )
 
 
@@ -141,22 +141,22 @@ def _of_contractions(policy: Policy, ran: list[OperationPlan]) -> list[str]:
     texts = []
     if unnamed:
         texts.append(
-            f"the policy has rules about matrix products or convolutions, and none that names {_listed(unnamed)}, which"
+            f"the policy has rules about matrix products or convolutions, and none that names {_some(unnamed)}, which"
             " ran too; roundoff.simulate.aten.tables.CONTRACTIONS names them all"
         )
     if missed:
         texts.append(
-            f"no rule about products reaches {_listed(missed)}, which ran too: operands and sums stayed in the carrier;"
+            f"no rule about products reaches {_some(missed)}, which ran too: operands and sums stayed in the carrier;"
             " dense tensors have products that rules reach"
         )
     if summed:
         texts.append(
-            f"the accumulator of the policy does not reach {_listed(summed)}: sums were taken in the carrier"
+            f"the accumulator of the policy does not reach {_some(summed)}: sums were taken in the carrier"
             " (granularity: primitive makes losses, norms and softmax of sums that it reaches)"
         )
     if at_once:
         texts.append(
-            f"granularity: primitive has no formula for {_listed(at_once)}: each call was computed in the carrier, and"
+            f"granularity: primitive has no formula for {_some(at_once)}: each call was computed in the carrier, and"
             " rounded once"
         )
     return texts
@@ -189,7 +189,7 @@ def _of_accumulators(ran: list[OperationPlan]) -> list[str]:
     if not otherwise:
         return []
     text = (
-        f"rounding {_listed(otherwise)} is about results: an accumulator rounds its sums to nearest-even, whatever the"
+        f"rounding {_some(otherwise)} is about results: an accumulator rounds its sums to nearest-even, whatever the"
         " policy says; accumulate: quire rounds nothing but results"
     )
     return [text]
@@ -202,7 +202,7 @@ def _of_weights(ran: list[OperationPlan]) -> list[str]:
     missed = [plan for plan in products if plan.outcome.missed] if reached else products
     if not missed:
         return []
-    where = _listed(f"{plan.name} ({plan.module or 'outside of modules'})" for plan in missed)
+    where = _some(f"{plan.name} ({plan.module or 'outside of modules'})" for plan in missed)
     text = (
         f"rules about weights met {'no weight' if reached else 'none'} in {where}: a weight is a parameter or a"
         " persistent buffer of a module that was called, or a leaf that requires a gradient, or made of such alone"
@@ -223,7 +223,7 @@ def _of_islands(ran: list[OperationPlan]) -> list[str]:
 _NAMES = [name for name in CONTRACTIONS if "*" not in name] + ["_scaled_dot_product_flash_attention_for_cpu"]
 
 
-def _listed(names: Iterable[str]) -> str:
+def _some(names: Iterable[str]) -> str:
     found = sorted(set(names))
     return ", ".join(found[:_MOST_NAMED]) + (", ..." if len(found) > _MOST_NAMED else "")
 

@@ -98,5 +98,5 @@ def round_drawn(
 
 
 @round_drawn.register_fake
-def _shape(x: torch.Tensor, *_: Any) -> torch.Tensor:
+def _round_drawn_fake(x: torch.Tensor, *_: Any) -> torch.Tensor:
     return unwritten_like(x)

@@ -99,7 +99,7 @@ class NarrowCall:
         assert plan.operation is not None
         self._plan, self._operation, self._given = plan, plan.operation, (args, kwargs)
         written = [args[i] if i < len(args) else kwargs.get(name) for i, name in plan.outputs.written]
-        self._written = [x for x in _flat(written) if isinstance(x, torch.Tensor)]
+        self._written = [x for x in _flatten(written) if isinstance(x, torch.Tensor)]
         computes = plan.outputs.results and returns_tensors(plan.operation)
         self._results = _result_dtypes(plan.operation, args, kwargs, known) if computes else []
         self._copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by the id of what they stand for
@@ -144,7 +144,7 @@ class NarrowCall:
 
     def wide_results(self, result: Any) -> frozenset[int]:
         """Returns the ``id`` of tensors, among results and those written to, that the program has in a wide dtype."""
-        results = _flat([result])
+        results = _flatten([result])
         wide = {id(x) for x, dtype in zip(results, self._dtypes(results), strict=True) if dtype not in NARROW}
         return frozenset((wide - self._originals.keys()) | {id(x) for x in self._written if x.dtype not in NARROW})
 
@@ -161,7 +161,7 @@ class NarrowCall:
                 x.copy_(copy)
                 if carried is not None:
                     carried(copy, x)
-        dtypes = iter(self._dtypes(_flat([result])))
+        dtypes = iter(self._dtypes(_flatten([result])))
 
         def narrow(x: Any) -> Any:
             dtype = next(dtypes)
@@ -186,12 +186,12 @@ class NarrowCall:
         return [self._results[0] if self._results else _promoted(*self._given)] * len(results)
 
 
-def _flat(values: Iterable[Any]) -> list[Any]:
+def _flatten(values: Iterable[Any]) -> list[Any]:
     """Flattens nested lists; PyTorch's trees, where any class can be a branch, take several times as long."""
     flat = []
     for x in values:
         if isinstance(x, (list, tuple)):
-            flat += _flat(x)
+            flat += _flatten(x)
         else:
             flat.append(x)
     return flat
@@ -216,9 +216,9 @@ def _result_dtypes(
         RuntimeError: PyTorch's own, of a kernel that does not mix these dtypes.
     """
     given = [*args, *kwargs.values()] if kwargs else args
-    key = operation, tuple(map(_what_decides, _flat(given))), tuple(kwargs)
+    key = operation, tuple(map(_what_decides, _flatten(given))), tuple(kwargs)
     if key not in known:
-        tensors = [x for x in _flat(given) if isinstance(x, torch.Tensor)]
+        tensors = [x for x in _flatten(given) if isinstance(x, torch.Tensor)]
         dense = all(x.layout is torch.strided and not x.is_nested for x in tensors)
         repeatable = operation.namespace == "aten" and torch.Tag.nondeterministic_seeded not in operation.tags
         with _disable_current_modes():
@@ -267,7 +267,7 @@ def _dtypes_of(
 
     args, kwargs = [_mapped(given, x) for x in args], {name: _mapped(given, x) for name, x in kwargs.items()}
     try:
-        results = _flat([operation(*args, **kwargs)])
+        results = _flatten([operation(*args, **kwargs)])
     except Exception as error:  # noqa: BLE001  no kernel for this dtype, or no shape before there are numbers
         return error
     return [x.dtype if isinstance(x, torch.Tensor) and x.dtype.is_floating_point else None for x in results]
@@ -275,7 +275,7 @@ def _dtypes_of(
 
 def _promoted(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.dtype | None:
     """The dtype that an operation asks for; otherwise the promoted dtype of these dtypes."""
-    given = _flat([*args, *kwargs.values()])
+    given = _flatten([*args, *kwargs.values()])
     asked = [x for x in given if isinstance(x, torch.dtype)]
     if asked:
         return asked[-1]

@@ -163,7 +163,7 @@ class OperationPlan:
         narrow_products: bool,
     ) -> None:
         changes, integers, readers, stored = notes
-        name = _name(operation)
+        name = _name_of(operation)
         self.operation = cast("OpOverload | None", operation)  # those of functions never run themselves
         self.name, self.role, self.module = name, role, module
         self.place = Place(role, module, name)
@@ -337,7 +337,7 @@ class _DecidedPlan(OperationPlan):
         raise AttributeError(f"a plan never changes: {name} was decided when it was made")
 
 
-def _name(operation: Operation | None) -> str:
+def _name_of(operation: Operation | None) -> str:
     if operation is None:
         return OPTIMIZER_STEP
     return str(operation) if isinstance(operation, HigherOrderOperator) else operation.overloadpacket.__name__

@@ -120,7 +120,7 @@ class Results:
             return False
         if not all(_is_like(x, first) and id(x) not in spared for x in values):
             return False
-        _check(first, plan)
+        _check_carrier(first, plan)
         plan.outcome.rounded += len(values)
         rounding = plan.arithmetic.rounding
         draw = partial(self.draw, rounding) if rounding is Rounding.STOCHASTIC else None
@@ -181,7 +181,7 @@ class Results:
         if type(x) is FakeTensor and is_shape(x):
             return
         if plan.rounds:
-            _check(x, plan)
+            _check_carrier(x, plan)
         elif x.layout is not torch.strided or not has_memory(x):
             return
         plan.outcome.rounded += 1
@@ -225,7 +225,7 @@ def _is_like(x: Any, first: torch.Tensor) -> bool:
     return is_dense(x) and not (x.is_neg() or x._is_zerotensor())  # noqa: SLF001  the only test there is
 
 
-def _check(x: torch.Tensor, plan: OperationPlan) -> None:
+def _check_carrier(x: torch.Tensor, plan: OperationPlan) -> None:
     """Raises FormatError if ``x`` cannot carry the format that it is rounded to."""
     dtype, fmt = x.dtype, plan.arithmetic.format
     if dtype in _SINGLE and fmt.carrier is torch.float64:

@@ -113,12 +113,12 @@ class WholeNumbers:
     ) -> None:
         """Notes the results of a call: marks for integers, none where it wrote something else."""
         if whole and not counts.writes:
-            for x in _tensors(result):
+            for x in _nested_tensors(result):
                 self.mark(x)
             return
         for position, name in counts.writes if whole or self else ():
             written = args[position] if position < len(args) else kwargs.get(name)
-            for x in _tensors(written):
+            for x in _nested_tensors(written):
                 if not whole:
                     self.mark(x, whole=False)
                 elif x.numel() * x.element_size() == x.untyped_storage().nbytes():
@@ -145,9 +145,9 @@ def holds_integers(x: torch.Tensor) -> bool:
     return not torch.frac(x).any()  # the fraction of an infinity is NaN, which counts as true
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def _nested_tensors(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _tensors(item)
+            yield from _nested_tensors(item)

@@ -116,15 +116,15 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Descri
         single=rounding[torch.float32] or LoopAddresses(),
         twofold=rounding[torch.float64] or LoopAddresses(),
         rounds=plan.rounds,
-        results=_mask(results) if outputs.results else 0,
-        written=_mask(position for position, _ in outputs.written),
-        dtypes=_mask(i for i, argument in enumerate(arguments) if argument.name in ("dtype", "out_dtype")),
+        results=_bit_mask(results) if outputs.results else 0,
+        written=_bit_mask(position for position, _ in outputs.written),
+        dtypes=_bit_mask(i for i, argument in enumerate(arguments) if argument.name in ("dtype", "out_dtype")),
         data=-1 if data is None else data,
         heeds=Mark.INTEGERS * heeds | noted,
         heeds_in_gradients=Mark.INTEGERS * bool(counts and counts.writes) | noted,
         makes_whole=0 if makes is None else 1 + makes[1],
-        numbers_given=_mask(makes[0]) if makes else 0,
-        overwrites=_mask(position for position, _ in plan.counts.writes) if makes else 0,
+        numbers_given=_bit_mask(makes[0]) if makes else 0,
+        overwrites=_bit_mask(position for position, _ in plan.counts.writes) if makes else 0,
         counts_up=notes.whole and plan.operation is torch.ops.aten.add_.Tensor,
         reads=meaning.reads,
         asks=meaning.asks,
@@ -137,7 +137,7 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Descri
         large=2 * ELEMENTS_PER_THREAD,
         product=_first_matrix(plan),
         multiplications=products.MULTIPLICATIONS,
-        operands=_places(counted),
+        operands=_place_mask(counted),
         single_operand=loops_of_operands[torch.float32] or LoopAddresses(),
         twofold_operand=loops_of_operands[torch.float64] or LoopAddresses(),
         draws=Rounding.STOCHASTIC in modes,
@@ -148,12 +148,12 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Descri
         made.following = {"optimizer": _INSIDE, "backward": _UNLESS_GRADIENT}.get(plan.role, _WEIGHTS)
         about = plan.prepares and "parameters" in _roles_of_operands(plan)
         made.parameters = about * (_ROUNDED if of_parameters else _IN_PYTHON)
-        made.made = _mask(
+        made.made = _bit_mask(
             i
             for i, views in enumerate(outputs.viewing or (False,) * len(schema_of(plan.operation).returns))
             if not views
         )
-        made.changed = _mask(position for position, _ in writes_of(plan.operation))
+        made.changed = _bit_mask(position for position, _ in writes_of(plan.operation))
         made.blank = plan.operation.overloadpacket in BLANK
     if meaning.exact is not None:
         exact = meaning.exact
@@ -161,8 +161,9 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Descri
     if meaning.roots is not None:
         made.single_root, made.twofold_root = (address(meaning.roots[dtype]) for dtype in CARRIERS)
     if moves is not None:
-        made.numbers, made.combining, made.windows = map(_places, (moves.numbers, moves.combining, moves.windows))
-        made.types, made.tensors, made.one_source = _places(moves.types), _places(moves.tensors), moves.single
+        made.numbers, made.combining, made.windows = map(_place_mask, (moves.numbers, moves.combining, moves.windows))
+        made.types, made.tensors = _place_mask(moves.types), _place_mask(moves.tensors)
+        made.one_source = moves.single
     if by_role is None:
         return made, [(i, ("", name, str(alone or of_parameters))) for i, name in counted]
     made.products, counted_by_role = by_role
@@ -195,12 +196,12 @@ def _roles_of_operands(plan: PlanOfOperation) -> set[str]:
     return {role for rule in plan.arithmetic.of_operands for role in rule.role}
 
 
-def _mask(positions: Iterable[int]) -> int:
+def _bit_mask(positions: Iterable[int]) -> int:
     return sum(1 << position for position in set(positions))
 
 
-def _places(places: Iterable[tuple[int, str]]) -> int:
-    return _mask(position for position, _ in places)
+def _place_mask(places: Iterable[tuple[int, str]]) -> int:
+    return _bit_mask(position for position, _ in places)
 
 
 def _runs_itself(plan: PlanOfOperation) -> bool:

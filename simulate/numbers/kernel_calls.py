@@ -55,15 +55,15 @@ def kernel(call: str, tensors: list[torch.Tensor], numbers: list[torch.Tensor]) 
         tensors: the first of them.
         numbers: the others, float64, on the CPU.
     """
-    return _run(call, tensors, [number.item() for number in numbers])
+    return _run_call(call, tensors, [number.item() for number in numbers])
 
 
 @kernel.register_fake
-def _shape(call: str, tensors: list[torch.Tensor], numbers: list[torch.Tensor]) -> list[torch.Tensor]:
-    return _run(call, tensors, [1.0] * len(numbers))
+def _kernel_fake(call: str, tensors: list[torch.Tensor], numbers: list[torch.Tensor]) -> list[torch.Tensor]:
+    return _run_call(call, tensors, [1.0] * len(numbers))
 
 
-def _run(call: str, tensors: list[torch.Tensor], numbers: list[float]) -> list[torch.Tensor]:
+def _run_call(call: str, tensors: list[torch.Tensor], numbers: list[float]) -> list[torch.Tensor]:
     name, overload, args, kwargs = _parsed(call)
 
     def filled(x: Any) -> Any:

@@ -31,7 +31,7 @@ def number_operator(place: int) -> torch.Tensor:
 
 
 @number_operator.register_fake
-def _shape(place: int) -> torch.Tensor:  # noqa: ARG001
+def _number_fake(place: int) -> torch.Tensor:  # noqa: ARG001
     return torch.empty((), dtype=torch.float64)
 
 
@@ -104,9 +104,9 @@ class NumbersAsTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if by_kernel:
             return _by_kernel(func, args, kwargs, in_place=in_place)
         if not on_lists:
-            return _run(compute, args[0], args[1:], kwargs, in_place=in_place)
+            return _run_on_tensor(compute, args[0], args[1:], kwargs, in_place=in_place)
         columns = [x if isinstance(x, (list, tuple)) else [x] * len(args[0]) for x in args]
-        results = [_run(compute, x, row, kwargs, in_place=in_place) for x, *row in zip(*columns, strict=True)]
+        results = [_run_on_tensor(compute, x, row, kwargs, in_place=in_place) for x, *row in zip(*columns, strict=True)]
         return None if in_place else results
 
 
@@ -136,7 +136,7 @@ def _fused(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
             x.copy_(y)
 
 
-def _run(
+def _run_on_tensor(
     compute: Callable[..., Any], x: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any], *, in_place: bool
 ) -> torch.Tensor:
     """One operation on one tensor, which is written to if it is ``in_place``."""

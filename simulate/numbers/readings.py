@@ -36,7 +36,7 @@ def read_operator(x: torch.Tensor) -> torch.Tensor:
 
 
 @read_operator.register_fake
-def _shape(x: torch.Tensor) -> torch.Tensor:
+def _read_fake(x: torch.Tensor) -> torch.Tensor:
     return unwritten_like(x)
 
 
@@ -122,7 +122,7 @@ class Reading(NamedTuple):
     def _computed(self, inputs: Sequence[torch.Tensor], number: Callable[[int], float]) -> float:
         known: list[Any] = [inputs[i].detach().clone() for i in self.inputs]
         for call in self.calls:
-            args, kwargs = _filled((call.args, call.kwargs), known)
+            args, kwargs = _with_known((call.args, call.kwargs), known)
             if call.target is torch.ops.roundoff.number.default:
                 known.append(torch.tensor(number(*args), dtype=torch.float64))
             else:
@@ -131,14 +131,14 @@ class Reading(NamedTuple):
         return result
 
 
-def _filled(x: Any, known: list[Any]) -> Any:
+def _with_known(x: Any, known: list[Any]) -> Any:
     if isinstance(x, _EarlierResult):
         return known[x.position]
     if isinstance(x, (tuple, list)):
-        items = [_filled(item, known) for item in x]
+        items = [_with_known(item, known) for item in x]
         return items if isinstance(x, list) else tuple(items)
     if isinstance(x, dict):
-        return {key: _filled(item, known) for key, item in x.items()}
+        return {key: _with_known(item, known) for key, item in x.items()}
     return x
 
 

@@ -88,9 +88,9 @@ class Weights:
         """Remembers the registered tensors of a called module: parameters, and matrices in its state."""
         for parameter in module._parameters.values():  # noqa: SLF001  parameters() asks its children, too
             if parameter is not None and not is_lazy(parameter):  # its first call makes it, behind this
-                self._add(_plain(parameter), Certainty.PARAMETER)
+                self._add(_unwrapped(parameter), Certainty.PARAMETER)
         for name, buffer in module._buffers.items():  # noqa: SLF001  as above
-            plain = None if buffer is None or is_lazy(buffer) else _plain(buffer)
+            plain = None if buffer is None or is_lazy(buffer) else _unwrapped(buffer)
             if plain is None or self.is_known_data(plain) or not plain.is_floating_point():
                 continue
             if name in module._non_persistent_buffers_set:  # noqa: SLF001  the only access there is
@@ -202,7 +202,7 @@ def _floats(values: Any) -> Iterator[torch.Tensor]:
             yield x
 
 
-def _plain(x: torch.Tensor) -> torch.Tensor:
+def _unwrapped(x: torch.Tensor) -> torch.Tensor:
     """The tensor that functional transforms (``torch.func.grad``, ``vmap``) have wrapped."""
     while _functorch.is_functorch_wrapped_tensor(x):
         x = _functorch.get_unwrapped(x)

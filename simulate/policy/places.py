@@ -295,7 +295,7 @@ class ModuleTracker:
     def _name(self, module: torch.nn.Module, around: str, *, for_good: bool = False) -> None:
         """Names a module and its contents, also submodules that were named from a part called earlier."""
         prefix = "module." if isinstance(module, _REPLICATING) else ""
-        root = around or type(_plain(module)).__name__
+        root = around or type(_inner_module(module)).__name__
         members = dict(module.named_modules())
         inside = set(members.values())
         for name, child in members.items():
@@ -410,8 +410,8 @@ def _is_closure(argument: Any) -> bool:
     return callable(argument) and not isinstance(argument, (torch.nn.Module, type))
 
 
-def _plain(module: torch.nn.Module) -> torch.nn.Module:
+def _inner_module(module: torch.nn.Module) -> torch.nn.Module:
     """The module inside of its wrappers."""
     names = (*_WRAPPED, "module") if isinstance(module, _REPLICATING) else _WRAPPED
     inner = next((getattr(module, name) for name in names if name in module._modules), None)  # noqa: SLF001  the only access
-    return module if inner is None else _plain(inner)
+    return module if inner is None else _inner_module(inner)

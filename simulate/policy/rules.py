@@ -214,7 +214,7 @@ def parse_settings(owner: Any) -> None:
 def plain_data(owner: Any) -> dict[str, Any]:
     """Returns the settings that differ from the defaults, except the rules of a policy, as plain data."""
     values = [(f.name, getattr(owner, f.name), f.default) for f in fields(owner) if f.name != "rules"]
-    return {name: _plain(value) for name, value, default in values if value not in (None, ("*",), (), default)}
+    return {name: _json_value(value) for name, value, default in values if value not in (None, ("*",), (), default)}
 
 
 def text(owner: Any) -> str:
@@ -222,9 +222,9 @@ def text(owner: Any) -> str:
     return ", ".join(f"{name}={value}" for name, value in plain_data(owner).items())
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if isinstance(value, tuple):
-        return _plain(value[0]) if len(value) == 1 else [_plain(item) for item in value]
+        return _json_value(value[0]) if len(value) == 1 else [_json_value(item) for item in value]
     return str(value)
 
 

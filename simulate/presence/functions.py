@@ -76,7 +76,7 @@ class NamedFunctions:
             self.called.add(name)
             return make()
 
-        owner, attribute, plain = _found(name)
+        owner, attribute, plain = _locate(name)
         bound = isinstance(plain, (staticmethod, classmethod))
         wrapped: Any = decorated(plain.__func__ if bound else plain, block, "exact_in or only_in")
         wrapped = type(plain)(wrapped) if bound else wrapped
@@ -95,7 +95,7 @@ class NamedFunctions:
         self._replaced = []
 
 
-def _found(name: str) -> tuple[Any, str, Any]:
+def _locate(name: str) -> tuple[Any, str, Any]:
     """The module or class that has the function, its attribute, and the function as stored there."""
     module, _, path = name.partition(":")
     try:

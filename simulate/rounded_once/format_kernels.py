@@ -124,7 +124,7 @@ def _integers_that_count(adapted: Adapted) -> Kernel:
     return drawn_integers
 
 
-def _finite(adapted: Adapted) -> Kernel:
+def _nan_to_num(adapted: Adapted) -> Kernel:
     """Replaces infinities by the format's largest and smallest value, and NaN by zero, if no other values are given."""
 
     def finite(
@@ -261,7 +261,7 @@ _ADAPTED: dict[str, Callable[[Adapted], Kernel]] = {
     "_standard_gamma": _above_zero,
     "_sample_dirichlet": lambda adapted: _below_end(adapted._replace(kernel=_above_zero(adapted))),
     "random": _integers_that_count,
-    "nan_to_num": _finite,
+    "nan_to_num": _nan_to_num,
     "nextafter": _neighbour,
     "scalar_tensor": _sentinel,
     "eq": _equal_as_rounded,

@@ -38,7 +38,7 @@ _SMALLEST_NORMAL, _LARGEST_FINITE = 0x3810_0000_0000_0000, 0x47EF_FFFF_E000_0000
 _inlined = njit(inline="always")
 
 
-def _block(number: types.Type, llvm: ir.Type) -> Any:
+def _block_buffer(number: types.Type, llvm: ir.Type) -> Any:
     """A numba function that gives a pointer to room for a block on the stack of the running function."""
 
     @intrinsic  # type: ignore[untyped-decorator]
@@ -53,9 +53,9 @@ def _block(number: types.Type, llvm: ir.Type) -> Any:
     return block
 
 
-_numbers = _block(types.float64, ir.DoubleType())
-_patterns = _block(types.uint64, ir.IntType(64))
-_words = _block(types.uint32, ir.IntType(32))
+_numbers = _block_buffer(types.float64, ir.DoubleType())
+_patterns = _block_buffer(types.uint64, ir.IntType(64))
+_words = _block_buffer(types.uint32, ir.IntType(32))
 
 
 @_inlined  # type: ignore[untyped-decorator]
@@ -143,14 +143,14 @@ def _to_64(top: Any, rest: Any, mode: Any, word: Any) -> Any:
 
 
 @_inlined  # type: ignore[untyped-decorator]
-def _settings(s: Any) -> Any:
+def _unpack_settings(s: Any) -> Any:
     """The mode, the results of overflow and underflow, whether rounding is stochastic, the sign of zero."""
     mode = uint64(s[0]), uint64(s[1]), uint64(s[2]), uint64(s[3])
     return mode, (uint64(s[4]), uint64(s[5]), uint64(s[6])), s[7] != 0, types.float64(s[8])
 
 
 @_inlined  # type: ignore[untyped-decorator]
-def _draw(words: Any, index: Any, count: Any, seed: Any, step: Any) -> Any:
+def _draw_words(words: Any, index: Any, count: Any, seed: Any, step: Any) -> Any:
     """The random words of the elements ``index``, ``index + 1``, ..., as from RandomBits(seed, step)."""
     base = mix64(uint64(mix64(uint64(seed)) ^ uint64(step)))
     key = mix64(uint64(base ^ uint64(index >> int64(32))))
@@ -160,7 +160,7 @@ def _draw(words: Any, index: Any, count: Any, seed: Any, step: Any) -> Any:
 
 
 @_inlined  # type: ignore[untyped-decorator]
-def _read(place: Any, x: Any, at: Any, step: Any, count: Any) -> Any:
+def _read_block(place: Any, x: Any, at: Any, step: Any, count: Any) -> Any:
     """A block of an operand, which may be one number for all elements (step 0), in float64."""
     if step != 0:
         for i in range(count):
@@ -171,7 +171,7 @@ def _read(place: Any, x: Any, at: Any, step: Any, count: Any) -> Any:
 
 
 @_inlined  # type: ignore[untyped-decorator]
-def _count(at: Any, last: Any) -> Any:
+def _block_size(at: Any, last: Any) -> Any:
     """Returns the number of elements in the block from ``at`` on; all share the keys of random words."""
     return min(int64(_BLOCK), last - at, int64(CHUNK) - (at & int64(CHUNK - 1)))
 
@@ -186,18 +186,18 @@ def _loop32(
     x: Numbers, a: Numbers, b: Numbers, steps: Int, v: Double, target: Numbers, first: Int, last: Int, settings: Mode,
     seed: Int, step: Int,
 ) -> None:  # fmt: skip
-    mode, over, stochastic, sign = _settings(settings)
+    mode, over, stochastic, sign = _unpack_settings(settings)
     xs, as_, bs, exact, words = _numbers(), _numbers(), _numbers(), _patterns(), _words()
     for i in range(_BLOCK):
         words[i] = uint32(0)
     at = first
     while at < last:
-        count = _count(at, last)
+        count = _block_size(at, last)
         if stochastic:
-            _draw(words, at, count, seed, step)
-        _read(xs, x, at, steps & 1, count)
-        _read(as_, a, at, steps & 2, count)
-        _read(bs, b, at, steps & 4, count)
+            _draw_words(words, at, count, seed, step)
+        _read_block(xs, x, at, steps & 1, count)
+        _read_block(as_, a, at, steps & 2, count)
+        _read_block(bs, b, at, steps & 4, count)
         unusual = uint64(0)
         for i in range(count):
             top, rest, plain, _ = formula(xs[i], as_[i], bs[i], v, sign)
@@ -220,18 +220,18 @@ def _loop64(
     x: Numbers, a: Numbers, b: Numbers, steps: Int, v: Double, target: Numbers, first: Int, last: Int, settings: Mode,
     seed: Int, step: Int,
 ) -> None:  # fmt: skip
-    mode, _, stochastic, sign = _settings(settings)
+    mode, _, stochastic, sign = _unpack_settings(settings)
     xs, as_, bs, words = _numbers(), _numbers(), _numbers(), _words()
     for i in range(_BLOCK):
         words[i] = uint32(0)
     at = first
     while at < last:
-        count = _count(at, last)
+        count = _block_size(at, last)
         if stochastic:
-            _draw(words, at, count, seed, step)
-        _read(xs, x, at, steps & 1, count)
-        _read(as_, a, at, steps & 2, count)
-        _read(bs, b, at, steps & 4, count)
+            _draw_words(words, at, count, seed, step)
+        _read_block(xs, x, at, steps & 1, count)
+        _read_block(as_, a, at, steps & 2, count)
+        _read_block(bs, b, at, steps & 4, count)
         for i in range(count):
             top, rest, plain, safe = formula(xs[i], as_[i], bs[i], v, sign)
             result = _to_64(top, rest, mode, words[i])
@@ -246,7 +246,7 @@ def _nearest_root(x: Numbers, target: Numbers, first: Int, last: Int) -> None:
 
 
 @cache
-def _function(name: str, dtype: torch.dtype) -> Callable[..., None]:
+def _compiled_loop(name: str, dtype: torch.dtype) -> Callable[..., None]:
     """The loop with this formula in it; one for all simulations, since reading it from disk takes 20 ms."""
     body = _loop32 if dtype == torch.float32 else _loop64
     return compiled(specialised(body, dtype, formula=getattr(_FORMULAS[dtype], name)), dtype)
@@ -267,7 +267,7 @@ class RoundedOnceLoop:
     """
 
     def __init__(self, formula: str, dtype: torch.dtype, rounding: CarrierRounding) -> None:
-        self.function = _function(formula, dtype)
+        self.function = _compiled_loop(formula, dtype)
         over = FP32.parameters(torch.float32, rounding.mode, Overflow.SATURATE if rounding.saturating else None)
         sign = -1 if rounding.mode is Rounding.DOWN else 1
         ends = over.over_positive, over.over_negative, rounding.saturating

@@ -202,7 +202,7 @@ def kernel(
     elif plain_name(name) == "pow" and not others:
         made.stands_for = StandsFor(power=True)
     else:
-        made.stands_for = StandsFor(exact=_exact(name, _asked(ways), _asked(of_numbers)))
+        made.stands_for = StandsFor(exact=_exact_description(name, _asked(ways), _asked(of_numbers)))
     return made
 
 
@@ -230,7 +230,7 @@ def _asked(ways: Mapping[str, ResultRoundings]) -> tuple[tuple[str, bool, Result
 # C++ has the address of what is returned, which is kept for good, and so not by the format: a user's own may be another
 # one in each simulation.
 @cache
-def _exact(name: str, *asked: tuple[tuple[str, bool, ResultRounding | None], ...]) -> Exact:
+def _exact_description(name: str, *asked: tuple[tuple[str, bool, ResultRounding | None], ...]) -> Exact:
     """Returns the C++ description of an operation's arithmetic, without and with a number; loops once compiled."""
     made = Exact(plain_name(name), of_lists=name.startswith("_foreach_"), in_place=name.endswith("_"))
     for has_number, of_formulas in enumerate(asked):
@@ -273,7 +273,7 @@ class _Kernel:
         computed = self._computed(self._make(*args, **kwargs), target)
         if computed is NotImplemented:
             return self._operation(*args, **kwargs)
-        return computed if target is None else _write(target, computed)
+        return computed if target is None else _write_result(target, computed)
 
     def _computed(self, call: FormulaCall | None, target: torch.Tensor | None) -> Any:
         """A tensor with the results, which may be the ``target``; ``NotImplemented`` to leave it to the operation."""
@@ -309,11 +309,11 @@ class _Kernel:
             if computed is NotImplemented:
                 alone = [_only(x, i) for x in args], {name: _only(x, i) for name, x in kwargs.items()}
                 computed = (self._operation(*alone[0], **alone[1]) or [target])[0]
-            results.append(computed if target is None else _write(target, computed))
+            results.append(computed if target is None else _write_result(target, computed))
         return None if self._in_place else results
 
 
-def _write(target: torch.Tensor, computed: torch.Tensor) -> torch.Tensor:
+def _write_result(target: torch.Tensor, computed: torch.Tensor) -> torch.Tensor:
     return target if computed is target else target.copy_(computed)
 
 

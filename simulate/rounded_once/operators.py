@@ -58,7 +58,7 @@ torch.library.define(
 torch.library.define("roundoff::sqrt", "(Tensor x) -> Tensor")
 
 
-def _call(formula: str, x: Maybe, a: Maybe, b: Maybe, numbers: Sequence[float], factor: Any) -> FormulaCall:
+def _call_from(formula: str, x: Maybe, a: Maybe, b: Maybe, numbers: Sequence[float], factor: Any) -> FormulaCall:
     """The call that became these arguments."""
     operands = [number if tensor is None else tensor for tensor, number in zip((x, a, b), numbers, strict=False)]
     return FormulaCall(formula, tuple(operands), factor)
@@ -68,7 +68,7 @@ def _exactly(
     formula: str, x: Maybe, a: Maybe, b: Maybe, v: Maybe, numbers: Sequence[float], factor: float, mode: str,
     saturating: bool, place: Maybe, offset: int,
 ) -> torch.Tensor:  # fmt: skip
-    call = _call(formula, x, a, b, numbers, factor if v is None else v.item() if v.is_cpu else v)
+    call = _call_from(formula, x, a, b, numbers, factor if v is None else v.item() if v.is_cpu else v)
     draw: Any = lambda: bits_after(place, offset)  # type: ignore[arg-type]  # noqa: E731  there is a place then
     computed: torch.Tensor = result(call, _ways(formula, mode, saturating), draw)
     return computed
@@ -83,7 +83,7 @@ def _ways(formula: str, mode: str, saturating: bool) -> ResultRoundings:
 def _laid_out(
     formula: str, x: Maybe, a: Maybe, b: Maybe, _v: Maybe, numbers: Sequence[float], factor: float, *_: Any
 ) -> torch.Tensor:
-    return unwritten_like(_call(formula, x, a, b, numbers, factor).layout())
+    return unwritten_like(_call_from(formula, x, a, b, numbers, factor).layout())
 
 
 def _sqrt(x: torch.Tensor) -> torch.Tensor:

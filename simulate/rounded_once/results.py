@@ -171,7 +171,7 @@ def _on_cpu(call: FormulaCall, like: torch.Tensor, way: ResultRounding, random: 
     else:
         steps = sum(1 << i for i, x in enumerate(operands) if x.dim() == work.dim())
         addresses = [x.data_ptr() for x in (*operands, *operands[:1] * (3 - len(operands)))]
-        factor = _number(call.factor, like.dtype)
+        factor = _in_carrier(call.factor, like.dtype)
         way.loop(addresses, steps, factor, work, work.numel(), random)
         if like.dtype is torch.float64:
             fill_in(call.formula, operands, factor, work, way.carrier, random)
@@ -189,7 +189,7 @@ def _operand(x: torch.Tensor | float, target: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(target).copy_(x)
 
 
-def _number(x: Any, dtype: torch.dtype) -> Any:
+def _in_carrier(x: Any, dtype: torch.dtype) -> Any:
     """A number as kernels take it: rounded to the carrier."""
     if isinstance(x, torch.Tensor):
         return x.to(dtype).double()
@@ -206,7 +206,7 @@ def _elsewhere(call: FormulaCall, like: torch.Tensor, way: ResultRounding, rando
     operands = [_on(x, dtype, device).expand(like.shape) for x in call.operands]
     if way.is_nearest_root:
         return operands[0].sqrt()  # correctly rounded on GPUs
-    factor = _number(call.factor, dtype)
+    factor = _in_carrier(call.factor, dtype)
     computed = exact_tensors.compute(call.formula, operands, factor, dtype, way.carrier, random)
     if dtype is torch.float64:
         fill_in(call.formula, operands, factor, computed, way.carrier, random)
@@ -242,7 +242,7 @@ def fill_in(
 
 
 def _rounded(formula: str, row: Sequence[float], factor: float, carrier: CarrierRounding, word: int | None) -> float:
-    exact = _exact(formula, [Fraction(x) for x in row], Fraction(factor))
+    exact = _exact_value(formula, [Fraction(x) for x in row], Fraction(factor))
     if exact:
         rounded = round_exactly(exact, FP64, carrier.mode, Overflow.SATURATE if carrier.saturating else None, word)
         return rounded or (copysign(ulp(0.0), exact) if carrier.saturating else rounded)
@@ -254,7 +254,7 @@ def _rounded(formula: str, row: Sequence[float], factor: float, carrier: Carrier
     return sign * 0.0
 
 
-def _exact(formula: str, operands: Sequence[Fraction], factor: Fraction) -> Fraction:
+def _exact_value(formula: str, operands: Sequence[Fraction], factor: Fraction) -> Fraction:
     x, a, b = [*operands, Fraction(0), Fraction(0)][:3]
     if formula == "root":
         # The square root, truncated; half a unit represents the truncated part

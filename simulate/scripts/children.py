@@ -52,14 +52,14 @@ class PythonChildren:
             self._note(arguments[0], arguments[1])
 
     def _spawn(self, path: Any, arguments: Sequence[Any], *rest: Any) -> Any:
-        if _SPAWNED in map(_text, arguments):  # and no helper of multiprocessing's own
+        if _SPAWNED in map(_as_text, arguments):  # and no helper of multiprocessing's own
             self._note(path, arguments)
         return self._spawnv(path, arguments, *rest)
 
     def _note(self, executable: Any, arguments: Any) -> None:
         given = [arguments] if isinstance(arguments, (str, bytes)) else list(arguments or ())
-        words = [_text(word) for word in given]
-        program = _text(executable) if executable is not None else words[0] if words else ""
+        words = [_as_text(word) for word in given]
+        program = _as_text(executable) if executable is not None else words[0] if words else ""
         simulated_or_none = any(word in _ROUNDOFF or _COMPILER in word for word in words[1:])
         if _PYTHON.search(Path(program).name) and not simulated_or_none:
             self.commands.append(shorten(" ".join([program, *words[1:]]), _LONGEST, placeholder=" ..."))
@@ -77,5 +77,5 @@ class PythonChildren:
         )
 
 
-def _text(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -125,10 +125,10 @@ def _code_of_file(file: Path, main: ModuleType) -> CodeType:
 def _code_of_module(name: str, main: ModuleType) -> CodeType:
     """The code of a module, or of the ``__main__`` of a package."""
     sys.argv[0] = "-m"  # while its packages are imported
-    spec = _found(name)
+    spec = _find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
         name = f"{name}.__main__"
-        spec = _found(name)
+        spec = _find_spec(name)
     loader = None if spec is None else spec.loader
     code = loader.get_code(name) if loader is not None and hasattr(loader, "get_code") else None
     if spec is None or code is None:
@@ -139,7 +139,7 @@ def _code_of_module(name: str, main: ModuleType) -> CodeType:
     return code  # type: ignore[no-any-return]
 
 
-def _found(name: str) -> importlib.machinery.ModuleSpec | None:
+def _find_spec(name: str) -> importlib.machinery.ModuleSpec | None:
     if name.startswith("."):  # relative to nothing
         return None
     try:

@@ -72,7 +72,7 @@ class ShadowReport:
         )
 
     def __str__(self) -> str:
-        return "\n".join(part if isinstance(part, str) else _text(part) for part in self._parts())
+        return "\n".join(part if isinstance(part, str) else _table_text(part) for part in self._parts())
 
     def _repr_html_(self) -> str:
         """Returns the report as HTML, for notebooks."""
@@ -99,6 +99,6 @@ class ShadowReport:
         return lines
 
 
-def _text(table: pd.DataFrame) -> str:
+def _table_text(table: pd.DataFrame) -> str:
     text: str = table.head(_ROWS).to_string(index=False, float_format=lambda x: f"{x:.3g}")
     return text if len(table) <= _ROWS else f"{text}\n... and {len(table) - _ROWS} more"

@@ -76,9 +76,9 @@ class Twins:
         memory = self._find(x) if is_followed(x) else None
         if memory is None:
             return widen(x)
-        if not torch.equal(_bits(x), memory.last_bits.as_strided(*_layout(x))):
+        if not torch.equal(_bit_patterns(x), memory.last_bits.as_strided(*_real_layout(x))):
             # the whole storage, since the elements of one view may overlap
-            numbers = _numbers(x, len(memory.last_bits))
+            numbers = _first_values(x, len(memory.last_bits))
             bits = numbers.view(memory.last_bits.dtype)
             changed = bits != memory.last_bits
             self.unseen += int(changed.sum())
@@ -92,7 +92,7 @@ class Twins:
         if memory is None:
             memory = self._new(x)
         _view(memory.twin, x).copy_(twin)
-        memory.last_bits.as_strided(*_layout(x)).copy_(_bits(x))
+        memory.last_bits.as_strided(*_real_layout(x)).copy_(_bit_patterns(x))
         memory.error = error
 
     def clear_away(self) -> None:
@@ -120,7 +120,7 @@ class Twins:
     def _new(self, x: torch.Tensor) -> _Memory:
         storage = x.untyped_storage()
         count = storage.nbytes() // _width(x)
-        numbers = _numbers(x, count)
+        numbers = _first_values(x, count)
         reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
         memory = _Memory(reference, numbers.to(torch.float64, copy=True), numbers.view(_BITS[_width(x)]).clone(), 0.0)
         self._memories[storage._cdata] = memory  # noqa: SLF001
@@ -131,7 +131,7 @@ class Twins:
         return memory
 
 
-def _numbers(x: torch.Tensor, count: int) -> torch.Tensor:
+def _first_values(x: torch.Tensor, count: int) -> torch.Tensor:
     """The first numbers in the memory of ``x``; a complex one counts as two."""
     real = x.dtype.to_real() if x.dtype.is_complex else x.dtype
     return torch.empty(0, dtype=real, device=x.device).set_(x.untyped_storage(), 0, (count,), (1,))
@@ -142,21 +142,21 @@ def _width(x: torch.Tensor) -> int:
     return x.element_size() // 2 if x.dtype.is_complex else x.element_size()
 
 
-def _layout(x: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+def _real_layout(x: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """Size, strides and offset of ``x``, of the real view of it if it is complex."""
     if x.dtype.is_complex:
         return (*x.shape, 2), (*(2 * step for step in x.stride()), 1), 2 * int(x.storage_offset())
     return tuple(x.shape), x.stride(), int(x.storage_offset())
 
 
-def _bits(x: torch.Tensor) -> torch.Tensor:
-    size, stride, offset = _layout(x)
+def _bit_patterns(x: torch.Tensor) -> torch.Tensor:
+    size, stride, offset = _real_layout(x)
     return torch.empty(0, dtype=_BITS[_width(x)], device=x.device).set_(x.untyped_storage(), offset, size, stride)
 
 
 def _view(flat: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Returns the view of ``flat`` that corresponds to ``x`` in its storage."""
-    view = flat.as_strided(*_layout(x))
+    view = flat.as_strided(*_real_layout(x))
     if x.dtype.is_complex:
         view = torch.view_as_complex(view)
     if x.is_conj():

@@ -121,7 +121,7 @@ class DigitsReport:
     def as_json(self) -> dict[str, Any]:
         """The report as plain data; infinite digits are ``"all"``, and NaN is null."""
         parts = {"results": self.results, "modules": self.modules}
-        rows = {name: [_plain(row) for row in part] for name, part in parts.items()}
+        rows = {name: [_row_as_json(row) for row in part] for name, part in parts.items()}
         seeds = {"over_seeds": {name: _plain_digits(x) for name, x in self.over_seeds.items()}}
         return {"samples": self.samples, **rows, "failed": dict(self.failed), "lines": list(self.lines), **seeds}
 
@@ -144,7 +144,7 @@ def in_words(digits: float) -> str:
     return "not finite" if math.isnan(digits) else "all" if math.isinf(digits) else f"{digits:.1f}"
 
 
-def _plain(row: Digits) -> dict[str, Any]:
+def _row_as_json(row: Digits) -> dict[str, Any]:
     mean = row.mean if math.isfinite(row.mean) else None
     digits = {name: _plain_digits(x) for name, x in zip(row._fields[3:], row[3:], strict=True)}
     return {"name": row.name, "elements": row.elements, "mean": mean, **digits}
@@ -198,7 +198,7 @@ def digits(
         simulation, watcher = sampled(format, chosen, (seed << 20) + number if number < samples else None, root=root)
         with simulation:
             result = function()
-        found.append(dict(_values(result, "result")))
+        found.append(dict(_named_values(result, "result")))
         watchers.append(watcher)
     restore()
     shapes = {name: x.shape for name, x in found[0].items()}
@@ -257,14 +257,14 @@ def of_modules(samples: Sequence[Mapping[tuple[str, str, str, int], np.ndarray]]
     return tuple(sorted(rows, key=lambda row: (not math.isnan(row.least), row.least, row.digits)))
 
 
-def _values(result: Any, name: str) -> Iterator[tuple[str, np.ndarray]]:
+def _named_values(result: Any, name: str) -> Iterator[tuple[str, np.ndarray]]:
     """The numbers in a result, by name."""
     if isinstance(result, Mapping):
         for key, value in result.items():
-            yield from _values(value, str(key) if name == "result" else f"{name}.{key}")
+            yield from _named_values(value, str(key) if name == "result" else f"{name}.{key}")
     elif isinstance(result, (list, tuple)):
         for number, value in enumerate(result):
-            yield from _values(value, f"{name}[{number}]")
+            yield from _named_values(value, f"{name}[{number}]")
     elif result is not None:
         try:
             x = result.detach() if isinstance(result, torch.Tensor) else torch.as_tensor(result)

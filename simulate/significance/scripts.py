@@ -94,14 +94,14 @@ def script_digits(
             with np.load(arrays_file, allow_pickle=False) as arrays:
                 elements.append({(*key[:3], int(key[3])): arrays[f"a{n}"] for n, key in enumerate(about["keys"])})
             on_sample(f"sample {number + 1} of {samples}" if number < samples else f"seed {own} of {seeds}")
-    lines, rows = _compared(outputs[:samples], logged[:samples])
+    lines, rows = _digits_of_outputs(outputs[:samples], logged[:samples])
     results = tuple(row for row in rows if row.name in logged[0] or row.least != np.inf)  # not what is always printed
-    rows_of_seeds = _compared(outputs[samples:], logged[samples:])[1] if seeds else []
+    rows_of_seeds = _digits_of_outputs(outputs[samples:], logged[samples:])[1] if seeds else []
     over_seeds = {row.name: row.digits for row in rows_of_seeds}
     return DigitsReport(samples, results, of_modules(elements[:samples]), failed, tuple(lines), over_seeds)
 
 
-def _compared(
+def _digits_of_outputs(
     outputs: Sequence[Sequence[str]], logged: Sequence[Mapping[str, float]]
 ) -> tuple[list[str], list[Digits]]:
     """Returns the first output, with the digits of its numbers, and the digits of all printed and logged numbers."""

@@ -81,7 +81,8 @@ class Equivalence:
 
     def bits_needed(self, tolerance: float) -> tuple[int | None, int | None]:
         """The smallest simulated width from where each program's error stays within ``tolerance``; None if never."""
-        return _bits(self.widths, self.first_errors, tolerance), _bits(self.widths, self.second_errors, tolerance)
+        first, second = (_fewest(self.widths, errors, tolerance) for errors in (self.first_errors, self.second_errors))
+        return first, second
 
 
 def equivalence(
@@ -174,7 +175,7 @@ def assert_equivalent(
     return result
 
 
-def _bits(widths: Sequence[int], errors: Sequence[float], tolerance: float) -> int | None:
+def _fewest(widths: Sequence[int], errors: Sequence[float], tolerance: float) -> int | None:
     needed = None
     for m, error in zip(reversed(widths), reversed(errors), strict=True):
         if not error <= tolerance:

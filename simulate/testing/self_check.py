@@ -86,11 +86,11 @@ def _of_operators() -> BitCheck:
         # Numbers of the format, so that sums, products, quotients and roots are rounded once by rounding them twice.
         x, y = (round(z, fmt) for z in drawn)
         for operator, run in _operators().items():
-            expected = [round(z, fmt) for z in _tensors(run(x, y))]
+            expected = [round(z, fmt) for z in _as_list(run(x, y))]
             with simulate(fmt):
-                found = _tensors(run(x, y))
+                found = _as_list(run(x, y))
             compared += sum(z.numel() for z in found)
-            if not _same(expected, found):
+            if not _equal_values(expected, found):
                 differing.append(f"{operator} in {name}")
     return BitCheck("operators", compared, tuple(differing))
 
@@ -107,7 +107,7 @@ def _of_plain_operations() -> BitCheck:
             expected = _trained(simulate(name))
         found = _trained(simulate(name))
         compared += sum(z.numel() for z in found)
-        if not _same(expected, found):
+        if not _equal_values(expected, found):
             differing.append(f"training in {name}")
     return BitCheck(what, compared, tuple(differing))
 
@@ -127,7 +127,7 @@ def _of_a_compiled_step() -> BitCheck:
                 if reasons:
                     return BitCheck("a compiled step", 0, reason=reasons[0])
                 compared += sum(z.numel() for z in compiled)
-                if not _same([*expected, *theirs], [*result, *compiled]):
+                if not _equal_values([*expected, *theirs], [*result, *compiled]):
                     differing.append(f"rounding {rounding}")
                     break
     return BitCheck("a compiled step", compared, tuple(differing))
@@ -148,7 +148,7 @@ def _of_a_population() -> BitCheck:
             expected = _step(*alone[i])
         found = [z[i] for z in (*results, *together)]
         compared += sum(z.numel() for z in found)
-        if not _same([*expected, *alone[i]], found):
+        if not _equal_values([*expected, *alone[i]], found):
             differing.append(_TRAINED[i])
     return BitCheck("a population", compared, tuple(differing))
 
@@ -187,11 +187,11 @@ def _member(seed: int) -> list[Tensor]:
     return [torch.randn(shape, generator=generator) for shape in ((256,), (256,), (16, 16), (16, 16))]
 
 
-def _tensors(results: Tensor | Sequence[Tensor]) -> list[Tensor]:
+def _as_list(results: Tensor | Sequence[Tensor]) -> list[Tensor]:
     return [results] if isinstance(results, torch.Tensor) else list(results)
 
 
-def _same(expected: Sequence[Tensor], found: Sequence[Tensor]) -> bool:
+def _equal_values(expected: Sequence[Tensor], found: Sequence[Tensor]) -> bool:
     """Whether all numbers are the same, NaN and the sign of zero included."""
     return all(
         torch.equal(a.view(torch.int32).masked_fill(a.isnan(), 0), b.view(torch.int32).masked_fill(b.isnan(), 0))

@@ -100,7 +100,7 @@ def tensors(
     specials = [x for x in edges if not math.isfinite(x)]
     element = st.one_of(
         st.sampled_from(numbers),
-        _numbers(fmt, min_value, max_value),
+        _values_between(fmt, min_value, max_value),
         st.sampled_from(specials) if specials else st.nothing(),
     )
     if shape is None:
@@ -111,11 +111,11 @@ def tensors(
         shapes = shape
     else:
         shapes = st.just(tuple(shape))
-    return _tensors(fmt, shapes, element)
+    return _tensor_of(fmt, shapes, element)
 
 
 @st.composite
-def _tensors(
+def _tensor_of(
     draw: DrawFn, fmt: Format, shapes: SearchStrategy[tuple[int, ...]], element: SearchStrategy[float]
 ) -> torch.Tensor:
     shape = draw(shapes)
@@ -128,7 +128,7 @@ def _tensors(
     return round(values.reshape(shape), fmt)  # numbers that share a scale are of the format only together
 
 
-def _numbers(fmt: Format, low: float, high: float) -> SearchStrategy[float]:
+def _values_between(fmt: Format, low: float, high: float) -> SearchStrategy[float]:
     """Numbers of the format from ``low`` to ``high``, of moderate size and of any."""
     largest = min(math.inf if fmt.max is None else fmt.max, torch.finfo(fmt.carrier).max)
     width: Literal[32, 64] = 32 if fmt.carrier is torch.float32 else 64

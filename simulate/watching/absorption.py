@@ -99,11 +99,11 @@ def _count_one(before: torch.Tensor, moved: torch.Tensor, result: torch.Tensor) 
 
 @cache
 def _compiled(dtype: torch.dtype) -> Callable[..., None]:
-    """:func:`_loop` as a C function; two passes of tensor operations would cost more than small additions."""
-    return c_function(_loop, c_types(_loop, dtype))
+    """:func:`_count_absorbed` as a C function; two passes of tensor operations would cost more than small additions."""
+    return c_function(_count_absorbed, c_types(_count_absorbed, dtype))
 
 
-def _loop(before: Numbers, moved: Numbers, result: Numbers, n: Int, counts: Integers) -> None:
+def _count_absorbed(before: Numbers, moved: Numbers, result: Numbers, n: Int, counts: Integers) -> None:
     added = absorbed = 0
     for i in range(n):
         here = moved[i] != 0

@@ -29,7 +29,7 @@ COUNTED = ("overflow", "underflow", "subnormal", "infinite", "nan", "inexact")
 the format's smallest normal number, and not zero; infinite (overflows included); NaN; finite and changed."""
 
 
-def _loop(
+def _count_numbers(
     exact: Patterns, rounded: Patterns, n: Int, smallest_normal: Pattern, magnitude_mask: Pattern, infinity: Pattern,
     significand_bits: Pattern, lowest_bin: Int, counts: Integers, extremes: Patterns, histogram: Integers,
 ) -> None:  # fmt: skip
@@ -86,7 +86,7 @@ class _Carrier(NamedTuple):
 @cache
 def _carrier(dtype: torch.dtype) -> _Carrier:
     single = dtype == torch.float32
-    function = c_function(specialised(_loop, dtype), c_types(_loop, dtype))
+    function = c_function(specialised(_count_numbers, dtype), c_types(_count_numbers, dtype))
     if single:
         return _Carrier(function, np.uint32, np.float32, 0x7FFFFFFF, 0x7F800000, 23, -127 - LOWEST_EXPONENT)
     return _Carrier(function, np.uint64, np.float64, (1 << 63) - 1, 0x7FF << 52, 52, 0)

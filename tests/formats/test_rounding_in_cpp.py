@@ -31,7 +31,8 @@ def test_a_rounding_is_one_function_also_of_several_vectors():
     assert all(map(same_bits, found, rounded(*given)))
     if platform.machine() == "x86_64" and inductor.pick_vec_isa().bit_width():
         assert "VectorizedN<float, 2> all" in code
-        assert all(inductor._function(name, inductor.pick_vec_isa().bit_width()) in code for name in inductor._BODIES)
+        width = inductor.pick_vec_isa().bit_width()
+        assert all(inductor._cpp_function(name, width) in code for name in inductor._BODIES)
 
 
 def test_other_instructions_are_refused_as_before():

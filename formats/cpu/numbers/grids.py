@@ -52,7 +52,7 @@ def _runs(
                     target[at + i] = on_grid(steps, scale, zero, low, high)
 
 
-def _columns(
+def _column_loop(
     source: Numbers, target: Numbers, inverses: Numbers, scales: Numbers, zeros: Numbers, first: Int, last: Int,
     length: Int, low: Real, high: Real, settings: Mode, given: Words,
 ) -> None:  # fmt: skip
@@ -142,7 +142,7 @@ def round_channels(
     if length > 1 and (inner == 1 or (inner < _SHORT and n > _SHORT * length * inner)):
         each = [p.repeat_interleave(inner) if inner > 1 else p for p in parameters]
         row = length * inner
-        run_in_mode(_columns, options, (source, target, *each), (row, *codes), n // row, between=between)
+        run_in_mode(_column_loop, options, (source, target, *each), (row, *codes), n // row, between=between)
     elif options.rounding == Rounding.NEAREST_EVEN:
         round_rows(source, target, runs, *parameters, *codes)
     else:  # run r has the scale r modulo their count

@@ -39,7 +39,7 @@ def cells(numbers: torch.Tensor, fraction_bits: int) -> PowerCells:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _number(k: Any, bits: Any, f: Any, zero: Any, powers: Any) -> Any:
+def _signed_power(k: Any, bits: Any, f: Any, zero: Any, powers: Any) -> Any:
     """Returns the value with magnitude 2^(k / 2^f) and the sign of a float64's pattern; NaN for NaN."""
     k = min(max(k, zero), int64(-zero - 1))
     power = bits_of64(powers[k & int64(int64(int64(1) << f) - 1)])
@@ -65,7 +65,7 @@ def nearest_power(bits: Any, f: Any, zero: Any, below: Any, inside: Any, powers:
     cell = int64(magnitude >> uint64(51 - f)) & int64(int64(int64(2) << f) - 1)
     passed = int64(1) if inside[cell] < _within(magnitude) else int64(0)
     k = int64(octave << f) + below[cell] + passed
-    return _number(k, bits, f, zero, powers)
+    return _signed_power(k, bits, f, zero, powers)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -90,10 +90,10 @@ def power_in_mode(
     significand = uint64(uint64(uint64(int64(rest / whole * 4294967296.0)) << uint64(1)) | inexact)
     addend = addend_of64(mode, uint64(bits >> uint64(63)), uint64(k & int64(1)), word)
     k = k + int64(round_shifted64(significand, uint64(33), addend, mode[3]))
-    return _number(k, bits, f, zero, powers)
+    return _signed_power(k, bits, f, zero, powers)
 
 
-def _nearest(
+def _nearest_loop(
     source: Numbers, target: Numbers, first: Int, last: Int, f: Int, zero: Int, below: Integers, inside: Doubles,
     powers: Doubles,
 ) -> None:  # fmt: skip
@@ -133,7 +133,7 @@ def round_to_nearest(
         borders: the largest numbers below 2^((j + 1/2) / 2^f).
         powers: the numbers that represent 2^(j / 2^f), j = 0 to 2^f; float64.
     """
-    kernel = compiled(_nearest, source.dtype)
+    kernel = compiled(_nearest_loop, source.dtype)
     data = (source.data_ptr(), target.data_ptr())
     rest = (fraction_bits, zero, borders.below.data_ptr(), borders.inside.data_ptr(), powers.data_ptr())
     in_pieces(lambda first, last: kernel(*data, first, last, *rest), source.numel(), source.numel())
@@ -145,7 +145,7 @@ def addressed_to_nearest(
     """The loop of :func:`round_to_nearest`, for callers without Python."""
     parts = (borders.below, borders.inside, powers)
     given = (fraction_bits, zero, *(part.data_ptr() for part in parts))
-    return Addressed(Calling.LOGARITHM, _nearest, dtype, numbers(given))
+    return Addressed(Calling.LOGARITHM, _nearest_loop, dtype, numbers(given))
 
 
 def addressed_in_mode(

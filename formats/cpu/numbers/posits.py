@@ -103,7 +103,7 @@ def _any_mode(
                 target[at + i] = posit_in_mode(x, exponent_bits, room, largest, smallest, mode, True, words[i])
 
 
-def _nearest(
+def _nearest_loop(
     source: Numbers, target: Numbers, first: Int, last: Int, exponent_bits: Int, room: Int, largest: Int, smallest: Int
 ) -> None:
     for i in range(first, last):
@@ -133,7 +133,7 @@ def round_posit(
         run_in_mode(_any_mode, options, (source, target), rest, source.numel())
         return
     data = (source.data_ptr(), target.data_ptr())
-    kernel = compiled(_nearest, source.dtype, in_place=target is source)
+    kernel = compiled(_nearest_loop, source.dtype, in_place=target is source)
     in_pieces(lambda first, last: kernel(*data, first, last, *rest), source.numel(), source.numel())
 
 
@@ -143,5 +143,5 @@ def addressed_posit(
     """The loop of :func:`round_posit`, for callers without Python."""
     given = numbers((exponent_bits, width - 1, *ends), rounding=rounding)
     if rounding is Rounding.NEAREST_EVEN:
-        return Addressed(Calling.POSIT, _nearest, dtype, given, places=True)
+        return Addressed(Calling.POSIT, _nearest_loop, dtype, given, places=True)
     return Addressed(Calling.POSIT_IN_MODE, _any_mode, dtype, given)

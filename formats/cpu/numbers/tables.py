@@ -38,7 +38,7 @@ class Table(NamedTuple):
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _places(numbers: Any, places: Any, part: Any, thresholds: Any, count: Any) -> None:
+def _count_thresholds(numbers: Any, places: Any, part: Any, thresholds: Any, count: Any) -> None:
     """Writes how many thresholds each of ``part`` numbers is above; NaN is above none."""
     for i in range(part):
         places[i] = uint32(0)
@@ -71,7 +71,7 @@ def chosen(x: Any, place: Any, lower: Any, upper: Any, choice: Any) -> Any:
     return place + int64(1) if up else place
 
 
-def _table(
+def _table_loop(
     source: Numbers, target: Numbers, values: Numbers, thresholds: Doubles, first: Int, last: Int, count: Int,
     settings: Mode, given: Words,
 ) -> None:  # fmt: skip
@@ -81,7 +81,7 @@ def _table(
         fill(words, part, at, settings, given)
         for i in range(part):
             numbers[i] = bits_of64(float64(source[at + i]))
-        _places(numbers, places, part, thresholds, count - 1)
+        _count_thresholds(numbers, places, part, thresholds, count - 1)
         if settings[KIND] != FIXED:
             for i in range(part):
                 x, place = float_of64(numbers[i]), int64(places[i])
@@ -94,7 +94,7 @@ def _table(
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _scale(source: Any, start: Any, end: Any, largest: Any, least: Any, most: Any) -> Any:
+def _block_scale(source: Any, start: Any, end: Any, largest: Any, least: Any, most: Any) -> Any:
     """(scale, reciprocal of the scale) of a block, of the carrier's type."""
     zero = largest - largest
     top, lost = zero, int64(0)
@@ -114,7 +114,7 @@ def _scale(source: Any, start: Any, end: Any, largest: Any, least: Any, most: An
 def _places_between(
     numbers: Any, places: Any, part: Any, grid: Any, count: Any, choices: Any, stochastic: Any, words: Any
 ) -> None:
-    """Finds places as :func:`_places` does, by comparison with the numbers of the block."""
+    """Finds places as :func:`_count_thresholds` does, by comparison with the numbers of the block."""
     for i in range(part):
         places[i] = uint32(0)
     for j in range(1, count):
@@ -132,7 +132,7 @@ def _places_between(
         places[i] = uint32(place)
 
 
-def _blocks(
+def _block_loop(
     source: Numbers, target: Numbers, values: Numbers, thresholds: Doubles, choices: Integers, first: Int, last: Int,
     count: Int, length: Int, block: Int, largest: Real, least: Real, most: Real, nearest: Int, settings: Mode,
     given: Words,
@@ -144,7 +144,7 @@ def _blocks(
         within = (item % in_row) * block
         start = (item // in_row) * length + within
         end = start + min(block, length - within)
-        scale, inverse = _scale(source, start, end, largest, least, most)
+        scale, inverse = _block_scale(source, start, end, largest, least, most)
         for j in range(count if nearest == 0 else int64(0)):
             grid[j] = bits_of64(float64(values[j] * scale + zero))
         for at in range(start, end, SCRATCH):
@@ -152,7 +152,7 @@ def _blocks(
             if nearest != 0:
                 for i in range(part):
                     numbers[i] = bits_of64(float64(source[at + i] * inverse))
-                _places(numbers, places, part, thresholds, count - 1)
+                _count_thresholds(numbers, places, part, thresholds, count - 1)
             else:
                 fill(words, part, at, settings, given)
                 for i in range(part):
@@ -173,14 +173,14 @@ def round_to_table(source: torch.Tensor, target: torch.Tensor, table: Table, opt
     """
     thresholds = table.thresholds[Rounding.DOWN if options.random is not None else options.rounding]
     data = (source, target, table.values, thresholds)
-    run_in_mode(_table, options, data, (table.values.numel(),), source.numel())
+    run_in_mode(_table_loop, options, data, (table.values.numel(),), source.numel())
 
 
 def addressed_table(dtype: torch.dtype, table: Table, rounding: Rounding) -> Addressed:
     """The loop of :func:`round_to_table`, for callers without Python."""
     thresholds = table.thresholds[Rounding.DOWN if rounding is Rounding.STOCHASTIC else rounding]
     given = (table.values.data_ptr(), thresholds.data_ptr(), table.values.numel())
-    return Addressed(Calling.TABLE, _table, dtype, given_numbers(given, (), rounding))
+    return Addressed(Calling.TABLE, _table_loop, dtype, given_numbers(given, (), rounding))
 
 
 def addressed_table_in_blocks(
@@ -191,7 +191,9 @@ def addressed_table_in_blocks(
     parts = (table.values, table.thresholds[mode], table.choices[mode])
     nearest = int(rounding is Rounding.NEAREST_EVEN)
     given = (*(part.data_ptr() for part in parts), table.values.numel(), block, nearest)
-    return Addressed(Calling.TABLE_IN_BLOCKS, _blocks, dtype, given_numbers(given, (table.largest, *scales), rounding))
+    return Addressed(
+        Calling.TABLE_IN_BLOCKS, _block_loop, dtype, given_numbers(given, (table.largest, *scales), rounding)
+    )
 
 
 def round_scaled(
@@ -218,4 +220,4 @@ def round_scaled(
     data = (source, target, table.values, table.thresholds[mode], table.choices[mode])
     nearest = int(options.rounding is Rounding.NEAREST_EVEN)
     rest = (table.values.numel(), length, block, table.largest, *scales, nearest)
-    run_in_mode(_blocks, options, data, rest, source.numel() // length * -(-length // block))
+    run_in_mode(_block_loop, options, data, rest, source.numel() // length * -(-length // block))

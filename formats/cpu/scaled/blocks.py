@@ -92,7 +92,7 @@ nest: Any = KernelPart()
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _power(_low: Any, high: Any, _block: Any, what: Any) -> Any:
+def _power_scale(_low: Any, high: Any, _block: Any, what: Any) -> Any:
     addend, emax, emin, _, largest, _, _, _ = what
     before, after, smallest, most = power_scale(unsigned(high), addend, emax, emin, largest)
     return bits_of(before), bits_of(after), smallest, bits_of(most)
@@ -132,7 +132,7 @@ def _element(bits: Any, shared: Any, what: Any, word: Any) -> Any:
     return to_element(bits, smallest, m, float_of(most), sign, mode, word) * float_of(after)
 
 
-def _blocks(
+def _round_blocks(
     source: Numbers, target: Numbers, first: Int, last: Int, length: Int, inner: Int, block: Int, addend: Int,
     emax: Int, emin: Int, m: Int, largest: Double, tensor_scale: Real, zero_sign: Int, settings: Mode, given: Words,
 ) -> None:  # fmt: skip
@@ -142,15 +142,15 @@ def _blocks(
 
 
 _READY = {
-    _power: {"is_ready": _is_multiplied, "ready": _multiplied},
+    _power_scale: {"is_ready": _is_multiplied, "ready": _multiplied},
     _in_tensor: {"is_ready": _is_divided, "ready": _divided},
 }
 
 
 @cache
-def _loop(dtype: torch.dtype, nest: Any, shared_of: Any) -> Any:
+def _block_loop(dtype: torch.dtype, nest: Any, shared_of: Any) -> Any:
     parts = {"nest": nest, "key": magnitude_key, "two_ended": False, "shared_of": shared_of, "number_of": _element}
-    return specialised(_blocks, dtype, **parts, **_READY[shared_of])
+    return specialised(_round_blocks, dtype, **parts, **_READY[shared_of])
 
 
 def round_blocks_in_mode(
@@ -177,7 +177,8 @@ def round_blocks_in_mode(
     """
     fixed = (rule_addend, element.emax, element.emin, element.significand_bits)
     rest = (*layout, *fixed, element.max, tensor_scale, int(element.signed_zero))
-    loop = _loop(source.dtype, rows if layout[1] == 1 else strips, _power if tensor_scale == 0 else _in_tensor)
+    nest, shared_of = rows if layout[1] == 1 else strips, _power_scale if tensor_scale == 0 else _in_tensor
+    loop = _block_loop(source.dtype, nest, shared_of)
     run_in_mode(loop, options, (source, target), rest, pieces(source.numel(), layout))
 
 
@@ -186,5 +187,5 @@ def addressed_blocks_in_mode(
 ) -> Addressed:
     """The loop of :func:`round_blocks_in_mode` for callers without Python; ``strided`` for an axis with a stride."""
     fixed = (rule_addend, element.emax, element.emin, element.significand_bits, int(element.signed_zero), STRIP)
-    loop = _loop(dtype, strips if strided else rows, _power)
+    loop = _block_loop(dtype, strips if strided else rows, _power_scale)
     return Addressed(Calling.BLOCKS_IN_MODE, loop, dtype, numbers((block, *fixed), (element.max,), rounding))

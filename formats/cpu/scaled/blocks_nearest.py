@@ -41,7 +41,7 @@ def _round_elements(
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _block(
+def _to_nearest(
     source: Any, target: Any, first: Any, count: Any, addend: Any, emax: Any, smallest: Any, spread: Any, largest: Any,
     sign_mask: Any,
 ) -> None:  # fmt: skip
@@ -68,7 +68,7 @@ def _block(
         _round_elements(source, target, first, count, inverse, scale, smallest, spread, largest, sign_mask)
 
 
-def _blocks(
+def _nearest_blocks(
     source: Numbers, target: Numbers, first: Int, last: Int, length: Int, block: Int, addend: Int, emax: Int, emin: Int,
     spread: Real, largest: Real, sign_mask: Int,
 ) -> None:  # fmt: skip
@@ -79,7 +79,9 @@ def _blocks(
     within = (first % in_row) * block
     for _ in range(first, last):
         count = min(block, length - within)
-        _block(source, target, row_start + within, count, addend, emax, smallest, spread, largest, uint32(sign_mask))
+        _to_nearest(
+            source, target, row_start + within, count, addend, emax, smallest, spread, largest, uint32(sign_mask)
+        )
         within += block
         if within >= length:
             within = 0
@@ -120,7 +122,7 @@ def round_blocks(source: torch.Tensor, target: torch.Tensor, length: int, settin
     """
     n = source.numel()
     data = (source.data_ptr(), target.data_ptr())
-    kernel = compiled(_blocks, source.dtype, in_place=target is source)
+    kernel = compiled(_nearest_blocks, source.dtype, in_place=target is source)
     blocks = n // length * -(-length // settings.block)
     in_pieces(lambda first, last: kernel(*data, first, last, length, *settings), blocks, n)
 
@@ -129,4 +131,4 @@ def addressed_blocks(settings: BlockSettings) -> Addressed:
     """The loop of :func:`round_blocks`, for callers without Python."""
     block, addend, emax, emin, spread, largest, sign_mask = settings
     given = numbers((block, addend, emax, emin, sign_mask), (spread, largest))
-    return Addressed(Calling.BLOCKS, _blocks, torch.float32, given, places=True)
+    return Addressed(Calling.BLOCKS, _nearest_blocks, torch.float32, given, places=True)

@@ -26,7 +26,7 @@ _LARGEST: Any = ByWidth(2.0**126, 2.0**1022)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _scale(top: Any, largest: Any, power_of_two: Any) -> Any:
+def _scale_for(top: Any, largest: Any, power_of_two: Any) -> Any:
     """The scale for a largest magnitude with the pattern ``top``; NaN if it is NaN or infinity."""
     scale = largest / float_of(top)
     scale = max(min(scale, real(_LARGEST)), real(_SMALLEST))
@@ -45,7 +45,7 @@ def _up_strips(
         start, rows, columns, place = strip(item, length, inner, block)
         extremes_of_columns(source, start, rows, columns, inner, unused, tops)
         for j in range(columns):
-            scale = _scale(tops[j], largest, power_of_two)
+            scale = _scale_for(tops[j], largest, power_of_two)
             scales[place + j], factors[j] = scale, bits_of(scale)
         for row in range(rows):
             at = start + row * inner
@@ -63,7 +63,7 @@ def _up(
         for item in range(first, last):
             within = (item % in_row) * block
             start, count = (item // in_row) * length + within, min(block, length - within)
-            scale = _scale(unsigned(extremes(source, start, start + count)[1]), largest, power_of_two)
+            scale = _scale_for(unsigned(extremes(source, start, start + count)[1]), largest, power_of_two)
             scales[item] = scale
             for i in range(count):
                 target[start + i] = source[start + i] * scale

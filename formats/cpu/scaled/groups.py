@@ -51,14 +51,14 @@ def _as_it_is(bits: Any, _shared: Any) -> Any:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _nearest(bits: Any, shared: Any, what: Any, word: Any) -> Any:
+def _grid_number(bits: Any, shared: Any, what: Any, word: Any) -> Any:
     _, _, low, high, _, _, mode = what
     inverse, scale, zero = float_of(shared[0]), float_of(shared[1]), float_of(shared[2])
     return on_grid(to_integer(float_of(bits) * inverse, mode, word), scale, zero, low, high)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _between(bits: Any, shared: Any, what: Any, word: Any) -> Any:
+def _grid_number_between(bits: Any, shared: Any, what: Any, word: Any) -> Any:
     _, _, low, high, _, _, mode = what
     inverse, scale, zero = float_of(shared[0]), float_of(shared[1]), float_of(shared[2])
     return on_grid(between_steps(float_of(bits), inverse, scale, zero, mode, word), scale, zero, low, high)
@@ -73,7 +73,7 @@ def _groups(
 
 
 @cache
-def _loop(dtype: torch.dtype, nest: Any, shared_of: Any, number_of: Any) -> Any:
+def _group_loop(dtype: torch.dtype, nest: Any, shared_of: Any, number_of: Any) -> Any:
     parts = {"nest": nest, "shared_of": shared_of, "is_ready": _yes, "ready": _as_it_is, "number_of": number_of}
     return specialised(_groups, dtype, **parts, **_BY_RANGE)
 
@@ -107,9 +107,9 @@ def round_groups(
     data, rest = (source, target, *(known or (source, source))), (*layout, *codes, int(symmetric), least)
     shared_of, number_of = (
         _known if known else _from_range,
-        _nearest if options.rounding == "nearest-even" else _between,
+        _grid_number if options.rounding == "nearest-even" else _grid_number_between,
     )
-    loop = _loop(source.dtype, rows if layout[1] == 1 else strips, shared_of, number_of)
+    loop = _group_loop(source.dtype, rows if layout[1] == 1 else strips, shared_of, number_of)
     run_in_mode(loop, options, data, rest, pieces(source.numel(), layout))
 
 

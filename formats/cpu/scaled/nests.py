@@ -85,7 +85,7 @@ def _round(target: Any, at: Any, count: Any, bits: Any, words: Any, first: Any, 
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _block(target: Any, at: Any, count: Any, bits: Any, words: Any, first: Any, shared: Any, what: Any) -> None:
+def _write_block(target: Any, at: Any, count: Any, bits: Any, words: Any, first: Any, shared: Any, what: Any) -> None:
     # A loop of its own: in one loop the compiler would round the numbers of short blocks with branches.
     if not is_ready(shared):
         for i in range(count):
@@ -147,7 +147,7 @@ def rows(
             for k in range(blocks):
                 count = min(block, length - place, part)
                 shared = shared0[k], shared1[k], shared2[k], shared3[k]
-                _block(target, at + offset, count, bits, words, offset, shared, what)
+                _write_block(target, at + offset, count, bits, words, offset, shared, what)
                 offset += count
                 place = place + block if place + block < length else int64(0)
         start, within, item = end, place, item + blocks

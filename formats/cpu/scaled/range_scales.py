@@ -48,7 +48,7 @@ def ends(source: Any, first: Any, last: Any) -> Any:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _scale(bottom: Any, top: Any, low: Any, high: Any, symmetric: Any, least: Any) -> Any:
+def _affine_scale(bottom: Any, top: Any, low: Any, high: Any, symmetric: Any, least: Any) -> Any:
     """The arithmetic of roundoff.formats.scales.calibration, operation by operation; all float64."""
     if symmetric != 0:
         return max(max(-bottom, top) / high, least)
@@ -77,7 +77,7 @@ def range_scale(first: Any, last: Any, low: Any, high: Any, symmetric: Any, leas
         least: no scale is smaller; float64.
     """
     bottom, top = float64(float_of(unsigned(key_of(first)))), float64(float_of(unsigned(key_of(last))))
-    scale = real(_scale(bottom, top, low, high, symmetric, least))
+    scale = real(_affine_scale(bottom, top, low, high, symmetric, least))
     zero = _zero(bottom, float64(scale), low, high, symmetric)
     reach = max(high - zero, zero - low)
     fits = real(float64(scale) * reach) < real(np.inf)

@@ -43,7 +43,7 @@ class RandomCall(NamedTuple):
         return self.draw(*self.args, **self.kwargs)
 
 
-def _mask(like: torch.Tensor, p: float, generator: None = None) -> torch.Tensor:
+def _dropout_mask(like: torch.Tensor, p: float, generator: None = None) -> torch.Tensor:
     """A mask of dropout, with the layout of ``like``.
 
     It is drawn in place, as by the eager step: in the order of memory or of axes, which depends on the processor.
@@ -124,7 +124,7 @@ def drawn_before(graph: GraphModule, set_by: list[str]) -> tuple[list[RandomCall
     last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
     for number, node in enumerate(blind):
         is_mask = node.target is _aten.bernoulli.p
-        draws.append(RandomCall(_mask if is_mask else node.target, *map_arg((node.args, node.kwargs), _like)))
+        draws.append(RandomCall(_dropout_mask if is_mask else node.target, *map_arg((node.args, node.kwargs), _like)))
         drawn = (node.args[0] if is_mask else node).meta["val"]
         stand_ins.append(drawn.new_empty_strided(drawn.shape, drawn.stride()))
         with graph.graph.inserting_after(last):

@@ -116,7 +116,7 @@ def exact_lowerings(graph: GraphModule) -> Iterator[None]:
     with (
         patch.dict(lowering.lowerings, changed),
         patch.object(inductor_graph, "fallback_handler", _called),  # of complex numbers
-        patch.object(lowering, "check", _check, create=True),  # PyTorch warns of its own, which is deprecated
+        patch.object(lowering, "check", _require, create=True),  # PyTorch warns of its own, which is deprecated
         _fusion_with_missing_reads(),
         _reads_behind_writes(),
         _one_rounding_each(),
@@ -124,7 +124,7 @@ def exact_lowerings(graph: GraphModule) -> Iterator[None]:
         yield
 
 
-def _check(holds: bool, message: Callable[[], str], error: type[Exception] = RuntimeError) -> None:
+def _require(holds: bool, message: Callable[[], str], error: type[Exception] = RuntimeError) -> None:
     if not holds:
         raise error(message())
 
@@ -279,7 +279,7 @@ def _pointwise(body: Callable[..., Any]) -> Callable[..., Any]:
     return lower
 
 
-def _number(value: float, dtype: torch.dtype) -> Any:
+def _in_carrier(value: float, dtype: torch.dtype) -> Any:
     """The number as the kernels take it: rounded to the carrier."""
     return ops.constant(torch.tensor(value, dtype=dtype).item(), dtype)
 
@@ -288,7 +288,7 @@ def _add_scaled(sign: int) -> Callable[[Any], Any]:
     """``add`` and ``sub``: with ``alpha``, one fused multiply-add."""
 
     def lowering_of(usual: Any) -> Any:
-        fused = _pointwise(lambda dtype, a, b, alpha: ops.fma(b, _number(sign * alpha, dtype), a))
+        fused = _pointwise(lambda dtype, a, b, alpha: ops.fma(b, _in_carrier(sign * alpha, dtype), a))
 
         def lower(a: Any, b: Any, *, alpha: Any = 1) -> Any:
             floating = isinstance(a, ir.IRNode) and a.get_dtype().is_floating_point
@@ -301,17 +301,17 @@ def _add_scaled(sign: int) -> Callable[[Any], Any]:
     return lowering_of
 
 
-def _scaled(combine: Callable[[Any, Any, Any], Any]) -> Callable[[Any], Any]:
+def _scaling_first(combine: Callable[[Any, Any, Any], Any]) -> Callable[[Any], Any]:
     """``addcmul`` and ``addcdiv``: the first factor is scaled before anything else."""
 
     def body(dtype: torch.dtype, a: Any, b: Any, c: Any, value: float = 1) -> Any:
-        return combine(a, b if value == 1 else ops.mul(b, _number(value, dtype)), c)
+        return combine(a, b if value == 1 else ops.mul(b, _in_carrier(value, dtype)), c)
 
     return lambda _: _pointwise(body)
 
 
 def _tanh_backward(_: Any) -> Any:
-    return _pointwise(lambda dtype, g, y: ops.mul(g, ops.fma(ops.neg(y), y, _number(1.0, dtype))))
+    return _pointwise(lambda dtype, g, y: ops.mul(g, ops.fma(ops.neg(y), y, _in_carrier(1.0, dtype))))
 
 
 def _bounded(beyond: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
@@ -319,7 +319,7 @@ def _bounded(beyond: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
 
     def lower(x: Any, bound: Any) -> Any:
         def body(dtype: torch.dtype, x: Any) -> Any:
-            limit = _number(bound, dtype)
+            limit = _in_carrier(bound, dtype)
             return ops.where(beyond(x, limit), limit, x)
 
         return _pointwise(body)(x)
@@ -328,15 +328,15 @@ def _bounded(beyond: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
 
 
 def _negated(_: Any) -> Any:
-    return _pointwise(lambda dtype, x: ops.mul(x, _number(-1.0, dtype)) if dtype.is_floating_point else ops.neg(x))
+    return _pointwise(lambda dtype, x: ops.mul(x, _in_carrier(-1.0, dtype)) if dtype.is_floating_point else ops.neg(x))
 
 
 _AS_KERNELS: dict[str, dict[str, Callable[[Any], Any]]] = {
     "cpu": {
         "add": _add_scaled(1),
         "sub": _add_scaled(-1),
-        "addcmul": _scaled(lambda a, b, c: ops.fma(b, c, a)),
-        "addcdiv": _scaled(lambda a, b, c: ops.add(a, ops.truediv(b, c))),
+        "addcmul": _scaling_first(lambda a, b, c: ops.fma(b, c, a)),
+        "addcdiv": _scaling_first(lambda a, b, c: ops.add(a, ops.truediv(b, c))),
         "tanh_backward": _tanh_backward,
         "clamp_min": _bounded(ops.lt),  # of equal zeros, as of NaN, the number itself
         "clamp_max": _bounded(ops.gt),

@@ -57,11 +57,11 @@ class _Gathered:
             files = min(get_compile_threads(), -(-len(loops) // _LOOPS_OF_A_FILE))
             modules = [_module_of(loops[i::files]) for i in range(files)]
             for i in range(len(loops)):
-                self._found.append(_named(modules[i % files], f"{_NAME}_{i // files}"))
+                self._found.append(_attribute_of(modules[i % files], f"{_NAME}_{i // files}"))
         return self._found[place]()
 
 
-def _named(module: Callable[[], Any], name: str) -> Callable[[], Any]:
+def _attribute_of(module: Callable[[], Any], name: str) -> Callable[[], Any]:
     return lambda: getattr(module(), name)
 
 

@@ -80,7 +80,7 @@ class LayoutMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             return result  # an operation chooses how its results lie if they are new and do not depend on chance
         named = {name: x for name, x in (kwargs or {}).items() if name not in ("device", "pin_memory")}
         given, structure = tree_flatten((tuple(args), named))
-        operands = tuple(_layout(x, func) if isinstance(x, torch.Tensor) else x for x in given)
+        operands = tuple(_fake_layout(x, func) if isinstance(x, torch.Tensor) else x for x in given)
         if not all(isinstance(x, (_Layout, *_PLAIN)) for x in operands):
             return result
         strides = _strides(func, structure, operands)
@@ -114,7 +114,7 @@ class LayoutMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             return tree_unflatten([laid(x, stride) for x, stride in zip(flat, strides, strict=True)], structure)
 
 
-def _layout(x: torch.Tensor, func: OpOverload) -> Any:
+def _fake_layout(x: torch.Tensor, func: OpOverload) -> Any:
     """Returns the layout of a stand-in; ``NotImplemented`` where the CPU's kernel may choose another for results."""
     if x.layout is not torch.strided or x.is_conj() or x.is_neg():
         return NotImplemented

@@ -68,18 +68,18 @@ def multiply(node: Node, operands: Sequence[torch.Tensor | None]) -> torch.Tenso
     if alone[-1].dim() != 3 or 0 in (*alone[-1].shape, *alone[-2].shape):
         return None
     members, batch = len(last), alone[-1].shape[0]
-    flat = [x if x is None else _flat(x, batch) for x in operands]
+    flat = [x if x is None else _flatten_members(x, batch) for x in operands]
     lie_alone = tuple(x if x is None else _Layout.of(x) for x in alone)
     lie_together = tuple(x if x is None else _Layout.of(x) for x in flat)
     precision = torch.backends.cuda.matmul.fp32_precision if last.is_cuda else None
     for kernel in (_onednn, target):
         if _same_bits(kernel, target, lie_alone, lie_together, (torch.get_num_threads(), precision)):
-            product: torch.Tensor = _call(kernel, flat)
+            product: torch.Tensor = _call_product(kernel, flat)
             return product.view(members, batch, *product.shape[1:])
     return None
 
 
-def _flat(x: torch.Tensor, batch: int) -> torch.Tensor:
+def _flatten_members(x: torch.Tensor, batch: int) -> torch.Tensor:
     """(members, ...) as (members * batch, rows, columns); matrices stay transposed, if they are."""
     with_axes = x.view(len(x), *[1] * (4 - x.dim()), *x.shape[1:]).expand(-1, batch, -1, -1)
     if with_axes.stride(-2) == 1 != with_axes.stride(-1):
@@ -87,7 +87,7 @@ def _flat(x: torch.Tensor, batch: int) -> torch.Tensor:
     return with_axes.reshape(-1, *with_axes.shape[2:])
 
 
-def _call(kernel: Any, operands: Sequence[torch.Tensor | None]) -> Any:
+def _call_product(kernel: Any, operands: Sequence[torch.Tensor | None]) -> Any:
     """Calls a product with an addend, if there is one."""
     given = [x for x in operands if x is not None]
     if kernel is _onednn:
@@ -117,7 +117,7 @@ def _same_bits(
             own = [[x and x.drawn(generator) for x in alone] for _ in range(members)]
             columns = list(zip(*own, strict=True))
             held = [x and x.holding(column) for x, column in zip(together, columns, strict=True)]
-            expected = torch.cat([_call(target, operands) for operands in own])
-            if not torch.equal(_call(kernel, held), expected):
+            expected = torch.cat([_call_product(target, operands) for operands in own])
+            if not torch.equal(_call_product(kernel, held), expected):
                 return False
     return True

@@ -69,7 +69,7 @@ def stack_members(graph: GraphModule, inputs: Sequence[torch.Tensor]) -> GraphMo
                 values[node] = getattr(graph, node.target)
             else:
                 args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
-                values[node] = _call(node, args, kwargs)
+                values[node] = _call_members(node, args, kwargs)
         raise AssertionError("a graph ends with its output")
 
     stacked = make_fx(run)(*inputs)
@@ -88,7 +88,7 @@ def _everywhere(x: Any, members: int) -> torch.Tensor:
     return tensor
 
 
-def _call(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call_members(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     stacked = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, _Stacked)]
     target: Any = node.target
     if not stacked or target is operator.getitem:
@@ -109,7 +109,7 @@ def _call(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return _one_by_one(target, stacked[0].members, args, kwargs)
 
 
-def _rounded(target: Any, members: int, x: _Stacked, format: str, rounding: str, *rest: Any) -> Any:
+def _round_members(target: Any, members: int, x: _Stacked, format: str, rounding: str, *rest: Any) -> Any:
     """Rounds the tensors of all members at once where rows know nothing of each other, else one by one."""
     fmt = Format.parse(format)
     blocks_of_rows = isinstance(fmt, (MXFormat, BlockFloatFormat)) and fmt.open_block is not None and x.rank > 0
@@ -240,7 +240,7 @@ def _round_float(target: Any, members: int, x: Any, parameters: Any, by_addition
     return result
 
 
-def _write(target: Any, members: int, x: _Stacked, source: Any) -> None:
+def _write_members(target: Any, members: int, x: _Stacked, source: Any) -> None:
     target(x.tensor, _everywhere(source, members))
 
 
@@ -250,12 +250,12 @@ _RULES: dict[str, Callable[..., Any]] = {
     "cat": _cat, "gather": _at_index, "scatter": _at_index,
     "select_scatter": _scattered, "slice_scatter": _scattered,
     "amax": _reduction, "amin": _reduction, "sum": _sum, "mean": _sum,
-    "round_float": _round_float, "copy_": _write,
+    "round_float": _round_float, "copy_": _write_members,
 }  # fmt: skip
 
 _REDUCING = {"amax", "amin", "argmax", "max", "mean", "min", "sum"}
 
 _EXACTLY: dict[Any, Callable[..., Any]] = {
     _aten.min.dim: _along, _aten.max.dim: _along, _aten.argmax.default: _argmax,
-    torch.ops.roundoff.round.default: _rounded,
+    torch.ops.roundoff.round.default: _round_members,
 }  # fmt: skip

@@ -53,7 +53,7 @@ def tidied(graph: GraphModule) -> GraphModule:
             ways = {rounding.get(source) for source in _floating_inputs(node)}
             ways.discard(_ANY)
             # Zero can become -0, which not all formats that are rounded bit by bit have.
-            if len(ways) == 1 and (way := ways.pop()) is not None and (way[-1] or _name(node) not in SIGNED):
+            if len(ways) == 1 and (way := ways.pop()) is not None and (way[-1] or _target_name(node) not in SIGNED):
                 rounding[node] = way
     graph.graph.eliminate_dead_code()
     graph.recompile()
@@ -71,13 +71,13 @@ def _floating_inputs(node: Node) -> Iterator[Node]:
             yield source
 
 
-def _name(node: Node) -> str:
+def _target_name(node: Node) -> str:
     return str(getattr(node.target, "overloadpacket", node.target).__name__)  # type: ignore[union-attr]
 
 
 def _passes_on(node: Node) -> bool:
     """Whether the values of its results are among the values of its operands, or zeros."""
-    name = _name(node)
+    name = _target_name(node)
     if name in VIEWS:
         return not (name == "view" and isinstance(node.args[1], torch.dtype))
     if not isinstance(node.target, torch._ops.OpOverload):  # noqa: SLF001  the only name there is

@@ -101,7 +101,8 @@ _CARRIERS = {torch.float32, torch.float64}
 
 def is_written(node: Node) -> bool:
     """Whether inductor may write an operation of a graph itself, if it can, with the bits of PyTorch's kernel."""
-    results, operands = list(_tensors(node)), [x for source in node.all_input_nodes for x in _tensors(source)]
+    results = list(_values_of(node))
+    operands = [x for source in node.all_input_nodes for x in _values_of(source)]
     devices = {x.device.type for x in (*results, *operands)}
     name = name_of(node)
     if devices != {"cuda"} and not devices <= {"cpu"}:
@@ -123,7 +124,7 @@ def name_of(node: Node) -> str:
     return f"roundoff::{name}" if target.namespace == "roundoff" else name
 
 
-def _tensors(node: Node) -> Iterator[torch.Tensor]:
+def _values_of(node: Node) -> Iterator[torch.Tensor]:
     value = node.meta.get("val")
     values = value if isinstance(value, (tuple, list)) else [value]
     return (x for x in values if isinstance(x, torch.Tensor))
@@ -134,8 +135,8 @@ def _fused_number_by_number(node: Node) -> bool:
 
     Where one number is broadcast, kernels multiply the common factors beforehand.
     """
-    shape = next(_tensors(node)).shape
-    operands = [x for source in node.all_input_nodes for x in _tensors(source)]
+    shape = next(_values_of(node)).shape
+    operands = [x for source in node.all_input_nodes for x in _values_of(source)]
     repeats = any(step == 0 and n > 1 for x in operands for n, step in zip(x.shape, x.stride(), strict=True))
     all_tensors = all(isinstance(x, Node) for x in node.args)
     return all_tensors and not repeats and all(x.shape == shape for x in operands)
@@ -183,11 +184,11 @@ def _of_floats(node: Node) -> bool:
 
 
 def _in_single_precision(node: Node) -> bool:
-    return all(x.dtype is torch.float32 for one in (node, *node.all_input_nodes) for x in _tensors(one))
+    return all(x.dtype is torch.float32 for one in (node, *node.all_input_nodes) for x in _values_of(one))
 
 
 def _not_to_integers(node: Node) -> bool:
-    to_bool = all(x.dtype is torch.bool for x in _tensors(node))
+    to_bool = all(x.dtype is torch.bool for x in _values_of(node))
     return to_bool or _is_floating(node) or not any(_is_floating(x) for x in node.all_input_nodes)
 
 
@@ -196,7 +197,7 @@ def _to_no_floats(node: Node) -> bool:
 
 
 def _is_floating(node: Node) -> bool:
-    return any(x.dtype.is_floating_point for x in _tensors(node))
+    return any(x.dtype.is_floating_point for x in _values_of(node))
 
 
 _KEEPING_SIGNS = {"amax", "amin", "clone", "roundoff::round_float", "_to_copy"}

@@ -114,11 +114,11 @@ def test_all_that_compile_loops_do_it_here(folder):
     c_functions.c_function.cache_clear()
     chain = specialised(nearest_loops.nearest, torch.float32, **nearest_loops.CHAIN._asdict())
     native_loops.compiled.__wrapped__(chain, torch.float32)
-    native_loops.compiled.__wrapped__(logarithmic_kernels._nearest, torch.float32)
+    native_loops.compiled.__wrapped__(logarithmic_kernels._nearest_loop, torch.float32)
     counting._carrier.__wrapped__(torch.float32)
     absorption._compiled.__wrapped__(torch.float32)
     names = {path.name.rpartition("_")[0] for path in folder.iterdir()}
-    assert names == {"nearest32", "_nearest", "_loop32", "_loop"}
+    assert names == {"nearest32", "_nearest_loop", "_count_numbers32", "_count_absorbed"}
 
 
 PROGRAM = """

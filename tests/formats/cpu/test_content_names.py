@@ -8,7 +8,7 @@ import torch
 from numba import njit
 
 from roundoff.formats.cpu.content_names import named_after_content
-from roundoff.formats.cpu.numbers.grids import _columns
+from roundoff.formats.cpu.numbers.grids import _column_loop
 from roundoff.formats.cpu.widths import specialised
 
 SOURCE = """
@@ -41,7 +41,7 @@ def test_a_change_anywhere_gives_another_name():
 
 
 def test_what_a_real_loop_is_made_of_counts(monkeypatch):
-    columns = specialised(_columns, torch.float32)
+    columns = specialised(_column_loop, torch.float32)
     name = named_after_content(columns).__qualname__
     assert name.startswith("_columns32_")
     from roundoff.formats.cpu.tail import round_shifted

@@ -322,7 +322,7 @@ def test_rare_increments_of_stochastic_rounding_come_with_their_probability():
     assert abs(float((roots > below).double().mean()) - fraction) < 4 * math.sqrt(fraction * (1 - fraction) / (n // 8))
 
 
-_draw, _count = exact_loops._draw, exact_loops._count
+_draw, _count = exact_loops._draw_words, exact_loops._block_size
 
 
 @njit
