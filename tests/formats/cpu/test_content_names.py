@@ -43,7 +43,7 @@ def test_a_change_anywhere_gives_another_name():
 def test_what_a_real_loop_is_made_of_counts(monkeypatch):
     columns = specialised(_column_loop, torch.float32)
     name = named_after_content(columns).__qualname__
-    assert name.startswith("_columns32_")
+    assert name.startswith("_column_loop32_")
     from roundoff.formats.cpu.tail import round_shifted
 
     tail_of = specialised(round_shifted, torch.float32)
