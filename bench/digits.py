@@ -1,9 +1,16 @@
 """One sample of ``roundoff.digits``: a training step of two layers, compared with the plain and a simulated step.
 
-``python -m bench.digits`` writes ``bench/results/digits.json``.
+Also the command with eight samples of a short script, compared with the script. ``python -m bench.digits`` writes
+``bench/results/digits.json``.
 """
 
 from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
 import torch
 
@@ -12,6 +19,20 @@ from bench.timing import interleaved, record
 from roundoff.simulate.significance.rounding import Randomness, RandomRounding
 
 SIZES = ((64, 50), (2048, 1024))  # units, rows
+SAMPLES = 8
+SCRIPT = """
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.Adam(model.parameters(), eps=1e-4)
+for _ in range(20):
+    optimizer.zero_grad()
+    loss = (model(torch.randn(50, 64)) ** 2).mean()
+    loss.backward()
+    optimizer.step()
+print(loss.item())
+"""
 
 
 def main() -> None:
@@ -35,7 +56,27 @@ def main() -> None:
         for name, seconds in times.items():
             rows.append({"step": name, "units": units, "rows": batch, "slowdown": seconds / times["plain"]})
             print(f"{name:24} {units:5} {seconds / times['plain']:6.1f} x plain")
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "train.py"
+        script.write_text(SCRIPT)
+        plain = seconds_of("-P", str(script))
+        for samples in (2, SAMPLES):
+            times_plain = seconds_of("-m", "roundoff", "digits", "-n", str(samples), str(script)) / plain
+            name = f"command, {samples} samples of 20 steps, over the script"
+            rows.append({"step": name, "units": 64, "rows": 50, "slowdown": times_plain})
+            print(f"{name} {times_plain:6.1f}")
     print("written to", record("digits", rows))
+
+
+def seconds_of(*words: str) -> float:
+    """The CPU time of Python with some arguments, the least of three runs."""
+    times = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, *words], check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return min(times)
 
 
 def within(simulation: roundoff.Simulation | None, units: int, batch: int):
