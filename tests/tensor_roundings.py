@@ -188,7 +188,7 @@ def _rounded_posit(fmt, bits: torch.Tensor, how: RoundingOptions) -> torch.Tenso
     clamped = (bits & _MAGNITUDE).clamp(smallest, largest)
     pattern, x = clamped - _BIAS, clamped.view(torch.float64)
     k = pattern >> fmt._below_regime
-    kept = fmt._kept(k).clamp(min=0)
+    kept = fmt._tail_bits(k).clamp(min=0)
     drop = (fmt._below_regime - kept).clamp(min=0)
     lower = (pattern >> drop) << drop
     if how.words is None:
