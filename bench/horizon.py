@@ -61,7 +61,7 @@ def rows_of_cases(folder: Path) -> list[dict[str, str]]:
 def draw(table: list[dict[str, str]], path: Path) -> None:
     """Prediction beside what was learned: a panel for each discount."""
     discounts = sorted({float(row["discount"]) for row in table})
-    with figure(len(discounts), "Values reach a shorter horizon in few bits", 3.4, 3.0) as (canvas, axes):
+    with figure(len(discounts), "Values reach a shorter horizon in low precision", 3.4, 3.0) as (canvas, axes):
         for discount, axis in zip(discounts, axes, strict=True):
             here = [row for row in table if float(row["discount"]) == discount]
             band = {int(row["m"]): (float(row["predicted_least"]), float(row["predicted_most"])) for row in here}

@@ -18,8 +18,8 @@ the CPU time of the same step in plain float32, both on one thread.
 AFTER_THE_TABLE = """
 - An operation of a small tensor takes about 1 us longer in C++, and 10 to 30 us through Python, depending on the
   machine. [Some operations and modes](compiling.md#plain-operations) go through Python.
-- [32 programs of PyTorch and other libraries](what-runs.md) have a table of their own. [Rounding, sums, sampling,
-  folders and GPUs](performance-rounding.md) are on another page.
+- Separate pages list [32 programs of PyTorch and other libraries](what-runs.md), and the times of [rounding, sums,
+  sampling, folders and GPUs](performance-rounding.md).
 
 `make bench` measures everything (`make bench-gpu` on a GPU), and `python -m bench.NAME` measures one section.
 `python -m bench.table` writes these pages from the results. Unless a caption says otherwise, a number is the median of

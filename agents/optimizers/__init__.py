@@ -1,1 +1,1 @@
-"""Adam and hAdam, loss scales, compensated sums and averages: how parameters move in few bits."""
+"""Adam and hAdam, loss scales, compensated sums and averages: how parameters move in low precision."""

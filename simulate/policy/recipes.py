@@ -1,4 +1,4 @@
-"""Recipes of training in few bits: the formats that rules round the operands of each product to.
+"""Recipes of training in low precision: the formats that rules round the operands of each product to.
 
 FP8 is after torchao's Float8LinearConfig, and block-wise after DeepSeek-V3 (2024, Section 3.3.2); MX after its MXFP8
 training, each operand in blocks along the contracted axis; NVFP4 after NVIDIA, "Pretraining Large Language

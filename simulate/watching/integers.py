@@ -1,8 +1,8 @@
 """Warnings about integers: made of rounded values, beyond the format, or counts that rounding stops.
 
 Sizes, indices and ranks that a program computes in floating point (``ceil(n / 200)``, ``cumsum`` and ``searchsorted``)
-come out differently in few bits, without an error. The simulation marks the memory of results of a few small operations
-that rounding has changed, and warns where such values become integers. Each line is warned of once.
+come out differently in low precision, without an error. The simulation marks the memory of results of a few small
+operations that rounding has changed, and warns where such values become integers. Each line is warned of once.
 """
 
 from __future__ import annotations
