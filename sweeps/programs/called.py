@@ -1,7 +1,7 @@
 """One call of a program as the main module of a process, which ``roundoff blame`` runs in many arithmetics.
 
 Its argument is a JSON object: ``program`` and ``folder`` as of :class:`~..subjects.program.Program`, and ``values``,
-the keys of the run. What the function returns is logged, so that a measure can be about it.
+the keys of the run. The numbers that the function returns are logged, so that a measure can be about them.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Simulated:
         self._paused = paused
 
     def __enter__(self) -> None:
-        """Lets the simulation go on."""
+        """Resumes the simulation."""
         self._paused.__exit__(None, None, None)
 
     def __exit__(self, *_: object) -> None:
@@ -76,9 +76,9 @@ class _Simulated:
 
 def main() -> None:
     """Calls the program, and logs the numbers that it returns."""
-    given: dict[str, Any] = json.loads(sys.argv[1])
+    call: dict[str, Any] = json.loads(sys.argv[1])
     with exact():
-        config = config_of(Program(given["program"], given["folder"]), given["values"])
+        config = config_of(Program(call["program"], call["folder"]), call["values"])
         keys = ProgramKeys(config.program)
         function, arguments = config.program.load(), keys.arguments(config)
         seed_generators(config.seed)
@@ -89,8 +89,8 @@ def main() -> None:
     else:
         returned = function(**arguments)
     with exact():
-        named = returned if isinstance(returned, dict) else {"value": returned}
-        log(0, **{str(name): number(str(name), value) for name, value in named.items()})
+        numbers = returned if isinstance(returned, dict) else {"value": returned}
+        log(0, **{str(name): number(str(name), value) for name, value in numbers.items()})
 
 
 if __name__ == "__main__":

@@ -25,16 +25,16 @@ from .run import NoMetricError, config_of, run_program
 _HIGH = 200  # descriptors from here on are out of the way of what programs close and open
 
 
-def run_child(program: Program, order: dict[str, Any], said: int, stop: int, parent: int) -> NoReturn:
+def run_child(program: Program, order: dict[str, Any], message_pipe: int, stop_pipe: int, parent: int) -> NoReturn:
     """Carries out a run in a separate process and session.
 
     Args:
         program: the program of the run.
         order: ``config``, ``metric`` and ``directory`` of the run.
-        said: a pipe to write to, JSON object by line: ``{"progress": {...}}``, and at the end ``{"event": ...}`` with
+        message_pipe: a pipe to write JSON lines to: ``{"progress": {...}}``, and at the end ``{"event": ...}`` with
             ``ended``, ``failed`` with a ``reason`` and whether it ``ends_sweep``, or ``stopped`` and whether it was
             ``saved``.
-        stop: a pipe; any message asks the run to save and stop.
+        stop_pipe: a pipe to read from; any message asks the run to save and stop.
         parent: the process that forked this one; this one ends with it.
     """
     begin_session()
@@ -42,20 +42,20 @@ def run_child(program: Program, order: dict[str, Any], said: int, stop: int, par
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    mouth, request, asked = _MessageWriter(said), StopRequest(), _kept_high(stop)
+    messages, request, stop_descriptor = _MessageWriter(message_pipe), StopRequest(), _duplicate_high(stop_pipe)
 
     def wait_for_stop() -> None:
         with suppress(OSError):  # closed by the program
-            if os.read(asked, 1):
+            if os.read(stop_descriptor, 1):
                 request.make()
 
     threading.Thread(target=wait_for_stop, daemon=True).start()
     try:
         with stopping_on_sigterm(request):
-            outcome = _outcome(program, order, mouth, request)
-    except KeyboardInterrupt:  # out of patience
+            outcome = _outcome(program, order, messages, request)
+    except KeyboardInterrupt:  # a second signal: stops without saving
         os._exit(128 + signal.SIGTERM)
-    mouth.say(outcome)
+    messages.send(outcome)
     # Ends the process as the interpreter does, running the program's exit handlers
     try:
         threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  waits for threads
@@ -66,10 +66,11 @@ def run_child(program: Program, order: dict[str, Any], said: int, stop: int, par
         os._exit(0)
 
 
-def _outcome(program: Program, order: dict[str, Any], mouth: _MessageWriter, stop: StopRequest) -> dict[str, Any]:
+def _outcome(program: Program, order: dict[str, Any], messages: _MessageWriter, stop: StopRequest) -> dict[str, Any]:
+    """Runs the program; returns its last message, an ``event``."""
     try:
         config = config_of(program, order["config"])
-        run_program(config, Metric(**order["metric"]), order["directory"], mouth.progress, stop)
+        run_program(config, Metric(**order["metric"]), order["directory"], messages.send_progress, stop)
     except Stopped as stopped:
         return {"event": "stopped", "step": stopped.step, "saved": stopped.saved}
     except FolderInUseError as error:
@@ -87,7 +88,7 @@ def _outcome(program: Program, order: dict[str, Any], mouth: _MessageWriter, sto
     return {"event": "ended"}
 
 
-def _kept_high(descriptor: int) -> int:
+def _duplicate_high(descriptor: int) -> int:
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _HIGH)
 
 
@@ -96,16 +97,16 @@ class _MessageWriter:
     """Writes messages as long as the descriptor is unchanged: a program may close it, and open others."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = _kept_high(descriptor)
+        self._descriptor = _duplicate_high(descriptor)
         os.close(descriptor)
         self._pipe, self._process = os.fstat(self._descriptor).st_ino, os.getpid()
 
-    def say(self, what: dict[str, Any]) -> None:
-        """Says something."""
+    def send(self, message: dict[str, Any]) -> None:
+        """Writes one message as a line of JSON."""
         with suppress(OSError):
             if os.fstat(self._descriptor).st_ino == self._pipe:
-                os.write(self._descriptor, json.dumps(what).encode() + b"\n")
+                os.write(self._descriptor, json.dumps(message).encode() + b"\n")
 
-    def progress(self, progress: Progress) -> None:
-        """Says how far the program is."""
-        self.say({"progress": {"step": progress.step, "return": progress.last_return}})
+    def send_progress(self, progress: Progress) -> None:
+        """Reports how far the program is."""
+        self.send({"progress": {"step": progress.step, "return": progress.last_return}})

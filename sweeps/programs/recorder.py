@@ -42,15 +42,15 @@ class ProgramRecorder:
         stop: once it is made, the program stops at its next checkpoint, or at its next log call if it does not save.
 
     Attributes:
-        step: that the program has logged last.
-        last: value of the metric that it has logged last, if any.
+        step: the last step that the program has logged.
+        last: the last value of the metric that it has logged, if any.
         not_finite: by name, the values that were not finite when last logged, in words.
     """
 
     def __init__(self, reporter: Reporter, metric: str, simulation: Simulation, stop: StopRequest) -> None:
         self._reporter, self._metric, self._simulation, self._stop = reporter, metric, simulation, stop
-        self._saved_in = reporter.files.checkpoint
-        self._state = checkpoint.load(self._saved_in) if self._saved_in.exists() else None
+        self._checkpoint_file = reporter.files.checkpoint
+        self._state = checkpoint.load(self._checkpoint_file) if self._checkpoint_file.exists() else None
         self._log: MetricsLog | None = None
         self._has_checkpoints = self._checked = self._loading = False
         self._saved_at = time.monotonic()
@@ -73,7 +73,7 @@ class ProgramRecorder:
             self.not_finite.pop(name, None)
             if not math.isfinite(value):
                 self.not_finite[name] = f"{name} is {value}"
-        self._opened().write("log", self.step, numbers)
+        self._open_log().write("log", self.step, numbers)
         if self._metric in numbers:
             self.last = numbers[self._metric]
             self._reporter.write_numerics(self.step)
@@ -94,11 +94,11 @@ class ProgramRecorder:
             # loaded). Copies are also operations: an observer counts them, and stochastic rounding draws bits for
             # them.
             self._loading = False
-            saved = checkpoint.load(self._saved_in)  # anew: the program may have written into what it was given
+            saved = checkpoint.load(self._checkpoint_file)  # anew: the program may have written into what it was given
             with exact():
-                is_there = _same(saved["state"], state)
-            if is_there:
-                self._go_on(saved)
+                is_loaded = _are_equal(saved["state"], state)
+            if is_loaded:
+                self._continue_from(saved)
         if not self._stop.made and time.monotonic() - self._saved_at < every:
             return
         _check_plain(state, "state")
@@ -114,20 +114,20 @@ class ProgramRecorder:
         state, self._state = self._state, None
         if state is None:
             return None
-        with checkpoint.taking_over(self._saved_in):
-            self._opened(state["metrics_length"], state["step"], state.get("metrics_checksum"))
+        with checkpoint.taking_over(self._checkpoint_file):
+            self._open_log(state["metrics_length"], state["step"], state.get("metrics_checksum"))
             self.step, self.last, self.not_finite = state["step"], state["last"], state["not_finite"]
             self._reporter.stopwatch.continue_from(state["seconds"])
-            self._go_on(state)
+            self._continue_from(state)
             # Restored tensors that held integers remain integers.
-            known = self._simulation.whole
+            integers = self._simulation.whole
             for x, whole in zip(_tensors(state["state"]), state.get("whole", ()), strict=False):
-                if known is not None and whole:
-                    known.mark(x)
+                if integers is not None and whole:
+                    integers.mark(x)
         self._loading = True
         return state["state"]
 
-    def _go_on(self, saved: dict[str, Any]) -> None:
+    def _continue_from(self, saved: dict[str, Any]) -> None:
         if self._reporter.numerics:
             self._reporter.numerics.load_state_dict(saved["numerics"])
         self._simulation.step = saved["simulation"]["step"]
@@ -136,7 +136,7 @@ class ProgramRecorder:
 
     def finish(self) -> None:
         """Writes the remaining output."""
-        log = self._opened()
+        log = self._open_log()
         self._reporter.write_numerics(self.step)
         self._reporter.write_table()
         log.synced_length()
@@ -149,22 +149,22 @@ class ProgramRecorder:
         if self._log:
             self._log.__exit__(None, None, None)
 
-    def _opened(self, length: int = 0, step: int = 0, checksum: int | None = None) -> MetricsLog:
-        """The log. A program that logs before it restores starts from the beginning."""
+    def _open_log(self, length: int = 0, step: int = 0, checksum: int | None = None) -> MetricsLog:
+        """Returns the log, and opens it at the first call. A program that logs before it restores starts anew."""
         if self._log is None:
             self._log = MetricsLog(self._reporter.files, length=length, step=step, checksum=checksum)
             self._reporter.log = self._log
         return self._log
 
     def _save(self, state: Any) -> None:
-        known, numerics = self._simulation.whole, self._reporter.numerics
+        integers, numerics = self._simulation.whole, self._reporter.numerics
         checkpoint.save(
-            self._saved_in,
+            self._checkpoint_file,
             {
                 "state": state,
-                "whole": [known is not None and x in known for x in _tensors(state)],
-                "metrics_length": self._opened().synced_length(),
-                "metrics_checksum": self._opened().checksum,
+                "whole": [integers is not None and x in integers for x in _tensors(state)],
+                "metrics_length": self._open_log().synced_length(),
+                "metrics_checksum": self._open_log().checksum,
                 "step": self.step,
                 "last": self.last,
                 "not_finite": self.not_finite,
@@ -177,7 +177,7 @@ class ProgramRecorder:
 
 
 def number(name: str, value: Any) -> float:
-    """A number, or the one in a tensor.
+    """Converts a number, or a tensor with one element, to a float.
 
     Raises:
         TypeError: it is something else.
@@ -195,7 +195,7 @@ def number(name: str, value: Any) -> float:
 
 
 def _check_plain(value: Any, where: str) -> None:
-    """Raises TypeError for what could not be read again without executing something."""
+    """Raises TypeError for a value that cannot be read again without executing code."""
     if type(value) in _MAPPINGS:
         for key, part in value.items():
             _check_plain(key, f"a key of {where}")
@@ -220,18 +220,18 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(part)
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Whether two states are equal, tensors to the bit, wherever they lie."""
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        like = (one.shape, one.dtype, one.layout) == (other.shape, other.dtype, other.layout)
-        return like and one.layout is torch.strided and torch.equal(_bytes(one), _bytes(other))
-    if type(one) is not type(other):
+def _are_equal(first: Any, second: Any) -> bool:
+    """Compares two states; tensors are equal if they have the same bits, on whatever device."""
+    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
+        same_layout = (first.shape, first.dtype, first.layout) == (second.shape, second.dtype, second.layout)
+        return same_layout and first.layout is torch.strided and torch.equal(_bytes(first), _bytes(second))
+    if type(first) is not type(second):
         return False
-    if type(one) in _MAPPINGS:
-        return list(one) == list(other) and all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other)
+    if type(first) in _MAPPINGS:
+        return list(first) == list(second) and all(_are_equal(first[key], second[key]) for key in first)
+    if isinstance(first, (list, tuple)):
+        return len(first) == len(second) and all(map(_are_equal, first, second))
+    return bool(first == second)
 
 
 def _bytes(x: torch.Tensor) -> torch.Tensor:
@@ -241,10 +241,10 @@ def _bytes(x: torch.Tensor) -> torch.Tensor:
 def _generators() -> dict[str, Any]:
     kind, keys, *rest = np.random.get_state()  # noqa: NPY002  the one that programs without a generator use
     words = np.asarray(keys).tolist()
-    found = {"python": random.getstate(), "numpy": [kind, words, *rest], "torch": torch.get_rng_state()}
+    states = {"python": random.getstate(), "numpy": [kind, words, *rest], "torch": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        found["cuda"] = torch.cuda.get_rng_state_all()
-    return found
+        states["cuda"] = torch.cuda.get_rng_state_all()
+    return states
 
 
 def _set_generators(states: dict[str, Any]) -> None:
@@ -258,7 +258,7 @@ def _set_generators(states: dict[str, Any]) -> None:
 
 
 def seed_generators(seed: int) -> None:
-    """Seeds the generators that programs use without making them."""
+    """Seeds the global generators of Python, NumPy and PyTorch."""
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002  the one that programs without a generator use
     torch.manual_seed(seed)

@@ -40,15 +40,15 @@ class NoMetricError(ProgramError):
 
 
 def config_of(program: Program, values: Mapping[str, Any]) -> ProgramConfig:
-    """The config that ``as_json`` has told.
+    """The config of a run of a program, from what its ``as_json`` returned.
 
     Raises:
         SweepError: it does not fit this program, which has changed since.
     """
     keys = keys_of(program)
-    given = {key: value for key, value in values.items() if key != "program"}
-    unknown = [key for key in given if key not in keys.keys]
-    config: Any = [f"{program.text} has no parameter {unknown[0]}"] if unknown else keys.config(given)
+    arguments = {key: value for key, value in values.items() if key != "program"}
+    unknown = [key for key in arguments if key not in keys.keys]
+    config: Any = [f"{program.text} has no parameter {unknown[0]}"] if unknown else keys.config(arguments)
     if isinstance(config, list):
         raise SweepError(f"{program.text}: {'; '.join(config)}; it has changed since the sweep was planned")
     assert isinstance(config, ProgramConfig)
@@ -136,11 +136,11 @@ def _outcome(
     """Calls the program: the finite numbers that it returns, and why it has crashed, or nothing."""
     keys = keys_of(config.program)
     function, arguments = config.program.load(), keys.arguments(config)
-    not_taken = {name: getattr(config.own, name) for name in PASSED_ON if name not in keys.takes}
+    untaken = {name: getattr(config.own, name) for name in PASSED_ON if name not in keys.takes}
     seed_generators(config.seed)
     with SteppedOptimizers() as stepped:
         try:
-            with part_of(recorder), surroundings(config.own.threads), checked_flags(config.program.text, not_taken):
+            with part_of(recorder), surroundings(config.own.threads), checked_flags(config.program.text, untaken):
                 if ARITHMETIC in keys.takes:
                     returned = function(**arguments, arithmetic=simulation)
                 else:
@@ -149,24 +149,24 @@ def _outcome(
             if recorder.last is not None and (returned is None or is_success(function, returned)):
                 returned = {metric.name: recorder.last}
             values = _values(config.program, metric, returned)
-            lost = _lost_at_the_end(metric, values, recorder, stepped)
+            reason = _final_crash_reason(metric, values, recorder, stepped)
         except ProgramStopped:
             raise Stopped(recorder.step) from None
         except (FileError, SweepError):  # a setting that its flags cannot have is no crash
             raise
         except (Exception, SystemExit) as error:
-            told = str(error) if isinstance(error, ProgramError) else described(error)
-            if reason := _lost_numbers(error, simulation, recorder, stepped):
-                return {}, f"{reason}, then {told}"
+            description = str(error) if isinstance(error, ProgramError) else described(error)
+            if reason := _crash_reason(error, simulation, recorder, stepped):
+                return {}, f"{reason}, then {description}"
             if isinstance(error, ProgramError):
                 raise
             if metric.error == "crash":
-                return {}, told
-            raise ProgramError(f"{told}\n{traceback_of(error)}") from error
-    return {name: value for name, value in values.items() if math.isfinite(value)}, lost
+                return {}, description
+            raise ProgramError(f"{description}\n{traceback_of(error)}") from error
+    return {name: value for name, value in values.items() if math.isfinite(value)}, reason
 
 
-def _lost_at_the_end(
+def _final_crash_reason(
     metric: Metric, values: Mapping[str, float], recorder: ProgramRecorder, stepped: SteppedOptimizers
 ) -> str:
     """The reason why a program that has returned its metric has crashed; empty if it has not."""
@@ -179,14 +179,14 @@ def _lost_at_the_end(
     return "" if damaged is None else f"the weights {damaged} are not finite at the end"
 
 
-def _lost_numbers(
+def _crash_reason(
     error: BaseException, simulation: Simulation, recorder: ProgramRecorder, stepped: SteppedOptimizers
 ) -> str:
-    """Describes the values that were not finite when the program ended: logged or read last, or held; empty if none."""
+    """Describes the values that were not finite when the program ended: logged or read last, or weights; else empty."""
     if isinstance(error, OutOfMemory):
         return ""
-    noticed = next(iter(recorder.not_finite.values()), "") or str(simulation.last_read)
-    return noticed or lost_numbers(error, stepped.weights()) or ""
+    recorded = next(iter(recorder.not_finite.values()), "") or str(simulation.last_read)
+    return recorded or lost_numbers(error, stepped.weights()) or ""
 
 
 @contextmanager
@@ -195,7 +195,7 @@ def surroundings(threads: int) -> Iterator[None]:
 
     A process that the program forks ends where the program does.
     """
-    before, dtype, here = torch.get_num_threads(), torch.get_default_dtype(), Path.cwd()
+    thread_count, dtype, directory = torch.get_num_threads(), torch.get_default_dtype(), Path.cwd()
     mask, path, process = os.umask(0o022), list(sys.path), os.getpid()
     os.umask(mask)
     torch.set_num_threads(threads)
@@ -205,9 +205,9 @@ def surroundings(threads: int) -> Iterator[None]:
     finally:
         if os.getpid() != process:
             os._exit(0)
-        torch.set_num_threads(before)
+        torch.set_num_threads(thread_count)
         torch.set_default_dtype(dtype)
-        os.chdir(here)
+        os.chdir(directory)
         os.umask(mask)
         sys.path[:] = path
 
@@ -225,17 +225,17 @@ def _values(program: Program, metric: Metric, returned: Any) -> dict[str, float]
         )
     try:
         if not isinstance(returned, Mapping):
-            found = {metric.name: number(f"what {program.text} returns", returned)}
+            numbers = {metric.name: number(f"what {program.text} returns", returned)}
         else:
-            found = {
-                encodable(str(name)): number(f"{program.text} returns {name}, which", one)
-                for name, one in returned.items()
+            numbers = {
+                encodable(str(name)): number(f"{program.text} returns {name}, which", value)
+                for name, value in returned.items()
             }
     except TypeError as error:
         raise NoMetricError(f"{error}; return a number, or a mapping from names to numbers, or add {logs}") from error
-    if metric.name not in found:
+    if metric.name not in numbers:
         raise NoMetricError(
-            f"{program.text} returns {', '.join(found) or 'an empty mapping'}; the metric is {metric.name}: say which"
+            f"{program.text} returns {', '.join(numbers) or 'an empty mapping'}; the metric is {metric.name}: say which"
             " of them counts with metric: NAME"
         )
-    return found
+    return numbers

@@ -15,7 +15,7 @@ from typing import Any, final
 from roundoff.files import open_to_append, separate
 from roundoff.processes import ONE_THREAD, ChildProcess, command_of
 
-_POLL = 0.5  # seconds between two looks at whether a worker lives
+_POLL = 0.5  # seconds between two checks that a worker is alive
 _COMMAND = command_of("roundoff.sweeps.workers.process")
 
 
@@ -35,20 +35,20 @@ class LocalProcesses:
         self.limit = limit
         self._command = command
 
-    def start(self, log: Path, say: Callable[[dict[str, Any] | None], None]) -> WorkerProcess:
+    def start(self, log: Path, on_message: Callable[[dict[str, Any] | None], None]) -> WorkerProcess:
         """Starts a process."""
-        return WorkerProcess(log, say, self._command)
+        return WorkerProcess(log, on_message, self._command)
 
     def close(self) -> None:
-        """Nothing is left to be done."""
+        """Does nothing: processes end with their workers."""
 
 
 @final
 class WorkerProcess:
-    """A process that trains, told what by JSON lines on its standard input; see ``Worker`` in ``pool.py``."""
+    """A process that trains runs that it reads from its standard input; see ``Worker`` in ``pool.py``."""
 
     def __init__(
-        self, log: Path, say: Callable[[dict[str, Any] | None], None], command: Sequence[str] = _COMMAND
+        self, log: Path, on_message: Callable[[dict[str, Any] | None], None], command: Sequence[str] = _COMMAND
     ) -> None:
         self._log = log
         separate(log)
@@ -56,7 +56,7 @@ class WorkerProcess:
             self._process = ChildProcess(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, environment=ONE_THREAD
             )
-        threading.Thread(target=self._listen, args=(say,), daemon=True).start()
+        threading.Thread(target=self._listen, args=(on_message,), daemon=True).start()
 
     def send(self, order: dict[str, Any]) -> None:
         """Gives it a run."""
@@ -65,13 +65,13 @@ class WorkerProcess:
             self._process.stdin.write(json.dumps(order).encode() + b"\n")
             self._process.stdin.flush()
         except (OSError, ValueError):
-            pass  # it has died, which the listener will say, or has been told to stop before
+            pass  # it has died, which the listener reports, or was asked to stop before
 
     def stop(self) -> None:
         """Asks it to save a checkpoint and end."""
         self.send({"stop": True})
         assert self._process.stdin is not None
-        with suppress(OSError):  # the other end is gone, and with it whatever was still to be written
+        with suppress(OSError):  # the worker has died
             self._process.stdin.close()
 
     def wait(self, seconds: float) -> None:
@@ -80,23 +80,23 @@ class WorkerProcess:
 
     def death(self) -> str:
         """Describes how the process died."""
-        how = f"the worker process {self._process.death()}"
+        description = f"the worker process {self._process.death()}"
         killed = (self._process.status() or 0) < 0
-        return how if killed else f"{how}; its last words are in {self._log}"
+        return description if killed else f"{description}; its last words are in {self._log}"
 
-    def _listen(self, say: Callable[[dict[str, Any] | None], None]) -> None:
-        """Passes on its messages until it ends, even if a child process of it keeps the pipe open."""
+    def _listen(self, on_message: Callable[[dict[str, Any] | None], None]) -> None:
+        """Passes its messages to ``on_message`` until it ends, even if a child process of it keeps the pipe open."""
         assert self._process.stdout is not None
-        pipe, rest = self._process.stdout.fileno(), b""
+        pipe, unread = self._process.stdout.fileno(), b""
         while True:
             ended = self._process.status() is not None
             if select.select([pipe], [], [], 0.0 if ended else _POLL)[0]:
-                said = os.read(pipe, 1 << 16)
-                *lines, rest = (rest + said).split(b"\n")
+                data = os.read(pipe, 1 << 16)
+                *lines, unread = (unread + data).split(b"\n")
                 for line in lines:
-                    say(json.loads(line))
-                ended = not said
+                    on_message(json.loads(line))
+                ended = not data
             if ended:
                 break
-        say(None)
+        on_message(None)
         self._process.stdout.close()

@@ -58,21 +58,23 @@ class RayExecutor:
         self._cpus, self._gpus = cpus, gpus
         self._probe: Path | None = None
         # The number of runs that fit onto the existing nodes
-        room = 0
+        fitting = 0
         for node in self._ray.nodes():
             if node["Alive"]:
-                wanted = (("CPU", self._cpus), ("GPU", self._gpus))
-                room += int(min(node["Resources"].get(resource, 0.0) / each for resource, each in wanted if each))
-        if room < 1:
+                demand = (("CPU", self._cpus), ("GPU", self._gpus))
+                fitting += int(
+                    min(node["Resources"].get(resource, 0.0) / needed for resource, needed in demand if needed)
+                )
+        if fitting < 1:
             self.close()
             raise SweepError(
                 f"the Ray cluster has no node with room for a run, which takes {cpus:g} CPUs and {gpus:g} GPUs;"
                 " ask for less with --cpus-per-run and --gpus-per-run, or add nodes"
             )
-        self.limit = min(limit or room, room)
+        self.limit = min(limit or fitting, fitting)
 
-    def start(self, log: Path, say: Callable[[dict[str, Any] | None], None]) -> RayWorker:
-        """Asks Ray for a place; the worker speaks once it has one."""
+    def start(self, log: Path, on_message: Callable[[dict[str, Any] | None], None]) -> RayWorker:
+        """Asks Ray for a place; the worker sends its first message once it has one."""
         log = log.absolute()
         if self._probe is None:
             self._probe = log.parent / f".shared-{uuid.uuid4().hex}"
@@ -82,7 +84,7 @@ class RayExecutor:
             .options(num_cpus=self._cpus, num_gpus=self._gpus, max_restarts=0, max_concurrency=4)
             .remote(str(log), str(self._probe))
         )
-        return RayWorker(self._ray, actor, say)
+        return RayWorker(self._ray, actor, on_message)
 
     def close(self) -> None:
         """Leaves the cluster."""
@@ -97,13 +99,13 @@ class RayExecutor:
 class RayWorker:
     """A ``Worker`` somewhere in the cluster."""
 
-    def __init__(self, ray: Any, actor: Any, say: Callable[[dict[str, Any] | None], None]) -> None:
+    def __init__(self, ray: Any, actor: Any, on_message: Callable[[dict[str, Any] | None], None]) -> None:
         self._ray = ray
         self._actor = actor
         self._reason = "its end was not explained"
         self._placed = False
         self._ended = threading.Event()
-        threading.Thread(target=self._listen, args=(say,), daemon=True).start()
+        threading.Thread(target=self._listen, args=(on_message,), daemon=True).start()
 
     def send(self, order: dict[str, Any]) -> None:
         """Gives it a run."""
@@ -125,13 +127,13 @@ class RayWorker:
         """Describes how the worker died."""
         return self._reason
 
-    def _listen(self, say: Callable[[dict[str, Any] | None], None]) -> None:
+    def _listen(self, on_message: Callable[[dict[str, Any] | None], None]) -> None:
         try:
             while True:
                 messages, reason = self._ray.get(self._actor.receive.remote())
                 self._placed = True
                 for message in messages:
-                    say(message)
+                    on_message(message)
                 if reason:
                     self._reason = reason
                     break
@@ -139,11 +141,11 @@ class RayWorker:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             self._reason = f"its node or its process was lost ({lines[0] if lines else type(error).__name__})"
         self._ended.set()
-        say(None)
+        on_message(None)
 
 
 class _Relay:
-    """Lives on a node, next to the process that trains."""
+    """The actor on a node: relays messages to and from the worker process there."""
 
     def __init__(self, log: str, probe: str) -> None:
         import ray  # noqa: PLC0415  we are inside of it

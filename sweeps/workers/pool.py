@@ -69,7 +69,7 @@ class Executor(Protocol):
     """A place for workers to run in: this machine, or others.
 
     Attributes:
-        limit: how many at a time, at least 1.
+        limit: the number of workers at a time, at least 1.
         tries: the number of tries of a run if its worker dies.
         is_local: whether they run on this machine, so that its devices are theirs.
     """
@@ -78,16 +78,16 @@ class Executor(Protocol):
     tries: int
     is_local: bool
 
-    def start(self, log: Path, say: Callable[[dict[str, Any] | None], None]) -> Worker:
+    def start(self, log: Path, on_message: Callable[[dict[str, Any] | None], None]) -> Worker:
         """Starts a worker.
 
         Args:
             log: a file for its output.
-            say: is called, in any thread, with each event of the worker, and with None once it is dead.
+            on_message: called, in any thread, with each event of the worker, and with None once it is dead.
         """
 
     def close(self) -> None:
-        """Gives back whatever it took; the workers have ended."""
+        """Releases its resources; called after the workers have ended."""
 
 
 def execute(
@@ -108,16 +108,16 @@ def execute(
 
     Args:
         jobs: runs with their folders; begun in this order.
-        executor: where.
+        executor: starts the workers.
         leases: the leases of the sweep.
         logs: a folder for what workers print.
         compiled: whether updates are compiled; see :func:`roundoff.agents.train`.
-        population: how many runs that can share a program a worker is given at once, at most.
+        population: the most runs that a worker is given at once, if they can share a program.
         allow_imports: modules that runs may import; see :func:`roundoff.agents.train`.
-        metric: what counts of what programs return.
+        metric: the returned value that counts, for programs.
 
     Yields:
-        What happens, as it happens. The last event of every run is ``ended`` or ``failed``.
+        Events as they happen. The last event of every run is ``ended`` or ``failed``.
 
     Raises:
         SweepError: workers end before they have begun.
@@ -149,6 +149,8 @@ class _Slot:
 
 @dataclass
 class _Pool:
+    """Workers, the groups of runs that wait for one, and the number of tries of each run."""
+
     groups: InitVar[Sequence[list[Run]]]
     _directories: dict[str, Path]
     _executor: Executor
@@ -158,12 +160,14 @@ class _Pool:
     _allow_imports: Collection[str]
     _metric: Metric | None
     _started: int = 0
-    _stillborn: int = 0  # workers in a row that died before they were ready
+    _failed_starts: int = 0  # workers in a row that died before they were ready
 
     def __post_init__(self, groups: Sequence[list[Run]]) -> None:
-        own = {module_of_algorithm(getattr(run.config, "algorithm", None)) for runs in groups for run in runs}
-        # Here they may have registered formats.
-        self._modules = sorted(sys.modules.keys() & {*self._allow_imports, *own})
+        algorithm_modules = {
+            module_of_algorithm(getattr(run.config, "algorithm", None)) for runs in groups for run in runs
+        }
+        # Those that are imported here may have registered formats, so workers import them too.
+        self._modules = sorted(sys.modules.keys() & {*self._allow_imports, *algorithm_modules})
         self._waiting = deque(groups)
         self._tries = dict.fromkeys(self._directories, 0)
         self._inbox: queue.SimpleQueue[tuple[_Slot, Any]] = queue.SimpleQueue()
@@ -197,37 +201,39 @@ class _Pool:
         starting = sum(not slot.ready for slot in self._slots)
         room = self._executor.limit - len(self._slots)
         if self._waiting and (idle or room):
-            ended, free = self._look(len(idle) + starting + room)
+            ended, free = self._take_waiting(len(idle) + starting + room)
             for run in ended:
                 yield Event("ended", run)
             for slot, numbers in zip(idle, free, strict=False):
-                yield from self._give(slot, numbers)
+                yield from self._send_runs(slot, numbers)
             for _ in range(min(room, len(free) - len(idle) - starting)):
                 self._started += 1
                 self._slots.append(_Slot(self._executor, self._logs / f"worker-{self._started}.log", self._inbox))
         if not self._waiting:
             for slot in self._slots:
-                if slot.idle:  # it may stand in the way of one that waits for its place
+                if slot.idle:  # it may occupy the place that another worker waits for
                     slot.ready = False
                     slot.worker.stop()
 
-    def _look(self, most: int) -> tuple[list[Run], list[list[tuple[Run, int]]]]:
-        """Takes waiting runs that another sweep has ended, which wait no longer; and groups that can be taken.
+    def _take_waiting(self, limit: int) -> tuple[list[Run], list[list[tuple[Run, int]]]]:
+        """Finds waiting runs that another sweep has ended, which wait no longer, and groups of runs that nobody holds.
 
-        Returns the first of these groups, at most ``most``. Runs of a group that another sweep holds wait one by one
-        from now on.
+        Runs of a group that another sweep holds wait one by one from now on.
+
+        Returns:
+            The ended runs; and the first free groups, at most ``limit``, each run with the number of its next lease.
         """
         ended: list[Run] = []
         free: list[list[tuple[Run, int]]] = []
         numbers = self._leases.numbers()
         waiting, self._waiting = self._waiting, deque()
-        while waiting and len(free) < most:
+        while waiting and len(free) < limit:
             members = waiting.popleft()
             held: list[Run] = []
             takeable: list[tuple[Run, int]] = []
             for run in members:
                 number = self._leases.next_number(run.id, numbers)
-                # Looked at last: it comes before the release.
+                # Checked after the lease: a holder writes the result before it releases the lease.
                 if RunDirectory(self._directories[run.id]).result.exists():
                     ended.append(run)
                 elif number is not None:
@@ -241,7 +247,7 @@ class _Pool:
         self._waiting.extend(waiting)
         return ended, free
 
-    def _give(self, slot: _Slot, numbers: list[tuple[Run, int]]) -> Iterator[Event]:
+    def _send_runs(self, slot: _Slot, numbers: list[tuple[Run, int]]) -> Iterator[Event]:
         self._waiting.remove([run for run, _ in numbers])
         orders = []
         for run, number in numbers:
@@ -250,28 +256,28 @@ class _Pool:
             lease = {"folder": str(self._leases.folder.absolute()), "run": run.id, "number": number}
             module = Task.parse(run.config.task).module
             imports = [module] if module and may_import(module, self._allow_imports) else []
-            where: dict[str, Any] = {"directory": str(self._directories[run.id].absolute()), "lease": lease}
+            details: dict[str, Any] = {"directory": str(self._directories[run.id].absolute()), "lease": lease}
             if isinstance(run.config, ProgramConfig):
                 assert self._metric is not None
                 program = run.config.program
-                where["program"] = {"text": program.text, "folder": program.folder}
-                where["metric"] = self._metric.as_json()
-            orders.append({"config": run.config.as_json(), "imports": imports, **where})
+                details["program"] = {"text": program.text, "folder": program.folder}
+                details["metric"] = self._metric.as_json()
+            orders.append({"config": run.config.as_json(), "imports": imports, **details})
         slot.worker.send({"runs": orders, "compiled": self._compiled, "modules": self._modules, "look_in": looked_in()})
         for run, _ in numbers:
             yield Event("started", run)
 
     def _listen(self) -> Iterator[Event]:
         """Waits for an event of a worker; not for long if a run may become free meanwhile."""
-        some = len(self._slots) < self._executor.limit or any(slot.idle for slot in self._slots)
+        has_room = len(self._slots) < self._executor.limit or any(slot.idle for slot in self._slots)
         try:
-            slot, message = self._inbox.get(timeout=_POLL if self._waiting and some else None)
+            slot, message = self._inbox.get(timeout=_POLL if self._waiting and has_room else None)
         except queue.Empty:
             return
         if message is None:
             yield from self._remove_dead(slot)
         elif message["event"] == "ready":
-            slot.ready, self._stillborn = True, 0
+            slot.ready, self._failed_starts = True, 0
         elif message["event"] == "unusable":
             raise SweepError(message["reason"])
         elif message["run"] not in slot.runs:
@@ -296,8 +302,8 @@ class _Pool:
         slot.worker.wait(0)
         if not slot.runs:
             if not slot.ready and self._waiting:
-                self._stillborn += 1
-            if self._stillborn > self._executor.limit + 1:
+                self._failed_starts += 1
+            if self._failed_starts > self._executor.limit + 1:
                 raise SweepError(f"workers end before they have begun: {reason}")
         for run in slot.runs.values():
             yield from self._try_again(run, reason)
@@ -305,7 +311,7 @@ class _Pool:
     def _try_again(self, run: Run, reason: str) -> Iterator[Event]:
         """Has a run wait again after its process has died; or fail, if that was the last try."""
         if self._tries[run.id] < self._executor.tries:
-            self._waiting.appendleft([run])  # alone: another one may be to blame
+            self._waiting.appendleft([run])  # alone: another run may have caused the death
         else:
             yield Event("failed", run, reason=reason)
 
@@ -327,19 +333,19 @@ def group(runs: Sequence[Run], population: int, workers: int, *, compiled: bool 
     """
     if population == 1 or compiled is False or len(runs) == 1:
         return [[run] for run in runs]
-    kinds: dict[str, list[Run]] = {}
+    by_key: dict[str, list[Run]] = {}
     for run in runs:
-        kinds.setdefault(_kind(run, forced=compiled is True) or run.id, []).append(run)
+        by_key.setdefault(_sharing_key(run, forced=compiled is True) or run.id, []).append(run)
     groups = []
-    for alike in kinds.values():
-        count = max(-(-len(alike) // population), min(workers, len(alike)))
-        ends = [len(alike) * i // count for i in range(count + 1)]
-        groups += [alike[begin:end] for begin, end in pairwise(ends)]
+    for members in by_key.values():
+        count = max(-(-len(members) // population), min(workers, len(members)))
+        ends = [len(members) * i // count for i in range(count + 1)]
+        groups += [members[begin:end] for begin, end in pairwise(ends)]
     order = {run.id: i for i, run in enumerate(runs)}
     return sorted(groups, key=lambda members: order[members[0].id])
 
 
-def _kind(run: Run, *, forced: bool) -> str | None:
+def _sharing_key(run: Run, *, forced: bool) -> str | None:
     """Returns a key that is equal for runs that can share a program; None for a run that cannot, or gains nothing."""
     from ...agents import shared_kind, worth_sharing  # noqa: PLC0415  imports torch
 

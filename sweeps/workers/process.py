@@ -3,14 +3,18 @@
 ``{"event": "ready"}`` goes out first. ``{"runs": [{"config": {...}, "directory": "...", "imports": [...], "lease":
 {...}}, ...], "modules": [...], "look_in": [...]}`` comes in, several runs if they can share a program; a run of a
 user's program also has ``"program"`` and ``"metric"``. ``imports`` are modules that the run may import, ``modules`` are
-imported first, for their formats and algorithms, and ``look_in`` are the folders of modules. Of each, ``{"run": id,
-"event": "progress", "progress": {...}}`` goes out while it trains, then ``"ended"``, or ``"failed"`` with a
-``"reason"``, or ``"died"`` with one, if the process of a program did, which may do better when it is tried again; or
-``"elsewhere"``, if another process was faster to take the lease (``leases.py``), or, with a ``"reason"``, if one works
-in the folder without a lease: it was silent for too long, or never had one. At ``{"stop": true}``, or SIGTERM, the runs
-save checkpoints, and the process exits with status 143. When its input closes without that, the process that started it
-is gone: it exits at once, and its leases end with it; the runs continue from their last checkpoints. It also exits at
-once when it has lost a lease: another process has taken over the run.
+imported first, for their formats and algorithms, and ``look_in`` are the folders of modules. For each run,
+``{"run": id, "event": "progress", "progress": {...}}`` goes out while it trains, and then one last event:
+
+- ``"ended"``;
+- ``"failed"`` with a ``"reason"``;
+- ``"died"`` with a ``"reason"``, if the process of a program died: another try may succeed;
+- ``"elsewhere"``, if another process was faster to take the lease (``leases.py``), or, with a ``"reason"``, if one
+  works in the folder without a lease: it was silent for too long, or never had one.
+
+At ``{"stop": true}``, or SIGTERM, the runs save checkpoints, and the process exits with status 143. If its input closes
+before, the process that started it has died: it exits at once, and its leases end with it; the runs continue from their
+last checkpoints. It also exits at once when it has lost a lease: another process has taken over the run.
 """
 
 from __future__ import annotations
@@ -44,10 +48,10 @@ BETWEEN_TRIES = 5.0  # seconds between two looks at a folder in which another pr
 
 def main() -> None:
     """Serves runs until standard input closes."""
-    # Events have the pipe for themselves: whatever libraries print goes to standard error, which is a log file.
+    # The pipe of standard output is for events only: output of libraries goes to standard error, which is a log file.
     events = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    # So has the pipe of orders its own descriptor: a program that reads from standard input finds its end.
+    # The pipe of orders gets another descriptor: a program that reads from standard input finds its end.
     lines = os.fdopen(os.dup(sys.stdin.fileno()), encoding="utf-8")
     let_go([sys.stdin.fileno()])
     for descriptor in (events.fileno(), lines.fileno()):
@@ -58,12 +62,12 @@ def main() -> None:
     from ...agents import train_together  # noqa: F401, PLC0415  seconds, and worth doing before the first order comes
 
     _send(events, event="ready")
-    guests = _ProgramRuns()
+    program_runs = _ProgramRuns()
     while True:
         order = orders.get()
         serving.set()
         with stopping_on_sigterm(stop):
-            _serve(order, events, stop, guests)
+            _serve(order, events, stop, program_runs)
         serving.clear()
         if stop.made:
             _exit_stopped()
@@ -72,6 +76,7 @@ def main() -> None:
 def _read_orders(
     lines: TextIO, orders: queue.SimpleQueue[dict[str, Any]], stop: StopRequest, serving: threading.Event
 ) -> None:
+    """Puts orders into the queue until it reads an order to stop, or the input closes."""
     for line in lines:
         order = json.loads(line)
         if "stop" not in order:
@@ -85,64 +90,64 @@ def _read_orders(
 
 
 def _exit_stopped() -> NoReturn:
-    """Ends the process without waiting for the thread that reads."""
+    """Ends the process without waiting for the thread that reads orders."""
     sys.stderr.write("roundoff: stopped as asked\n")
     sys.stderr.flush()
     os._exit(128 + signal.SIGTERM)
 
 
-def _leave_to_another(guests: _ProgramRuns) -> NoReturn:
+def _exit_superseded(program_runs: _ProgramRuns) -> NoReturn:
     """Ends the process before it, or the run of a program, writes anything else."""
-    guests.abandon()
+    program_runs.abandon()
     sys.stderr.write("roundoff: was silent for so long that another process has taken over the run\n")
     sys.stderr.flush()
     os._exit(1)
 
 
-def _serve(order: dict[str, Any], events: TextIO, stop: StopRequest, guests: _ProgramRuns) -> None:
-    """Brings runs to their end while it holds their leases."""
+def _serve(order: dict[str, Any], events: TextIO, stop: StopRequest, program_runs: _ProgramRuns) -> None:
+    """Takes the leases of an order's runs, carries out the runs, and releases the leases."""
     look_in(order.get("look_in", ()))
-    held: list[_HeldRun] = []
+    held_runs: list[_HeldRun] = []
     for run in order["runs"]:
-        wanted = run["lease"]
+        lease_data = run["lease"]
         try:
-            on_loss = partial(_leave_to_another, guests)
-            lease = Lease.take(Path(wanted["folder"]), wanted["run"], wanted["number"], on_loss)
+            on_loss = partial(_exit_superseded, program_runs)
+            lease = Lease.take(Path(lease_data["folder"]), lease_data["run"], lease_data["number"], on_loss)
         except RoundoffError as error:
-            _send(events, run=wanted["run"], event="failed", reason=str(error))
+            _send(events, run=lease_data["run"], event="failed", reason=str(error))
             continue
         if lease is None:
-            _send(events, run=wanted["run"], event="elsewhere")
+            _send(events, run=lease_data["run"], event="elsewhere")
         else:
-            held.append(_HeldRun(run, lease, events, stop))
+            held_runs.append(_HeldRun(run, lease, events, stop))
     try:
-        if any(run.program for run in held):
-            for run in held:
-                guests.run(run, stop, order["modules"])
+        if any(run.program for run in held_runs):
+            for run in held_runs:
+                program_runs.run(run, stop, order["modules"])
         else:
-            _train(held, stop, compiled=order.get("compiled"), modules=order["modules"])
-    except KeyboardInterrupt:  # out of patience
-        guests.end()
-        for run in held:
+            _train(held_runs, stop, compiled=order.get("compiled"), modules=order["modules"])
+    except KeyboardInterrupt:  # a second signal: stops without saving
+        program_runs.end()
+        for run in held_runs:
             run.give_back()
         _exit_stopped()
     finally:
-        for run in held:
+        for run in held_runs:
             run.give_back()
 
 
-def _train(held: list[_HeldRun], stop: StopRequest, *, compiled: bool | None, modules: Sequence[str]) -> None:
+def _train(held_runs: list[_HeldRun], stop: StopRequest, *, compiled: bool | None, modules: Sequence[str]) -> None:
     from ...agents import Job, TrainConfig, train_together  # noqa: PLC0415
 
     try:
-        import_all(modules)  # in which formats and algorithms are that runs name
-        jobs = [Job(TrainConfig(**run.config), run.directory, run.report, run.notice, run.imports) for run in held]
+        import_all(modules)  # they register formats and algorithms that the runs name
+        jobs = [Job(TrainConfig(**run.config), run.directory, run.report, run.notice, run.imports) for run in held_runs]
     except Exception as error:  # noqa: BLE001  a bug in one run must not end the others
-        for run in held:
+        for run in held_runs:
             run.end(error)
         return
     for i, outcome in train_together(jobs, stop, compiled=compiled):
-        held[i].end(outcome if isinstance(outcome, Exception) else None)
+        held_runs[i].end(outcome if isinstance(outcome, Exception) else None)
 
 
 @final
@@ -150,45 +155,45 @@ class _ProgramRuns:
     """Runs a user's programs, each in a separate process: see ``fork_server.py``."""
 
     def __init__(self) -> None:
-        self._warm: ForkServer | None = None
+        self._fork_server: ForkServer | None = None
         self._program: tuple[str, str] | None = None
-        self._imports = True
+        self._imports_once = True
 
     def run(self, run: _HeldRun, stop: StopRequest, modules: Sequence[str]) -> None:
-        """Brings a run to its end, however that is."""
+        """Carries out a run, and reports its end."""
         order = {"config": run.config, "metric": run.metric, "directory": run.directory}
-        told = self._process(run.program, modules).run(order, run.report, stop)
-        if told["event"] == "unfit":
+        outcome = self._running_server(run.program, modules).run(order, run.report, stop)
+        if outcome["event"] == "unfit":
             run.notice("the program starts threads, or uses a GPU, when it is imported: each run imports it anew")
             self.end()
-            self._imports = False
-            told = self._process(run.program, modules).run(order, run.report, stop)
-        if told["event"] == "stopped" and not stop.made:  # somebody has told that process alone
-            told = {"event": "died", "reason": "the process of the program was told to stop"}
-        run.end_as(told)
+            self._imports_once = False
+            outcome = self._running_server(run.program, modules).run(order, run.report, stop)
+        if outcome["event"] == "stopped" and not stop.made:  # only the program's process got a signal
+            outcome = {"event": "died", "reason": "the process of the program was told to stop"}
+        run.end_with(outcome)
 
     def abandon(self) -> None:
-        """Kills all running work at once."""
-        if self._warm and self._warm.is_there:
-            self._warm.abandon()
+        """Kills the run of a program at once."""
+        if self._fork_server and self._fork_server.is_alive:
+            self._fork_server.abandon()
 
     def end(self) -> None:
         """Ends all processes."""
-        if self._warm and self._warm.is_there:
-            self._warm.end()
-        self._warm = None
+        if self._fork_server and self._fork_server.is_alive:
+            self._fork_server.end()
+        self._fork_server = None
 
-    def _process(self, program: dict[str, str], modules: Sequence[str]) -> ForkServer:
+    def _running_server(self, program: dict[str, str], modules: Sequence[str]) -> ForkServer:
         from ..subjects.program import Program  # noqa: PLC0415  imports PyTorch
         from .fork_server import ForkServer  # noqa: PLC0415  imports PyTorch
 
-        named = program["text"], program["folder"]
-        if named != self._program:
+        key = program["text"], program["folder"]
+        if key != self._program:
             self.end()
-            self._program, self._imports = named, True
-        if self._warm is None or not self._warm.is_there:
-            self._warm = ForkServer(Program(*named), modules, imports=self._imports)
-        return self._warm
+            self._program, self._imports_once = key, True
+        if self._fork_server is None or not self._fork_server.is_alive:
+            self._fork_server = ForkServer(Program(*key), modules, imports_once=self._imports_once)
+        return self._fork_server
 
 
 @final
@@ -205,36 +210,42 @@ class _HeldRun:
         self._lease: Lease | None = lease
         self._events = events
         self._stop = stop
-        self._began: tuple[int, float] | None = None
+        self._first_report: tuple[int, float] | None = None
 
     def report(self, progress: Progress) -> None:
-        """Says how far it is."""
+        """Reports the progress of the run."""
         now = time.monotonic()
-        self._began = self._began or (progress.step, now)
-        told = {
+        self._first_report = self._first_report or (progress.step, now)
+        fields = {
             "step": progress.step,
             "return": progress.last_return,
-            "rate": (progress.step - self._began[0]) / max(now - self._began[1], 1e-3),
+            "rate": (progress.step - self._first_report[0]) / max(now - self._first_report[1], 1e-3),
             "loss_scale": progress.loss_scale,
         }
         if self._lease:
-            self._lease.note(told)
-        _send(self._events, run=self._id, event="progress", progress=told)
+            self._lease.note(fields)
+        _send(self._events, run=self._id, event="progress", progress=fields)
 
     def notice(self, text: str) -> None:
-        """Notes something in the log."""
+        """Writes a line to the log."""
         sys.stderr.write(f"roundoff: {self.directory}: {text}\n")
 
     def end(self, error: Exception | None) -> None:
-        """Gives it back, and says how it has ended."""
+        """Releases the lease, and reports the end of the run.
+
+        Args:
+            error: the exception that ended the run; None if it has a result.
+        """
         if error is None:
             self.give_back(ended=True)
             _send(self._events, run=self._id, event="ended")
             return
         if isinstance(error, FolderInUseError):
             self.notice("another process is at work there; the run waits for it")
-            end = time.monotonic() + BETWEEN_TRIES
-            while time.monotonic() < end and not self._stop.made:  # with the lease, so that nobody else tries as often
+            deadline = time.monotonic() + BETWEEN_TRIES
+            while (
+                time.monotonic() < deadline and not self._stop.made
+            ):  # with the lease, so that nobody else tries as often
                 time.sleep(0.1)
         self.give_back()
         if isinstance(error, Stopped):
@@ -247,20 +258,20 @@ class _HeldRun:
             traceback.print_exception(error)
             _send(self._events, run=self._id, event="failed", reason=f"{type(error).__name__}: {error}")
 
-    def end_as(self, told: dict[str, Any]) -> None:
-        """Ends the run as the process of a program has told it."""
-        if told["event"] == "ended":
+    def end_with(self, outcome: dict[str, Any]) -> None:
+        """Ends the run with the outcome that the process of a program has reported."""
+        if outcome["event"] == "ended":
             self.end(None)
-        elif told["event"] == "in use":
-            self.end(FolderInUseError(told["reason"]))
-        elif told["event"] == "failed":
+        elif outcome["event"] == "in use":
+            self.end(FolderInUseError(outcome["reason"]))
+        elif outcome["event"] == "failed":
             self.give_back()
-            _send(self._events, **told | {"run": self._id})
-        elif told["event"] == "stopped":
-            self.end(Stopped(told["step"], saved=told["saved"]))
+            _send(self._events, **outcome | {"run": self._id})
+        elif outcome["event"] == "stopped":
+            self.end(Stopped(outcome["step"], saved=outcome["saved"]))
         else:
             self.give_back()
-            _send(self._events, run=self._id, event="died", reason=told["reason"])
+            _send(self._events, run=self._id, event="died", reason=outcome["reason"])
 
     def give_back(self, *, ended: bool = False) -> None:
         """Releases the lease, once."""
