@@ -1,4 +1,4 @@
-"""Blame on returns: what each operation or role gains in fp32, and costs in its format, over many seeds."""
+"""Measures the effect of each operation or role on returns: its gain in fp32, its cost in the format, over seeds."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from .workers.pool import Executor
 
 FOUND = "blame.json"
 _NOTHING, _DATA, _ALL = "nothing", "what comes from outside", "everything"
-"""Cases that the others are compared with, by what is in the format in them."""
+"""The reference cases, named by the values that are in the format."""
 
 
 @final
 @dataclass(frozen=True)
 class Effect:
-    """The change of the return where one unit is computed otherwise than the others.
+    """The change of the return if one unit is computed in another format than all others.
 
     Attributes:
         unit: the operation or role; ``everything``, or only ``what comes from outside``.
-        mean: return, over seeds.
+        mean: the mean return over seeds.
         seeds: the number of seeds.
         crashed: the number of these runs that crashed, which counts as a return of 0.
         effect: mean difference of returns: a gain, or a cost.
         low: lower end of its 95 % interval, by Student's t, paired by seed; None for one seed.
         high: the upper end.
-        p: two-sided, of "no difference", by Holm adjusted for all rows of the table.
-        answer: as ``roundoff against`` has it: ``shown to differ``, ``equivalent within 5 %``, ``inconclusive``, ...
+        p: the two-sided p-value of "no difference", adjusted by Holm for all rows of the table.
+        answer: as in ``roundoff against``: ``shown to differ``, ``equivalent within 5 %``, ``inconclusive``, ...
     """
 
     unit: str
@@ -95,15 +95,15 @@ class Costs:
     def _table(self, heading: str, name: str, effects: Sequence[Effect]) -> list[str]:
         rows = [
             {
-                self.over: one.unit,
-                "return": f"{one.mean:.4g}",
-                name: f"{one.effect:+.4g}",
-                "95 % interval": "" if one.low is None else f"{one.low:+.4g} to {one.high:+.4g}",
-                "p (Holm)": "" if one.p is None else f"{one.p:.2g}",
-                "seeds": f"{one.seeds}, {one.crashed} crashed" if one.crashed else str(one.seeds),
-                "answer": one.answer,
+                self.over: effect.unit,
+                "return": f"{effect.mean:.4g}",
+                name: f"{effect.effect:+.4g}",
+                "95 % interval": "" if effect.low is None else f"{effect.low:+.4g} to {effect.high:+.4g}",
+                "p (Holm)": "" if effect.p is None else f"{effect.p:.2g}",
+                "seeds": f"{effect.seeds}, {effect.crashed} crashed" if effect.crashed else str(effect.seeds),
+                "answer": effect.answer,
             }
-            for one in effects
+            for effect in effects
         ]
         return ["", f"{heading}:", "", markdown.table(rows) if rows else "no run has ended"]
 
@@ -119,7 +119,7 @@ def blame_returns(
     margin: float = MARGIN,
     **how: Any,
 ) -> tuple[Summary, Costs]:
-    """Measures what each operation or role costs a training run's return, with seeds spent where the answer is.
+    """Measures what each operation or role costs a training run's return, with more seeds for the large effects.
 
     Every unit has two measurements: the gain if only the unit is in fp32 and everything else in the format, and the
     cost if only the unit is in the format and everything else in fp32. All runs use the same seeds (common random
@@ -139,7 +139,7 @@ def blame_returns(
         watcher: receives the events.
         over: ``operation`` or ``role``. The operations are taken from one observed run that rounds only the values from
             outside; operations that only move values pass their inputs on.
-        seeds: how many, 2 or more.
+        seeds: the number of seeds, 2 or more.
         margin: the share of the reference's mean that counts as no difference, as for ``roundoff against``.
         how: as for :func:`~.sweep.run_sweep`.
 
@@ -164,8 +164,8 @@ class _Question(NamedTuple):
     """A measurement of every unit: its gain in fp32, or its cost in the format.
 
     Attributes:
-        reference: the case that each is compared with.
-        in_fp32: whether only the unit is in fp32, which may be a gain; else only it is in the format: maybe a cost.
+        reference: the case that each unit is compared with.
+        in_fp32: whether only the unit is in fp32 (gain); else only the unit is in the format (cost).
     """
 
     reference: str
@@ -177,7 +177,7 @@ _GAINS, _COSTS = _Question(_ALL, in_fp32=True), _Question(_NOTHING, in_fp32=Fals
 
 @final
 class _SeedsPerCase:
-    """The cases, and which of them are run with how many seeds."""
+    """The search of ``blame``: its cases, and the number of seeds of each."""
 
     def __init__(self, config: TrainConfig, over: str, seeds: int, margin: float) -> None:
         if config.format == HIGH:
@@ -191,19 +191,19 @@ class _SeedsPerCase:
         self._references = {
             _NOTHING: self._runs(with_rules(config, [], format=HIGH, policy={}), _NOTHING),
             _ALL: self._runs(config, _ALL),
-            # The first one also tells which operations there are.
+            # The first run also records the operations.
             _DATA: [data[0]._replace(id=run_id(observed), config=observed), *data[1:]],
         }
 
     def next_runs(self, store: SweepDirectory) -> list[Run]:
         """The runs that the search needs given the results so far, including the runs that have ended."""
-        wanted = [run for runs in self._references.values() for run in runs]
+        runs = [run for reference_runs in self._references.values() for run in reference_runs]
         for question in (_GAINS, _COSTS):
             for units, count in self._rounds(store, question):
-                wanted += [run for unit in units for run in self._case(store, question, unit)[:count]]
-        return once(wanted)
+                runs += [run for unit in units for run in self._case(store, question, unit)[:count]]
+        return once(runs)
 
-    def found(self, store: SweepDirectory) -> Costs:
+    def result(self, store: SweepDirectory) -> Costs:
         """Returns the current result."""
         first = self._config.seed
         reference, everything = (mean([*_returns(store, self._references[name]).values()]) for name in (_NOTHING, _ALL))
@@ -218,52 +218,56 @@ class _SeedsPerCase:
         )
 
     def _rounds(self, store: SweepDirectory, question: _Question) -> list[tuple[Sequence[str], int]]:
-        """The units of each round and how many seeds they get, up to the first round that has not ended."""
+        """The units of each round and the number of their seeds, up to the first round that has not ended."""
 
-        def gained(round_: tuple[Sequence[str], int]) -> Mapping[str, float] | None:
-            left, count = round_
-            cases = {unit: self._case(store, question, unit)[:count] for unit in left}
+        def gains(round_: tuple[Sequence[str], int]) -> Mapping[str, float] | None:
+            units, count = round_
+            cases = {unit: self._case(store, question, unit)[:count] for unit in units}
             needed = (*cases.values(), self._references[question.reference][:count])
             if not all(map(store.have_ended, needed)):
                 return None
-            own = {unit: _returns(store, runs) for unit, runs in cases.items()}
-            theirs = _returns(store, needed[-1])
+            returns = {unit: _returns(store, runs) for unit, runs in cases.items()}
+            reference = _returns(store, needed[-1])
             sign = 1 if question.in_fp32 else -1
             return {
-                unit: sign * math.fsum(one - theirs[seed] for seed, one in of.items()) / count
-                for unit, of in own.items()
+                unit: sign * math.fsum(value - reference[seed] for seed, value in unit_returns.items()) / count
+                for unit, unit_returns in returns.items()
             }
 
-        few = len(self._config.roles) if self._over == "role" else FEW  # of roles none is dropped
-        return ask(halving(self._units(store), self._count, few), gained)[0]
+        kept = len(self._config.roles) if self._over == "role" else FEW  # of roles none is dropped
+        return ask(halving(self._units(store), self._count, kept), gains)[0]
 
     def _effects(self, store: SweepDirectory, question: _Question, references: Sequence[str]) -> tuple[Effect, ...]:
         """A row for each unit, and for some of the references."""
         cases = {name: self._references[name] for name in references}
         cases |= {unit: self._case(store, question, unit) for unit in self._units(store)}
-        theirs = _returns(store, self._references[question.reference])
-        found = {name: own for name, runs in cases.items() if theirs and (own := _returns(store, runs))}
-        sides = [(own, theirs) if question.in_fp32 else (theirs, own) for own in found.values()]
+        reference = _returns(store, self._references[question.reference])
+        returns_by_name = {
+            name: returns for name, runs in cases.items() if reference and (returns := _returns(store, runs))
+        }
+        sides = [
+            (returns, reference) if question.in_fp32 else (reference, returns) for returns in returns_by_name.values()
+        ]
         differences = [difference([x], [y]) for x, y in sides]
-        adjusted = holm([one.p for one in differences])
+        adjusted = holm([change.p for change in differences])
         rows = [
             Effect(
                 name,
-                math.fsum(own.values()) / len(own),
-                len(own),
+                math.fsum(returns.values()) / len(returns),
+                len(returns),
                 [store.state(run) for run in cases[name]].count("crashed"),
-                one.value,
-                None if math.isnan(one.interval.low) else one.interval.low,
-                None if math.isnan(one.interval.high) else one.interval.high,
+                change.value,
+                None if math.isnan(change.interval.low) else change.interval.low,
+                None if math.isnan(change.interval.high) else change.interval.high,
                 None if math.isnan(p) else float(p),
-                in_words(p, equivalence([own], [theirs], self._margin).p, self._margin),
+                in_words(p, equivalence([returns], [reference], self._margin).p, self._margin),
             )
-            for (name, own), one, p in zip(found.items(), differences, adjusted, strict=True)
+            for (name, returns), change, p in zip(returns_by_name.items(), differences, adjusted, strict=True)
         ]
         return tuple(sorted(rows, key=lambda row: (-row.seeds, -row.effect)))
 
     def _units(self, store: SweepDirectory) -> list[str]:
-        """Returns the units that can be blamed; none as long as they are not known."""
+        """Returns the units to be measured; none until the run that records operations has ended."""
         if self._over == "role":
             return list(self._config.roles)
         observed = self._references[_DATA][0]
@@ -281,13 +285,13 @@ class _SeedsPerCase:
         return self._cases[question, unit]
 
     def _runs(self, config: TrainConfig, case: str) -> list[Run]:
-        """One for each seed."""
+        """Makes a run for each seed."""
         first = self._config.seed
         configs = [with_rules(config, [], seed=seed) for seed in range(first, first + self._count)]
-        return [Run(run_id(one), one, case) for one in configs]
+        return [Run(run_id(seeded), seeded, case) for seeded in configs]
 
 
 def _returns(store: SweepDirectory, runs: Sequence[Run]) -> dict[int, float]:
     """Returns the returns of the runs that have ended, by seed."""
     scores = {run.config.seed: store.result(run).score for run in runs if store.has_ended(run)}
-    return {seed: score for seed, score in scores.items() if score is not None}  # of agents each run has one
+    return {seed: score for seed, score in scores.items() if score is not None}  # agents always have a score

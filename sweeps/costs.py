@@ -1,4 +1,4 @@
-"""The cost of a step in each arithmetic of a sweep, counted once and stored in the results folder."""
+"""Counts the cost of a step in each arithmetic of a sweep, once, and stores it in the results folder."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from .programs.recorder import seed_generators
 from .programs.run import keys_of, surroundings
 from .subjects.program_keys import ARITHMETIC, ProgramConfig
 from .subjects.subject import RunConfig
-from .user_code import described
+from .user_code import describe_error
 from .wording import complaint
 
 LAYOUT = 1
-_STEPS = 2  # that are counted of a program
+_STEPS = 2  # counted steps of a program
 
 
 def count_costs(
@@ -46,7 +46,7 @@ def count_costs(
     that has changed since, and for models that were not used then.
 
     Args:
-        runs: name and config of each.
+        runs: the name and config of each run.
         directory: the folder of the sweep; made if it is missing.
         source: the source code of the program, used to detect a change; empty for agents.
         allow_imports: modules that may be imported to make a task.
@@ -62,35 +62,35 @@ def count_costs(
         FileError: the file cannot be written.
     """
     path = Path(directory) / COSTS
-    asked = [*MODELS.values(), *models]
-    alike: dict[str, list[tuple[str, RunConfig]]] = {}
+    all_models = [*MODELS.values(), *models]
+    groups: dict[str, list[tuple[str, RunConfig]]] = {}
     for identity, config in runs:
         arithmetic = {key: value for key, value in config.as_json().items() if key != "seed"}
-        alike.setdefault(json.dumps(arithmetic, sort_keys=True), []).append((identity, config))
-    if not alike:
+        groups.setdefault(json.dumps(arithmetic, sort_keys=True), []).append((identity, config))
+    if not groups:
         raise SweepError(f"{directory}: there is no run of which a cost could be counted")
-    before = {} if again else _before(path, source, [model.name for model in asked])
-    known = {key: before[key] for key in alike if key in before}
+    earlier = {} if again else _earlier_counts(path, source, [model.name for model in all_models])
+    counts = {key: earlier[key] for key in groups if key in earlier}
     reasons = []
-    for key, same in alike.items():
-        if key not in known:
-            config = same[0][1]
+    for key, members in groups.items():
+        if key not in counts:
+            config = members[0][1]
             try:
-                known[key] = counted_steps(config, allow_imports, asked).cost
+                counts[key] = count_run(config, allow_imports, all_models).cost
             except RoundoffError as error:
-                known[key] = {"reason": str(error)}
+                counts[key] = {"reason": str(error)}
                 reasons.append(str(error))
             if on_counted:
-                on_counted(_entry_as_text(config, known[key]))
-        if len(reasons) < len(known):  # at each one, so that nothing is lost of what was counted
+                on_counted(_entry_as_text(config, counts[key]))
+        if len(reasons) < len(counts):  # written after each count, so that an interruption loses nothing
             entries = [
-                {**known[key], "config": json.loads(key), "runs": [name for name, _ in same]}
-                for key, same in alike.items()
-                if key in known
+                {**counts[key], "config": json.loads(key), "runs": [name for name, _ in members]}
+                for key, members in groups.items()
+                if key in counts
             ]
             make_directory(path.parent)
             write_json(path, {"layout": LAYOUT, "source": source, "costs": entries})
-    if len(reasons) == len(alike):
+    if len(reasons) == len(groups):
         raise SweepError(f"no cost could be counted: {reasons[0]}")
     return path
 
@@ -101,7 +101,7 @@ def runs_of_plan(plan: Plan) -> list[tuple[str, RunConfig]]:
 
 
 def runs_in(directory: str | Path) -> list[tuple[str, RunConfig]]:
-    """The runs of agents that a folder has, as :func:`count_costs` takes them.
+    """Reads the runs of agents in a folder, as :func:`count_costs` takes them.
 
     Raises:
         SweepError: it is not a sweep's folder, or belongs to a program's sweep, where the sweep file names the program;
@@ -116,41 +116,43 @@ def runs_in(directory: str | Path) -> list[tuple[str, RunConfig]]:
             f"{directory}: its runs are of {content['program']}, which is run to count its cost: name the sweep file,"
             " with --out if the folder is another than results/NAME"
         )
-    found: list[tuple[str, RunConfig]] = []
+    runs: list[tuple[str, RunConfig]] = []
     for entry in content["runs"]:
         try:
-            found.append((str(entry["id"]), TrainConfig(**entry["config"])))
+            runs.append((str(entry["id"]), TrainConfig(**entry["config"])))
         except ValidationError as error:
-            told = "; ".join(f"{'.'.join(map(str, one['loc']))} {complaint(one)}".strip() for one in error.errors())
-            raise SweepError(f"{directory}: the config of the run {entry['id']} cannot be used: {told}") from None
-    return found
+            mistakes = "; ".join(
+                f"{'.'.join(map(str, mistake['loc']))} {complaint(mistake)}".strip() for mistake in error.errors()
+            )
+            raise SweepError(f"{directory}: the config of the run {entry['id']} cannot be used: {mistakes}") from None
+    return runs
 
 
-def _before(path: Path, source: str, models: Iterable[str]) -> dict[str, dict[str, Any]]:
+def _earlier_counts(path: Path, source: str, models: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Reads earlier counts, by arithmetic; returns no counts for an unreadable file, so everything is counted again."""
-    found: dict[str, dict[str, Any]] = {}
+    counts: dict[str, dict[str, Any]] = {}
     try:
         content = read_json(path) if path.exists() else {}
         if content.get("layout") != LAYOUT or content.get("source") != source:
             return {}
         for entry in content["costs"]:
             if "reason" not in entry and set(models) <= set(entry["models"]):
-                found[json.dumps(entry["config"], sort_keys=True)] = entry
+                counts[json.dumps(entry["config"], sort_keys=True)] = entry
     except (FileError, AttributeError, KeyError, TypeError):
         return {}
-    return found
+    return counts
 
 
-def counted_steps(
+def count_run(
     config: RunConfig, allow_imports: Collection[str] = (), models: Sequence[CostModel] = tuple(MODELS.values())
 ) -> CountedSteps:
-    """Counts a few steps of a run, of a program or of an agent: the cost of one, and their outcome.
+    """Counts a few steps of a program's or an agent's run: the cost of one step, and the weights before and after.
 
     Raises:
         RoundoffError: it cannot be counted.
     """
     if isinstance(config, ProgramConfig):
-        return count_steps(config, models)
+        return count_program(config, models)
     from ..agents import count_updates  # noqa: PLC0415  imports torch, and environments
 
     assert isinstance(config, TrainConfig)
@@ -158,41 +160,40 @@ def counted_steps(
 
 
 def _entry_as_text(config: RunConfig, entry: dict[str, Any]) -> str:
-    where = f"{config.task} {config.format}"
+    name = f"{config.task} {config.format}"
     if "reason" in entry:
-        return f"{where}: not counted: {entry['reason']}"
+        return f"{name}: not counted: {entry['reason']}"
     moved = entry["bytes_read"] + entry["bytes_written"]
-    told = f"{where}: {entry['bops']:,.0f} bit operations, {moved:,.0f} bytes moved, {entry['bytes_kept']:,.0f} kept"
-    return told + (f"; not counted: {', '.join(entry['uncounted'])}" if entry["uncounted"] else "")
+    text = f"{name}: {entry['bops']:,.0f} bit operations, {moved:,.0f} bytes moved, {entry['bytes_kept']:,.0f} kept"
+    return text + (f"; not counted: {', '.join(entry['uncounted'])}" if entry["uncounted"] else "")
 
 
-def count_steps(config: ProgramConfig, models: Sequence[CostModel] = tuple(MODELS.values())) -> CountedSteps:
+def count_program(config: ProgramConfig, models: Sequence[CostModel] = tuple(MODELS.values())) -> CountedSteps:
     """Counts the cost of a step of a program, in the arithmetic of its run.
 
-    The program is called here as a run calls it, and ended after a few steps of the optimizer that makes the first one:
-    the first step rounds the initial weights to their formats, and is not counted. A program without a second step is
-    counted as a whole.
+    The program is called as in a run, and ended after a few steps of its first optimizer. The first step also rounds the
+    initial weights to their formats, so it is not counted. A program without a second step is counted as a whole.
 
     Args:
         config: the program, and its arguments.
         models: models of the cost of products, with their own numbers.
 
     Returns:
-        What ``Cost.as_json`` has, for one step, and ``steps``, how many were counted: 0 for a whole program. And what
-        the optimizer's parameters were after its first step, and after the last one.
+        The values of ``Cost.as_json`` for one step, and ``steps``, the number of counted steps, 0 for a whole program;
+        and the optimizer's parameters after its first and its last step.
 
     Raises:
         SweepError: the program raised something.
     """
-    own = config.own
+    settings = config.own
     stop = _StopAfterSteps(_STEPS)
-    simulation = Simulation(own.policy_of_run(), seed=own.seed, watchers=[stop], warn_unused=False)
+    simulation = Simulation(settings.policy_of_run(), seed=settings.seed, watchers=[stop], warn_unused=False)
     stop.counter = simulation.count_cost()
     keys = keys_of(config.program)
     function, arguments = config.program.load(), keys.arguments(config)
     seed_generators(config.seed)
     try:
-        with part_of(None), surroundings(own.threads):
+        with part_of(None), surroundings(settings.threads):
             if ARITHMETIC in keys.takes:
                 function(**arguments, arithmetic=simulation)
             else:
@@ -201,9 +202,9 @@ def count_steps(config: ProgramConfig, models: Sequence[CostModel] = tuple(MODEL
     except _EnoughError:
         return CountedSteps(stop.counter.report().as_json(_STEPS, models) | {"steps": _STEPS}, stop.begin, stop.end)
     except (Exception, SystemExit) as error:
-        raise SweepError(f"{config.program.text}: {described(error)}") from error
-    whole = stop.first or stop.counter.report()
-    return CountedSteps(whole.as_json(1, models) | {"steps": 0}, {}, {})
+        raise SweepError(f"{config.program.text}: {describe_error(error)}") from error
+    cost = stop.first or stop.counter.report()
+    return CountedSteps(cost.as_json(1, models) | {"steps": 0}, {}, {})
 
 
 class _EnoughError(BaseException):
@@ -212,7 +213,7 @@ class _EnoughError(BaseException):
 
 @final
 class _StopAfterSteps(Watcher):
-    """Begins to count after the first step of an optimizer, and ends the program after some more of its steps."""
+    """Begins to count after the first step of an optimizer, and ends the program after some more steps."""
 
     def __init__(self, steps: int) -> None:
         self.counter: CostCounter

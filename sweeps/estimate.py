@@ -1,4 +1,4 @@
-"""Estimate the duration of runs, from similar finished runs or from a short calibration."""
+"""Estimates the duration of runs, from similar finished runs or from a short calibration."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from ..agents.config import KeyRole, keys_with
 from .subjects.subject import Run
 
 CALIBRATION_SECONDS = 30.0
-"""No further kind of run is measured after so long."""
+"""The time after which no further kind of run is measured."""
 
-_LONGEST = 1e10  # seconds that a run can have taken
+_LONGEST = 1e10  # seconds; a longer duration in a file is not valid
 _MOST_SECONDS = 12.0
 """Longest time of one run of a calibration; two of them measure a kind."""
 _UNTRIED = "how long {} takes is known once a run like it has ended"
@@ -60,8 +60,8 @@ def estimate(runs: Sequence[Run], folders: Iterable[Path], allow_imports: Collec
         allow_imports: modules that a calibration may import; see :func:`roundoff.agents.train`.
 
     Returns:
-        The estimate. What no finished run tells is measured, for at most about :data:`CALIBRATION_SECONDS`; programs,
-        and runs with actors in separate processes, are not.
+        The estimate. Runs unlike all finished ones are measured, for at most about :data:`CALIBRATION_SECONDS`, except
+        for programs, and runs with actors in separate processes.
     """
     past = _past_seconds(folders)
     seconds: dict[str, float] = {}
@@ -81,18 +81,18 @@ def estimate(runs: Sequence[Run], folders: Iterable[Path], allow_imports: Collec
     measured: list[_Speed] = []
     unmeasured = 0
     start = time.perf_counter()
-    for alike in sorted(unknown.values(), key=len, reverse=True):
+    for group in sorted(unknown.values(), key=len, reverse=True):
         if measured and time.perf_counter() - start > CALIBRATION_SECONDS:
-            speed = max(measured, key=lambda found: found.step)
+            speed = max(measured, key=lambda measurement: measurement.step)
             unmeasured += 1
         else:
             try:
-                speed = _measure(alike[0][1], allow_imports)
+                speed = _measure(group[0][1], allow_imports)
             except RoundoffError as error:
-                impossible[str(error)] = impossible.get(str(error), 0) + len(alike)
+                impossible[str(error)] = impossible.get(str(error), 0) + len(group)
                 continue
             measured.append(speed)
-        seconds |= {identity: speed.of(config) for identity, config in alike}
+        seconds |= {identity: speed.seconds(config) for identity, config in group}
     notes += [f"no estimate for {count} runs: {reason}" for reason, count in impossible.items()]
     if measured:
         kinds = f"{len(measured)} kind{'s' * (len(measured) > 1)} of runs"
@@ -120,26 +120,26 @@ def _speed_key(config: dict[str, Any], ignored: frozenset[str]) -> str:
 
 def _past_seconds(folders: Iterable[Path]) -> dict[str, list[float]]:
     """Reads the seconds of ended runs, by their speed keys; files that cannot be understood are skipped."""
-    found: dict[str, list[float]] = {}
+    times: dict[str, list[float]] = {}
     for folder in folders:
         for files in map(RunDirectory, folder.glob("runs/*")):
             with suppress(RoundoffError, OSError, TypeError, ValueError):
                 seconds, config = files.seconds(), config_in(read_json(files.config))
                 if files.result.exists() and config is not None and seconds < _LONGEST:
-                    found.setdefault(_speed_key(config, keys_with(KeyRole.TIMELESS)), []).append(seconds)
-    return found
+                    times.setdefault(_speed_key(config, keys_with(KeyRole.TIMELESS)), []).append(seconds)
+    return times
 
 
 @dataclass(frozen=True)
 class _Speed:
-    """The seconds of the parts of a run: of an agent step with its update, and of an evaluation."""
+    """The seconds of an agent step with its update, and of an evaluation."""
 
     step: float
     evaluation: float
     crashed: bool
 
-    def of(self, config: TrainConfig) -> float:
-        """Seconds of a whole run; steps before the first update, and its beginning and end, are comparatively cheap."""
+    def seconds(self, config: TrainConfig) -> float:
+        """Returns the seconds of a whole run, without its beginning and end and steps before the first update."""
         steps = math.ceil(config.steps / config.action_repeat)
         evaluations = math.ceil(config.steps / config.eval_every)
         return max(0, steps - config.steps_before_learning) * self.step + evaluations * self.evaluation
@@ -151,28 +151,29 @@ def _measure(config: TrainConfig, allow_imports: Collection[str]) -> _Speed:
     Raises:
         RoundoffError: such a run is impossible on this machine.
     """
-    long = 10**12
-    alike = {**config.soon_learning(), "checkpoint_every": long, "keep_networks": False}
-    # Rendered episodes take so long that one must do.
+    never = 10**12
+    shared = {**config.soon_learning(), "checkpoint_every": never, "keep_networks": False}
+    # Rendered episodes take so long that one episode must suffice.
     episodes = 1 if config.world() else config.eval_episodes
-    evaluating = {**alike, "steps": 4 * config.action_repeat, "eval_every": long, "eval_episodes": episodes}
+    evaluating = {**shared, "steps": 4 * config.action_repeat, "eval_every": never, "eval_episodes": episodes}
     with tempfile.TemporaryDirectory(prefix="roundoff-") as folder:
-        steps = _Watch(allow_imports)
-        steps.run(config.model_copy(update={**alike, "steps": long, "eval_every": long}), Path(folder) / "steps", 3)
-        evaluation = _Watch(allow_imports)
+        steps = _Calibration(allow_imports)
+        steps.run(config.model_copy(update={**shared, "steps": never, "eval_every": never}), Path(folder) / "steps", 3)
+        evaluation = _Calibration(allow_imports)
         evaluation.run(config.model_copy(update=evaluating), Path(folder) / "evaluation")
     if steps.crashed or evaluation.crashed:
         return _Speed(0.0, 0.0, crashed=True)
     step = steps.seconds_per_step() * config.action_repeat
-    rest = evaluation.marks[-1][0] - evaluation.marks[1][0] - 3 * step
-    return _Speed(step, max(0.0, rest) * config.eval_episodes / episodes, crashed=False)
+    evaluation_seconds = evaluation.marks[-1][0] - evaluation.marks[1][0] - 3 * step
+    return _Speed(step, max(0.0, evaluation_seconds) * config.eval_episodes / episodes, crashed=False)
 
 
-class _Watch:
-    """Watches a run for about a second after it has warmed up.
+class _Calibration:
+    """Measures a run for about a second after it has warmed up.
 
-    The first mark is of the beginning. The second one comes after the first step and, in fp32, the evaluation of the
-    untrained policy; the third one after the first update, which may have to compile kernels, in a minute.
+    Marks are pairs of a time and a step. The first mark is the beginning of the run. The second one follows the first
+    step and, in fp32, the evaluation of the untrained policy; the third one the first update, which may have to compile
+    kernels for a minute.
     """
 
     def __init__(self, allow_imports: Collection[str]) -> None:
@@ -182,7 +183,7 @@ class _Watch:
         self._stop, self._late = StopRequest(), False
 
     def run(self, config: TrainConfig, folder: Path, fewest: float = math.inf) -> None:
-        """Trains until enough is seen, or to the end.
+        """Trains until there are enough marks, or to the end.
 
         Raises:
             RunError: it takes too long, and there are not even the ``fewest`` marks.
@@ -193,7 +194,7 @@ class _Watch:
         timer.daemon = True
         timer.start()
         with suppress(Stopped):
-            # Not compiled, which would take longer than what is measured.
+            # Not compiled: compilation would take longer than the measurement.
             result = train(
                 config, folder, self._progress, self._stop, compiled=False, allow_imports=self._allow_imports
             )

@@ -1,4 +1,4 @@
-"""``roundoff.sweep``: a sweep of a function, from Python or a notebook, without a file."""
+"""Defines ``roundoff.sweep``: a sweep of a function, from Python or a notebook, without a sweep file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["sweep"]
 
 _POLL = 0.5  # seconds between two looks at runs that other sweeps hold
-_at_work = False
+_is_running = False
 
 
 def sweep(
@@ -65,8 +65,8 @@ def sweep(
         base: values of all runs.
         name: the name of the sweep; the function's name by default.
         out: folder of the results; ``results/<name>`` by default.
-        workers: processes at a time. 1 runs one after the other in this process, which any function can; with more of
-            them it must be in a file, which each imports: call ``sweep`` under ``if __name__ == "__main__":`` there.
+        workers: processes at a time. With 1, any function is run in this process; with more, each process imports the
+            file of the function: call ``sweep`` under ``if __name__ == "__main__":`` there.
         log_to: a tracker that records each run that has ended: ``wandb`` or ``mlflow``, or a mapping with ``name``
             and ``project``.
 
@@ -77,10 +77,10 @@ def sweep(
         SweepFileError: a key or a value is wrong.
         SweepError: the folder holds something else, or runs have failed; their exceptions are printed.
     """
-    global _at_work  # noqa: PLW0603  of the process, as imports are
+    global _is_running  # noqa: PLW0603  of the process, as imports are
     from ..analysis import table  # noqa: PLC0415  imports matplotlib
 
-    if _at_work:
+    if _is_running:
         raise SweepError(
             "roundoff.sweep is called where a sweep imports its program; call it under if __name__ == '__main__':"
         )
@@ -94,7 +94,7 @@ def sweep(
         **({"log_to": log_to if isinstance(log_to, str) else dict(log_to)} if log_to else {}),
         **({"metric": metric if isinstance(metric, str) else dict(metric)} if metric else {}),
     }
-    _at_work = True
+    _is_running = True
     try:
         plan = plan_text(_as_text(sections), "roundoff.sweep", program=program)
         directory = Path(out) if out else Path("results") / plan.name
@@ -106,14 +106,14 @@ def sweep(
                 summary = run_sweep(plan, directory, executor=LocalProcesses(workers), watcher=display)
                 failures += [f"see {directory / 'logs'}"] * summary.failed
     finally:
-        _at_work = False
+        _is_running = False
     if failures:
         raise SweepError(f"{len(failures)} runs failed: {'; '.join(dict.fromkeys(failures))}")
     return table(directory)
 
 
 def _as_text(sections: dict[str, Any]) -> str:
-    """The sections as a sweep file has them."""
+    """Writes the sections as the text of a sweep file."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, Enum):
@@ -133,20 +133,20 @@ def _run_here(plan: Plan, directory: Path, watcher: SweepWatcher, failures: list
     _, leases = claim(store, plan, directory, watcher)
     waiting = [run for run in plan.runs if not store.has_ended(run)]
     watcher.begin(waiting, len(plan.runs) - len(waiting), 1)
-    damaged = {run.id: why for run in waiting if (why := store.damage(run))}
+    damaged = {run.id: damage for run in waiting if (damage := store.damage(run))}
     for run in waiting:
         if run.id in damaged:
             failures.append(damaged[run.id])
             watcher.event(Event("failed", run, reason=damaged[run.id]), "failed", None)
-    todo, held = deque(run for run in waiting if run.id not in damaged), 0
-    while todo:
-        run = todo.popleft()
+    remaining, held = deque(run for run in waiting if run.id not in damaged), 0
+    while remaining:
+        run = remaining.popleft()
         number = leases.next_number(run.id, leases.numbers())
         lease = None if number is None else Lease.take(leases.folder, run.id, number, interrupt_main)
         if lease is None:  # another sweep works on it
-            todo.append(run)
+            remaining.append(run)
             held += 1
-            if held >= len(todo):
+            if held >= len(remaining):
                 time.sleep(_POLL)
             continue
         held = 0
@@ -162,9 +162,9 @@ def _run_one(plan: Plan, run: Run, store: SweepDirectory, watcher: SweepWatcher,
     store.files(run).forget_failure()
     watcher.event(Event("started", run), "running", None)
 
-    def progress(told: Any) -> None:
-        seen = {"step": told.step, "return": told.last_return, "rate": None, "loss_scale": None}
-        watcher.event(Event("progress", run, progress=seen), "running", None)
+    def progress(state: Any) -> None:
+        fields = {"step": state.step, "return": state.last_return, "rate": None, "loss_scale": None}
+        watcher.event(Event("progress", run, progress=fields), "running", None)
 
     try:
         result = run_program(run.config, plan.metric, store.run_path(run), progress)

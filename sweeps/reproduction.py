@@ -27,12 +27,12 @@ from .subjects.subject import Run
 
 
 def find_reproduction(name: str, size: Size, others: Sequence[str] = ()) -> tuple[Plan, list[str]]:
-    """The preset that makes a figure, and the names of the figures to draw from its runs.
+    """Finds the preset that makes a figure, and the names of the figures to draw from its runs.
 
     Args:
         name: a figure (``fig4``, ``accelerated-fig2``) or a table, or the subject of a preset (``significand``).
-        size: the size of the preset; not every subject has one for a night.
-        others: names that mean something to the caller; for the message.
+        size: the size of the preset; not every subject has the size ``overnight``.
+        others: further names that the caller accepts; for the message.
 
     Raises:
         SweepError: no sweep has that name, or that size.
@@ -44,33 +44,33 @@ def find_reproduction(name: str, size: Size, others: Sequence[str] = ()) -> tupl
         preset = presets().get(subject + ENDS[size])
         if preset is None:
             sizes = ", ".join(size for size, end in ENDS.items() if subject + end in presets())
-            of_size = ", ".join(sorted(one for one in subjects if one + ENDS[size] in presets()))
+            subjects_of_size = ", ".join(sorted(other for other in subjects if other + ENDS[size] in presets()))
             raise SweepError(
                 f"{name!r}: there is no preset {subject + ENDS[size]!r}; allowed are the sizes {sizes}, or, for the"
-                f" size {size}, the subjects {of_size}"
+                f" size {size}, the subjects {subjects_of_size}"
             )
         return plan_file(preset.file), [name] if name in figures else list(preset.reproduces) or [name]
-    known = [*sorted([*figures, *others], key=_in_order), *sorted(subjects)]
+    known = [*sorted([*figures, *others], key=_figure_order), *sorted(subjects)]
     near = nearest(name, known)
     hint = f"did you mean {near!r}? " if near else ""
     raise SweepError(f"{name!r}: there is no such figure, table or subject; {hint}allowed are {', '.join(known)}")
 
 
 def finished_elsewhere(plan: Plan, directory: Path) -> dict[str, Path]:
-    """Runs of the plan that are new in ``directory``, and ended in another sweep's folder next to it.
+    """Finds runs of the plan that are new in ``directory``, and ended in another sweep's folder next to it.
 
     A run counts if its whole config and the version of roundoff are the same.
     """
     store = SweepDirectory(directory)
     beside = [path.parent for path in sorted(directory.parent.glob(f"*/{MARKER}")) if path.parent != directory]
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for run in plan.runs:
         if not store.run_path(run).exists():
-            folders = (folder / "runs" / run.id for folder in beside)
-            ended = next((folder for folder in folders if _is_finished(folder, run)), None)
-            if ended:
-                found[run.id] = ended
-    return found
+            candidates = (folder / "runs" / run.id for folder in beside)
+            finished = next((folder for folder in candidates if _is_finished(folder, run)), None)
+            if finished:
+                folders[run.id] = finished
+    return folders
 
 
 def take_over(plan: Plan, directory: Path) -> int:
@@ -82,8 +82,8 @@ def take_over(plan: Plan, directory: Path) -> int:
         SweepError: the folder is something else.
         FileError: it cannot be written.
     """
-    found = finished_elsewhere(plan, directory)
-    if not found:
+    finished = finished_elsewhere(plan, directory)
+    if not finished:
         return 0
     store = SweepDirectory(directory)
     store.check(plan)
@@ -93,7 +93,11 @@ def take_over(plan: Plan, directory: Path) -> int:
         remove_temporaries(directory)
         runs = make_directory_inside(directory, "runs")
         taken = Leases(store.leases).numbers()
-        missing = {x: folder for x, folder in found.items() if x not in taken and not (runs / x).exists()}
+        missing = {
+            identity: folder
+            for identity, folder in finished.items()
+            if identity not in taken and not (runs / identity).exists()
+        }
         for identity, folder in missing.items():
             copy_directory(folder, runs / identity)
     return len(missing)
@@ -101,12 +105,12 @@ def take_over(plan: Plan, directory: Path) -> int:
 
 def _is_finished(folder: Path, run: Run) -> bool:
     files = RunDirectory(folder)
-    same = {"config": run.config.as_json(), "version": version("roundoff")}
-    return files.outcome().result is not None and try_json(files.config)[0] == same
+    identity = {"config": run.config.as_json(), "version": version("roundoff")}
+    return files.outcome().result is not None and try_json(files.config)[0] == identity
 
 
-def _in_order(name: str) -> tuple[str, str, int]:
-    """fig2 before fig10, and both before accelerated-fig2."""
-    prefix, _, of_paper = name.rpartition("-")
-    found = re.fullmatch(r"(\D+)(\d+)", of_paper)
-    return (prefix, found[1], int(found[2])) if found else (prefix, of_paper, 0)
+def _figure_order(name: str) -> tuple[str, str, int]:
+    """Sort key: fig2 comes before fig10, and both before accelerated-fig2."""
+    prefix, _, number_in_paper = name.rpartition("-")
+    match = re.fullmatch(r"(\D+)(\d+)", number_in_paper)
+    return (prefix, match[1], int(match[2])) if match else (prefix, number_in_paper, 0)

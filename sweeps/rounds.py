@@ -1,4 +1,4 @@
-"""A search in rounds: it asks for runs given the results so far, and judges runs that have ended by their scores."""
+"""Searches in rounds: a search requests runs given the results so far, until it has its answer."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .workers.pool import Executor
 
 
 class Search(Protocol):
-    """A search. Its answers depend only on the runs that have ended, so that it is continued like any sweep."""
+    """A search. Its requests depend only on the runs that have ended, so that it is continued like any sweep."""
 
     def next_runs(self, store: SweepDirectory) -> list[Run]:
-        """The runs that the search needs given the results so far: all that it asked for before, and more."""
+        """The runs that the search needs given the results so far: all earlier requests, and more."""
 
-    def found(self, store: SweepDirectory) -> Any:
+    def result(self, store: SweepDirectory) -> Any:
         """Returns the current result."""
 
 
@@ -36,15 +36,15 @@ def run_in_rounds(
     answered_in: str,
     **how: Any,
 ) -> tuple[Summary, Any]:
-    """Runs the requests of a search, round by round, until the search is complete or some runs fail.
+    """Runs the runs that a search requests, round by round, until the search is complete or some runs fail.
 
     Args:
-        plan: the sweep, whatever its runs.
+        plan: the sweep; its runs are replaced.
         directory: the directory of the results.
         executors: makes one for each round.
         watcher: receives the events.
-        search: asks for the runs.
-        answered_in: the file in the folder that the caller writes then; without it, the search has not finished.
+        search: requests the runs.
+        answered_in: the file in the folder that the caller writes afterwards; without it, the search has not finished.
         how: as for :func:`~.sweep.run_sweep`.
 
     Returns:
@@ -53,43 +53,43 @@ def run_in_rounds(
     store = SweepDirectory(directory)
     store.check(plan)
     plan = replace(plan, answered_in=answered_in)
-    with suppress(OSError):  # which writing into the folder will tell
-        (directory / answered_in).unlink()  # of an earlier call
+    with suppress(OSError):  # writing into the folder reports the same error
+        (directory / answered_in).unlink()  # the answer of an earlier call
     runs = search.next_runs(store)
     while True:
         summary = run_sweep(replace(plan, runs=tuple(runs)), directory, executor=executors(), watcher=watcher, **how)
-        before, runs = {run.id for run in runs}, search.next_runs(store)
-        if summary.failed or {run.id for run in runs} <= before:
-            return summary, search.found(store)
+        earlier, runs = {run.id for run in runs}, search.next_runs(store)
+        if summary.failed or {run.id for run in runs} <= earlier:
+            return summary, search.result(store)
 
 
 def once(runs: Iterable[Run]) -> list[Run]:
-    """The runs, each once."""
+    """Drops repeated runs."""
     return list({run.id: run for run in runs}.values())
 
 
 def sign(plan: Plan) -> int:
-    """1 where more of the score is better, else -1."""
+    """Returns 1 if a higher score is better, else -1."""
     return 1 if plan.metric is None or plan.metric.goal == "maximize" else -1
 
 
 def mean_score(store: SweepDirectory, runs: Iterable[Run]) -> float | None:
     """The mean score; None without runs, or if a run has not ended, lacks a score, or crashed, whatever its score."""
     results = [store.result(run) if store.has_ended(run) else None for run in runs]
-    return mean([None if one is None or one.status == "crashed" else one.score for one in results])
+    return mean([None if result is None or result.status == "crashed" else result.score for result in results])
 
 
 def mean(scores: Sequence[float | None]) -> float | None:
     """The mean; None without scores, or if one is missing."""
-    found = [score for score in scores if score is not None]
-    if len(found) < len(scores) or not found:
+    known = [score for score in scores if score is not None]
+    if len(known) < len(scores) or not known:
         return None
     try:
-        return statistics.fmean(found)
+        return statistics.fmean(known)
     except OverflowError:  # of the sum
-        return statistics.mean(found)
+        return statistics.mean(known)
 
 
 def shown(score: float | None, none: str) -> str:
-    """A score in a message."""
+    """Formats a score for a message; ``none`` stands for a missing score."""
     return none if score is None else f"{score:.4g}"

@@ -1,4 +1,4 @@
-"""Searches of a sweep: for the fewest bits that are good enough, by bisection, or for the best candidate, by halving.
+"""The searches of a sweep: the fewest bits that are good enough, by bisection, or the best candidate, by halving.
 
 Bisection assumes that more bits never make a result worse. The next runs depend only on the runs that have ended,
 so a search is continued like any sweep.
@@ -45,7 +45,7 @@ class Finding:
         means: the means of the formats that were run, the fewest bits first; None for a format with a crashed run.
         formats: the number of formats.
         finished: whether nothing is left to be run; else ``enough`` is provisional.
-        reason: why the search gives no answer, as fp32 itself has learned nothing; else empty.
+        reason: why the search gives no answer: fp32 itself has learned nothing; else empty.
     """
 
     given: dict[str, Any]
@@ -64,9 +64,9 @@ class Finding:
         if self.reason:
             return f"{where}cannot be said: {self.reason} ({REFERENCE} {self.reference:.4g})"
         tried = ", ".join(f"{name} {shown(mean, 'crashed')}" for name, mean in self.means.items())
-        found = f"{self.enough} is enough" if self.enough else "none is good enough"
-        found = found if self.finished else f"not finished, so far {found}"
-        return f"{where}{found} ({REFERENCE} {self.reference:.4g}; {tried}); {len(self.means)} of {self.formats} run"
+        verdict = f"{self.enough} is enough" if self.enough else "none is good enough"
+        verdict = verdict if self.finished else f"not finished, so far {verdict}"
+        return f"{where}{verdict} ({REFERENCE} {self.reference:.4g}; {tried}); {len(self.means)} of {self.formats} run"
 
 
 @final
@@ -103,12 +103,12 @@ class Standings:
     def __str__(self) -> str:
         rows = [
             {
-                "candidate": one.candidate,
-                "mean": shown(one.mean, "none"),
-                "of each seed": ", ".join(shown(score, "none") for score in one.scores),
-                "crashed": str(one.crashed),
+                "candidate": standing.candidate,
+                "mean": shown(standing.mean, "none"),
+                "of each seed": ", ".join(shown(score, "none") for score in standing.scores),
+                "crashed": str(standing.crashed),
             }
-            for one in self.standings
+            for standing in self.standings
         ]
         if not rows:
             return "no candidate has ended"
@@ -129,7 +129,7 @@ def run_search(
     """Runs the part of a plan that its search needs, round by round.
 
     Args:
-        plan: with ``search``.
+        plan: a plan with a ``search``.
         directory: the directory of the results; the findings are also written into it.
         executors: makes one for each round.
         watcher: receives the events.
@@ -161,24 +161,24 @@ class _FewestBits:
     def __init__(self, plan: Plan) -> None:
         assert plan.search is not None
         self._plan = plan
-        rows = branches(plan.runs, plan.search)
-        rests = [plan.search.rest_of(runs[0].config) for runs in rows]
+        groups = branches(plan.runs, plan.search)
+        other_keys = [plan.search.rest_of(runs[0].config) for runs in groups]
         # A key under ``actors`` is written ``actors.KEY``.
-        keys = [key for key in dict.fromkeys(itertools.chain(*rests)) if key.partition(".")[0] in plan.varying]
-        told = [key for key in keys if any(rest.get(key) != rests[0].get(key) for rest in rests)]
+        keys = [key for key in dict.fromkeys(itertools.chain(*other_keys)) if key.partition(".")[0] in plan.varying]
+        distinguishing = [
+            key for key in keys if any(others.get(key) != other_keys[0].get(key) for others in other_keys)
+        ]
         self._branches = [
-            _Branch(plan, runs, {key: value for key, value in rest.items() if key in told})
-            for runs, rest in zip(rows, rests, strict=True)
+            _Branch(plan, runs, {key: value for key, value in others.items() if key in distinguishing})
+            for runs, others in zip(groups, other_keys, strict=True)
         ]
 
     def next_runs(self, store: SweepDirectory) -> list[Run]:
         """The runs that the next decisions need, including the runs that have ended; in the plan's order."""
-        wanted = {
-            run.id for branch in self._branches for name in branch.next_formats(store) for run in branch.runs[name]
-        }
-        return [run for run in self._plan.runs if run.id in wanted]
+        ids = {run.id for branch in self._branches for name in branch.next_formats(store) for run in branch.runs[name]}
+        return [run for run in self._plan.runs if run.id in ids]
 
-    def found(self, store: SweepDirectory) -> list[Finding]:
+    def result(self, store: SweepDirectory) -> list[Finding]:
         """Returns the current result."""
         return [branch.finding(store) for branch in self._branches]
 
@@ -196,7 +196,7 @@ class _Branch:
         self._formats = list(plan.search.widths(self.runs))
 
     def next_formats(self, store: SweepDirectory) -> list[str]:
-        """The formats that the bisection asks about, up to the first missing result."""
+        """The formats that the bisection needs, up to the first missing result."""
 
         def is_enough(name: str) -> bool | None:
             known = store.have_ended([*self.runs[REFERENCE], *self.runs[name]])
@@ -210,12 +210,12 @@ class _Branch:
         ended = [name for name in formats if store.have_ended(self.runs[name])]
         means = {name: mean_score(store, self.runs[name]) for name in self._formats if name in ended}
         enough = next((name for name in means if self._is_enough(store, name)), None)
-        reference = mean_score(store, self.runs[REFERENCE])  # it may have failed
+        reference = mean_score(store, self.runs[REFERENCE])  # None if a run has failed
         unlearned = self._unlearned(store) if reference is not None else ""
         return Finding(self._given, reference, enough, means, len(self._formats), ended == formats, unlearned)
 
     def _unlearned(self, store: SweepDirectory) -> str:
-        """The reason that runs in fp32 have learned nothing, as far as they tell; else empty."""
+        """Describes how the runs in fp32 show that they have learned nothing; else empty."""
         results = [store.result(run) for run in self.runs[REFERENCE]]
         agents = [result for result in results if isinstance(result, Result)]
         if any(result.updates == 0 for result in agents):
@@ -227,18 +227,18 @@ class _Branch:
         return f"before it learned, {REFERENCE} was as good, {before:.4g}"
 
     def _is_enough(self, store: SweepDirectory, name: str) -> bool:
-        reference, own = (mean_score(store, self.runs[which]) for which in (REFERENCE, name))
-        if reference is None or own is None or self._unlearned(store):
+        reference, mean = (mean_score(store, self.runs[compared]) for compared in (REFERENCE, name))
+        if reference is None or mean is None or self._unlearned(store):
             return False
-        return self._sign * (reference - own) <= self._margin * abs(reference)
+        return self._sign * (reference - mean) <= self._margin * abs(reference)
 
 
 @final
 class _BestCandidate:
     """The best of a plan's :func:`~.language.candidates.candidates`.
 
-    The score of one is the mean over seeds and tasks; of equal ones, the first in the file is the best. A crash
-    makes its candidate the worst, whatever it is scored.
+    The score of a candidate is the mean over seeds and tasks; of equal scores, the first in the file is the best. A
+    crash makes its candidate the worst, whatever its score.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -253,26 +253,26 @@ class _BestCandidate:
         """The runs that the search needs given the results so far, including the runs that have ended."""
 
         def scores(question: tuple[Sequence[str], int]) -> Mapping[str, float] | None:
-            left, count = question
+            names, count = question
             seeds = self._seeds[:count]
-            if not all(store.have_ended(self._runs[name][seed]) for name in left for seed in seeds):
+            if not all(store.have_ended(self._runs[name][seed]) for name in names for seed in seeds):
                 return None
-            return {name: self._rank(mean(self._scores(store, name, seeds))) for name in left}
+            return {name: self._rank(mean(self._scores(store, name, seeds))) for name in names}
 
         rounds = ask(halving(list(self._runs), len(self._seeds)), scores)[0]
-        every = [self._runs[name][seed] for left, count in rounds for name in left for seed in self._seeds[:count]]
-        return once(itertools.chain(*every))
+        needed = [self._runs[name][seed] for names, count in rounds for name in names for seed in self._seeds[:count]]
+        return once(itertools.chain(*needed))
 
-    def found(self, store: SweepDirectory) -> list[Standings]:
+    def result(self, store: SweepDirectory) -> list[Standings]:
         """Returns the current result."""
-        found = []
+        standings = []
         for name, runs in self._runs.items():
             if seeds := [seed for seed in self._seeds if store.have_ended(runs[seed])]:
                 scores = self._scores(store, name, seeds)
                 crashed = [store.state(run) for seed in seeds for run in runs[seed]].count("crashed")
-                found.append(Standing(name, mean(scores), tuple(scores), crashed))
-        found.sort(key=lambda one: (len(one.scores), self._rank(one.mean)), reverse=True)
-        return [Standings(tuple(found), store.have_ended(self.next_runs(store)))]
+                standings.append(Standing(name, mean(scores), tuple(scores), crashed))
+        standings.sort(key=lambda standing: (len(standing.scores), self._rank(standing.mean)), reverse=True)
+        return [Standings(tuple(standings), store.have_ended(self.next_runs(store)))]
 
     def _rank(self, mean: float | None) -> float:
         return -math.inf if mean is None else self._sign * mean

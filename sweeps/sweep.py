@@ -1,4 +1,4 @@
-"""Running a sweep: finished runs stay, unfinished ones are brought to their end."""
+"""Runs a sweep: finished runs are kept, and unfinished runs are carried out."""
 
 from __future__ import annotations
 
@@ -56,11 +56,10 @@ def run_sweep(
     Args:
         plan: what to run.
         directory: new, empty, or of a sweep of the same name, which is then extended.
-        executor: where to run it; used up by this.
+        executor: starts the workers; closed at the end.
         watcher: receives the events.
         compiled: whether updates are compiled; no result depends on it. See :func:`roundoff.agents.train`.
-        population: how many runs that can share a program are trained by one worker at once, at most; no result
-            depends on it.
+        population: the most runs that one worker trains at once, if they can share a program; no result depends on it.
         allow_imports: modules that may be imported for tasks such as ``gym:<module>:<id>``; see
             :func:`roundoff.agents.train`. Workers import the modules that this process has imported: formats that they
             register may be named.
@@ -69,8 +68,8 @@ def run_sweep(
         How the runs of the plan ended.
 
     Raises:
-        MissingExtraError: the tracker that it is to log to is not installed.
-        SweepError: the folder is something else; or no worker can be started; or that tracker cannot be used; or the
+        MissingExtraError: the tracker of the sweep is not installed.
+        SweepError: the folder is something else; or no worker can be started; or the tracker cannot be used; or the
             first run of a program gives no metric.
         RunError: the module of a task is not allowed, or its environment is unsuitable for training; or this machine,
             where workers are to run, lacks the device of a run.
@@ -80,7 +79,7 @@ def run_sweep(
     store.check(plan)
     if plan.program is None:
         configs = [run.config for run in plan.runs if isinstance(run.config, TrainConfig)]
-        for config in {(one.task, one.algorithm): one for one in configs}.values():
+        for config in {(config.task, config.algorithm): config for config in configs}.values():
             check_run(config, allow_imports)
     watcher = tracked(watcher, plan, directory)
     runs, leases = claim(store, plan, directory, watcher)
@@ -89,11 +88,11 @@ def run_sweep(
     if executor.is_local:
         _check_devices([run.config for run in plan.runs if states[run.id] not in ("done", "crashed")])
     jobs = _jobs(plan, store, states, runs, leases)
-    damaged = [(run, why) for run in plan.runs if (why := store.damage(run))]
+    damaged = [(run, damage) for run in plan.runs if (damage := store.damage(run))]
     waiting = [*(run for run, _ in jobs), *(run for run, _ in damaged)]
     watcher.begin(waiting, len(plan.runs) - len(waiting), max(1, min(executor.limit, len(jobs))))
-    for run, why in damaged:
-        watcher.event(Event("failed", run, reason=why), "failed", None)
+    for run, damage in damaged:
+        watcher.event(Event("failed", run, reason=damage), "failed", None)
     if jobs:
         running = execute(
             jobs, executor, leases, logs,
@@ -101,18 +100,18 @@ def run_sweep(
         )  # fmt: skip
         with closing(running) as events:
             for event in events:
-                known, score = _as_known(event, store)
-                if known.kind == "ended":
+                completed, score = _complete_event(event, store)
+                if completed.kind == "ended":
                     leases.forget(event.run.id)
-                states[event.run.id] = store.state(event.run) if known.kind in ("ended", "failed") else "waiting"
-                watcher.event(known, states[event.run.id], score)
+                states[event.run.id] = store.state(event.run) if completed.kind in ("ended", "failed") else "waiting"
+                watcher.event(completed, states[event.run.id], score)
                 check_metric(event, states.values())
     ended = list(states.values())
     return Summary(ended.count("done"), ended.count("crashed"), ended.count("failed"))
 
 
 def claim(store: SweepDirectory, plan: Plan, directory: Path, watcher: SweepWatcher) -> tuple[Path, Leases]:
-    """Makes a folder the one of a sweep; returns the folder of its runs, and their leases."""
+    """Writes the plan into a folder; returns the folder of the runs, and their leases."""
     make_directory(directory)
     with directory_lock(directory, wait=True):
         remove_temporaries(directory)
@@ -122,10 +121,10 @@ def claim(store: SweepDirectory, plan: Plan, directory: Path, watcher: SweepWatc
 
 
 def check_metric(event: Event, states: Iterable[str]) -> None:
-    """Ends a sweep after its first run has shown that no run of its program gives the metric.
+    """Ends a sweep whose first run has shown that no run of its program returns the metric.
 
     Raises:
-        SweepError: it has, and no other run has ended otherwise.
+        SweepError: the event shows that, and no run has ended with a result.
     """
     if event.ends_sweep and not {"done", "crashed"} & {*states}:
         raise SweepError(
@@ -133,14 +132,14 @@ def check_metric(event: Event, states: Iterable[str]) -> None:
         )
 
 
-def _as_known(event: Event, store: SweepDirectory) -> tuple[Event, float | None]:
-    """An event completed from the folder, and the score; the failure of a run is recorded in the folder."""
+def _complete_event(event: Event, store: SweepDirectory) -> tuple[Event, float | None]:
+    """Completes an event from the folder, and reads the score; records the failure of a run in the folder."""
     if event.kind == "failed":
         store.record_failure(event.run, event.reason)
     if event.kind != "ended":
         return event, 0.0
-    if why := store.damage(event.run):
-        return Event("failed", event.run, reason=why), 0.0
+    if damage := store.damage(event.run):
+        return Event("failed", event.run, reason=damage), 0.0
     result = store.result(event.run)
     if isinstance(event.run.config, ProgramConfig) and result.crash:
         event = replace(event, reason=result.crash.reason)
@@ -150,27 +149,27 @@ def _as_known(event: Event, store: SweepDirectory) -> tuple[Event, float | None]
 def _check_devices(configs: Sequence[RunConfig]) -> None:
     """Raises RunError if a run needs a device that this machine does not have, or that lacks a feature it needs."""
     agents = [config for config in configs if isinstance(config, TrainConfig)]
-    asked = {(config.device, config.format if config.native else None) for config in agents}
-    asked |= {(config.own.device, None) for config in configs if isinstance(config, ProgramConfig)}
-    if any(device != "cpu" for device, _ in asked):
+    needed = {(config.device, config.format if config.native else None) for config in agents}
+    needed |= {(config.own.device, None) for config in configs if isinstance(config, ProgramConfig)}
+    if any(device != "cpu" for device, _ in needed):
         from ..agents import open_device  # noqa: PLC0415  imports torch
 
-        for device, native in sorted(asked, key=str):
+        for device, native in sorted(needed, key=str):
             open_device(device, native)
 
 
 def _jobs(
     plan: Plan, store: SweepDirectory, states: dict[str, State], runs: Path, leases: Leases
 ) -> list[tuple[Run, Path]]:
-    """The runs to do, with their folders, freed of what earlier tries have left."""
-    todo = [run for run in plan.runs if states[run.id] not in ("done", "crashed") and not store.damage(run)]
-    todo.sort(key=lambda run: states[run.id] == "failed")  # last: the first failure may end the sweep
-    jobs = [(run, store.run_path(run)) for run in todo]
+    """The unfinished runs and their folders, without the traces of earlier tries."""
+    unfinished = [run for run in plan.runs if states[run.id] not in ("done", "crashed") and not store.damage(run)]
+    unfinished.sort(key=lambda run: states[run.id] == "failed")  # failed runs last: a failure may end the sweep
+    jobs = [(run, store.run_path(run)) for run in unfinished]
     for run, path in jobs:
         if path.is_symlink():
             make_directory_inside(runs, run.id)
         store.files(run).forget_failure()
     for identity in leases.numbers():
-        if states.get(identity) in ("done", "crashed"):  # whoever held it was killed after its end
+        if states.get(identity) in ("done", "crashed"):  # its worker was killed between result and release
             leases.forget(identity)
     return jobs

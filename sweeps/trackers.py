@@ -18,7 +18,7 @@ from .errors import SweepError
 
 _BATCH = 500  # numbers that MLflow is given at once; it takes 1000
 _LONGEST = 500  # characters of a setting that MLflow keeps
-_NO_NAME = re.compile(r"[^\w\-. :/]")  # what no name of MLflow's may have
+_NO_NAME = re.compile(r"[^\w\-. :/]")  # characters that MLflow does not allow in names
 
 
 @final
@@ -70,11 +70,11 @@ class TrackedRun:
 
 
 def open_tracker(log_to: LogTo, sweep: str) -> WandB | MLflow:
-    """The tracker that a sweep names. Its ``keep`` logs a run, or raises SweepError if the tracker refuses it.
+    """Opens the tracker that a sweep names. Its ``log`` logs a run, or raises SweepError if the tracker refuses it.
 
     Raises:
         MissingExtraError: its package is not installed.
-        SweepError: it cannot be used as it is: nobody has logged in, or its server does not answer.
+        SweepError: it cannot be used: nobody has logged in, or its server does not answer.
     """
     require(log_to.name)
     project = log_to.project or sweep
@@ -82,30 +82,30 @@ def open_tracker(log_to: LogTo, sweep: str) -> WandB | MLflow:
 
 
 @contextmanager
-def _telling(tracker: str) -> Iterator[None]:
+def _raising_sweep_errors(tracker: str) -> Iterator[None]:
     """Raises a tracker's exceptions in the block as errors of the sweep."""
     try:
         yield
-    except Exception as error:  # of whatever kind: each has its own
+    except Exception as error:  # each tracker has its own exceptions
         first = next(iter(str(error).splitlines()), "")
         raise SweepError(f"log_to: {tracker} says: {type(error).__name__}: {first}") from error
 
 
 @final
 class WandB:
-    """Weights & Biases. ``WANDB_MODE=offline`` keeps everything here, in ``wandb/``."""
+    """Weights & Biases. ``WANDB_MODE=offline`` writes everything into the local folder ``wandb/``."""
 
     def __init__(self, project: str, sweep: str) -> None:
         self._project, self._sweep = project, sweep
-        with _telling("wandb"):
+        with _raising_sweep_errors("wandb"):
             import wandb  # noqa: PLC0415  not installed everywhere
 
             wandb.login()  # asks on a terminal; else raises if there is no key. Offline it needs none
             self._wandb = wandb
 
-    def keep(self, run: TrackedRun) -> None:
+    def log(self, run: TrackedRun) -> None:
         """Logs a run, in the sweep's group."""
-        with _telling("wandb"):
+        with _raising_sweep_errors("wandb"):
             logged = self._wandb.init(
                 project=self._project,
                 group=self._sweep,
@@ -128,29 +128,31 @@ class WandB:
 
 @final
 class MLflow:
-    """MLflow. ``MLFLOW_TRACKING_URI`` says where: a server, a database, or a folder."""
+    """MLflow. ``MLFLOW_TRACKING_URI`` names a server, a database, or a folder."""
 
     def __init__(self, project: str, sweep: str) -> None:
         self._sweep = sweep
-        with _telling("mlflow"):
+        with _raising_sweep_errors("mlflow"):
             from mlflow import entities  # noqa: PLC0415  not installed everywhere
             from mlflow.tracking import MlflowClient  # noqa: PLC0415  not installed everywhere
 
             self._entities, self._client = entities, MlflowClient()
-            found = self._client.get_experiment_by_name(project)
-            self._experiment = found.experiment_id if found else self._client.create_experiment(project)
+            experiment = self._client.get_experiment_by_name(project)
+            self._experiment = experiment.experiment_id if experiment else self._client.create_experiment(project)
 
-    def keep(self, run: TrackedRun) -> None:
+    def log(self, run: TrackedRun) -> None:
         """Logs a run, with the sweep as a tag."""
         entities, client = self._entities, self._client
         tags = {"sweep": self._sweep, "status": run.status} | ({"reason": run.reason} if run.reason else {})
-        with _telling("mlflow"):
+        with _raising_sweep_errors("mlflow"):
             logged = client.create_run(self._experiment, run_name=run.name, tags=tags).info.run_id
             try:
-                settings = [entities.Param(_named(key), str(value)[:_LONGEST]) for key, value in run.settings.items()]
+                settings = [
+                    entities.Param(_valid_name(key), str(value)[:_LONGEST]) for key, value in run.settings.items()
+                ]
                 now = int(1000 * time.time())
                 numbers = [
-                    entities.Metric(_named(name), value, now, step)
+                    entities.Metric(_valid_name(name), value, now, step)
                     for step, record in (*run.curves, (run.curves[-1][0] if run.curves else 0, run.values))
                     for name, value in record.items()
                 ]
@@ -159,25 +161,25 @@ class MLflow:
                 for part in range(0, len(numbers), _BATCH):
                     client.log_batch(logged, metrics=numbers[part : part + _BATCH])
             except BaseException:
-                client.delete_run(logged)  # half of it
+                client.delete_run(logged)  # an incomplete run
                 raise
             client.set_terminated(logged, "FINISHED" if run.status == "done" else "FAILED")
 
 
-def _named(name: str) -> str:
-    """A name as MLflow takes it."""
+def _valid_name(name: str) -> str:
+    """Replaces the characters that MLflow does not allow in a name, and cuts it."""
     return _NO_NAME.sub("_", name)[:250]
 
 
 def flat(settings: Mapping[str, Any], outer: str = "") -> dict[str, Any]:
-    """Settings without mappings in them: a nested setting is named ``outer.inner``."""
-    found: dict[str, Any] = {}
+    """Flattens settings: a nested setting is named ``outer.inner``."""
+    flattened: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, dict) and value:
-            found |= flat(value, f"{outer}{key}.")
+            flattened |= flat(value, f"{outer}{key}.")
         else:
-            found[f"{outer}{key}"] = value
-    return found
+            flattened[f"{outer}{key}"] = value
+    return flattened
 
 
 def finite(values: Mapping[str, Any]) -> dict[str, float]:

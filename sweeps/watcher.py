@@ -17,20 +17,20 @@ from .subjects.subject import Run
 from .trackers import MLflow, TrackedRun, WandB, finite, flat, open_tracker
 from .workers.pool import Event
 
-_LONGEST = 1000  # characters of a reason that are told
+_LONGEST = 1000  # characters of a reason that are logged
 
 
 class SweepWatcher(Protocol):
     """Shows a sweep's progress."""
 
     def begin(self, waiting: Sequence[Run], finished: int, workers: int) -> None:
-        """The sweep begins: the runs to do, and how many of the plan were finished before."""
+        """Announces the sweep: the runs to do, and how many of the plan were finished before."""
 
     def notice(self, text: str) -> None:
-        """Something the user should know, before the sweep begins."""
+        """Shows a remark for the user, before the sweep begins."""
 
     def event(self, event: Event, state: State, score: float | None) -> None:
-        """Something happened to a run; ``state`` and ``score`` (its return, or its metric) count when it ended."""
+        """Shows an event of a run; ``state`` and ``score`` (its return, or its metric) count when it has ended."""
 
 
 def tracked(watcher: SweepWatcher, plan: Plan, directory: Path) -> SweepWatcher:
@@ -55,7 +55,7 @@ class _Tracked:
         self._directory, self._name = directory, plan.log_to.name
 
     def begin(self, waiting: Sequence[Run], finished: int, workers: int) -> None:
-        """Passes it on, and catches up."""
+        """Passes it on, and logs the runs that ended before."""
         self._watcher.begin(waiting, finished, workers)
         store = SweepDirectory(self._directory)
         for run in self._plan.runs:
@@ -82,14 +82,14 @@ class _Tracked:
             if mark.exists():
                 return
             try:
-                self._tracker.keep(_as_told(run, self._directory))
-            except RoundoffError as error:  # the run is whole, and is logged when the sweep is called again
+                self._tracker.log(_tracked_run(run, self._directory))
+            except RoundoffError as error:  # the run itself is complete, and is logged when the sweep is called again
                 self._watcher.notice(f"{run.id} is not logged yet: {error}")
             else:
                 create_file(mark, b"")
 
 
-def _as_told(run: Run, directory: Path) -> TrackedRun:
+def _tracked_run(run: Run, directory: Path) -> TrackedRun:
     store = SweepDirectory(directory)
     result = store.result(run)
     values: dict[str, Any] = {"score": result.score, "steps": result.step}

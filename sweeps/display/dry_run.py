@@ -40,7 +40,7 @@ def describe_plan(plan: Plan, directory: Path) -> Iterator[str]:
     if plan.search and plan.search.looks_for == "cheapest":
         search = CheapestArithmetic(plan)
         if search.unpriced:
-            yield f"left out: {search.told_unpriced()}"
+            yield f"left out: {search.describe_unpriced()}"
         yield (
             f"a search: {', '.join(search.units) or 'no part'}, each by successive halving of"
             f" {len(plan.search.formats)} formats, with up to {plan.search.choose} seeds; then the other"

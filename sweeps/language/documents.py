@@ -83,7 +83,7 @@ def read_cost_model(name: str) -> CostModel:
         raise SweepError(f"{name}: {error}") from error
 
 
-def read_documents(text: str, source: str, program: Program | None = None) -> tuple[Located, Subject]:
+def read_document(text: str, source: str, program: Program | None = None) -> tuple[Located, Subject]:
     """Reads a sweep file, and finds the subject of its runs.
 
     Args:

@@ -22,7 +22,7 @@ from ..subjects.subject import Run, Subject, run_id
 from ..trackers import LogTo
 from ..wording import complaint
 from .candidates import candidates, check_cheapest
-from .documents import include, read_argument, read_documents, read_file
+from .documents import include, read_argument, read_document, read_file
 from .expansion import expand
 from .located_yaml import Located, parse
 from .outline import Exclusion, Outline, alternatives, merge
@@ -96,7 +96,7 @@ def plan_text(
         SweepFileError: every mistake is listed.
     """
     problems = Problems()
-    document, subject = read_documents(text, source, program)
+    document, subject = read_document(text, source, program)
     documents = include(document, source, overrides, subject, problems)
     outline = merge(documents, problems)
     chosen = []

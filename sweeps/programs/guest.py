@@ -19,7 +19,7 @@ from roundoff.runs.metric import Metric
 
 from ...agents import Progress, Stopped, StopRequest, stopping_on_sigterm
 from ..subjects.program import Program
-from ..user_code import described
+from ..user_code import describe_error
 from .run import NoMetricError, config_of, run_program
 
 _HIGH = 200  # descriptors from here on are out of the way of what programs close and open
@@ -84,7 +84,7 @@ def _outcome(program: Program, order: dict[str, Any], messages: _MessageWriter, 
     except BaseException as error:  # noqa: BLE001  a program may raise anything
         with suppress(Exception):  # it may have closed everything
             traceback.print_exception(error)
-        return {"event": "failed", "reason": described(error)}
+        return {"event": "failed", "reason": describe_error(error)}
     return {"event": "ended"}
 
 

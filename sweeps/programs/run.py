@@ -27,7 +27,7 @@ from ..subjects.flag_values import PASSED_ON, checked_flags
 from ..subjects.flags import is_success
 from ..subjects.program import Program
 from ..subjects.program_keys import ARITHMETIC, ProgramConfig, ProgramKeys
-from ..user_code import described, traceback_of
+from ..user_code import describe_error, format_traceback
 from .recorder import ProgramRecorder, ProgramStopped, number, seed_generators
 
 
@@ -155,14 +155,14 @@ def _outcome(
         except (FileError, SweepError):  # a setting that its flags cannot have is no crash
             raise
         except (Exception, SystemExit) as error:
-            description = str(error) if isinstance(error, ProgramError) else described(error)
+            description = str(error) if isinstance(error, ProgramError) else describe_error(error)
             if reason := _crash_reason(error, simulation, recorder, stepped):
                 return {}, f"{reason}, then {description}"
             if isinstance(error, ProgramError):
                 raise
             if metric.error == "crash":
                 return {}, description
-            raise ProgramError(f"{description}\n{traceback_of(error)}") from error
+            raise ProgramError(f"{description}\n{format_traceback(error)}") from error
     return {name: value for name, value in values.items() if math.isfinite(value)}, reason
 
 

@@ -16,7 +16,7 @@ from types import FunctionType
 from typing import Any, NoReturn
 
 from ..errors import SweepError
-from ..user_code import described
+from ..user_code import describe_error
 from .flag_values import GivenFlags, keys_of_flags, reading_by
 
 _PARSED = ("args", "arguments", "opt", "opts", "options")  # names of a parameter that takes parsed flags
@@ -133,7 +133,7 @@ def _reached(text: str, function: Callable[[], Any]) -> ArgumentParser:
     except _Reached as reached:
         return reached.parser
     except (Exception, SystemExit) as error:
-        raise SweepError(f"{text}: before it reads its flags, {described(error)}") from error
+        raise SweepError(f"{text}: before it reads its flags, {describe_error(error)}") from error
     if isinstance(made, ArgumentParser):
         return made
     raise SweepError(

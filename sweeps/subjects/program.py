@@ -18,7 +18,7 @@ from typing import Any, final
 from roundoff.origin import commit_of
 
 from ..errors import SweepError
-from ..user_code import described
+from ..user_code import describe_error
 from .flags import with_flags
 
 
@@ -135,7 +135,7 @@ def _module(program: Program) -> ModuleType:
     except SweepError:
         raise
     except (Exception, SystemExit) as error:
-        raise SweepError(f"{program.place} cannot be imported: {described(error)}") from error
+        raise SweepError(f"{program.place} cannot be imported: {describe_error(error)}") from error
 
 
 def _imported(program: Program) -> ModuleType:

@@ -17,7 +17,7 @@ from roundoff.analysis.tables.pareto import with_costs
 from roundoff.analysis.tables.summary import ALL_TASKS, summarize
 from roundoff.cli import main
 from roundoff.sweeps import plan_file
-from roundoff.sweeps.costs import count_steps
+from roundoff.sweeps.costs import count_program
 
 from . import test_plot as agents
 
@@ -273,7 +273,7 @@ def test_the_figure_of_the_page_is_of_data_that_is_here():
     assert shown.keys() == example.keys()
     plan = plan_file(root / "examples/digits/sweep.yaml", only=["format=[fp32, e5m10]", "seed=0"])
     for run in plan.runs:
-        counted = count_steps(run.config).cost
+        counted = count_program(run.config).cost
         fmt = run.config.format
         key = fmt, "none" if fmt == "fp32" else run.config.as_json().get("policy", {}).get("preset", "every-op")
         assert float(shown[key]["cost"]) == counted["bytes_read"] + counted["bytes_written"]

@@ -15,7 +15,7 @@ from roundoff.cli import main
 from roundoff.simulate import CountedSteps
 from roundoff.sweeps import SweepFileError, allocation, plan_text
 from roundoff.sweeps.allocation import CheapestArithmetic
-from roundoff.sweeps.costs import counted_steps
+from roundoff.sweeps.costs import count_run
 from roundoff.sweeps.display.dry_run import describe_plan
 from roundoff.sweeps.errors import SweepError
 from roundoff.sweeps.folder.directory import SweepDirectory
@@ -167,7 +167,7 @@ def test_nothing_may_be_cheaper(folder):
 def test_a_search_that_was_stopped_says_what_it_knows(folder):
     plan = planned(folder)
     store = SweepDirectory(folder / "out")
-    (found,) = CheapestArithmetic(plan).found(store)
+    (found,) = CheapestArithmetic(plan).result(store)
     assert (found.finished, found.chosen) == (False, {})
     assert "not finished" in str(replace(found, chosen={"a": "e5m2"}))
 
@@ -199,7 +199,7 @@ def test_parts_that_save_much_for_what_they_lose_come_first(folder, monkeypatch)
         end = torch.tensor([0.0, 1.0 + loses.get(unit, 0)])
         return CountedSteps({"bops": 200 - saves.get(unit, 0)}, {"all": torch.zeros(2)}, {"all": end})
 
-    monkeypatch.setattr(allocation, "counted_steps", counted)
+    monkeypatch.setattr(allocation, "count_run", counted)
     plan = planned(folder, "search={for: cheapest, over: role, formats: [e5m2]}")
     monkeypatch.setattr(allocation, "cost_by", lambda _, counted: counted["bops"])
     assert CheapestArithmetic(plan).units == ["backward", "forward", "optimizer"]
@@ -220,7 +220,7 @@ def test_any_cost_can_be_made_small(folder, by, over):
     parts = {"role": ("optimizer", "forward"), "module": ("Sequential.0", "Sequential.2")}[over]
     chosen = dict.fromkeys(parts, "e5m10")
     configs = plan.runs[0].config, candidate(plan.search, plan.runs[0], chosen, plan.program)
-    plain, narrow = (cost_by(by, counted_steps(config).cost) for config in configs)
+    plain, narrow = (cost_by(by, count_run(config).cost) for config in configs)
     if by == "bits":
         assert (16 < narrow < plain, plain) == (True, 32)
     else:
@@ -254,7 +254,7 @@ def test_the_model_of_a_file_of_ones_own_says_what_is_cheap(folder, monkeypatch,
     plan = planned(folder)
     search = CheapestArithmetic(plan)
     assert search._choices == ["e5m3", "e5m10", "e5m2", "e5m7"]  # by the prices; the last one has none
-    plain = counted_steps(plan.runs[0].config, models=[plan.search.model]).cost
+    plain = count_run(plan.runs[0].config, models=[plan.search.model]).cost
     assert cost_by("my chip", plain) == plain["macs"] * 5
     found, _ = searched(folder, plan)
     assert found.chosen["Sequential.2"] == "e5m3"

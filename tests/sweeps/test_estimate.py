@@ -4,7 +4,7 @@ from roundoff.agents import TrainConfig
 from roundoff.files import make_directory, write_json
 from roundoff.sweeps import estimate as estimating
 from roundoff.sweeps import plan_text
-from roundoff.sweeps.estimate import TimeEstimate, _Speed, _speed_key, _Watch, estimate
+from roundoff.sweeps.estimate import TimeEstimate, _Calibration, _Speed, _speed_key, estimate
 
 BASE = "base: {action_repeat: 50, steps: 100000, seed_steps: 10, hidden_units: 8, batch_size: 8, eval_every: 50000}\n"
 
@@ -38,7 +38,7 @@ def test_formats_are_as_fast_as_others_that_are_simulated_in_the_same_carrier():
 
 def test_steps_before_the_first_update_and_evaluations_are_counted_apart():
     config = TrainConfig(task="gym:Pendulum-v1", steps=1000, action_repeat=2, seed_steps=100, eval_every=300)
-    assert _Speed(0.5, 7.0, crashed=False).of(config) == (500 - config.steps_before_learning) * 0.5 + 4 * 7.0
+    assert _Speed(0.5, 7.0, crashed=False).seconds(config) == (500 - config.steps_before_learning) * 0.5 + 4 * 7.0
     assert config.steps_before_learning >= 50
 
 
@@ -68,6 +68,6 @@ def test_workers_take_runs_in_turn():
 
 
 def test_a_first_update_whose_kernels_are_compiled_tells_nothing_of_a_step():
-    watch = _Watch(())
+    watch = _Calibration(())
     watch.marks = [(0.0, 0), (4.0, 8), (44.0, 16), (45.0, 216), (45.5, 216)]
     assert watch.seconds_per_step() == 1 / 200
