@@ -1,4 +1,4 @@
-"""From folders of runs to statistics, tables and figures."""
+"""Turns folders of runs into statistics, tables and figures."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""``roundoff against``: every format against fp32, and whether they are equivalent."""
+"""Carries out ``roundoff against``: compares every format with fp32, and tests their equivalence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from .errors import AnalysisError
-from .plot import about_open_runs
+from .plot import open_run_warnings
 from .runs.experiment import Experiment, read_experiment
 from .statistics.equivalence import MARGIN
 from .statistics.power import FAILING, WANTED
@@ -44,22 +44,22 @@ def against(
     """
     path = Path(directory)
     experiment = read_experiment(path)
-    warnings = [*experiment.said, *about_open_runs(path, experiment, "the comparison")]
+    warnings = [*experiment.said, *open_run_warnings(path, experiment, "the comparison")]
     settings = reference_values(path, experiment, reference) if reference else None
     left_out: list[dict[str, Any]] = []
     table = against_reference(experiment, margin, settings, left_out)
     name = ", ".join(f"{key} {value}" for key, value in reference.items()) if reference else REFERENCE
     if left_out:
-        names = [experiment.conditions.series(where) for where in left_out]
-        more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
-        warnings.append(f"{path}: no run in {name} that can be compared with {'; '.join([*names[:_NAMED], *more])}")
+        names = [experiment.conditions.series(values) for values in left_out]
+        rest = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
+        warnings.append(f"{path}: no run in {name} that can be compared with {'; '.join([*names[:_NAMED], *rest])}")
     if table.empty:
         raise AnalysisError(f"{path}: no run in {name}, or none to compare with it, has ended; see --reference")
     return table, _text(table, experiment), tuple(warnings)
 
 
 def answer_of(directory: str | Path) -> str:
-    """The answer of a folder (:func:`~.tables.answer.answer`); empty where no runs can be compared."""
+    """Returns the answer of a folder (:func:`~.tables.answer.answer`); empty if no runs can be compared."""
     try:
         experiment = read_experiment(directory)
     except AnalysisError:
@@ -68,51 +68,52 @@ def answer_of(directory: str | Path) -> str:
 
 
 def _text(table: pd.DataFrame, experiment: Experiment) -> str:
-    """The answer and tables for people: differences; learning; the power of the tests. The latter where known."""
+    """Writes the answer and tables for people: differences; learning and the power of the tests, where known."""
     rows = records(table)
     learning = [row for row in rows if row["learnable"] or not math.isnan(row["area_difference"])]
-    told = [row for row in rows if not math.isnan(row["equivalent_if_equal"])]
-    parts = [answer(table, experiment), markdown.table([_compared(row, experiment) for row in rows])]
+    powered = [row for row in rows if not math.isnan(row["equivalent_if_equal"])]
+    parts = [answer(table, experiment), markdown.table([_difference_cells(row, experiment) for row in rows])]
     if learning:
         parts += ["How often runs learn, what those return that do, and the mean return over the learning curve:"]
-        parts += [markdown.table([_learned(row, experiment) for row in learning])]
-    if told:
+        parts += [markdown.table([_learning_cells(row, experiment) for row in learning])]
+    if powered:
         parts += ["What the test of equivalence would say of made-up formats, with as many runs that spread as much:"]
-        parts += [markdown.table([_row_as_text(row, experiment) for row in told])]
+        parts += [markdown.table([_power_cells(row, experiment) for row in powered])]
     return "\n\n".join(parts)
 
 
-def _where(row: dict[str, Any], experiment: Experiment) -> dict[str, str]:
+def _condition_cells(row: dict[str, Any], experiment: Experiment) -> dict[str, str]:
     normalized = ", normalized" if row["normalized"] else ""
     cells = {"task": f"mean over tasks{normalized}" if row["task"] == ALL_TASKS else row["task"]}
     cells |= {"format": row["format"]}
     return cells | ({"condition": experiment.conditions.label(row)} if experiment.conditions.keys else {})
 
 
-def _compared(row: dict[str, Any], experiment: Experiment) -> dict[str, str]:
-    cells = _where(row, experiment) | {"crashed": f"{row['crashed']} of {row['runs']}" if row["crashed"] else ""}
+def _difference_cells(row: dict[str, Any], experiment: Experiment) -> dict[str, str]:
+    cells = _condition_cells(row, experiment)
+    cells |= {"crashed": f"{row['crashed']} of {row['runs']}" if row["crashed"] else ""}
     if len(failed(experiment.runs)):
         cells |= {"failed": str(row["failed"] or "")}
-    cells |= {"difference": _number(row["difference"]), "95 % interval": _between(row, "difference", _number)}
+    cells |= {"difference": _number(row["difference"]), "95 % interval": _interval_text(row, "difference", _number)}
     cells |= {"pairs": str(row["pairs"] or ""), "p (Holm)": _p(row["p_holm"])}
-    cells |= {"relative difference": change(row["share"]), "90 % interval": _between(row, "share", change)}
+    cells |= {"relative difference": change(row["share"]), "90 % interval": _interval_text(row, "share", change)}
     return cells | {"p of equivalence": _p(row["p_equivalent"]), "answer": row["answer"]}
 
 
-def _learned(row: dict[str, Any], experiment: Experiment) -> dict[str, str]:
+def _learning_cells(row: dict[str, Any], experiment: Experiment) -> dict[str, str]:
     learnable = row["learnable"]
-    shares = f" ({_between(row, 'unlearned', _share)})" if learnable else ""
-    cells = _where(row, experiment)
+    shares = f" ({_interval_text(row, 'unlearned', _share)})" if learnable else ""
+    cells = _condition_cells(row, experiment)
     cells |= {"ended below half way": f"{row['unlearned']} of {learnable}{shares}" if learnable else ""}
     cells |= {"difference of the others": _number(row["learned_difference"])}
-    cells |= {"95 % interval": _between(row, "learned_difference", _number)}
+    cells |= {"95 % interval": _interval_text(row, "learned_difference", _number)}
     cells |= {"difference over the curve": _number(row["area_difference"])}
-    cells |= {"its 95 % interval": _between(row, "area_difference", _number), "p (Holm)": _p(row["area_p_holm"])}
+    cells |= {"its 95 % interval": _interval_text(row, "area_difference", _number), "p (Holm)": _p(row["area_p_holm"])}
     return cells | {"normalized IQM (95 %)": _iqm(row)}
 
 
-def _row_as_text(row: dict[str, Any], experiment: Experiment) -> dict[str, str]:
-    cells = _where(row, experiment) | {"runs": str(row["runs"])}
+def _power_cells(row: dict[str, Any], experiment: Experiment) -> dict[str, str]:
+    cells = _condition_cells(row, experiment) | {"runs": str(row["runs"])}
     cells |= {f"equivalent if {100 * row['margin']:.3g} % lower": _share(row["equivalent_if_lower"])}
     cells |= {f"if {100 * FAILING:.0f} % more fail": _share(row["equivalent_if_failing"])}
     cells |= {"if as good": _share(row["equivalent_if_equal"])}
@@ -126,12 +127,12 @@ def _iqm(row: dict[str, Any]) -> str:
     ends = [row[f"normalized_iqm_{end}"] for end in ("low", "high")]
     if math.isnan(row["normalized_iqm"]):
         return ""
-    between = "" if any(map(math.isnan, ends)) else f" ({ends[0]:.2f} to {ends[1]:.2f})"
-    return f"{row['normalized_iqm']:.2f}{between}"
+    interval = "" if any(map(math.isnan, ends)) else f" ({ends[0]:.2f} to {ends[1]:.2f})"
+    return f"{row['normalized_iqm']:.2f}{interval}"
 
 
-def _between(row: dict[str, Any], name: str, shown: Callable[[float], str]) -> str:
-    low, high = (shown(row[f"{name}_{end}"]) for end in ("low", "high"))
+def _interval_text(row: dict[str, Any], name: str, format_end: Callable[[float], str]) -> str:
+    low, high = (format_end(row[f"{name}_{end}"]) for end in ("low", "high"))
     return f"{low or 'below'} to {high or 'above'}" if low or high else ""
 
 

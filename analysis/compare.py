@@ -1,4 +1,4 @@
-"""Several sweeps in one figure: the score relative to fp32 in fewer significand bits, a line for each."""
+"""Compares sweeps in one figure: the score relative to fp32 against significand bits, a line for each sweep."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from roundoff.runs.metric import Metric
 from .errors import AnalysisError
 from .figures.drawing.style import SIZES
 from .figures.relative import relative_table
-from .plot import TYPES, Named, about_open_runs, check_known, write_figure
+from .plot import TYPES, FigureFiles, check_known, open_run_warnings, write_figure
 from .runs.experiment import read_experiment
 from .runs.files import replace_file
 from .tables.markdown import table as markdown_table
 from .tables.summary import REFERENCE, ended, records
 
 _SIZES = "-quick", "-overnight"  # how the names of small presets end
-_TOLD = 5  # reasons for leaving out conditions of one folder
+_REASONS = 5  # reasons for leaving out conditions of one folder
 
 
 def compare(
@@ -61,21 +61,21 @@ def compare(
         raise AnalysisError(f"{len(names)} names for {len(directories)} folders: give each folder one, in their order")
     warnings: list[str] = []
     sweeps = []
-    for given, name in zip_longest(directories, names):
-        sweep = _read(Path(given), warnings)
+    for directory, name in zip_longest(directories, names):
+        sweep = _read(Path(directory), warnings)
         if sweep:
             sweeps.append(sweep._replace(name=name) if name else sweep)
     if not sweeps:
         raise AnalysisError("\n".join(["there is nothing to compare", *warnings]))
-    called = _told_apart([sweep.name for sweep in sweeps])
-    lines = pd.concat([_named(sweep.table, name) for sweep, name in zip(sweeps, called, strict=True)])
+    labels = _distinct_names([sweep.name for sweep in sweeps])
+    lines = pd.concat([_with_line_names(sweep.table, name) for sweep, name in zip(sweeps, labels, strict=True)])
     metric = sweeps[0].metric if len({sweep.metric.name for sweep in sweeps}) == 1 else Metric()
     folder = make_directory(out)
     stem = "relative" if width == "screen" else f"relative-{width}"
-    files = Named("relative", folder / "relative.csv", [folder / f"{stem}.{kind}" for kind in types])
-    title = called[0] if len(sweeps) == 1 else f"{len(sweeps)} sweeps"
+    files = FigureFiles("relative", folder / "relative.csv", [folder / f"{stem}.{kind}" for kind in types])
+    title = labels[0] if len(sweeps) == 1 else f"{len(sweeps)} sweeps"
     written = write_figure(files, lines, title, width, metric)
-    return [*written, replace_file(folder / "relative.md", _for_people(lines, metric).encode())], tuple(warnings)
+    return [*written, replace_file(folder / "relative.md", _markdown_page(lines, metric).encode())], tuple(warnings)
 
 
 class _Sweep(NamedTuple):
@@ -90,7 +90,7 @@ def _read(path: Path, warnings: list[str]) -> _Sweep | None:
     """Reads a sweep; None, with a warning, if nothing of it can be compared."""
     try:
         experiment = read_experiment(path)
-        warnings += [*experiment.said, *about_open_runs(path, experiment, "the figure")]
+        warnings += [*experiment.said, *open_run_warnings(path, experiment, "the figure")]
     except AnalysisError as error:
         warnings.append(f"{error}; left out")
         return None
@@ -105,28 +105,28 @@ def _read(path: Path, warnings: list[str]) -> _Sweep | None:
     table = relative_table(experiment, left_out)
     if table.empty and not left_out:
         left_out.append("none of its runs has a score; left out")
-    told = left_out[:_TOLD] + [f"{len(left_out) - _TOLD} more as these; left out"] * (len(left_out) > _TOLD)
-    warnings += [f"{path}: {text}" for text in told]
+    reasons = left_out[:_REASONS] + [f"{len(left_out) - _REASONS} more as these; left out"] * (len(left_out) > _REASONS)
+    warnings += [f"{path}: {text}" for text in reasons]
     return _Sweep(experiment.name or path.resolve().name, table, metric) if len(table) else None
 
 
-def _told_apart(names: Sequence[str]) -> list[str]:
-    """The names of sweeps without their size; with the size if names are equal, and numbered if they still are."""
+def _distinct_names(names: Sequence[str]) -> list[str]:
+    """Drops the size from names of sweeps; keeps it where names would be equal, and numbers those that still are."""
     short = [name.removesuffix(next(filter(name.endswith, _SIZES), "")) or name for name in names]
-    told = [one if short.count(one) == 1 else name for one, name in zip(short, names, strict=True)]
-    return [one if told.count(one) == 1 else f"{one} ({told[: i + 1].count(one)})" for i, one in enumerate(told)]
+    distinct = [stem if short.count(stem) == 1 else name for stem, name in zip(short, names, strict=True)]
+    return [x if distinct.count(x) == 1 else f"{x} ({distinct[: i + 1].count(x)})" for i, x in enumerate(distinct)]
 
 
-def _named(table: pd.DataFrame, sweep: str) -> pd.DataFrame:
-    """A sweep's rows, with the name of a line as ``series``, and the earlier series as the ``condition``."""
+def _with_line_names(table: pd.DataFrame, sweep: str) -> pd.DataFrame:
+    """Returns a sweep's rows with the name of a line as ``series``, and the earlier series as the ``condition``."""
     varying = [column for column in ("task", "series") if len(set(table[column])) > 1]
     names = [", ".join([sweep, *(row[column] for column in varying)]) for row in records(table)]
-    whole = table.assign(sweep=sweep, condition=table["series"], series=names)
-    return whole[["sweep", "task", "condition", *table.columns.drop("task")]]
+    named = table.assign(sweep=sweep, condition=table["series"], series=names)
+    return named[["sweep", "task", "condition", *table.columns.drop("task")]]
 
 
-def _for_people(lines: pd.DataFrame, metric: Metric) -> str:
-    """A row for each line and a column for each number of significand bits."""
+def _markdown_page(lines: pd.DataFrame, metric: Metric) -> str:
+    """Writes a table in Markdown: a row for each line, and a column for each number of significand bits."""
     widths = sorted(set(lines["significand_bits"]), reverse=True)
     rows: list[dict[str, str]] = []
     for (sweep, task, condition), line in lines.groupby(["sweep", "task", "condition"], sort=False):

@@ -1,4 +1,4 @@
-"""``roundoff pareto``: the score of each format against its cost, and the Pareto front."""
+"""Carries out ``roundoff pareto``: the score of each format against its cost, and the Pareto front."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from .errors import AnalysisError
-from .plot import about_open_runs, check_known
+from .plot import check_known, open_run_warnings
 from .runs.experiment import Experiment, read_experiment
 from .runs.files import COSTS
 from .statistics.equivalence import MARGIN
@@ -48,15 +48,15 @@ def pareto(
     check_known("cost", [cost], KINDS)
     path = Path(directory)
     experiment = read_experiment(path)
-    warnings = [*experiment.said, *about_open_runs(path, experiment, "the comparison")]
+    warnings = [*experiment.said, *open_run_warnings(path, experiment, "the comparison")]
     if cost != "bits" and not experiment.costs:
         if damaged := [warning for warning in experiment.said if warning.startswith(f"{path / COSTS}: ")]:
             raise AnalysisError(f"{damaged[0]}; `roundoff cost` counts again")
         raise AnalysisError(
             f"{path}: no cost was counted here; `roundoff cost` does that, for programs with their sweep file"
         )
-    if model is not None and model not in (there := models_of(experiment)):
-        raise AnalysisError(f"{path}: the model {model} was not asked; there are {', '.join(there)}: --cost-model asks")
+    if model is not None and model not in (known := models_of(experiment)):
+        raise AnalysisError(f"{path}: the model {model} was not asked; there are {', '.join(known)}: --cost-model asks")
     settings = reference_values(path, experiment, reference) if reference else None
     table = pareto_table(experiment, cost, margin, model, settings)
     if table["cost"].isna().all():
@@ -64,17 +64,18 @@ def pareto(
             f"{path}: no format has a {KINDS[cost].label}"
             + (" by this model, which has no number for their products" if cost == "energy" else "")
         )
-    uncounted = sorted({name for one in experiment.costs.values() for name in one["uncounted"]})
+    uncounted = sorted({name for cost_of_run in experiment.costs.values() for name in cost_of_run["uncounted"]})
     if uncounted and cost in ("bops", "energy"):
         warnings.append(f"{path}: not counted, for want of a formula of their products: {', '.join(uncounted)}")
-    without = [str(row["series"]) for row in records(table) if math.isnan(row["cost"])]
-    if without:
-        warnings.append(f"{path}: without a cost, and on no Pareto front: {', '.join(dict.fromkeys(without))}")
-    text = markdown.table([_shown(row, experiment, "the reference" if reference else "fp32") for row in records(table)])
+    uncosted = [str(row["series"]) for row in records(table) if math.isnan(row["cost"])]
+    if uncosted:
+        warnings.append(f"{path}: without a cost, and on no Pareto front: {', '.join(dict.fromkeys(uncosted))}")
+    name = "the reference" if reference else "fp32"
+    text = markdown.table([_row_cells(row, experiment, name) for row in records(table)])
     return table, f"Cost: {table['label'].iloc[0]}.\n\n{text}", tuple(warnings)
 
 
-def _shown(row: dict[str, Any], experiment: Experiment, reference: str) -> dict[str, str]:
+def _row_cells(row: dict[str, Any], experiment: Experiment, reference: str) -> dict[str, str]:
     cells = {"task": str(row["task"]), "format": str(row["format"])}
     if experiment.conditions.keys:
         cells["condition"] = experiment.conditions.label(row)

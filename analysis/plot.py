@@ -1,4 +1,4 @@
-"""Everything ``roundoff plot`` makes from a folder of runs."""
+"""Carries out ``roundoff plot``: writes figures and tables of a folder of runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from roundoff.runs.metric import RETURN, Metric
 from .errors import AnalysisError
 from .figures.catalogue import ALWAYS, FIGURES
 from .figures.drawing.style import INLINE, SIZES, Size, drawable
-from .figures.drawing.tooltips import with_texts
+from .figures.drawing.tooltips import fill_tooltips
 from .runs.experiment import Experiment, read_experiment
 from .runs.files import make_folder, replace_file
 from .tables import markdown
@@ -91,7 +91,7 @@ def plot(
     experiment = read_experiment(path)
     if out is not None:
         make_folder(folder)
-    warnings = about_open_runs(path, experiment)
+    warnings = open_run_warnings(path, experiment)
     summary = summarize(experiment)
     written = [
         replace_file(folder / "summary.csv", _csv(with_costs(summary, experiment))),
@@ -101,33 +101,33 @@ def plot(
     if failures["observed"].any():
         written.append(replace_file(folder / "failures.csv", _csv(failures)))
     for kind in tables:
-        text = as_text(printed(experiment, summary), kind)
+        text = format_table(summary_text(experiment, summary), kind)
         written.append(replace_file(folder / f"summary.{kind}", text.encode()))
     for name in figures or FIGURES:
         stem = name if width == "screen" else f"{name}-{width}"
         drawn = FIGURES[name].table(experiment, summary, warnings)
         if drawn is not None and (len(drawn) or (name in ALWAYS and experiment.metric.of_agents)):
-            of_figure = Named(name, folder / f"{name}.csv", [folder / f"{stem}.{kind}" for kind in types])
+            files = FigureFiles(name, folder / f"{name}.csv", [folder / f"{stem}.{kind}" for kind in types])
             subject = "" if experiment.metric.of_agents else experiment.name
-            written += write_figure(of_figure, drawn, subject, width, experiment.metric)
+            written += write_figure(files, drawn, subject, width, experiment.metric)
     return written, (*experiment.said, *warnings)
 
 
-def check_known(what: str, given: Iterable[str], allowed: Iterable[str]) -> None:
-    """Raises AnalysisError unless everything that was given is allowed."""
+def check_known(kind: str, values: Iterable[str], allowed: Iterable[str]) -> None:
+    """Raises AnalysisError unless all values are allowed."""
     allowed = list(allowed)
-    for value in given:
+    for value in values:
         if value not in allowed:
-            raise AnalysisError(f"{what} {value!r}: there is no such {what}; allowed are {', '.join(allowed)}")
+            raise AnalysisError(f"{kind} {value!r}: there is no such {kind}; allowed are {', '.join(allowed)}")
 
 
-class Named(NamedTuple):
+class FigureFiles(NamedTuple):
     """A figure and the files it is written to.
 
     Attributes:
         figure: one of ``FIGURES``.
-        table: file of the table it is drawn from.
-        images: files of the figure; what follows the last dot is the format.
+        table: the file of the table that it is drawn from.
+        images: the files of the figure; their suffixes are the types.
     """
 
     figure: str
@@ -136,7 +136,7 @@ class Named(NamedTuple):
 
 
 def write_figure(
-    named: Named, table: pd.DataFrame, title: str, width: str = "screen", metric: Metric = RETURN
+    files: FigureFiles, table: pd.DataFrame, title: str, width: str = "screen", metric: Metric = RETURN
 ) -> list[Path]:
     """Writes a table, and the figure that is drawn from the written table; returns the paths of both.
 
@@ -144,25 +144,25 @@ def write_figure(
         AnalysisError: a file cannot be written.
     """
     content = _csv(table)
-    written = [replace_file(named.table, content)]
-    drawn = draw(named.figure, content, table, title, SIZES[width], metric)
-    images = [(path, _image(drawn, path.suffix[1:], SIZES[width].dots)) for path in named.images]
+    written = [replace_file(files.table, content)]
+    drawn = draw(files.figure, content, table, title, SIZES[width], metric)
+    images = [(path, _image(drawn, path.suffix[1:], SIZES[width].dots)) for path in files.images]
     return written + [replace_file(path, image) for path, image in images]
 
 
 def inline_svg(name: str, table: pd.DataFrame, title: str, metric: Metric) -> str:
-    """An SVG of a figure for a page: only its element, with words as words, unique ids and no background.
+    """Makes an SVG of a figure for a page: only its element, with text as text, unique ids and no background.
 
     Args:
         name: one of ``FIGURES``.
-        table: that it is drawn from.
+        table: the table that it is drawn from.
         title: an alternative text for readers who do not see the figure.
         metric: the metric of the scores.
     """
     drawn = draw(name, _csv(table), table, "", INLINE, metric)
     with mpl.rc_context({"svg.fonttype": "none"}):
         svg = _svg(drawn, INLINE.dots, transparent=True, salt=name)
-    # Other figures have groups of the same names; what is escaped text cannot look like an element.
+    # Removes names of groups, which other figures share; escaped text cannot look like an element.
     svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'<g id="\w+">', "<g>", svg).replace("<use xlink:href=", "<use href=")
     head, _, body = re.sub(r"\n\s*<", "<", svg[svg.index("<svg") :]).partition(">")
@@ -178,7 +178,7 @@ def draw(name: str, content: bytes, table: pd.DataFrame, title: str, size: Size,
     Args:
         name: one of ``FIGURES``.
         content: the content of the file with its table.
-        table: the same as it was before.
+        table: the table before it was written.
         title: the title of the figure.
         size: the size of the figure.
         metric: the metric of the scores.
@@ -186,18 +186,18 @@ def draw(name: str, content: bytes, table: pd.DataFrame, title: str, size: Size,
     numbers = {column for column in table if pd.api.types.is_numeric_dtype(table[column])}  # a program may log any name
     shown = read_table(content, numbers - {"seed"})
     texts = shown.select_dtypes(exclude="number").columns
-    for column in texts:  # few of which there are many
+    for column in texts:  # maps unique texts: few texts occur many times
         shown[column] = shown[column].map({text: drawable(text) for text in shown[column].dropna().unique()})
     written = metric.model_copy(update={"name": drawable(metric.name), "unit": drawable(metric.unit)})
     drawn: Figure = FIGURES[name].draw(drawable(title), shown, size=size, metric=written)
     return drawn
 
 
-def about_open_runs(path: Path, experiment: Experiment, where: str = "the degradation plot") -> list[str]:
-    """A warning if some runs have not ended, which says where they are not.
+def open_run_warnings(path: Path, experiment: Experiment, place: str = "the degradation plot") -> list[str]:
+    """Warns of runs that have not ended, and so are missing in ``place``.
 
     Raises:
-        AnalysisError: none has.
+        AnalysisError: no run has ended.
     """
     finished = ended(experiment.runs)
     open_runs = experiment.runs[~experiment.runs["id"].isin(finished["id"])]
@@ -208,11 +208,11 @@ def about_open_runs(path: Path, experiment: Experiment, where: str = "the degrad
     if open_runs.empty:
         return []
     counts = ", ".join(f"{count} {status}" for status, count in open_runs["status"].value_counts().items())
-    return [f"{path}: {len(open_runs)} runs have not ended ({counts}) and have no score in {where}"]
+    return [f"{path}: {len(open_runs)} runs have not ended ({counts}) and have no score in {place}"]
 
 
 def read_table(content: bytes, numbers: Collection[Any] = ()) -> pd.DataFrame:
-    """A table as :func:`plot` wrote it; figures are drawn from it, so their numbers are the file's.
+    """Reads a table as :func:`plot` wrote it; figures are drawn from it, so their numbers are the file's.
 
     Args:
         content: the content of the file.
@@ -224,7 +224,7 @@ def read_table(content: bytes, numbers: Collection[Any] = ()) -> pd.DataFrame:
 
 
 def _csv(table: pd.DataFrame) -> bytes:
-    """Floats with ten digits; as Python strings, which pandas writes several times faster than its own floats."""
+    """Writes a table as CSV: floats with ten digits, as strings, which pandas writes several times faster."""
     written = table.astype(object)
     for name in filter(lambda name: pd.api.types.is_float_dtype(table[name]), table):
         texts = pd.Series([f"{number:.10g}" for number in table[name]], table.index, object)
@@ -237,24 +237,24 @@ def _image(drawn: Figure, kind: str, dots: float) -> bytes:
         return _svg(drawn, dots).encode()
     buffer = io.BytesIO()
     drawn.savefig(buffer, format=kind, dpi=dots, metadata=_METADATA[kind])
-    return _fewer_colours(buffer, dots) if kind == "png" else buffer.getvalue()
+    return _reduce_colours(buffer, dots) if kind == "png" else buffer.getvalue()
 
 
 def _svg(drawn: Figure, dots: float, *, transparent: bool = False, salt: str = "roundoff") -> str:
     buffer = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": salt}):
         drawn.savefig(buffer, format="svg", dpi=dots, metadata=_METADATA["svg"], transparent=transparent)
-    return with_texts(buffer.getvalue(), drawn)
+    return fill_tooltips(buffer.getvalue(), drawn)
 
 
-def _fewer_colours(png: io.BytesIO, dots: float) -> bytes:
-    """The picture with 256 colours, chosen from its own: a third to a half of the bytes, and no difference to see."""
+def _reduce_colours(png: io.BytesIO, dots: float) -> bytes:
+    """Reduces a PNG to 256 of its colours: a third to a half of the bytes, and no visible difference."""
     from PIL import Image  # noqa: PLC0415
 
     with Image.open(png) as picture:
-        few = picture.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        reduced = picture.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     smaller = io.BytesIO()
-    few.save(smaller, "PNG", optimize=True, dpi=(dots, dots))
+    reduced.save(smaller, "PNG", optimize=True, dpi=(dots, dots))
     return smaller.getvalue()
 
 
@@ -264,17 +264,17 @@ FORMATS = ("md", "tex")
 _FAILED = "first non-finite operation"
 
 
-def printed(experiment: Experiment, summary: pd.DataFrame) -> pd.DataFrame:
-    """The summary in words: a row per task, format and condition, with what failed first where observed runs crashed.
+def summary_text(experiment: Experiment, summary: pd.DataFrame) -> pd.DataFrame:
+    """Writes the summary as texts: a row per task, format and condition, with the first failure of observed runs.
 
     Columns: ``task`` if there are several, ``format``, ``condition`` if there are any, ``runs``, ``crashed``,
     ``failed`` if any did, the mean of the metric with its standard deviation, its 95 % interval, how much worse than
     fp32 it is, and the first non-finite operation if any run names one.
     """
     metric, conditions = experiment.metric, experiment.conditions
-    where = ["task", "format", *conditions.keys]
+    keys = ["task", "format", *conditions.keys]
     failures = first_failures(experiment)
-    failed = {tuple(str(row[key]) for key in where): row["first_non_finite"] for row in records(failures)}
+    failed = {tuple(str(row[key]) for key in keys): row["first_non_finite"] for row in records(failures)}
     several = len(set(summary["task"])) > 1
     rows = []
     for row in records(summary):
@@ -282,17 +282,17 @@ def printed(experiment: Experiment, summary: pd.DataFrame) -> pd.DataFrame:
         cells |= {"format": row["format"]} | ({"condition": conditions.label(row)} if conditions.keys else {})
         cells |= {"runs": str(row["n"]), "crashed": str(row["crashed"])}
         cells |= {"failed": str(row["failed"])} if summary["failed"].any() else {}
-        cells[metric.label] = _number(row["mean"]) + (f" ± {row['std']:.2g}" if _there(row["std"]) else "")
+        cells[metric.label] = _number(row["mean"]) + (f" ± {row['std']:.2g}" if _is_known(row["std"]) else "")
         ends = [_number(row[name]) for name in ("ci_low", "ci_high")]
         cells["95 % interval"] = " to ".join(ends) if all(ends) else ""
         cells["fp32 - this" if metric.sign > 0 else "this - fp32"] = _number(row["drop"])
-        rows.append(cells | {_FAILED: failed.get(tuple(str(row[key]) for key in where), "")})
+        rows.append(cells | {_FAILED: failed.get(tuple(str(row[key]) for key in keys), "")})
     table = pd.DataFrame(rows)
     return table if any(failed.values()) else table.drop(columns=_FAILED, errors="ignore")
 
 
-def as_text(table: pd.DataFrame, kind: str) -> str:
-    """A table of text as a file.
+def format_table(table: pd.DataFrame, kind: str) -> str:
+    """Writes a table of texts as the content of a file.
 
     Args:
         table: from :func:`printed`.
@@ -305,9 +305,9 @@ def as_text(table: pd.DataFrame, kind: str) -> str:
     return table.to_latex(index=False, escape=True, column_format=aligned).replace("±", r"$\pm$")
 
 
-def _there(value: Any) -> bool:
+def _is_known(value: Any) -> bool:
     return not math.isnan(value)
 
 
 def _number(value: float) -> str:
-    return f"{value:.4g}" if _there(value) else ""
+    return f"{value:.4g}" if _is_known(value) else ""

@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 
 from bench.timing import interleaved, record
-from roundoff.analysis.figures.drawing.style import figure, legend_under, look, names_under
+from roundoff.analysis.figures.drawing.style import figure, legend_under, look, write_names_under
 from roundoff.formats import round
 from roundoff.simulate.accumulation.description import Accumulation
 from roundoff.simulate.accumulation.fused_sum import FusedSum
@@ -63,7 +63,7 @@ def draw() -> None:
             axes[1].plot(place, own.mean(), "_", color="black", markersize=18)
         axes[1].set_title("GPT in FP8, five seeds")
         axes[1].set_ylabel("loss, nats per character")
-        names_under(axes[1], range(len(cases)), [case.removeprefix("FP8 with ") for case in cases])
+        write_names_under(axes[1], range(len(cases)), [case.removeprefix("FP8 with ") for case in cases])
         legend_under(canvas, *axes[0].get_legend_handles_labels())
     canvas.savefig(ROOT / "docs" / "figures" / "matrix-units.png", dpi=100, metadata={"Software": None})
 

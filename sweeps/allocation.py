@@ -173,16 +173,16 @@ class CheapestArithmetic:
         questions, best = self._best_formats(store)
         if best is None:
             seeds = len(self._choosing)
-            scored = [formats for candidates, count in questions if count == seeds for formats in candidates]
-            chosen = max(
-                scored, key=lambda formats: (len(formats), self._score(store, formats, seeds) or 0.0), default={}
-            )
+            scored = [x for candidates, count in questions if count == seeds for x in candidates]
+            chosen = max(scored, key=lambda x: (len(x), self._score(store, x, seeds) or 0.0), default={})
             chosen = chosen if (self._score(store, chosen, seeds) or 0.0) > 0 else {}
             return [self._allocation(store, chosen, finished=False)]
         finished = store.have_ended([*self._fresh, *self._runs(best, self._fresh)]) if best else True
         return [self._allocation(store, best, finished=finished)]
 
     def _best_formats(self, store: SweepDirectory) -> tuple[list[_Question], dict[str, str] | None]:
+        """Returns the questions of the search so far, and the chosen formats, or None if questions are open."""
+
         def scores(question: _Question) -> list[float] | None:
             candidates, count = question
             found = [self._score(store, chosen, count) for chosen in candidates]
@@ -198,7 +198,7 @@ class CheapestArithmetic:
         runs, reference_runs = self._runs(chosen, self._choosing[:count]), self._choosing[:count]
         if not store.have_ended([*reference_runs, *runs]):
             return None
-        mean, reference = (mean_score(store, runs_of_mean) for runs_of_mean in (runs, reference_runs))
+        mean, reference = (mean_score(store, compared) for compared in (runs, reference_runs))
         if mean is None or reference is None:
             return -math.inf
         loss = self._sign * (reference - mean)
@@ -233,13 +233,9 @@ class CheapestArithmetic:
                 return f"inconclusive: {crashed} of {len(compared)} runs{name} crashed"
             results = {run.config.seed: store.result(run).score for run in compared}
             scores.append({seed: self._sign * score for seed, score in results.items() if score is not None})
-        scores_in_formats, reference_scores = scores
+        chosen, reference = scores
         margin = self._goal.margin
-        return in_words(
-            difference([scores_in_formats], [reference_scores]).p,
-            equivalence([scores_in_formats], [reference_scores], margin).p,
-            margin,
-        )
+        return in_words(difference([chosen], [reference]).p, equivalence([chosen], [reference], margin).p, margin)
 
     def _runs(self, chosen: Mapping[str, str], runs: Sequence[Run]) -> list[Run]:
         """Makes runs like ``runs`` with the formats chosen for some parts."""

@@ -242,12 +242,8 @@ class _SeedsPerCase:
         cases = {name: self._references[name] for name in references}
         cases |= {unit: self._case(store, question, unit) for unit in self._units(store)}
         reference = _returns(store, self._references[question.reference])
-        returns_by_name = {
-            name: returns for name, runs in cases.items() if reference and (returns := _returns(store, runs))
-        }
-        sides = [
-            (returns, reference) if question.in_fp32 else (reference, returns) for returns in returns_by_name.values()
-        ]
+        by_name = {name: returns for name, runs in cases.items() if reference and (returns := _returns(store, runs))}
+        sides = [(returns, reference) if question.in_fp32 else (reference, returns) for returns in by_name.values()]
         differences = [difference([x], [y]) for x, y in sides]
         adjusted = holm([change.p for change in differences])
         rows = [
@@ -262,7 +258,7 @@ class _SeedsPerCase:
                 None if math.isnan(p) else float(p),
                 in_words(p, equivalence([returns], [reference], self._margin).p, self._margin),
             )
-            for (name, returns), change, p in zip(returns_by_name.items(), differences, adjusted, strict=True)
+            for (name, returns), change, p in zip(by_name.items(), differences, adjusted, strict=True)
         ]
         return tuple(sorted(rows, key=lambda row: (-row.seeds, -row.effect)))
 

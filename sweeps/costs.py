@@ -171,8 +171,8 @@ def _entry_as_text(config: RunConfig, entry: dict[str, Any]) -> str:
 def count_program(config: ProgramConfig, models: Sequence[CostModel] = tuple(MODELS.values())) -> CountedSteps:
     """Counts the cost of a step of a program, in the arithmetic of its run.
 
-    The program is called as in a run, and ended after a few steps of its first optimizer. The first step also rounds the
-    initial weights to their formats, so it is not counted. A program without a second step is counted as a whole.
+    The program is called as in a run, and ended after a few steps of its first optimizer. The first step is not
+    counted, as it also rounds the initial weights. A program without a second step is counted as a whole.
 
     Args:
         config: the program, and its arguments.
@@ -185,7 +185,7 @@ def count_program(config: ProgramConfig, models: Sequence[CostModel] = tuple(MOD
     Raises:
         SweepError: the program raised something.
     """
-    settings = config.own
+    settings = config.settings
     stop = _StopAfterSteps(_STEPS)
     simulation = Simulation(settings.policy_of_run(), seed=settings.seed, watchers=[stop], warn_unused=False)
     stop.counter = simulation.count_cost()

@@ -171,9 +171,8 @@ def _measure(config: TrainConfig, allow_imports: Collection[str]) -> _Speed:
 class _Calibration:
     """Measures a run for about a second after it has warmed up.
 
-    Marks are pairs of a time and a step. The first mark is the beginning of the run. The second one follows the first
-    step and, in fp32, the evaluation of the untrained policy; the third one the first update, which may have to compile
-    kernels for a minute.
+    A mark is a time and a step. The first mark is the beginning. The second one follows the first step and, in fp32,
+    the evaluation of the untrained policy; the third one the first update, which may compile kernels for a minute.
     """
 
     def __init__(self, allow_imports: Collection[str]) -> None:

@@ -150,7 +150,7 @@ def _check_devices(configs: Sequence[RunConfig]) -> None:
     """Raises RunError if a run needs a device that this machine does not have, or that lacks a feature it needs."""
     agents = [config for config in configs if isinstance(config, TrainConfig)]
     needed = {(config.device, config.format if config.native else None) for config in agents}
-    needed |= {(config.own.device, None) for config in configs if isinstance(config, ProgramConfig)}
+    needed |= {(config.settings.device, None) for config in configs if isinstance(config, ProgramConfig)}
     if any(device != "cpu" for device, _ in needed):
         from ..agents import open_device  # noqa: PLC0415  imports torch
 

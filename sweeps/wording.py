@@ -17,7 +17,7 @@ _LONGEST_SHOWN = 200
 
 
 def complaint(error: Any) -> str:
-    """An error of pydantic's in one sentence."""
+    """Describes an error of pydantic in one sentence."""
     if error["type"] == "value_error":
         return str(error["ctx"]["error"]).replace("\n", "\\n")
     message = error["msg"][0].lower() + error["msg"][1:]
@@ -31,20 +31,20 @@ def complaint(error: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """``value`` as a message has it, cut where it is very long."""
+    """Formats a value for a message, and cuts it if it is very long."""
     text = repr(value)
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 def brief(value: Any) -> str:
-    """A setting in a list of runs, as short as can be."""
+    """Formats a setting for a list of runs, as short as possible."""
     if isinstance(value, dict):
         return value["preset"] if set(value) == {"preset"} else json.dumps(value).replace('"', "")
     return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
 
 
 def unknown(what: str, name: str, known: Sequence[str]) -> str:
-    """Says that ``name`` does not exist, and which of the ``known`` comes near it."""
+    """Writes the message that ``name`` does not exist, with the nearest of the ``known`` names."""
     fixes = FIXES if "fixes" in known else ()
     near = nearest(name, [*known, *fixes])
     if near in fixes:

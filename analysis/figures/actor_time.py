@@ -1,4 +1,4 @@
-"""The time of the actors of a learner, by activity: inference, the environment, and new weights."""
+"""Draws the time of the actors of a learner, by activity: inference, the environment, and new weights."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from .drawing.tooltips import add_box_tooltips
 
 
 def actor_time_table(experiment: Experiment) -> pd.DataFrame | None:
-    """Seconds of 1000 steps of an actor, the mean of runs; None if no run has actors.
+    """Computes seconds of 1000 steps of an actor, the mean of runs; None if no run has actors.
 
     Columns: ``task``, ``series``, the activities (``step``, ``environment``, ``pull``, ``deserialize``, ``load``), and
-    ``n``, of how many runs.
+    ``n``, the number of runs.
     """
     times = actor_times(experiment)
     if times.empty:
@@ -50,15 +50,16 @@ def draw_actor_time(name: str, table: pd.DataFrame, size: Size = SCREEN, metric:
     title = f"{name}: seconds of 1000 steps of an actor"
     with figure(len(tasks), title, width, height, size, columns=1) as (canvas, axes):
         for axis, task in zip(axes, tasks, strict=True):
-            here = table[table["task"] == task].set_index("series").reindex(labels).fillna(0.0)
-            left = here["step"] * 0.0
+            rows = table[table["task"] == task].set_index("series").reindex(labels).fillna(0.0)
+            left = rows["step"] * 0.0
             for i, activity in enumerate(ACTIVITIES):
-                axis.barh(range(len(labels)), here[activity], left=left, color=look(i).color, height=0.7)
-                ends = list(zip(left, left + here[activity], strict=True))
+                axis.barh(range(len(labels)), rows[activity], left=left, color=look(i).color, height=0.7)
+                ends = list(zip(left, left + rows[activity], strict=True))
                 bars = [(start, place - 0.35, end, place + 0.35) for place, (start, end) in enumerate(ends)]
-                seconds = here[activity].items()
-                add_box_tooltips(axis, bars, [f"{one}, {activity}: {number(value)} seconds" for one, value in seconds])
-                left = left + here[activity]
+                seconds = rows[activity].items()
+                texts = [f"{label}, {activity}: {number(value)} seconds" for label, value in seconds]
+                add_box_tooltips(axis, bars, texts)
+                left = left + rows[activity]
             axis.set_yticks(range(len(labels)), labels)
             axis.set_title(task)
             axis.set_xlabel("seconds")

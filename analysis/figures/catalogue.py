@@ -1,4 +1,4 @@
-"""Every figure that ``roundoff plot`` can draw, by the name of its file: its data, as a table, and its drawing."""
+"""Lists every figure of ``roundoff plot`` by the name of its file: the function of its table, and of its drawing."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ Table = Callable[[Experiment, pd.DataFrame, list[str]], pd.DataFrame | None]
 
 
 _FEWEST = 3  # values of a setting that make a curve
-_MOST = 24  # lines that can be told apart in a figure across widths
+_MOST = 24  # lines that can be distinguished in a figure across widths
 
 
 class Drawable(NamedTuple):
     """A figure.
 
     Attributes:
-        table: the table of an experiment and its summary; also gets the list that warnings are added to. None: nothing
-            to draw.
-        draw: name of the experiment, table, size and metric to a figure.
+        table: makes the table of an experiment and its summary, and adds warnings to a list; returns None if there is
+            nothing to draw.
+        draw: draws the figure, given the name of the experiment, the table, the size and the metric.
     """
 
     table: Table
@@ -50,7 +50,7 @@ def _degradation(experiment: Experiment, summary: pd.DataFrame, _warnings: list[
 
 
 def _widths(experiment: Experiment, summary: pd.DataFrame, warnings: list[str], across: str) -> pd.DataFrame | None:
-    """The degradation plot across another width; None if no series has two widths, or it would show nothing new.
+    """Makes the table of the degradation plot across another width; None if that would show nothing new.
 
     Adds a warning, and draws no figure, if there are too many series to distinguish.
     """
@@ -70,14 +70,14 @@ def _widths(experiment: Experiment, summary: pd.DataFrame, warnings: list[str], 
 
 
 def settings_table(experiment: Experiment, summary: pd.DataFrame, warnings: list[str]) -> pd.DataFrame | None:
-    """The score against the numeric setting with the most values; None if no such setting has three.
+    """Makes the table of scores against the numeric setting with the most values; None if none has three.
 
     Adds a warning, and draws no figure, if there are too many series to distinguish.
     """
     columns = summary[list(experiment.conditions.independent)].select_dtypes("number")
-    numbers = {str(key): summary[key].nunique() for key in columns}
-    key = max(numbers, key=lambda one: numbers[one], default="")
-    if numbers.get(key, 0) < _FEWEST:
+    value_counts = {str(key): summary[key].nunique() for key in columns}
+    key = max(value_counts, key=lambda key: value_counts[key], default="")
+    if value_counts.get(key, 0) < _FEWEST:
         return None
     table = degradation_table(experiment, summary, key)
     if (lines := table["series"].nunique()) > _MOST:
@@ -96,7 +96,7 @@ def _relative(experiment: Experiment, _summary: pd.DataFrame, _warnings: list[st
 def _curves_across(
     experiment: Experiment, _summary: pd.DataFrame, _warnings: list[str], across: str
 ) -> pd.DataFrame | None:
-    """Learning curves, a line for each value of a number; None if all runs have the same."""
+    """Makes the table of learning curves, a line for each value of a number; None if it does not vary."""
     varies = across in experiment.conditions.keys and pd.api.types.is_numeric_dtype(experiment.runs[across])
     return curves_table(experiment, across) if varies else None
 
@@ -105,7 +105,7 @@ def _comparison(experiment: Experiment, summary: pd.DataFrame, _warnings: list[s
     return comparison_table(experiment, summary) if experiment.conditions.keys else None
 
 
-# Those without rows are not drawn, but for the first two, which say so by being empty.
+# Figures without rows are not drawn, except for the first two, which are then empty.
 FIGURES = {
     "degradation": Drawable(_degradation, partial(draw_degradation, x=None)),
     "curves": Drawable(lambda experiment, _summary, _: curves_table(experiment), draw_curves),

@@ -1,4 +1,4 @@
-"""Comparison of conditions: baselines, selections of fixes, policies."""
+"""Draws the comparison of conditions: baselines, selections of fixes, policies."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..runs.experiment import Experiment
 from ..tables.summary import ALL_TASKS, ended, records
 from ..tables.wording import plural
 from .drawing.axes import is_logarithmic, score_limits, titles
-from .drawing.marks import draw_crashes, draw_scores, marks, only_failed, side_by_side
-from .drawing.style import FAILED, SCREEN, Size, figure, letters, look, points, takes_half, wrapped
+from .drawing.marks import add_score_tooltips, all_failed_rows, draw_crashes, marks, place_side_by_side
+from .drawing.style import FAILED, SCREEN, Size, figure, letters, look, points, takes_half, wrap
 from .drawing.tooltips import add_box_tooltips, add_mean_tooltips, mean_tooltip
 
 
@@ -51,36 +51,36 @@ def draw_comparison(name: str, table: pd.DataFrame, size: Size = SCREEN, metric:
     width = 4.0 + 0.09 * max(map(len, labels)) / columns
     above = takes_half(labels, size)
     room = letters(size.width or width, size.font)
-    lines = max(wrapped(label, room).count("\n") + 1 for label in labels) if above else 0
+    lines = max(wrap(label, room).count("\n") + 1 for label in labels) if above else 0
     height = 1.2 + (0.36 + 0.24 * lines) * len(labels)
     count = int(table.loc[table["task"] != ALL_TASKS, "n"].max())
     crashed = f"; x: crashed, {metric.scored}" if (table["status"] == "crashed").any() else ""
     title = f"{name}: {metric.name}\nmean, 95 % bootstrap interval, every run ({plural(count, 'seed')}{crashed})"
     with figure(len(tasks), title, width, height, size, columns=columns, sharey=True) as (canvas, axes):
-        for axis, task, where in zip(axes, tasks, titles(tasks, metric), strict=True):
-            here = table[table["task"] == task]
+        for axis, task, title_of_panel in zip(axes, tasks, titles(tasks, metric), strict=True):
+            rows = table[table["task"] == task]
             for place, series in enumerate(labels):
-                _line(axis, place, here[here["series"] == series], metric)
-            axis.set_title(where)
+                _draw_row(axis, place, rows[rows["series"] == series], metric)
+            axis.set_title(title_of_panel)
             axis.set_xlabel(metric.label)
-            if is_logarithmic(metric, here["return"]):
+            if is_logarithmic(metric, rows["return"]):
                 axis.set_xscale("log")
-            axis.set_xlim(score_limits(metric, tasks if task == ALL_TASKS else [task], here["return"]))
+            axis.set_xlim(score_limits(metric, tasks if task == ALL_TASKS else [task], rows["return"]))
             axis.set_ylim(-0.6, len(labels) - 0.4)
-        shown = labels
-        if size.width and len(set(table["format"])) == 1:  # space is dear, and the caption names the format
-            shown = [label.partition(", ")[2] for label in labels]
+        names = labels
+        if size.width and len(set(table["format"])) == 1:  # saves space: the caption names the format
+            names = [label.partition(", ")[2] for label in labels]
         for axis in axes[::columns]:
-            axis.set_yticks(range(len(labels)), [""] * len(labels) if above else shown)
-            for place, label in enumerate(shown if above else []):
-                across = axis.get_yaxis_transform()
-                axis.text(0.01, place + 0.25, wrapped(label, room), transform=across, fontsize="small", in_layout=False)
+            axis.set_yticks(range(len(labels)), [""] * len(labels) if above else names)
+            for place, label in enumerate(names if above else []):
+                transform = axis.get_yaxis_transform()
+                axis.text(0.01, place + 0.25, wrap(label, room), transform=transform, fontsize="small", in_layout=False)
         return canvas
 
 
-def _line(axis: Axes, height: int, rows: pd.DataFrame, metric: Metric) -> None:
+def _draw_row(axis: Axes, height: int, rows: pd.DataFrame, metric: Metric) -> None:
     color = look(0).color
-    if len(only_failed(rows[rows["kind"] == "mean"])):
+    if len(all_failed_rows(rows[rows["kind"] == "mean"])):
         axis.axhspan(height - 0.3, height + 0.3, **FAILED)
         name = rows["series"].iloc[0]
         add_box_tooltips(
@@ -92,10 +92,10 @@ def _line(axis: Axes, height: int, rows: pd.DataFrame, metric: Metric) -> None:
         axis.plot(ends, [height, height], color=color, linewidth=points(5), alpha=0.3)
         axis.plot(scores["return"], height, "o", color=color, markersize=points(8))
     runs = rows[rows["kind"] == "run"]
-    places = side_by_side(len(runs), height, 0.22)
+    places = place_side_by_side(len(runs), height, 0.22)
     crashed = (runs["status"] == "crashed").to_numpy(bool)
     returns = runs["return"].to_numpy(float)
     axis.plot(returns[~crashed], places[~crashed], "o", color="#444444", markersize=points(3.5), zorder=3)
     draw_crashes(axis, places[crashed], returns[crashed], metric, up=False, size=6)
-    draw_scores(axis, runs, places, metric, up=False)
+    add_score_tooltips(axis, runs, places, metric, up=False)
     add_mean_tooltips(axis, means["return"], [height] * len(means), [mean_tooltip(row) for row in records(means)])

@@ -1,4 +1,4 @@
-"""Learning curves: score against steps, a line for each format, or for each value of another setting."""
+"""Draws learning curves: score against steps, a line for each format, or for each value of another setting."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from scipy.optimize import isotonic_regression
 
 from roundoff.runs.metric import RETURN, Metric
 
-from ..runs.conditions import PLAIN, says_less, without_settled
+from ..runs.conditions import PLAIN, is_less_telling, without_determined
 from ..runs.experiment import Experiment
 from ..statistics.intervals import bootstrap_intervals, generator_for
 from ..tables.summary import REFERENCE as FP32
 from ..tables.wording import plural, tick
-from .drawing.axes import is_logarithmic, limits_by_task, ordered, titles
+from .drawing.axes import is_logarithmic, limits_by_task, sort_formats, titles
 from .drawing.style import REFERENCE, SCREEN, Look, Size, figure, legend_under, ordered_looks, points, takes_half
 from .drawing.tooltips import add_line_tooltips, add_run_tooltips
 
@@ -29,17 +29,17 @@ _LONGEST_LABEL = 60  # characters of a name that a panel has room for beside its
 
 End = tuple[float, float, str, Look]
 """The end of a line: height, place across, name, look."""
-_TOGETHER = 6  # lines that a panel has at most, if conditions share it
-_MARKED = 30  # of them that have a marker, about
+_MOST_SHARED = 6  # lines of a panel at most, if conditions share it
+_MARKED = 30  # points of a line with a marker, about
 
 
 def curves_table(experiment: Experiment, across: str = "format") -> pd.DataFrame:
-    """The learning curves: a row of ``kind`` mean per task, condition, format and step, and one for each crash.
+    """Computes learning curves: a row of ``kind`` mean per task, condition, format and step, and one for each crash.
 
     Args:
         experiment: the runs.
-        across: the key with a line for each of its values: the format, or a numeric setting. A panel is then of a
-            task, a format, and the settings that it does not settle.
+        across: the key with a line for each of its values: the format, or a numeric setting. A panel then has one
+            task, one format, and one value of each setting that ``across`` does not determine.
 
     Columns: ``task``, ``panel`` (the task and condition, in words; only the task where formats settle conditions, or
     there are few enough of both to share it), ``seeds`` (of the panel: of runs that were evaluated or crashed),
@@ -57,28 +57,29 @@ def curves_table(experiment: Experiment, across: str = "format") -> pd.DataFrame
     rows: list[dict[str, Any]] = []
     curves = experiment.curves.drop_duplicates(["id", "step"], keep="last")
     evaluated = set(curves["id"])
-    for where, group in runs.groupby(["task", *keys], dropna=False):
-        said = [(key, value) for key, value in zip(keys, where[1:], strict=True) if value != PLAIN]
-        told = [str(value) if key in ("format", "condition") else f"{key} {value}" for key, value in said]
-        panel = ", ".join([str(where[0]), *told])
+    for condition, group in runs.groupby(["task", *keys], dropna=False):
+        distinguishing = [(key, value) for key, value in zip(keys, condition[1:], strict=True) if value != PLAIN]
+        words = [str(value) if key in ("format", "condition") else f"{key} {value}" for key, value in distinguishing]
+        panel = ", ".join([str(condition[0]), *words])
         shown = group[group["id"].isin(evaluated) | (group["status"] == "crashed")]
         seeds = shown["seed"].nunique() if "seed" in group else len(shown)
         steps = group["steps"].map(_length).max() if "steps" in group and metric.of_agents else np.nan
         values = set(group[across].dropna())
-        order = ordered(name for name in experiment.formats if name in values) if across == "format" else sorted(values)
+        names = sort_formats(name for name in experiment.formats if name in values)
+        order = names if across == "format" else sorted(values)
         lines = [(value, line) for value in order for line in sorted(set(group.loc[group[across] == value, "line"]))]
         for value, name in lines:
-            mine = group[group["line"] == name]
-            table = _on_grid(mine, curves, metric)
+            members = group[group["line"] == name]
+            table = _scores_by_step(members, curves, metric)
             band = bootstrap_intervals(table.to_numpy(float).T, generator_for(name), replicates=2000)
-            about = {"task": where[0], "panel": panel, "seeds": seeds, "steps": steps, across: value, "line": name}
+            fields = {"task": condition[0], "panel": panel, "seeds": seeds, "steps": steps, across: value, "line": name}
             counts, means = table.count(axis=1), table.mean(axis=1)
             for step, count, mean, (low, high) in zip(table.index, counts, means, band, strict=True):
                 point = {"n": count, "return": mean, "ci_low": low, "ci_high": high}
-                rows.append({**about, "kind": "mean", "step": step, **point})
+                rows.append({**fields, "kind": "mean", "step": step, **point})
             score = np.nan if metric.crash is None else metric.crash
-            crashes = sorted(mine.loc[mine["status"] == "crashed", "crash_step"].dropna())
-            rows += [{**about, "kind": "crash", "step": int(step), "n": 1, "return": score} for step in crashes]
+            crashes = sorted(members.loc[members["status"] == "crashed", "crash_step"].dropna())
+            rows += [{**fields, "kind": "crash", "step": int(step), "n": 1, "return": score} for step in crashes]
     columns = ["task", "panel", "seeds", "steps", across, "line", "kind", "step", "n", "return", "ci_low", "ci_high"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -98,18 +99,18 @@ def draw_curves(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Met
     crosses = f"; a cross: crashed ({metric.scored})" if (table["kind"] == "crash").any() else ""
     title = f"{name}: learning curves\nmean and 95 % bootstrap interval over seeds{crosses}"
     limits, tasks = limits_by_task(metric, table), list(dict.fromkeys(table["task"]))
-    words = dict(zip(tasks, titles(tasks, metric), strict=True))
-    together = len(set(limits.values())) < 2
-    with figure(len(panels), title, width=6.0, height=4.4, size=size, sharey=together) as (canvas, axes):
+    task_titles = dict(zip(tasks, titles(tasks, metric), strict=True))
+    shared = len(set(limits.values())) < 2
+    with figure(len(panels), title, width=6.0, height=4.4, size=size, sharey=shared) as (canvas, axes):
         if is_logarithmic(metric, table["return"]):
             axes[0].set_yscale("log")
         room = True
-        for axis, (where, group) in zip(axes, panels, strict=False):
+        for axis, (panel, group) in zip(axes, panels, strict=False):
             axis.set_ylim(limits[group["task"].iloc[0]])
             room = _panel(axis, group, metric, size) and room
             task = group["task"].iloc[0]
-            told = ", ".join(filter(None, [words[task], str(where).removeprefix(task).removeprefix(", ")]))
-            axis.set_title(f"{told} ({plural(group['seeds'].max(), 'seed')})")
+            words = ", ".join(filter(None, [task_titles[task], str(panel).removeprefix(task).removeprefix(", ")]))
+            axis.set_title(f"{words} ({plural(group['seeds'].max(), 'seed')})")
         if not room:
             lines = {line.get_label(): line for axis in axes for line in axis.get_legend_handles_labels()[0]}
             legend_under(canvas, list(lines.values()), [str(name) for name in lines])
@@ -117,27 +118,27 @@ def draw_curves(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Met
 
 
 def _lines(experiment: Experiment) -> tuple[pd.DataFrame, list[str]]:
-    """The runs with the name of their line, and the keys that distinguish panels besides the task."""
+    """Returns the runs with the name of their line, and the keys that distinguish panels besides the task."""
     conditions, runs = experiment.conditions, experiment.runs.copy()
     settings: list[dict[str, Any]] = runs[["format", *conditions.keys]].to_dict("records")  # type: ignore[assignment]
     runs["condition"] = [conditions.label(row) for row in settings]
-    both = runs.drop_duplicates(["format", "condition"])
-    several = both["format"].duplicated(keep=False)
-    if len(both) > _TOGETHER and several.any():
+    pairs = runs.drop_duplicates(["format", "condition"])
+    repeated = pairs["format"].duplicated(keep=False)
+    if len(pairs) > _MOST_SHARED and repeated.any():
         return runs.assign(line=runs["format"].astype(str)), ["condition"]
-    named = set(both.loc[several, "format"])
-    lines = [conditions.series(row) if row["format"] in named else str(row["format"]) for row in settings]
+    ambiguous = set(pairs.loc[repeated, "format"])
+    lines = [conditions.series(row) if row["format"] in ambiguous else str(row["format"]) for row in settings]
     return runs.assign(line=lines), []
 
 
 def _lines_across(experiment: Experiment, across: str) -> tuple[pd.DataFrame, list[str]]:
-    """The runs with a line for each value of a setting, and the settings that set panels apart."""
+    """Returns the runs with a line for each value of a setting, and the settings that distinguish panels."""
     runs, keys = experiment.runs, [key for key in experiment.conditions.keys if key != across]
-    # Keys that, together with ``across``, settle all others; keys that say less are used only if necessary.
-    saying_less = [key for key in keys if says_less(runs[key])]
-    by_use = [*saying_less, *(key for key in keys if key not in saying_less)]
+    # Chooses keys that determine all others together with ``across``; less telling keys only if necessary.
+    less_telling = [key for key in keys if is_less_telling(runs[key])]
+    candidates = [*less_telling, *(key for key in keys if key not in less_telling)]
     lines = [f"{across} {value:g}" for value in runs[across]]
-    return runs.assign(line=lines), ["format", *without_settled(runs, keys, by_use, [across])]
+    return runs.assign(line=lines), ["format", *without_determined(runs, keys, candidates, [across])]
 
 
 def _panel(axis: Axes, table: pd.DataFrame, metric: Metric, size: Size) -> bool:
@@ -147,17 +148,17 @@ def _panel(axis: Axes, table: pd.DataFrame, metric: Metric, size: Size) -> bool:
     looks = iter(ordered_looks(len(labels) - (FP32 in labels)))
     for label in labels:
         style = REFERENCE if label == FP32 else next(looks)
-        here = table[table["line"] == label]
-        line, crashes = here[here["kind"] == "mean"], here[here["kind"] == "crash"]
+        rows = table[table["line"] == label]
+        line, crashes = rows[rows["kind"] == "mean"], rows[rows["kind"] == "crash"]
         if len(crashes):
             edge = axis.get_ylim()[0 if metric.sign > 0 else 1]
             axis.plot(crashes["step"], crashes["return"].fillna(edge), "x", color=style.color, markersize=points(8),
                       markeredgewidth=points(1.8), clip_on=False, zorder=3)  # fmt: skip
             texts = [f"{label}: crashed at step {tick(step)}" for step in crashes["step"]]
             add_run_tooltips(axis, crashes["step"], crashes["return"].fillna(edge), texts)
-        if line.empty:  # crashed before the first evaluation, all of them: no line, but a name
-            last = crashes["return"].fillna(edge).iloc[-1]
-            ends.append((float(last), float(crashes["step"].max()), label, style))
+        if line.empty:  # all crashed before the first evaluation: no line, but a name
+            height = crashes["return"].fillna(edge).iloc[-1]
+            ends.append((float(height), float(crashes["step"].max()), label, style))
             continue
         steps, means = line["step"].to_numpy(float), line["return"].to_numpy(float)
         low, high = line["ci_low"].to_numpy(float), line["ci_high"].to_numpy(float)
@@ -172,28 +173,28 @@ def _panel(axis: Axes, table: pd.DataFrame, metric: Metric, size: Size) -> bool:
     axis.set_ylabel(metric.label)
     axis.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}".replace(",", "\u2009"))
     if (table["kind"] == "crash").any() and table["step"].max() < table["steps"].max():
-        axis.set_xlim(0, table["steps"].max())  # all of it: how much of their time runs had when they crashed
+        axis.set_xlim(0, table["steps"].max())  # the planned steps, to show how early runs crashed
     beside = not takes_half(labels, size) and max(map(len, labels), default=0) <= _LONGEST_LABEL
     return beside and label_ends(axis, ends)
 
 
 def _length(steps: Any) -> float:
-    """The planned steps of a run; NaN if its config says nothing sensible."""
+    """Returns the planned steps of a run as a number; NaN if its config has no sensible value."""
     return float(steps) if isinstance(steps, int | float) and abs(steps) < 1e15 else np.nan
 
 
-def _on_grid(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> pd.DataFrame:
+def _scores_by_step(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     """Scores by step (rows) and run (columns), NaN where a run was not evaluated."""
     runs = runs.sort_values("id")
-    there = curves[curves["id"].isin(runs["id"])]
-    table = there.pivot_table(index="step", columns="id", values="return").reindex(columns=runs["id"])
-    over = table.index.to_numpy()[:, None] >= runs["crash_step"].where(runs["status"] == "crashed").to_numpy(float)
-    table = table.mask(over, np.nan if metric.crash is None else metric.crash).dropna(how="all")
-    return table if metric.of_agents else thinned(table)
+    evaluations = curves[curves["id"].isin(runs["id"])]
+    table = evaluations.pivot_table(index="step", columns="id", values="return").reindex(columns=runs["id"])
+    crashed = table.index.to_numpy()[:, None] >= runs["crash_step"].where(runs["status"] == "crashed").to_numpy(float)
+    table = table.mask(crashed, np.nan if metric.crash is None else metric.crash).dropna(how="all")
+    return table if metric.of_agents else thin(table)
 
 
-def thinned(table: pd.DataFrame, most: int = _MOST) -> pd.DataFrame:
-    """Means over rows that follow each other, so that there are few enough; each has the last of their steps.
+def thin(table: pd.DataFrame, most: int = _MOST) -> pd.DataFrame:
+    """Averages consecutive rows, so that few enough remain; each gets the last of their steps.
 
     Args:
         table: values by step.
@@ -207,14 +208,14 @@ def thinned(table: pd.DataFrame, most: int = _MOST) -> pd.DataFrame:
 
 
 def label_ends(axis: Axes, ends: Sequence[End]) -> bool:
-    """Writes names next to the ends of lines, moved no further than needed not to overlap.
+    """Writes names next to the ends of lines, moved as little as possible so that they do not overlap.
 
     Args:
         axis: to write on; its limits and scale are final.
         ends: the ends of the lines.
 
     Returns:
-        Whether there is room for the names: nothing is written otherwise.
+        Whether there is room for the names; else nothing is written.
     """
     if not ends or len(ends) > _FIT:
         return not ends

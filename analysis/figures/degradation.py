@@ -1,4 +1,4 @@
-"""The degradation plot: scores against bits of several kinds, against formats one by one, or against a number."""
+"""Draws the degradation plot: scores against bits of several kinds, against formats, or against a number."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ..runs.experiment import Experiment
 from ..tables.summary import ALL_TASKS, bits_per_number, ended, exponent_bits, parsed, records, significand_bits
 from ..tables.summary import REFERENCE as FP32
 from ..tables.wording import plural
-from .drawing.axes import is_logarithmic, limits_by_task, ordered, titles
-from .drawing.marks import draw_crashes, draw_scores, marks, only_failed, side_by_side
-from .drawing.style import CRASH, FAILED, REFERENCE, SCREEN, Size, figure, legend_under, look, names_under, points
+from .drawing.axes import is_logarithmic, limits_by_task, sort_formats, titles
+from .drawing.marks import add_score_tooltips, all_failed_rows, draw_crashes, marks, place_side_by_side
+from .drawing.style import CRASH, FAILED, REFERENCE, SCREEN, Size, figure, legend_under, look, points, write_names_under
 from .drawing.tooltips import add_box_tooltips, add_mean_tooltips, mean_tooltip
 
 _WORDS = {
@@ -28,14 +28,14 @@ _WORDS = {
     "bits": "bits per number",
     "format": "format",
 }
-_MOST_REFERENCES = 6  # that have an entry each in a legend
-_CLOSEST = 0.04  # of an axis, between two numbers under it
-_WIDEST = 4  # bits, between two formats that a line connects
-_KNOWN = {7: "bf16", 10: "fp16"}  # by their significand bits
+_MOST_REFERENCES = 6  # references with separate entries in a legend
+_CLOSEST = 0.04  # smallest distance of two numbers under an axis, as a share of its length
+_WIDEST = 4  # largest distance, in bits, of two formats that a line connects
+_FAMILIAR = {7: "bf16", 10: "fp16"}  # by their significand bits
 
 
 def degradation_table(experiment: Experiment, summary: pd.DataFrame, across: str = "significand_bits") -> pd.DataFrame:
-    """The marks of the degradation plot: a row of ``kind`` mean for each row of the summary, and one for each run.
+    """Makes the marks of the degradation plot: a row of ``kind`` mean for each row of the summary, one for each run.
 
     Args:
         experiment: the runs.
@@ -49,10 +49,10 @@ def degradation_table(experiment: Experiment, summary: pd.DataFrame, across: str
     ``crashed`` and ``failed`` of means, ``return`` (the score), ``ci_low`` and ``ci_high`` of means; and ``bits``, or
     ``setting`` and its ``value``, if these vary.
     """
-    of_setting = across not in _WORDS
+    is_setting = across not in _WORDS
 
     def series(row: dict[str, Any]) -> str:
-        if of_setting:
+        if is_setting:
             return experiment.conditions.series(row, but=across)
         if row["format"] == FP32:
             return experiment.conditions.series(row)
@@ -60,9 +60,9 @@ def degradation_table(experiment: Experiment, summary: pd.DataFrame, across: str
             return experiment.conditions.label(row) if experiment.conditions.keys else ""
         return experiment.conditions.series(row | {"format": _family(row, across)})
 
-    def wide(table: pd.DataFrame) -> pd.DataFrame:
+    def with_widths(table: pd.DataFrame) -> pd.DataFrame:
         names = table["format"]
-        if of_setting:
+        if is_setting:
             return table.assign(setting=across, value=table[across])
         table = table.assign(exponent_bits=names.map(exponent_bits), significand_bits=names.map(significand_bits))
         if across == "format":
@@ -71,8 +71,8 @@ def degradation_table(experiment: Experiment, summary: pd.DataFrame, across: str
             table = table.assign(bits=names.map(bits_per_number))
         return table[table["bits" if across == "bits" else "significand_bits"].notna()]
 
-    further = ("setting", "value") if of_setting else ("bits",) if across == "bits" else ()
-    return marks(wide(summary), wide(ended(experiment.runs)), series, further)
+    extra = ("setting", "value") if is_setting else ("bits",) if across == "bits" else ()
+    return marks(with_widths(summary), with_widths(ended(experiment.runs)), series, extra)
 
 
 def are_floats(formats: tuple[str, ...]) -> bool:
@@ -81,7 +81,7 @@ def are_floats(formats: tuple[str, ...]) -> bool:
 
 
 def _family(row: dict[str, Any], across: str) -> str:
-    """The formats that a series is made of."""
+    """Names the formats of a series by their common width or family, such as ``e5mX``."""
     if across == "exponent_bits":
         return f"eXm{row['significand_bits']:.0f}"
     if across == "significand_bits" or exponent_bits(row["format"]) >= 0:
@@ -94,7 +94,7 @@ def draw_degradation(
 ) -> Figure:
     """Draws the mean score with its 95 % interval against bits, every run as a dot, crashes as crosses.
 
-    What was tried and failed in every run is hatched.
+    Places where all runs failed are hatched.
 
     A panel per task, and one for their mean if there are several. fp32 is a band across, for each condition; against
     a number it is a line as others are. A line for each ``series``: width of the other part of the number, and
@@ -118,12 +118,12 @@ def draw_degradation(
     with figure(len(tasks), title, size=size, sharey=len(set(limits.values())) < 2) as (canvas, axes):
         if is_logarithmic(metric, table["return"]):
             axes[0].set_yscale("log")
-        for axis, task, where in zip(axes, tasks, titles(tasks, metric), strict=False):
+        for axis, task, title_of_panel in zip(axes, tasks, titles(tasks, metric), strict=False):
             axis.set_ylim(limits[task])
             _panel(axis, table[table["task"] == task], lines, x, metric)
             axis.set_xlabel(words)
             seeds = table.loc[table["task"] == task, "n"].max()
-            axis.set_title(where if task == ALL_TASKS else f"{where} ({plural(seeds, 'seed')})")
+            axis.set_title(title_of_panel if task == ALL_TASKS else f"{title_of_panel} ({plural(seeds, 'seed')})")
         _legend(canvas, axes[0], table, lines, x, metric)
         return canvas
 
@@ -132,110 +132,110 @@ def _is_reference(series: str) -> bool:
     return series.partition(",")[0] == FP32
 
 
-def _of_reference(lines: list[str], table: pd.DataFrame) -> dict[str, str]:
-    """The colours of fp32 by series: grey if there is one, else the colour of the first line of the same condition."""
-    found = [series for series in dict.fromkeys(table["series"]) if _is_reference(series) and series not in lines]
+def _reference_colors(lines: list[str], table: pd.DataFrame) -> dict[str, str]:
+    """Chooses colours of fp32 by series: grey if there is one, else that of the first line of the same condition."""
+    references = [series for series in dict.fromkeys(table["series"]) if _is_reference(series) and series not in lines]
     conditions = [series.partition(", ")[2] for series in lines]
     return {
         series: look(conditions.index(condition)).color
-        if len(found) > 1 and (condition := series.partition(", ")[2]) in conditions
+        if len(references) > 1 and (condition := series.partition(", ")[2]) in conditions
         else REFERENCE.color
-        for series in found
+        for series in references
     }
 
 
-def _panel(axis: Axes, here: pd.DataFrame, lines: list[str], x: str, metric: Metric) -> None:
-    means, colors = here[here["kind"] == "mean"], _of_reference(lines, here)
+def _panel(axis: Axes, rows: pd.DataFrame, lines: list[str], x: str, metric: Metric) -> None:
+    means, colors = rows[rows["kind"] == "mean"], _reference_colors(lines, rows)
     for row in records(means[means["series"].isin(colors)]):
         color = colors[row["series"]]
         axis.axhspan(row["ci_low"], row["ci_high"], color=color, alpha=0.18, linewidth=0)
         axis.axhline(row["return"], color=color, linestyle=REFERENCE.line, linewidth=points(1.4))
         ends = np.nan_to_num([row["ci_low"], row["ci_high"]], nan=row["return"])
         add_box_tooltips(axis, [0, ends[0], 1, ends[1]], [mean_tooltip(row)], axis.get_yaxis_transform())
-    here = here[here["series"].isin(lines)]
-    names = ordered(here["format"])
-    values = here["format"].map(names.index) if x == "format" else here[x].astype(float)
-    here = here.assign(value=values, place=_in_steps(values) if x == "value" else values)
-    means = here[here["kind"] == "mean"]
+    rows = rows[rows["series"].isin(lines)]
+    names = sort_formats(rows["format"])
+    values = rows["format"].map(names.index) if x == "format" else rows[x].astype(float)
+    rows = rows.assign(value=values, place=_even_places(values) if x == "value" else values)
+    means = rows[rows["kind"] == "mean"]
     for number, series in enumerate(lines):
         style = look(number)
         line = means[means["series"] == series].sort_values("place")
-        for place in only_failed(line)["place"]:
+        for place in all_failed_rows(line)["place"]:
             axis.axvspan(place - 0.3, place + 0.3, **FAILED)
             add_box_tooltips(
                 axis, [place - 0.3, 0, place + 0.3, 1], [f"{series}: all runs failed"], axis.get_xaxis_transform()
             )
         offset = min(0.12, 0.7 / len(lines)) * (number - (len(lines) - 1) / 2)
-        at = line["place"].to_numpy(float) + offset * (x == "format")
-        drawn, joined = line[["ci_low", "ci_high", "return"]].to_numpy(float), x != "format" and len(at) > 1
-        gaps = np.flatnonzero(np.diff(at) > (_WIDEST if x == "bits" else np.inf)) + 1
-        spread, drawn = np.insert(at, gaps, np.nan), np.insert(drawn, gaps, np.nan, axis=0)
+        positions = line["place"].to_numpy(float) + offset * (x == "format")
+        drawn, joined = line[["ci_low", "ci_high", "return"]].to_numpy(float), x != "format" and len(positions) > 1
+        gaps = np.flatnonzero(np.diff(positions) > (_WIDEST if x == "bits" else np.inf)) + 1
+        spread, drawn = np.insert(positions, gaps, np.nan), np.insert(drawn, gaps, np.nan, axis=0)
         if joined:
             axis.fill_between(spread, drawn[:, 0], drawn[:, 1], color=style.color, alpha=0.2, linewidth=0)
         else:
-            axis.vlines(at, drawn[:, 0], drawn[:, 1], color=style.color, linewidth=points(5), alpha=0.3)
+            axis.vlines(positions, drawn[:, 0], drawn[:, 1], color=style.color, linewidth=points(5), alpha=0.3)
         line_style = style.line if joined else "none"
         axis.plot(spread, drawn[:, 2], style.marker, color=style.color, linestyle=line_style, markersize=points(7))
-        _dots(axis, here[(here["kind"] == "run") & (here["series"] == series)], style.color, offset, metric)
-        add_mean_tooltips(axis, at, line["return"], [mean_tooltip(row) for row in records(line)])
+        _draw_runs(axis, rows[(rows["kind"] == "run") & (rows["series"] == series)], style.color, offset, metric)
+        add_mean_tooltips(axis, positions, line["return"], [mean_tooltip(row) for row in records(line)])
     axis.set_ylabel(metric.label)
-    places, texts = sorted(set(here["place"])), [f"{value:g}" for value in sorted(set(here["value"]))]
+    places, texts = sorted(set(rows["place"])), [f"{value:g}" for value in sorted(set(rows["value"]))]
     if not places:
         return
     axis.set_xlim(min(places) - 0.6, max(places) + 0.6)
     if x == "format":
-        names_under(axis, range(len(names)), names)
+        write_names_under(axis, range(len(names)), names)
         return
     if x == "significand_bits":
-        places = sorted({*places, *(bits for bits in _KNOWN if places[0] < bits < places[-1])})
-        texts = [f"{bits:g}\n{_KNOWN.get(bits, '')}".rstrip() for bits in places]
-    axis.set_xticks(places, _apart(places, texts))
+        places = sorted({*places, *(bits for bits in _FAMILIAR if places[0] < bits < places[-1])})
+        texts = [f"{bits:g}\n{_FAMILIAR.get(bits, '')}".rstrip() for bits in places]
+    axis.set_xticks(places, _without_overlaps(places, texts))
 
 
-def _in_steps(values: pd.Series[float]) -> pd.Series[float]:
-    """Places of numbers, the closest two 1 apart: as they are, or by logarithms where these are more evenly apart."""
+def _even_places(values: pd.Series[float]) -> pd.Series[float]:
+    """Places numbers, the closest two 1 apart: linearly, or by logarithms if these are spread more evenly."""
     numbers = values.to_numpy(float)
-    found = []
+    candidates = []
     for scaled in (numbers, np.log10(numbers)) if (numbers > 0).all() else (numbers,):
         gaps = np.diff(np.unique(scaled))
         if len(gaps):
-            found.append((gaps.max() / gaps.min(), (scaled - scaled.min()) / gaps.min()))
-    return values if not found else pd.Series(min(found, key=lambda one: one[0])[1], values.index)
+            candidates.append((gaps.max() / gaps.min(), (scaled - scaled.min()) / gaps.min()))
+    return values if not candidates else pd.Series(min(candidates, key=lambda candidate: candidate[0])[1], values.index)
 
 
-def _apart(places: list[float], texts: list[str]) -> list[str]:
-    """The texts under places on an axis; nothing where one would run into the text left of it."""
-    told: list[str] = []
+def _without_overlaps(places: list[float], texts: list[str]) -> list[str]:
+    """Empties the texts under an axis that would overlap the text left of them."""
+    shown: list[str] = []
     last = -float("inf")
     for place, text in zip(places, texts, strict=True):
-        free = place - last > _CLOSEST * (places[-1] - places[0])
-        told.append(text if free else "")
-        last = place if free else last
-    return told
+        fits = place - last > _CLOSEST * (places[-1] - places[0])
+        shown.append(text if fits else "")
+        last = place if fits else last
+    return shown
 
 
-def _dots(axis: Axes, runs: pd.DataFrame, color: str, offset: float, metric: Metric) -> None:
-    """Every run, next to its mean; the horizontal positions of seeds are arbitrary."""
-    for at in sorted(set(runs["place"])):
-        group = runs[runs["place"] == at]
-        places = side_by_side(len(group), at + offset)
+def _draw_runs(axis: Axes, runs: pd.DataFrame, color: str, offset: float, metric: Metric) -> None:
+    """Draws every run next to its mean; the horizontal positions of seeds are arbitrary."""
+    for place in sorted(set(runs["place"])):
+        group = runs[runs["place"] == place]
+        positions = place_side_by_side(len(group), place + offset)
         crashed = (group["status"] == "crashed").to_numpy()
         y = group["return"].to_numpy(float)
-        axis.plot(places[~crashed], y[~crashed], "o", color=color, markersize=points(4), alpha=0.75,
+        axis.plot(positions[~crashed], y[~crashed], "o", color=color, markersize=points(4), alpha=0.75,
                   markeredgecolor="white", markeredgewidth=points(0.5), zorder=3)  # fmt: skip
-        draw_crashes(axis, places[crashed], y[crashed], metric)
-        draw_scores(axis, group, places, metric)
+        draw_crashes(axis, positions[crashed], y[crashed], metric)
+        add_score_tooltips(axis, group, positions, metric)
 
 
 def _legend(canvas: Figure, axis: Axes, table: pd.DataFrame, lines: list[str], x: str, metric: Metric) -> None:
-    """One legend for all panels, under them: every kind of mark that there is, once."""
+    """Writes one legend for all panels under them, with every kind of mark once."""
     entries: list[tuple[Any, str]] = []
     for number, series in enumerate(lines):
         style = look(number)
         line = "none" if x == "format" else style.line
         mark = axis.plot([], [], color=style.color, linestyle=line, marker=style.marker, markersize=points(7))[0]
         entries.append((mark, f"{series}: mean, 95 % bootstrap interval".removeprefix(": ")))
-    references = _of_reference(lines, table)
+    references = _reference_colors(lines, table)
     if len(references) > _MOST_REFERENCES:
         references = {f"{FP32} of each condition, in its colour": REFERENCE.color}
     for series, color in references.items():
@@ -247,7 +247,7 @@ def _legend(canvas: Figure, axis: Axes, table: pd.DataFrame, lines: list[str], x
     if (shown == "crashed").any():
         cross = axis.plot([], [], "x", color=CRASH, markersize=points(7), markeredgewidth=points(1.6))[0]
         entries.append((cross, f"crashed ({metric.scored})"))
-    if len(only_failed(table[table["kind"] == "mean"])):
+    if len(all_failed_rows(table[table["kind"] == "mean"])):
         entries.append((Patch(**FAILED), "all runs failed"))
     handles, labels = zip(*entries, strict=True)
     legend_under(canvas, handles, labels, most=2)

@@ -1,4 +1,4 @@
-"""Heat maps: scores over two settings that vary, such as format and accumulator, or over exponent and significand."""
+"""Draws heat maps: scores over two settings that vary, such as format and accumulator, or over both widths."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from matplotlib.patches import Rectangle
 
 from roundoff.runs.metric import RETURN, Metric
 
-from ..runs.conditions import MAPPINGS, as_text
+from ..runs.conditions import MAPPINGS, value_text
 from ..runs.experiment import Experiment
 from ..tables.summary import ALL_TASKS, REFERENCE, records
 from ..tables.wording import number, plural
-from .drawing.axes import is_logarithmic, ordered, score_limits, titles
-from .drawing.style import FAILED, SCREEN, Size, figure, in_lines, names_under
+from .drawing.axes import is_logarithmic, score_limits, sort_formats, titles
+from .drawing.style import FAILED, SCREEN, Size, figure, wrap_names, write_names_under
 from .drawing.tooltips import add_box_tooltips
 
 
 def shades(metric: Metric, table: pd.DataFrame) -> Normalize:
-    """Maps scores to shades: for agents over the range of their tasks, else over the scores there are."""
+    """Maps scores to shades: for agents over the range of their tasks, else over the existing scores."""
     scores = table["return"]
     if not metric.of_agents and scores.notna().any():
         low, high = float(scores.min()), float(scores.max())
@@ -93,20 +93,20 @@ def _draw(axis: Axes, cells: Cells, labels: tuple[str, str], norm: Normalize, me
         dark = (shade < 0.6 if bright else shade > 0.4) and scored
         crashed = f"{cell['crashed']:.0f} x" if cell["crashed"] else ""
         failed = f"{cell['failed']:.0f} failed" if cell.get("failed", 0) > 0 else ""
-        told = "\n".join(filter(None, [metric.shown(cell["return"]) if scored else "", crashed, failed]))
+        text = "\n".join(filter(None, [metric.shown(cell["return"]) if scored else "", crashed, failed]))
         if failed and not scored and not crashed:
             axis.add_patch(Rectangle((cell["column"], cell["row"]), 1, 1, **FAILED))
-        axis.text(cell["column"] + 0.5, cell["row"] + 0.5, told, ha="center", va="center", fontsize="small",
+        axis.text(cell["column"] + 0.5, cell["row"] + 0.5, text, ha="center", va="center", fontsize="small",
                   color="white" if dark else "black")  # fmt: skip
-        where = cell["column"], cell["row"], cell["column"] + 1, cell["row"] + 1
+        box = cell["column"], cell["row"], cell["column"] + 1, cell["row"] + 1
         mean = f"mean {number(cell['return'])}" if scored else "no score"
         crashes = f"{cell['crashed']:.0f} crashed" if cell["crashed"] else ""
-        about = ", ".join(filter(None, [mean, plural(cell["n"], "run"), crashes, failed]))
+        description = ", ".join(filter(None, [mean, plural(cell["n"], "run"), crashes, failed]))
         add_box_tooltips(
-            axis, where, [f"{across_label} {across[cell['column']]}, {up_label} {up[cell['row']]}: {about}"]
+            axis, box, [f"{across_label} {across[cell['column']]}, {up_label} {up[cell['row']]}: {description}"]
         )
-    names_under(axis, [place + 0.5 for place in range(len(across))], across)
-    axis.set_yticks(np.arange(len(up)) + 0.5, in_lines(up))
+    write_names_under(axis, [place + 0.5 for place in range(len(across))], across)
+    axis.set_yticks(np.arange(len(up)) + 0.5, wrap_names(up))
     axis.grid(visible=False)
     return drawn
 
@@ -115,7 +115,7 @@ _MOST = 12  # panels
 
 
 def heatmap_table(experiment: Experiment, summary: pd.DataFrame, warnings: list[str]) -> pd.DataFrame | None:
-    """The mean of every cell; None unless two settings other than task and seed vary.
+    """Computes the mean of every cell; None unless two settings other than task and seed vary.
 
     The horizontal axis shows the format if it varies, else the first key that does; the vertical axis ``accumulate`` if
     it varies, else the key with the most values. Other varying keys have a panel for each combination.
@@ -132,7 +132,7 @@ def heatmap_table(experiment: Experiment, summary: pd.DataFrame, warnings: list[
     conditions = experiment.conditions
     summary = summary.assign(
         **{
-            key: [conditions.name_of(key, value) or as_text(value) for value in summary[key]]
+            key: [conditions.name_of(key, value) or value_text(value) for value in summary[key]]
             for key in conditions.independent
             if key in MAPPINGS and not pd.api.types.is_numeric_dtype(summary[key])
         }
@@ -142,12 +142,12 @@ def heatmap_table(experiment: Experiment, summary: pd.DataFrame, warnings: list[
         return None
     x, *others = keys
     y = "accumulate" if "accumulate" in others else max(others, key=lambda key: len(_places(experiment, summary, key)))
-    rest = [key for key in others if key != y]
+    panel_keys = [key for key in others if key != y]
     across, up = _places(experiment, summary, x), _places(experiment, summary, y)
     rows = [
         {
             "task": row["task"],
-            "condition": ", ".join(f"{key} {row[key]}" for key in rest),
+            "condition": ", ".join(f"{key} {row[key]}" for key in panel_keys),
             "x": x,
             "y": y,
             "across": str(row[x]),
@@ -186,7 +186,7 @@ def draw_heatmap(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Me
         Cells(cells, across, up, ", ".join(filter(None, [*titles([str(task)], metric), str(condition)])))
         for (condition, task), cells in panels
     ]
-    names = [name.split("\n") for name in in_lines(up)]
+    names = [name.split("\n") for name in wrap_names(up)]
     longest = max(len(line) for name in names for line in name)
     width = 1.2 + 0.62 * len(across) + 0.07 * longest
     height = 1.2 + max(0.45, 0.21 * max(map(len, names))) * len(up)
@@ -197,25 +197,25 @@ def draw_heatmap(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Me
 
 
 def _places(experiment: Experiment, summary: pd.DataFrame, key: str) -> dict[str, int]:
-    """Places the values of a key: formats from wide to narrow, numbers in order, other values by the alphabet."""
-    there = {str(value) for value in summary[key]}
+    """Numbers the values of a key: formats from wide to narrow, numbers in order, other values by the alphabet."""
+    present = {str(value) for value in summary[key]}
     values: list[Any] = []
     if key == "format":
-        values = ordered(experiment.formats)
+        values = sort_formats(experiment.formats)
     elif pd.api.types.is_numeric_dtype(summary[key]):
         values = sorted(set(summary[key].dropna()))
-    names = [str(value) for value in values if str(value) in there]
-    return {name: place for place, name in enumerate(dict.fromkeys([*names, *sorted(there)]))}
+    names = [str(value) for value in values if str(value) in present]
+    return {name: place for place, name in enumerate(dict.fromkeys([*names, *sorted(present)]))}
 
 
 def _labels(table: pd.DataFrame, place: str, label: str) -> list[str]:
-    """The values at places from 0 on."""
-    found = dict(zip(table[place], table[label], strict=True))
-    return [str(found.get(i, "")) for i in range(int(table[place].max()) + 1)]
+    """Returns the labels of the places from 0 on."""
+    labels = dict(zip(table[place], table[label], strict=True))
+    return [str(labels.get(i, "")) for i in range(int(table[place].max()) + 1)]
 
 
 def plane_table(marks: pd.DataFrame) -> pd.DataFrame:
-    """The means of formats with both widths, and of fp32, for the heat map.
+    """Selects the means of formats with both widths, and of fp32, for the heat map.
 
     Args:
         marks: from :func:`roundoff.analysis.figures.degradation.degradation_table`.
@@ -239,22 +239,22 @@ def draw_plane(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metr
     """
     pairs = sorted(dict.fromkeys(zip(table["condition"], table["task"], strict=True)), key=lambda p: p[1] == ALL_TASKS)
     groups = [(*pair, table[(table["condition"] == pair[0]) & (table["task"] == pair[1])]) for pair in pairs]
-    plain = table[table["format"] == REFERENCE]
+    references = table[table["format"] == REFERENCE]
     panels = [
-        _plane(condition, task, here, plain[plain["task"] == task], metric)
-        for condition, task, here in groups
-        if set(here["format"]) != {REFERENCE}
+        _plane(condition, task, cells, references[references["task"] == task], metric)
+        for condition, task, cells in groups
+        if set(cells["format"]) != {REFERENCE}
     ]
     title = f"{name}: {metric.name} over exponent and significand bits"
     labels = "significand bits m", "exponent bits e"
     return draw_heat_maps(panels, title, labels, shades(metric, table), metric, width=4.4, height=3.2, size=size)
 
 
-def _plane(condition: str, task: str, here: pd.DataFrame, plain: pd.DataFrame, metric: Metric) -> Cells:
-    own = here.loc[here["format"] == REFERENCE, "return"]
-    reference = plain["return"] if own.empty and len(plain) == 1 else own
-    about = [*titles([task], metric), condition, *(f"fp32: {metric.shown(value)}" for value in reference)]
-    rows = here[here["format"] != REFERENCE]
+def _plane(condition: str, task: str, rows_of_panel: pd.DataFrame, references: pd.DataFrame, metric: Metric) -> Cells:
+    same_condition = rows_of_panel.loc[rows_of_panel["format"] == REFERENCE, "return"]
+    reference = references["return"] if same_condition.empty and len(references) == 1 else same_condition
+    title = [*titles([task], metric), condition, *(f"fp32: {metric.shown(value)}" for value in reference)]
+    rows = rows_of_panel[rows_of_panel["format"] != REFERENCE]
     across, up = (sorted(set(rows[name].astype(int))) for name in ("significand_bits", "exponent_bits"))
     cells = rows.assign(column=rows["significand_bits"].map(across.index), row=rows["exponent_bits"].map(up.index))
-    return Cells(cells, [*map(str, across)], [*map(str, up)], ", ".join(filter(None, about)))
+    return Cells(cells, [*map(str, across)], [*map(str, up)], ", ".join(filter(None, title)))

@@ -1,4 +1,4 @@
-"""Plot values that runs log during training, such as loss scales: one panel per value."""
+"""Draws values that runs log during training, such as loss scales: one panel per value."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ...agents.config import Panel, drawn_values, panels
 from ..runs.experiment import Experiment
 from ..statistics.intervals import bootstrap_intervals, generator_for
 from ..tables.summary import REFERENCE, records
-from .curves import thinned
-from .drawing.axes import from_wide_to_narrow, spans_decades
+from .curves import thin
+from .drawing.axes import spans_decades, width_sort_key
 from .drawing.style import REFERENCE as REFERENCE_LOOK
 from .drawing.style import SCREEN, Look, Size, drawable, figure, legend_under, look, ordered_looks, points
 from .drawing.tooltips import add_line_tooltips, without_intervals
 
-_ABOUT = ("id", "step", "task", "format", "series")  # columns that are no logged values
+_ABOUT = ("id", "step", "task", "format", "series")  # columns that are not logged values
 _WIDEST = 4  # panels side by side on the screen
 _MOST = 12
-_FEW = 6  # lines that can be told apart, a run each
-_FEWEST = 3  # runs that have a mean worth drawing
-_WINDOWS = 60  # of steps, over which the values of runs are averaged
-_NORM = "_norm"  # ends the names of those that observed runs log
+_FEW = 6  # most lines that are drawn for single runs
+_FEWEST = 3  # fewest runs of which a mean is drawn
+_WINDOWS = 60  # windows of steps in which the values of runs are averaged
+_NORM = "_norm"  # suffix of the norms that observed runs log
 
 
 def training_table(experiment: Experiment) -> pd.DataFrame | None:
@@ -46,22 +46,22 @@ def training_table(experiment: Experiment) -> pd.DataFrame | None:
     if not wanted:
         return None
     if not experiment.metric.of_agents:
-        parts = {run: thinned(rows.set_index("step")[wanted]) for run, rows in logged.groupby("id")}
+        parts = {run: thin(rows.set_index("step")[wanted]) for run, rows in logged.groupby("id")}
         logged = pd.concat(parts, names=["id", "step"]).reset_index()
-    return _of_runs(experiment, logged, wanted)
+    return _with_runs(experiment, logged, wanted)
 
 
-def _of_runs(experiment: Experiment, logged: pd.DataFrame, wanted: list[str]) -> pd.DataFrame:
-    """Some of the values that were logged, with task, format and series of their runs."""
+def _with_runs(experiment: Experiment, logged: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+    """Selects logged values by name, and adds task, format and series of their runs."""
     series = [experiment.conditions.series(run) for run in records(experiment.runs)]
-    about = experiment.runs[["id", "task", "format"]].assign(series=series)
-    return logged[["id", "step", *wanted]].merge(about, on="id")
+    run_columns = experiment.runs[["id", "task", "format"]].assign(series=series)
+    return logged[["id", "step", *names]].merge(run_columns, on="id")
 
 
 def norms_table(experiment: Experiment) -> pd.DataFrame | None:
-    """The norms that observed runs log, in the form of :func:`training_table`; None without any."""
+    """Selects the norms that observed runs log, in the form of :func:`training_table`; None without any."""
     norms = [name for name in map(str, experiment.training) if name.endswith(_NORM)]
-    return _of_runs(experiment, experiment.training, norms) if norms and experiment.metric.of_agents else None
+    return _with_runs(experiment, experiment.training, norms) if norms and experiment.metric.of_agents else None
 
 
 def draw_training(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
@@ -81,19 +81,18 @@ def draw_training(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: M
     looks = _looks(table, varied=bool((table["series"] != table["format"]).any()))
     values = [name for name in table.columns if name not in _ABOUT]
     columns = min(len(values), 2 * size.columns if size.width else _WIDEST)
-    rows = -(-len(values) // columns)
-    count = rows * columns  # of a task
+    count = -(-len(values) // columns) * columns  # panels of a task, in full rows
     with figure(count * len(tasks), f"{name}: during training", 4.0, 3.4, size, columns=columns) as (canvas, axes):
         for number, task in enumerate(tasks):
-            of_task = axes[number * count : (number + 1) * count]
-            for axis, value in zip_longest(of_task, values):
+            axes_of_task = axes[number * count : (number + 1) * count]
+            for axis, value in zip_longest(axes_of_task, values):
                 if value is None:
                     axis.set_axis_off()
                     continue
-                here = table[table["task"] == task]
-                declared = _of_agents(value) if metric.of_agents else None
-                panel = declared or Panel(drawable(str(value)), log=spans_decades(here[value]))
-                logged = here if metric.of_agents else here.dropna(subset=value)  # some more often than others
+                rows = table[table["task"] == task]
+                declared = _agent_panel(value) if metric.of_agents else None
+                panel = declared or Panel(drawable(str(value)), log=spans_decades(rows[value]))
+                logged = rows if metric.of_agents else rows.dropna(subset=value)  # some more often than others
                 _panel(axis, logged, value, looks)
                 axis.set_yscale("log" if panel.log else "linear")
                 axis.set_title(task)
@@ -107,16 +106,16 @@ def draw_training(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: M
 
 
 def _looks(table: pd.DataFrame, *, varied: bool) -> dict[str, Look]:
-    """The look of every series, fp32 first and narrow formats last."""
+    """Chooses the look of every series, fp32 first and narrow formats last."""
     order = table[["format", "series"]].drop_duplicates().sort_values("series")
-    order = order.sort_values("format", key=lambda column: column.map(from_wide_to_narrow), kind="stable")
+    order = order.sort_values("format", key=lambda column: column.map(width_sort_key), kind="stable")
     narrow = [name for name in order["series"] if name != REFERENCE]
     looks = [look(i) for i in range(len(narrow))] if varied else ordered_looks(len(narrow))
     plain = {REFERENCE: REFERENCE_LOOK} if REFERENCE in set(order["series"]) else {}
     return plain | dict(zip(narrow, looks, strict=True))
 
 
-def _of_agents(value: str) -> Panel:
+def _agent_panel(value: str) -> Panel:
     """Returns the panel of a value that an algorithm, or an observed run, has logged."""
     if value.endswith(_NORM):
         return Panel(drawable(f"norm: {value.removesuffix(_NORM).replace('_', ' ')}"), log=True)
@@ -146,7 +145,7 @@ def _panel(axis: Axes, table: pd.DataFrame, column: str, looks: dict[str, Look])
 
 
 def _mean(runs: pd.DataFrame, column: str, series: str) -> pd.DataFrame:
-    """The mean over runs and its 95 % interval, in windows of steps; a window without a number is NaN."""
+    """Computes the mean over runs and its 95 % interval in windows of steps; NaN in a window without a number."""
     first, last = runs["step"].min(), runs["step"].max()
     window = np.ceil((runs["step"] - first) / ((last - first) or 1) * _WINDOWS).rename("window")
     steps = runs["step"].groupby(window).max()

@@ -1,4 +1,4 @@
-"""Magnitudes of the results of observed runs: by role over training, and of gradients at its end."""
+"""Draws the magnitudes of the results of observed runs: by role over training, and of gradients at its end."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from roundoff.runs.metric import RETURN, Metric
 from ...formats import FloatFormat
 from ..runs.experiment import Experiment
 from ..tables.summary import parsed, records
-from .drawing.axes import ordered
+from .drawing.axes import sort_formats
 from .drawing.style import SCREEN, Size, figure, legend_under, ordered_looks, points
 from .drawing.tooltips import add_box_tooltips, add_mean_tooltips
 
 ROLES = ("forward", "backward", "optimizer", "averages", "targets")
-OF_NETWORK = "gradients of "
-"""The beginning of the name under which runs count the gradients of a network, without the loss scale."""
+NETWORK_PREFIX = "gradients of "
+"""Prefix of the name under which runs count the gradients of a network, without the loss scale."""
 _LEAST = 1e-6  # share of the results of an interval below which a bin stays white
 
 
@@ -48,7 +48,7 @@ def magnitudes_table(experiment: Experiment) -> pd.DataFrame:
     counts = last.groupby(["role", "format", "series", "exponent"], as_index=False)["results"].sum()
     counts = counts[counts["results"] > 0]
     counts["share"] = counts["results"] / counts.groupby(["role", "series"])["results"].transform("sum")
-    places = {name: i for names in (ordered(experiment.formats), ROLES) for i, name in enumerate(names)}
+    places = {name: i for names in (sort_formats(experiment.formats), ROLES) for i, name in enumerate(names)}
     sorted_: pd.DataFrame = counts.sort_values(
         ["role", "format", "series", "exponent"],
         key=lambda column: column if column.name == "series" else column.map(lambda value: places.get(value, value)),
@@ -58,14 +58,14 @@ def magnitudes_table(experiment: Experiment) -> pd.DataFrame:
 
 
 def gradients_table(experiment: Experiment) -> pd.DataFrame:
-    """The rows of :func:`magnitudes_table` for the gradients of each network; of programs, for the backward pass."""
+    """Selects rows of :func:`magnitudes_table`: the gradients of each network; for programs, the backward pass."""
     table = magnitudes_table(experiment)
-    of_networks = table[table["role"].str.startswith(OF_NETWORK)]
-    return of_networks if len(of_networks) else table[table["role"] == "backward"]
+    network_rows = table[table["role"].str.startswith(NETWORK_PREFIX)]
+    return network_rows if len(network_rows) else table[table["role"] == "backward"]
 
 
 def _with_series(experiment: Experiment) -> pd.DataFrame:
-    """The exponents with the format and the series of each run: results under different conditions are not one."""
+    """Adds the format and the series of each run to the exponents, to separate results of different conditions."""
     series = [experiment.conditions.series(row) for row in records(experiment.runs)]
     return experiment.exponents.merge(experiment.runs[["id", "format"]].assign(series=series), on="id")
 
@@ -77,25 +77,28 @@ def draw_exponents(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: 
     share of the interval's results that are not zero. Lines mark the largest and the smallest normal number of the
     format, and its smallest subnormal one.
     """
-    there = table[["format", "series"]].drop_duplicates()
+    pairs = table[["format", "series"]].drop_duplicates()
     series = [
-        (fmt, one) for fmt in ordered(there["format"]) for one in sorted(there.loc[there["format"] == fmt, "series"])
+        (fmt, name_)
+        for fmt in sort_formats(pairs["format"])
+        for name_ in sorted(pairs.loc[pairs["format"] == fmt, "series"])
     ]
     low, high = int(table["exponent"].min()) - 1, int(table["exponent"].max()) + 2
     roles = [role for role in ROLES if (table["role"] == role).any()]
-    panels = [(fmt, one, role) for fmt, one in series for role in roles]
+    panels = [(fmt, name_, role) for fmt, name_ in series for role in roles]
     columns = len(roles) if size.width is None else min(len(roles), size.columns)
     with figure(
         len(panels), f"{name}: where results lie", 3.6, 2.8, size, columns=columns, sharex=True, sharey=True
     ) as (canvas, axes):
         drawn = None
-        for axis, (fmt, one, role) in zip(axes, panels, strict=True):
-            here = table[table["series"] == one]
+        for axis, (fmt, name_, role) in zip(axes, panels, strict=True):
+            rows = table[table["series"] == name_]
             drawn = (
-                _panel(axis, here[here["role"] == role], f"{one}: {role}", low, high, np.unique(here["step"])) or drawn
+                _panel(axis, rows[rows["role"] == role], f"{name_}: {role}", low, high, np.unique(rows["step"]))
+                or drawn
             )
             _mark_range(axis, fmt)
-            axis.set_title(f"{one}: {role}")
+            axis.set_title(f"{name_}: {role}")
             axis.set_ylim(low, high)
         for axis in axes[::columns]:
             axis.set_ylabel("exponent k of the magnitude")
@@ -119,28 +122,28 @@ def draw_gradients(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: 
         Low-precision SAC, Figure 6.
     """
     series, roles = list(dict.fromkeys(table["series"])), list(dict.fromkeys(table["role"]))
-    only = roles == ["backward"] or all(role.startswith(OF_NETWORK) for role in roles)
-    what = "gradients" if only else "magnitudes of results"
-    with figure(len(roles), f"{name}: {what}", size=size) as (canvas, axes):
+    has_only_gradients = roles == ["backward"] or all(role.startswith(NETWORK_PREFIX) for role in roles)
+    subject = "gradients" if has_only_gradients else "magnitudes of results"
+    with figure(len(roles), f"{name}: {subject}", size=size) as (canvas, axes):
         for axis, role in zip(axes, roles, strict=False):
-            for one, style in zip(series, ordered_looks(len(series)), strict=True):
-                here = table[(table["series"] == one) & (table["role"] == role)].sort_values("exponent")
-                if here.empty:
+            for label, style in zip(series, ordered_looks(len(series)), strict=True):
+                rows = table[(table["series"] == label) & (table["role"] == role)].sort_values("exponent")
+                if rows.empty:
                     continue
-                axis.step(np.exp2(here["exponent"]), here["share"], where="post", color=style.color,
+                axis.step(np.exp2(rows["exponent"]), rows["share"], where="post", color=style.color,
                           linestyle=style.line, linewidth=points(1.6))  # fmt: skip
                 texts = [
-                    f"{one}: {share:.2g} of results in [2^{k}, 2^{k + 1})"
-                    for k, share in zip(here["exponent"], here["share"], strict=True)
+                    f"{label}: {share:.2g} of results in [2^{k}, 2^{k + 1})"
+                    for k, share in zip(rows["exponent"], rows["share"], strict=True)
                 ]
-                add_mean_tooltips(axis, np.exp2(here["exponent"] + 0.5), here["share"], texts)
+                add_mean_tooltips(axis, np.exp2(rows["exponent"] + 0.5), rows["share"], texts)
             axis.set_xscale("log", base=2)
             axis.set_yscale("log")
             axis.set_title(role if len(roles) > 1 else "")
-            axis.set_xlabel(f"magnitude of a {'gradient' if what == 'gradients' else 'result'}")
+            axis.set_xlabel(f"magnitude of a {'gradient' if subject == 'gradients' else 'result'}")
             axis.set_ylabel("share of results in [2^k, 2^(k+1))")
         styles = ordered_looks(len(series))
-        lines = [axes[0].plot([], [], color=one.color, linestyle=one.line, linewidth=points(1.6))[0] for one in styles]
+        lines = [axes[0].plot([], [], color=x.color, linestyle=x.line, linewidth=points(1.6))[0] for x in styles]
         legend_under(canvas, lines, series)
         return canvas
 
@@ -154,20 +157,20 @@ def _panel(axis: Axes, rows: pd.DataFrame, name: str, low: int, high: int, steps
     shares = numbers / np.maximum(numbers.sum(axis=0), 1)
     edges = np.concatenate([[0.0], steps])
     columns = [(edges[i], 0, edges[i + 1], 1) for i in range(len(steps))]
-    texts = [_spread(f"{name}, step {step}", column, low) for step, column in zip(steps, shares.T, strict=True)]
+    texts = [_spread_text(f"{name}, step {step}", column, low) for step, column in zip(steps, shares.T, strict=True)]
     add_box_tooltips(axis, columns, texts, axis.get_xaxis_transform())
     return axis.pcolormesh(
         edges, np.arange(low, high + 1), np.ma.masked_less(shares, _LEAST), norm=LogNorm(_LEAST, 1), cmap="viridis_r"
     )
 
 
-def _spread(name: str, shares: np.ndarray, low: int) -> str:
-    """Says where the results of one interval lie; the first share belongs to [2^low, 2^(low+1))."""
-    there = np.flatnonzero(shares >= _LEAST) + low
-    if not len(there):
+def _spread_text(name: str, shares: np.ndarray, low: int) -> str:
+    """Describes the magnitudes of the results of one interval; the first share belongs to [2^low, 2^(low+1))."""
+    exponents = np.flatnonzero(shares >= _LEAST) + low
+    if not len(exponents):
         return f"{name}: no results"
-    half = int(np.searchsorted(np.cumsum(shares), 0.5)) + low
-    return f"{name}: results from 2^{there[0]} to 2^{there[-1] + 1}, half of them below 2^{half + 1}"
+    median = int(np.searchsorted(np.cumsum(shares), 0.5)) + low
+    return f"{name}: results from 2^{exponents[0]} to 2^{exponents[-1] + 1}, half of them below 2^{median + 1}"
 
 
 def _mark_range(axis: Axes, name: str) -> None:

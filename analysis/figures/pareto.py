@@ -1,4 +1,4 @@
-"""Score against cost: what fewer bits buy, where the front is, and which points are as good as fp32."""
+"""Draws scores against costs, the Pareto front, and the points that are equivalent to fp32."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from .drawing.axes import is_logarithmic, score_limits, titles
 from .drawing.style import SCREEN, Size, figure, legend_under, letters, look, points
 from .drawing.tooltips import add_mean_tooltips
 
-_WIDE = 16.0  # of costs that are so many times apart the axis is logarithmic
-_MOST_NAMES = 24  # that a panel has room for
+_WIDE = 16.0  # ratio of costs from which their axis is logarithmic
+_MOST_NAMES = 24  # names that a panel has room for
 _MARKERS = ("o", "D", "^", "v", "P", "X", "*", "<", ">")  # the square is fp32's
 _GREY = "#444444"
 _MB = 1e6  # bytes
-_ABOVE = 0.12  # of the range, for the names of points
-_SMALL = 7.6  # points, of these names
+_ABOVE = 0.12  # margin for the names of points, as a share of the range
+_SMALL = 7.6  # size of these names in points
 
 
 def pareto_figure_table(experiment: Experiment, kind: str) -> pd.DataFrame | None:
-    """The table of a front, or None where no cost was counted, or fewer than two points have one."""
+    """Makes the table of a front; None if no cost was counted, or fewer than two points have one."""
     if not experiment.costs:
         return None
     table = pareto_table(experiment, kind)
@@ -61,24 +61,24 @@ def draw_pareto(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Met
         table, label = table.assign(cost=table["cost"] / _MB), label.replace("bytes", "MB", 1)
     title = f"{name}: {metric.name} against {label.partition(', by')[0]}"
     with figure(len(tasks), title, 6.4, 4.2, size) as (canvas, axes):
-        for axis, task, where in zip(axes, tasks, titles(tasks, metric), strict=True):
+        for axis, task, title_of_panel in zip(axes, tasks, titles(tasks, metric), strict=True):
             _panel(axis, table[table["task"] == task], marks, metric)
             room = letters((size.width or 6.4) / min(len(tasks), size.columns), size.font)
-            axis.set_title(where)
+            axis.set_title(title_of_panel)
             axis.set_xlabel(fill(label, room))
             axis.set_ylabel(metric.label)
         legend_under(canvas, *_legend(axes[0], float(table["margin"].iloc[0]), marks), most=2)
         return canvas
 
 
-def _panel(axis: Axes, here: pd.DataFrame, marks: dict[str, str], metric: Metric) -> None:
-    rows = records(here)
+def _panel(axis: Axes, table: pd.DataFrame, marks: dict[str, str], metric: Metric) -> None:
+    rows = records(table)
     costs = [row["cost"] for row in rows]
     if min(costs) > 0 and max(costs) / min(costs) > _WIDE:
         axis.set_xscale("log")
     else:
         axis.set_xlim(0, 1.06 * max(costs))
-    if is_logarithmic(metric, here["mean"]):
+    if is_logarithmic(metric, table["mean"]):
         axis.set_yscale("log")
     for row in rows:
         if row["format"] == REFERENCE:
@@ -93,7 +93,7 @@ def _panel(axis: Axes, here: pd.DataFrame, marks: dict[str, str], metric: Metric
             ends = [row["ci_low"], row["ci_high"]]
             axis.plot([row["cost"]] * 2, ends, color=style["color"], linewidth=points(2.5), alpha=0.35)
         axis.plot([row["cost"]], [row["mean"]], linestyle="none", markersize=points(8), **style)
-    axis.set_ylim(score_limits(metric, here["task"], [*here["mean"], *here["ci_low"], *here["ci_high"]], _ABOVE))
+    axis.set_ylim(score_limits(metric, table["task"], [*table["mean"], *table["ci_low"], *table["ci_high"]], _ABOVE))
     _write_names(axis, rows if len(rows) <= _MOST_NAMES else [])
     add_mean_tooltips(axis, costs, [row["mean"] for row in rows], [_tooltip(row) for row in rows])
 
@@ -103,22 +103,22 @@ def _write_names(axis: Axes, rows: list[dict[str, Any]]) -> None:
     size = points(_SMALL)
     places = [axis.transData.transform((row["cost"], row["mean"])) * 72 / axis.figure.dpi for row in rows]
     taken = [(x, y, size, size) for x, y in places]  # centers, widths and heights
-    for row, (x, y) in sorted(zip(rows, places, strict=True), key=lambda one: one[1][0]):
-        wide = len(row["format"]) * size * 0.65
+    for row, (x, y) in sorted(zip(rows, places, strict=True), key=lambda pair: pair[1][0]):
+        width = len(row["format"]) * size * 0.65
         heights = [side * step * size * 1.3 for step in range(1, 9) for side in (1, -1)]
-        free = (up for up in heights if not any(_meet((x, y + up, wide, size), other) for other in taken))
-        up = next(free, heights[0])
-        taken.append((x, y + up, wide, size))
+        free = (dy for dy in heights if not any(_overlap((x, y + dy, width, size), other) for other in taken))
+        dy = next(free, heights[0])
+        taken.append((x, y + dy, width, size))
         axis.annotate(
-            row["format"], (row["cost"], row["mean"]), xytext=(0, up), textcoords="offset points",
+            row["format"], (row["cost"], row["mean"]), xytext=(0, dy), textcoords="offset points",
             fontsize=size, ha="center", va="center", in_layout=False,
-            arrowprops={"arrowstyle": "-", "color": _GREY, "lw": points(0.5)} if abs(up) > 2 * size else None,
+            arrowprops={"arrowstyle": "-", "color": _GREY, "lw": points(0.5)} if abs(dy) > 2 * size else None,
         )  # fmt: skip
 
 
-def _meet(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+def _overlap(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
     """Whether two boxes, each a center, a width and a height in points, overlap."""
-    return all(2 * abs(one[i] - other[i]) < one[i + 2] + other[i + 2] for i in (0, 1))
+    return all(2 * abs(first[i] - second[i]) < first[i + 2] + second[i + 2] for i in (0, 1))
 
 
 def _style(row: dict[str, Any], marks: dict[str, str]) -> dict[str, Any]:
@@ -131,21 +131,21 @@ def _style(row: dict[str, Any], marks: dict[str, str]) -> dict[str, Any]:
 
 
 def _legend(axis: Axes, margin: float, marks: dict[str, str]) -> tuple[list[Artist], list[str]]:
-    within, plain, good = f"within {100 * margin:.3g} %", {"marker": "o", "linestyle": "none"}, look(2).color
+    within, point, green = (f"within {100 * margin:.3g} %", {"marker": "o", "linestyle": "none"}, look(2).color)
     entries: list[tuple[dict[str, Any], str]] = [
-        ({**plain, "marker": "s", "color": _GREY}, REFERENCE),
+        ({**point, "marker": "s", "color": _GREY}, REFERENCE),
         ({"color": _GREY, "linewidth": points(1.2)}, "Pareto front: none costs less and scores more"),
-        ({**plain, "color": good}, f"equivalent to fp32 {within}"),
-        ({**plain, "color": look(1).color, "markerfacecolor": "white"}, "not shown to be equivalent"),
-        ({"color": good, "alpha": 0.12, "linewidth": points(8), "solid_capstyle": "butt"}, f"{within} of fp32's mean"),
+        ({**point, "color": green}, f"equivalent to fp32 {within}"),
+        ({**point, "color": look(1).color, "markerfacecolor": "white"}, "not shown to be equivalent"),
+        ({"color": green, "alpha": 0.12, "linewidth": points(8), "solid_capstyle": "butt"}, f"{within} of fp32's mean"),
     ]
-    named = marks.items() if len(marks) > 1 else ()
-    entries += [({"marker": mark, "color": "#999999", "linestyle": "none"}, condition) for condition, mark in named]
+    for condition, mark in marks.items() if len(marks) > 1 else ():
+        entries.append(({"marker": mark, "color": "#999999", "linestyle": "none"}, condition))
     drawn = [axis.plot([], [], **style)[0] for style, _ in entries]
     return list(drawn), [name for _, name in entries]
 
 
 def _tooltip(row: dict[str, Any]) -> str:
     mean = with_interval(row["mean"], row["ci_low"], row["ci_high"])
-    where = "on the Pareto front" if row["front"] else "not on the Pareto front"
-    return f"{row['series']}\ncost {number(row['cost'])}, mean {mean}\n{row['answer']}, {where}"
+    position = "on the Pareto front" if row["front"] else "not on the Pareto front"
+    return f"{row['series']}\ncost {number(row['cost'])}, mean {mean}\n{row['answer']}, {position}"

@@ -1,4 +1,4 @@
-"""Contents of the figures and tables of three papers, with the matching figures of this project."""
+"""Lists the figures and tables of three papers, with their contents and the matching figures of this project."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .measured import (
     times_to_reward,
 )
 from .published import ACCELERATED, ACTORQ, QUARL
-from .quantized import after_training, beside_each_other, by_bits, by_columns, by_moment
+from .quantized import after_training, by_bits, by_columns, by_moment, returns_by_moment
 
 QUANTITY = "time of 50 million steps"
 _STEPS = 50e6
@@ -37,9 +37,9 @@ _WITH_LEARNERS = {"learners", "asynchronous", "environments", "batch_size"}  # k
 
 
 def by_hours(experiment: Experiment) -> Experiment:
-    """The experiment with the hours that each run would take for 50 million agent steps, going on as it went.
+    """Scores each run by the hours that it would take for 50 million agent steps at its average speed.
 
-    Wall-clock time, with evaluations and with other work of the machine in that time. NaN where a run is not done.
+    These are wall-clock hours, including evaluations and other work of the machine; NaN if a run is not done.
     """
     runs = experiment.runs
     seconds = runs["id"].map(lambda identity: seconds_of(experiment, identity))
@@ -49,27 +49,27 @@ def by_hours(experiment: Experiment) -> Experiment:
 
 
 def hours(experiment: Experiment, summary: pd.DataFrame) -> list[Measured]:
-    """The hours of every condition, and how much faster it is than the same with one learner."""
+    """Lists the hours of every condition, and its speed relative to the same condition with one learner."""
     conditions, constant = experiment.conditions, {}
     for key in sorted(experiment.config_keys):
         values = experiment.runs[key].drop_duplicates()
         if len(values) == 1:
             constant[key] = values.iloc[0]
-    same = ["task", "format", *(key for key in conditions.independent if key not in _WITH_LEARNERS)]
-    of_one: dict[tuple[str, ...], float] = {}
+    shared_keys = ["task", "format", *(key for key in conditions.independent if key not in _WITH_LEARNERS)]
+    hours_of_one_learner: dict[tuple[str, ...], float] = {}
     rows = records(summary)
     for row in rows:
         if row.get("learners", 1) == 1:
-            of_one[tuple(str(row[key]) for key in same)] = row["mean"]
-    found = []
+            hours_of_one_learner[tuple(str(row[key]) for key in shared_keys)] = row["mean"]
+    measured = []
     for row in rows:
-        alone = of_one.get(tuple(str(row[key]) for key in same), np.nan)
-        speed = alone / row["mean"]
+        one_learner = hours_of_one_learner.get(tuple(str(row[key]) for key in shared_keys), np.nan)
+        speed = one_learner / row["mean"]
         cells = {"task": row["task"], "format": row["format"], "condition": conditions.label(row)}
         cells["hours"] = "" if np.isnan(row["mean"]) else spread(row["mean"], row["std"], ".3g")
         cells["speed over one learner"] = "" if np.isnan(speed) else f"{speed:.2f}"
-        found.append(Measured(cells | {"runs": str(row["n"])}, {**constant, **row}, over_tasks=True))
-    return found
+        measured.append(Measured(cells | {"runs": str(row["n"])}, {**constant, **row}, over_tasks=True))
+    return measured
 
 
 class FigureContent(NamedTuple):
@@ -80,28 +80,28 @@ class FigureContent(NamedTuple):
         title: in words.
         finding: the conclusion of the paper, in our words.
         measured: the numbers of an experiment that belong to it.
-        without: runs of the sweep that do not, by the value of a key.
+        excluded: runs of the sweep that do not belong to it, by the values of a key.
         quantity: The quantity of the printed numbers next to the measured ones.
-        scored: the experiment by what its runs are scored here; None: by their returns.
+        rescore: gives the runs of an experiment other scores; None: they keep their returns.
     """
 
     figure: str
     title: str
     finding: str
     measured: Callable[[Experiment, pd.DataFrame], list[Measured]] = returns
-    without: tuple[str, tuple[str, ...]] | None = None
+    excluded: tuple[str, tuple[str, ...]] | None = None
     quantity: str = "return"
-    scored: Callable[[Experiment], Experiment] | None = None
+    rescore: Callable[[Experiment], Experiment] | None = None
 
 
 NOT_OF_THE_PAPER = "The paper has no such figure."
-"""The finding of what a paper does not have."""
+"""The finding of a figure that no paper has."""
 
 REPRODUCIBLE = {
     "fig1": FigureContent(
         "comparison", "SAC in fp16 with methods from supervised learning",
         "Plain fp16 always crashes; coercion, loss scaling and mixed precision do far worse than fp32.",
-        without=("baseline", ("amp", "eps")),
+        excluded=("baseline", ("amp", "eps")),
     ),
     "fig2": FigureContent("curves", "Learning from states", "fp16 with all six fixes learns like fp32 on every task."),
     "fig3": FigureContent(
@@ -178,24 +178,24 @@ REPRODUCIBLE = {
     f"{ACCELERATED}table2": FigureContent(
         "comparison", "Hours of 50 million steps by the number of GPUs",
         "Eight GPUs are about six times as fast as one for A2C and categorical DQN; DQN gains less beyond two.",
-        hours, quantity=QUANTITY, scored=by_hours,
+        hours, quantity=QUANTITY, rescore=by_hours,
     ),
     f"{QUARL}table4": FigureContent(
         "degradation", "Policies quantized after training: fp32, fp16 and 8 bits",
         "Policies of A2C, DQN, PPO and DDPG that are quantized to 8 bits have rewards similar to full precision.",
-        after_training, scored=by_columns,
+        after_training, rescore=by_columns,
     ),
     f"{QUARL}fig7": FigureContent(
         "degradation-bits", "Policies quantized after training, from 16 to 2 bits",
         "There is a sweet spot: sometimes fewer bits outperform more. It depends on the task.",
-        after_training, scored=by_bits,
+        after_training, rescore=by_bits,
     ),
     f"{QUARL}fig5": FigureContent(
         "degradation-bits", "Quantization-aware training",
         "Generally, the performance relative to full precision is maintained until 5/6-bit quantization, after which"
         " there is a drop; at 8 bits there is none. Quantization-aware training achieves higher rewards than"
         " quantization after training, and sometimes than full precision.",
-        beside_each_other, scored=by_moment,
+        returns_by_moment, rescore=by_moment,
     ),
     f"{ACTORQ}table2": FigureContent(
         "curves", "Time to 95 % of fp32's return with quantized actors",

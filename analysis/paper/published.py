@@ -1,4 +1,4 @@
-"""The numbers that papers print, each with its place, and pages of the printed tables that no sweep makes again.
+"""Reads the numbers that papers print, each with its place, and makes pages of tables that no sweep repeats.
 
 Most of these tables are of time and memory. Figures print no numbers.
 """
@@ -27,12 +27,12 @@ _PAPERS = {
 
 
 def paper_of(name: str) -> str:
-    """The paper that has a figure or table, such as ``fig4`` or ``accelerated-fig2``."""
+    """Returns the paper that has a figure or table, such as ``fig4`` or ``accelerated-fig2``."""
     return next(paper for prefix, paper in _PAPERS.items() if name.startswith(prefix))
 
 
 class Printed(NamedTuple):
-    """A number of a paper's."""
+    """A number that a paper prints."""
 
     name: str
     """The name of the figure or table, such as ``table7`` or ``accelerated-table2``."""
@@ -40,7 +40,7 @@ class Printed(NamedTuple):
     """The quantity and its unit."""
     unit: str
     """Empty for returns and counts."""
-    where: dict[str, str]
+    settings: dict[str, str]
     """The settings it was measured with, as keys and values of a run."""
     value: str
     """The number as it is printed."""
@@ -59,7 +59,7 @@ def published(name: str) -> tuple[Printed, ...]:
     with (Path(__file__).parent / "published.csv").open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["name"] == name]
     settings = [dict(setting.split("=") for setting in row.pop("where").split()) for row in rows]
-    return tuple(Printed(**row, where=where) for row, where in zip(rows, settings, strict=True))
+    return tuple(Printed(**row, settings=where) for row, where in zip(rows, settings, strict=True))
 
 
 class PrintedTable(NamedTuple):
@@ -67,15 +67,15 @@ class PrintedTable(NamedTuple):
 
     Attributes:
         columns: the setting that has a column for each of its values.
-        on: the machine; empty where it does not matter.
-        here: text on how a checkout measures the same, and its limits.
+        machine: the machine, in words; empty if it does not matter.
+        measuring: text on how a checkout measures the same, and its limits.
         quotient: two columns; a further column shows the first over the second.
         gain: whether further columns show the numbers over the first row's.
     """
 
     columns: str
-    on: str
-    here: str
+    machine: str
+    measuring: str
     quotient: tuple[str, str] | None = None
     gain: bool = False
 
@@ -109,25 +109,25 @@ PERFORMANCE = {
 
 
 def performance_page(name: str) -> str:
-    """The paper's numbers of a table of :data:`PERFORMANCE`, and how to measure here, in Markdown."""
-    shown, numbers = PERFORMANCE[name], published(name)
+    """Writes the paper's numbers of a table of :data:`PERFORMANCE`, and how to measure them here, in Markdown."""
+    form, numbers = PERFORMANCE[name], published(name)
     by_row: dict[str, dict[str, str]] = {}
     for number in numbers:
-        row = ", ".join(f"{key} {value}" for key, value in number.where.items() if key != shown.columns)
-        by_row.setdefault(row, {})[number.where[shown.columns]] = number.value
+        row = ", ".join(f"{key} {value}" for key, value in number.settings.items() if key != form.columns)
+        by_row.setdefault(row, {})[number.settings[form.columns]] = number.value
     first = next(iter(by_row.values()))
-    rows = [{"size": row, **cells, **_ratios(shown, cells, first)} for row, cells in by_row.items()]
+    rows = [{"size": row, **cells, **_ratios(form, cells, first)} for row, cells in by_row.items()]
     unit = f" ({numbers[0].unit})" if numbers[0].unit else ""
     place = numbers[0].place.partition(",")[0]
-    what = f"{numbers[0].quantity.capitalize()}{unit}{shown.on}, as printed in {place} of {paper_of(name)}"
-    return f"# {name}\n\n{what}:\n\n{table(rows)}\n\n{shown.here}"
+    heading = f"{numbers[0].quantity.capitalize()}{unit}{form.machine}, as printed in {place} of {paper_of(name)}"
+    return f"# {name}\n\n{heading}:\n\n{table(rows)}\n\n{form.measuring}"
 
 
-def _ratios(shown: PrintedTable, cells: dict[str, str], first: dict[str, str]) -> dict[str, str]:
-    found = {}
-    if shown.quotient:
-        above, below = shown.quotient
-        found[f"{above} / {below}"] = f"{float(cells[above]) / float(cells[below]):.2f}"
-    if shown.gain:
-        found |= {f"{key}, gain": f"{float(value) / float(first[key]):.2f}" for key, value in cells.items()}
-    return found
+def _ratios(form: PrintedTable, cells: dict[str, str], first: dict[str, str]) -> dict[str, str]:
+    ratios = {}
+    if form.quotient:
+        numerator, denominator = form.quotient
+        ratios[f"{numerator} / {denominator}"] = f"{float(cells[numerator]) / float(cells[denominator]):.2f}"
+    if form.gain:
+        ratios |= {f"{key}, gain": f"{float(value) / float(first[key]):.2f}" for key, value in cells.items()}
+    return ratios

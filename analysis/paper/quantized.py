@@ -1,4 +1,4 @@
-"""Runs by their policies quantized after training, in place of the policies as they were trained."""
+"""Scores runs by their policies quantized after training, in place of the policies as they were trained."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scipy import stats
 
 from ..errors import AnalysisError
 from ..figures.drawing.axes import titles
-from ..runs.conditions import as_text, without_settled
+from ..runs.conditions import value_text, without_determined
 from ..runs.experiment import Experiment
 from ..statistics.comparisons import holm
 from ..tables.quantized import paired_interval
@@ -30,26 +30,26 @@ _COLUMNS = {
 
 
 def by_columns(experiment: Experiment) -> Experiment:
-    """The runs in fp32, and each again as often as Table 4 has columns for it: see :func:`by_quantization`."""
+    """Selects the quantizations that are columns of Table 4: see :func:`by_quantization`."""
     return by_quantization(experiment, lambda name: name in _COLUMNS)
 
 
 def by_bits(experiment: Experiment) -> Experiment:
-    """The runs in fp32, and each again for each width of affine weights; 16 bits are affine too, as in Figure 7."""
+    """Selects the widths of affine weights; 16 bits are affine too, as in Figure 7: see :func:`by_quantization`."""
     return by_quantization(experiment, lambda name: name.startswith("quarl") and name != "quarl16")
 
 
 def by_quantization(experiment: Experiment, belongs: Callable[[str], bool]) -> Experiment:
-    """The runs that were trained in fp32 and are done, and each again as its policy scored quantized, at the end.
+    """Returns the runs that were trained in fp32 and are done, and each again for each quantization of its policy.
 
-    The ``format`` of such a row is the quantization, and its seed is the seed of its run.
+    In such a row, the ``format`` is the quantization, and the score is that of the quantized policy at the end.
 
     Args:
         experiment: an experiment with runs that evaluated quantized policies.
-        belongs: whether a quantization is wanted, by its name.
+        belongs: whether a quantization is selected, by its name.
 
     Raises:
-        AnalysisError: no run did so.
+        AnalysisError: no run evaluated such a quantization.
     """
     runs = experiment.runs
     trained = runs[(runs["format"] == REFERENCE) & (runs["status"] == "done")]
@@ -76,31 +76,31 @@ def after_training(experiment: Experiment, _summary: pd.DataFrame) -> list[Measu
     is of the same test, by Holm's method for all quantizations of the condition on the task: one of many tries looks
     like a sweet spot.
     """
-    named = ["algorithm", "task"] if "algorithm" in experiment.runs else ["task"]
-    told = [key for key in experiment.conditions.independent if key not in named]
-    keys = [*named, *without_settled(experiment.runs, told, told, named)]
-    found = []
+    first_keys = ["algorithm", "task"] if "algorithm" in experiment.runs else ["task"]
+    others = [key for key in experiment.conditions.independent if key not in first_keys]
+    keys = [*first_keys, *without_determined(experiment.runs, others, others, first_keys)]
+    rows = []
     for case, runs in experiment.runs.groupby(keys, sort=False, dropna=False):
         missing = pd.isna(pd.Series(case)).tolist()
-        where = {key: "" if no else as_text(one) for key, one, no in zip(keys, case, missing, strict=True)}
-        by_seed = runs.assign(run=runs["id"].str.partition("/")[0]).set_index("run")
-        trained = by_seed.loc[by_seed["format"] == REFERENCE, "return"]
+        where = {key: "" if lost else value_text(value) for key, value, lost in zip(keys, case, missing, strict=True)}
+        by_run = runs.assign(run=runs["id"].str.partition("/")[0]).set_index("run")
+        trained = by_run.loc[by_run["format"] == REFERENCE, "return"]
         tries: list[tuple[dict[str, str], str, float]] = []
         for name in experiment.formats:
-            scores = by_seed.loc[by_seed["format"] == name, "return"]
+            scores = by_run.loc[by_run["format"] == name, "return"]
             differences = (scores - trained).dropna()
             low, high = paired_interval(differences)
             cells = {**where, "policy": _COLUMNS.get(name, name), "return": spread(scores.mean(), scores.std(), ".1f")}
             cells["difference"] = "" if name == REFERENCE else f"{differences.mean():+.3g}"
-            there = name != REFERENCE and not np.isnan(low)
-            cells["95 % interval"] = f"{low:+.3g} to {high:+.3g}" if there else ""
+            has_interval = name != REFERENCE and not np.isnan(low)
+            cells["95 % interval"] = f"{low:+.3g} to {high:+.3g}" if has_interval else ""
             cells["runs"] = str(len(scores))
-            several = len(differences) > 1 and differences.std() > 0
-            tries.append((cells, name, float(stats.ttest_1samp(differences, 0).pvalue) if several else np.nan))
+            is_testable = len(differences) > 1 and differences.std() > 0
+            tries.append((cells, name, float(stats.ttest_1samp(differences, 0).pvalue) if is_testable else np.nan))
         for (cells, name, _), p in zip(tries, holm([p for *_, p in tries]), strict=True):
-            shown = cells | {"p, of all": "" if np.isnan(p) else f"{p:.2g}"}
-            found.append(Measured(shown, {**where, "format": name}, over_tasks=True))
-    return found
+            completed = cells | {"p, of all": "" if np.isnan(p) else f"{p:.2g}"}
+            rows.append(Measured(completed, {**where, "format": name}, over_tasks=True))
+    return rows
 
 
 _WHEN = "quantized"
@@ -115,22 +115,22 @@ def by_moment(experiment: Experiment) -> Experiment:
     ``never``. Algorithms, if there are several, are distinguished by the task.
     """
     runs = experiment.runs.copy()
-    given = [experiment.configs[identity].get("qat") for identity in runs["id"]]
-    runs["format"] = [own if qat is None else qat["format"] for qat, own in zip(given, runs["format"], strict=True)]
-    suffixes = [None if qat is None else f", {qat['operands']}".removesuffix(", both") for qat in given]
+    qats = [experiment.configs[identity].get("qat") for identity in runs["id"]]
+    runs["format"] = [name if qat is None else qat["format"] for qat, name in zip(qats, runs["format"], strict=True)]
+    suffixes = [None if qat is None else f", {qat['operands']}".removesuffix(", both") for qat in qats]
     runs[_WHEN] = [_NEVER if suffix is None else _TRAINING + suffix for suffix in suffixes]
     if "algorithm" in runs and len(set(runs["algorithm"])) > 1:
         runs["task"] += ", " + runs["algorithm"]
-    plain = runs[(runs[_WHEN] == _NEVER) & runs["status"].isin(["done", "crashed"])]
-    last = experiment.quantized.merge(plain[["id", "step"]], on=["id", "step"])[["id", "in", "return"]]
-    crashed = plain[plain["status"] == "crashed"]
-    named = [
-        (row["id"], json.dumps(one, sort_keys=True) if isinstance(one, dict) else str(one), row["return"])
+    unquantized = runs[(runs[_WHEN] == _NEVER) & runs["status"].isin(["done", "crashed"])]
+    last = experiment.quantized.merge(unquantized[["id", "step"]], on=["id", "step"])[["id", "in", "return"]]
+    crashed = unquantized[unquantized["status"] == "crashed"]
+    crash_rows = [
+        (row["id"], json.dumps(entry, sort_keys=True) if isinstance(entry, dict) else str(entry), row["return"])
         for row in records(crashed)
-        for one in experiment.configs[row["id"]].get("evaluate_in", ())
+        for entry in experiment.configs[row["id"]].get("evaluate_in", ())
     ]
-    last = pd.concat([last[~last["id"].isin(crashed["id"])], pd.DataFrame(named, columns=last.columns)])
-    again = last.merge(plain.drop(columns=["return", "format"]), on="id").rename(columns={"in": "format"})
+    last = pd.concat([last[~last["id"].isin(crashed["id"])], pd.DataFrame(crash_rows, columns=last.columns)])
+    again = last.merge(unquantized.drop(columns=["return", "format"]), on="id").rename(columns={"in": "format"})
     runs = pd.concat([runs, again.assign(**{_WHEN: _AFTER})], ignore_index=True)
     keys = {key for key in experiment.conditions.keys if key not in ("algorithm", "qat")}
     return replace(
@@ -141,21 +141,21 @@ def by_moment(experiment: Experiment) -> Experiment:
     )
 
 
-def beside_each_other(experiment: Experiment, summary: pd.DataFrame) -> list[Measured]:
-    """Mean returns with their 95 % intervals by format: a column for each moment of quantization."""
+def returns_by_moment(experiment: Experiment, summary: pd.DataFrame) -> list[Measured]:
+    """Lists mean returns with their 95 % intervals by format: a column for each moment of quantization."""
     others = [key for key in experiment.conditions.keys if key != _WHEN]
     columns = sorted(set(experiment.runs[_WHEN]))
     several = ALL_TASKS in set(summary["task"])
     rows = []
     for (task, *_), conditions in summary.groupby(["task", *others], sort=False):
         for name in experiment.formats:
-            here = {row.get(_WHEN, columns[0]): row for row in records(conditions[conditions["format"] == name])}
-            if not here:
+            by_moment = {row.get(_WHEN, columns[0]): row for row in records(conditions[conditions["format"] == name])}
+            if not by_moment:
                 continue
-            row = next(iter(here.values()))
+            row = next(iter(by_moment.values()))
             cells = {"task": titles([str(task)])[0], **{key: str(row[key]) for key in others}, "format": name}
-            cells |= {f"quantized {when}": _interval(here.get(when)) for when in columns}
-            cells["runs"] = ", ".join(dict.fromkeys(str(one["n"]) for one in here.values()))
+            cells |= {f"quantized {moment}": _interval(by_moment.get(moment)) for moment in columns}
+            cells["runs"] = ", ".join(dict.fromkeys(str(moment["n"]) for moment in by_moment.values()))
             rows.append(Measured(cells, row, not several or task == ALL_TASKS))
     return rows
 

@@ -1,1 +1,1 @@
-"""The report: one page of tables and figures, and where they come from."""
+"""The report: one page of tables and figures, and the origin of the runs."""

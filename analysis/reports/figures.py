@@ -1,4 +1,4 @@
-"""The figures of ``roundoff plot`` in the report, with captions."""
+"""Puts figures of ``roundoff plot`` into the report, with captions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _CAPTIONS = {
 
 
 def figure(name: str, table: pd.DataFrame | None, metric: Metric) -> list[Safe]:
-    """One of the figures, drawn from its table in :mod:`..figures`; none without a row."""
+    """Draws a figure from its table in :mod:`..figures`, with a caption; nothing without a row."""
     if table is None or table.empty:
         return []
     words = {

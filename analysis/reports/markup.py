@@ -1,4 +1,4 @@
-"""HTML and SVG as text, with everything that came from a file escaped as text."""
+"""Makes HTML and SVG, and escapes everything that came from a file."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ class Safe(str):
 
 
 def element(name: str, /, *children: object, **attributes: object) -> Safe:
-    """An element; children that are not :class:`Safe` are escaped, as are the values of attributes.
+    """Makes an element; children that are not :class:`Safe` are escaped, as are the values of attributes.
 
     Args:
         name: the name of the element.
-        children: its content; None is nothing.
-        attributes: underscores become dashes, one at the end is dropped (``class_``); None and False: none of that
-            name, True: without a value.
+        children: its content; None is skipped.
+        attributes: underscores become dashes, one at the end is dropped (``class_``); None and False: no attribute,
+            True: an attribute without a value.
     """
-    shown = [(key.rstrip("_").replace("_", "-"), value) for key, value in attributes.items()]
-    shown = [(key, value) for key, value in shown if value is not None and value is not False]
-    text = "".join(f" {key}" if value is True else f' {key}="{_escape(value)}"' for key, value in shown)
+    present = [(key.rstrip("_").replace("_", "-"), value) for key, value in attributes.items()]
+    present = [(key, value) for key, value in present if value is not None and value is not False]
+    text = "".join(f" {key}" if value is True else f' {key}="{_escape(value)}"' for key, value in present)
     return Safe(f"<{name}{text}>" if name in _VOID else f"<{name}{text}>{join(children)}</{name}>")
 
 
 def join(children: Iterable[object]) -> Safe:
-    """Children one after the other, escaped unless they are :class:`Safe`."""
+    """Joins children, escaped unless they are :class:`Safe`."""
     return Safe(
         "".join(child if isinstance(child, Safe) else _escape(child) for child in children if child is not None)
     )
@@ -54,19 +54,19 @@ class Column(NamedTuple):
 
 
 def table(caption: str, columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> Safe:
-    """A table with headers of columns and rows; on a narrow screen each row becomes a card (see ``style.css``).
+    """Makes a table with headers of columns and rows; on a narrow screen rows become cards (see ``style.css``).
 
     Args:
         caption: the caption of the table.
         columns: the first one is the heading of its row.
         rows: cells; None is shown as a dash.
     """
-    # A card is no table to a browser any more: the roles say that it is one still.
+    # Without the roles, a browser would not treat cards as a table.
     head = element(
         "tr",
         *(
-            element("th", c.heading, scope="col", role="columnheader", class_="number" if c.numeric else None)
-            for c in columns
+            element("th", column.heading, scope="col", role="columnheader", class_="number" if column.numeric else None)
+            for column in columns
         ),
         role="row",
     )
@@ -91,5 +91,5 @@ def _cell(name: str, column: Column, cell: object, **attributes: object) -> Safe
 
 
 def definitions(pairs: Mapping[str, object]) -> Safe:
-    """Names with their definitions, below each other."""
+    """Lists names with their definitions."""
     return element("dl", *(element("div", element("dt", name), element("dd", text)) for name, text in pairs.items()))

@@ -1,4 +1,4 @@
-"""The origin of runs: versions, machine, time, and how to make them again."""
+"""Describes the origin of runs: versions, machine, time, and how to repeat them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from roundoff.files import read_bytes, try_json
 from roundoff.runs.folder import RunDirectory
 from roundoff.runs.metric import Metric
 
-from ..figures.drawing.axes import ordered
+from ..figures.drawing.axes import sort_formats
 from ..figures.magnitudes import ROLES
 from ..runs.experiment import Experiment
 from ..tables.summary import records
@@ -36,49 +36,49 @@ _COUNTS = ["results", "overflow", "underflow", "subnormal", "infinite", "nan", "
 
 
 def environment(experiment: Experiment) -> dict[str, str]:
-    """Says with what, where, when and how fast runs were made, by name, in words.
+    """Describes versions, machine, time and speed of runs, in words, by name.
 
     The version of roundoff is in a run's ``config.json``, the rest in ``timing.json``, which a run writes when it
-    ends. What a run of an earlier version does not say is not recorded. Programs have their names, hashes of their
-    sources, and the commits that they stood at.
+    ends. Facts that an earlier version did not write are "not recorded". Programs have their names, hashes of their
+    sources, and their commits.
     """
     runs = [RunDirectory(experiment.folders[identity]) for identity in experiment.runs["id"]]
-    begun = [try_json(run.config)[0] for run in runs if run.config.exists()]
-    ended = [run.read_timing() for run in runs if run.timing.exists()]
-    found = {}
+    configs = [try_json(run.config)[0] for run in runs if run.config.exists()]
+    timings = [run.read_timing() for run in runs if run.timing.exists()]
+    facts = {}
     if "program" in experiment.runs:
-        found = {"program": _counted(list(experiment.runs["program"]))}
-        found |= {name: _counted([about.get(key) for about in ended]) for name, key in _OF_PROGRAMS.items()}
-    found["roundoff"] = _counted([about.get("version") if isinstance(about, dict) else None for about in begun])
-    found |= {key: _counted([about.get(key) for about in ended]) for key in _MADE_WITH}
-    found["ended"] = _period([about.get("ended") for about in ended])
-    if not experiment.metric.of_agents:  # which say it only if it is another than the processor
-        found["device"] = _counted([str(config.get("device", "cpu")) for config in experiment.configs.values()])
-    found |= {
-        key: _counted(list(experiment.runs[key])) for key in _SETTINGS if key in experiment.runs and key not in found
-    }
-    seconds, speeds = (_numbers(about.get(key) for about in ended) for key in ("seconds", "steps_per_second"))
+        facts = {"program": _count_values(list(experiment.runs["program"]))}
+        facts |= {name: _count_values([entry.get(key) for entry in timings]) for name, key in _OF_PROGRAMS.items()}
+    facts["roundoff"] = _count_values([entry.get("version") if isinstance(entry, dict) else None for entry in configs])
+    facts |= {key: _count_values([entry.get(key) for entry in timings]) for key in _MADE_WITH}
+    facts["ended"] = _period([entry.get("ended") for entry in timings])
+    if not experiment.metric.of_agents:  # configs of programs have a device only if it is not the CPU
+        facts["device"] = _count_values([str(config.get("device", "cpu")) for config in experiment.configs.values()])
+    for key in _SETTINGS:
+        if key in experiment.runs and key not in facts:
+            facts[key] = _count_values(list(experiment.runs[key]))
+    seconds, speeds = (_numbers(entry.get(key) for entry in timings) for key in ("seconds", "steps_per_second"))
     if seconds:
-        found["time"] = f"{number(sum(seconds) / 3600)} hours for {plural(len(seconds), 'run')}, one after the other"
-    if spent := _shares([about.get("spent") for about in ended]):
-        found["spent on"] = spent
+        facts["time"] = f"{number(sum(seconds) / 3600)} hours for {plural(len(seconds), 'run')}, one after the other"
+    if spent := _shares([entry.get("spent") for entry in timings]):
+        facts["spent on"] = spent
     if speeds:
         steps = "environment steps" if experiment.metric.of_agents else "steps"
-        found["speed"] = f"{number(min(speeds))} to {number(max(speeds))} {steps} per second and run"
-    return found
+        facts["speed"] = f"{number(min(speeds))} to {number(max(speeds))} {steps} per second and run"
+    return facts
 
 
 def sources(experiment: Experiment) -> list[str]:
-    """A warning for each program with runs made by different sources."""
-    found: dict[str, list[Any]] = {}
+    """Returns a warning for each program with runs of different sources."""
+    sources_by_program: dict[str, list[Any]] = {}
     for identity, config in experiment.configs.items():
         source = RunDirectory(experiment.folders[identity]).read_timing().get("source")
         if source is not None:
-            found.setdefault(str(config.get("program", "")), []).append(source)
+            sources_by_program.setdefault(str(config.get("program", "")), []).append(source)
     return [
-        f"{program or 'the program'} was changed between runs (sources {_counted(made_by)}): what looks like a"
+        f"{program or 'the program'} was changed between runs (sources {_count_values(made_by)}): what looks like a"
         " difference of formats may be one of programs"
-        for program, made_by in sorted(found.items())
+        for program, made_by in sorted(sources_by_program.items())
         if len(set(map(_text, made_by))) > 1
     ]
 
@@ -100,15 +100,15 @@ def numerics(experiment: Experiment, warnings: list[str]) -> pd.DataFrame:
         if not path.exists():
             continue
         try:
-            about = {"format": run["format"], "series": experiment.conditions.series(run)}
-            table = pd.read_csv(io.BytesIO(read_bytes(path)))[["role", *_COUNTS]].assign(**about)
+            columns = {"format": run["format"], "series": experiment.conditions.series(run)}
+            table = pd.read_csv(io.BytesIO(read_bytes(path)))[["role", *_COUNTS]].assign(**columns)
             tables.append(table.astype(dict.fromkeys(_COUNTS, "int64")))
         except (OSError, ValueError, KeyError) as error:
             warnings.append(f"{path}: is not the table of an observed run ({error}); left out")
     if not tables:
         return pd.DataFrame(columns=["format", "series", "role", *_COUNTS])
     sums = pd.concat(tables).groupby(["format", "series", "role"], as_index=False)[_COUNTS].sum()
-    order = {name: i for i, name in enumerate([*ordered(experiment.formats), *ROLES])}
+    order = {name: i for i, name in enumerate([*sort_formats(experiment.formats), *ROLES])}
     sorted_: pd.DataFrame = sums.sort_values(
         ["format", "series", "role"],
         key=lambda column: column if column.name == "series" else column.map(order),
@@ -118,7 +118,7 @@ def numerics(experiment: Experiment, warnings: list[str]) -> pd.DataFrame:
 
 
 def settings(experiment: Experiment) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """The settings that all runs share, and the values of the varying ones, in order of appearance.
+    """Returns the settings that all runs share, and the values of the varying ones, in order of appearance.
 
     Returns:
         Keys and values as the configs have them; a key that only some runs have varies, and is None elsewhere.
@@ -139,7 +139,7 @@ def settings(experiment: Experiment) -> tuple[dict[str, Any], dict[str, list[Any
 
 
 def recipe(experiment: Experiment) -> tuple[str, list[str]]:
-    """A file and the commands that run the experiment again, whatever its own sweep file was.
+    """Writes a file and the commands that repeat the experiment, whatever its own sweep file was.
 
     Returns:
         The text of a YAML file, and commands. If the runs are all combinations of what varies, the file is a sweep;
@@ -148,12 +148,12 @@ def recipe(experiment: Experiment) -> tuple[str, list[str]]:
     shared, varied = settings(experiment)
     head: dict[str, Any] = {"name": experiment.name}
     if "program" in shared and not experiment.metric.of_agents:
-        head |= {"program": shared.pop("program"), "metric": _described(experiment.metric)}
-    present = [tuple(_text(config.get(key)) for key in varied) for config in experiment.configs.values()]
-    all_there = prod(map(len, varied.values())) == len(present)  # else there may be more combinations than fit anywhere
-    combinations = [tuple(map(_text, values)) for values in product(*varied.values())] if all_there else []
-    name = re.sub(r"[^A-Za-z0-9_-]", "-", experiment.name).lstrip("-") or "sweep"  # a file's, and no option
-    if all_there and sorted(combinations) == sorted(present):
+        head |= {"program": shared.pop("program"), "metric": _metric_section(experiment.metric)}
+    rows = [tuple(_text(config.get(key)) for key in varied) for config in experiment.configs.values()]
+    is_full_grid = prod(map(len, varied.values())) == len(rows)  # else there may be more combinations than fit anywhere
+    combinations = [tuple(map(_text, values)) for values in product(*varied.values())] if is_full_grid else []
+    name = re.sub(r"[^A-Za-z0-9_-]", "-", experiment.name).lstrip("-") or "sweep"  # not to be read as an option
+    if is_full_grid and sorted(combinations) == sorted(rows):
         content = {**head, "base": shared, "grid": varied or {"seed": [shared.pop("seed", 0)]}}
         return _yaml(content), [f"roundoff sweep {name}.yaml", f"roundoff report results/{name}"]
     if "program" in head:
@@ -164,7 +164,7 @@ def recipe(experiment: Experiment) -> tuple[str, list[str]]:
     commands = [
         " ".join(
             [f"roundoff train --config {name}.yaml --out runs/{i}"]
-            # A key of ours is a word; any other could be read as an option.
+            # Keys of roundoff are words; any other key could be read as an option.
             + [shlex.quote(f"{k}={_text(config[k])}") for k in varied if config.get(k) is not None and k.isidentifier()]
         )
         for i, config in enumerate(experiment.configs.values())
@@ -172,8 +172,8 @@ def recipe(experiment: Experiment) -> tuple[str, list[str]]:
     return _yaml(shared), [*commands, "roundoff report runs"]
 
 
-def _described(metric: Metric) -> dict[str, Any]:
-    """A metric as a sweep file says it."""
+def _metric_section(metric: Metric) -> dict[str, Any]:
+    """Writes a metric as the section of a sweep file."""
     content: dict[str, Any] = {"name": metric.name, "goal": metric.goal, "crash": metric.crash}
     content |= {"unit": metric.unit} if metric.unit else {}
     return content | ({"range": list(metric.range)} if metric.range else {})
@@ -183,8 +183,8 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
-def _counted(values: list[Any]) -> str:
-    """Every value, with the number of runs that have it if there are several."""
+def _count_values(values: list[Any]) -> str:
+    """Lists the distinct values; if there are several, with the number of runs of each."""
     simple = (str, int, float)
     counts = Counter(_text(value) if isinstance(value, simple) else _NOT_RECORDED for value in values)
     if len(counts) < 2:
@@ -206,7 +206,7 @@ def _period(values: list[Any]) -> str:
 
 
 def _shares(spent: list[Any]) -> str:
-    """Shares of the time that went into each activity, over all runs, the largest first."""
+    """Lists the share of the time of each activity, over all runs, the largest first."""
     seconds: dict[str, float] = {}
     for activities in spent:
         if isinstance(activities, dict):

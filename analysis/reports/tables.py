@@ -1,4 +1,4 @@
-"""The tables of the report."""
+"""Makes the tables of the report."""
 
 from __future__ import annotations
 
@@ -10,33 +10,32 @@ import pandas as pd
 
 from ..runs.experiment import Experiment
 from ..statistics.power import FAILING, WANTED
-from ..tables.pareto import place
+from ..tables.pareto import row_key
 from ..tables.summary import ALL_TASKS, records
 from ..tables.wording import change, interval, number, percent, tick, with_interval
 from .markup import Column, Safe, element, table
 
-_Cells = list[tuple[Column, Callable[[dict[str, Any]], object]]]  # columns, and what a row has in each
-
-_LONG = 24  # rows
+_Cells = list[tuple[Column, Callable[[dict[str, Any]], object]]]  # columns, each with a row's content of it
+_LONG = 24  # rows of a table from which it is folded
 _TEXT: dict[str, Any] = {"numeric": False}
 
 
 def verdict_table(summary: pd.DataFrame, against: pd.DataFrame, experiment: Experiment) -> Safe | None:
-    """Means and verdicts by task, format and condition, in short; None before a run has ended."""
+    """Makes the table of means and verdicts by task, format and condition; None before a run has ended."""
     keys = experiment.conditions.keys
     crashed = summary[summary["crashed"] > 0]
-    verdicts = {place(row, keys): f"crashed ({row['crashed']} of {row['n']})" for row in records(crashed)}
-    verdicts |= {place(row, keys): row["answer"] for row in records(against)}
+    verdicts = {row_key(row, keys): f"crashed ({row['crashed']} of {row['n']})" for row in records(crashed)}
+    verdicts |= {row_key(row, keys): row["answer"] for row in records(against)}
     mean = Column(f"mean {experiment.metric.name} (95\u2009% interval)")
     cells: _Cells = [
         (mean, lambda row: with_interval(row["mean"], row["ci_low"], row["ci_high"])),
-        (Column("verdict", **_TEXT), lambda row: _coloured(verdicts.get(place(row, keys)))),
+        (Column("verdict", **_TEXT), lambda row: _color(verdicts.get(row_key(row, keys)))),
     ]
-    return _of_formats("Every format against fp32, in short.", cells, summary, experiment)
+    return _format_table("Every format against fp32, in short.", cells, summary, experiment)
 
 
-def _coloured(verdict: str | None) -> Safe | None:
-    """A verdict in the colour of its kind (see ``style.css``), which only repeats its words."""
+def _color(verdict: str | None) -> Safe | None:
+    """Marks a verdict with the colour of its kind (see ``style.css``), which only repeats its words."""
     if verdict is None:
         return None
     kinds = {"equivalent": "good", "crashed": "bad", "differ": "bad"}
@@ -44,7 +43,7 @@ def _coloured(verdict: str | None) -> Safe | None:
 
 
 def summary_table(summary: pd.DataFrame, experiment: Experiment) -> Safe:
-    """Scores by task, format and condition."""
+    """Makes the table of scores by task, format and condition."""
     columns = _columns(experiment)
     any_failed = bool(summary["failed"].any())
     columns += [Column("runs"), Column("crashed"), *([Column("failed")] if any_failed else [])]
@@ -57,15 +56,15 @@ def summary_table(summary: pd.DataFrame, experiment: Experiment) -> Safe:
          f"{number(row['mean'])} \u00b1 {number(row['std'])}".removesuffix(" \u00b1 \u2013"),
          interval(row["ci_low"], row["ci_high"]),
          number(row["iqm"]), number(row["drop"])]
-        for row in _in_order(summary)
+        for row in _tasks_first(summary)
     ]  # fmt: skip
     scores = "has no score" if metric.crash is None else f"scores {metric.crash:g}"
     end = "at the end of training" if metric.of_agents else "of each run"
-    return _folded(table(f"{metric.title} {end} (a crashed run {scores}).", columns, rows), rows)
+    return _fold(table(f"{metric.title} {end} (a crashed run {scores}).", columns, rows), rows)
 
 
 def against_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
-    """Every format against fp32: what differs."""
+    """Makes the table of differences of every format from fp32."""
     cells: _Cells = [
         (Column("P(better)"), lambda row: "" if math.isnan(row["improvement"]) else f"{row['improvement']:.2f}"),
         (
@@ -79,11 +78,11 @@ def against_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
         (Column("p (Holm)"), lambda row: number(row["p_holm"], 2)),
     ]
     caption = "Every format against fp32 of the same condition, or of the only one that fp32 ran in."
-    return _of_formats(caption, cells, against, experiment)
+    return _format_table(caption, cells, against, experiment)
 
 
 def equivalence_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
-    """Every format against fp32: the formats that are the same within the margin."""
+    """Makes the table of tests of the equivalence of every format to fp32."""
     cells: _Cells = [
         (Column("relative difference"), lambda row: _signed(row["share"])),
         (Column("90\u2009% interval"), lambda row: _between(*_ends(row, "share"))),
@@ -93,7 +92,7 @@ def equivalence_table(against: pd.DataFrame, experiment: Experiment) -> Safe | N
     ]
     margin = f"{tick(100 * against['margin'].iloc[0])}\u2009%"
     caption = f"Equivalence: differences relative to fp32\u2019s mean, tested to be smaller than {margin}."
-    return _of_formats(caption, cells, against, experiment)
+    return _format_table(caption, cells, against, experiment)
 
 
 def learning_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
@@ -110,11 +109,11 @@ def learning_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None
         "Does a run learn whose seed learned in fp32, and what do those return that did? A run has learned"
         " that ends beyond half of the way from fp32\u2019s policies before learning to its median at the end."
     )
-    return _of_formats(caption, cells, against[against["learnable"] > 0], experiment)
+    return _format_table(caption, cells, against[against["learnable"] > 0], experiment)
 
 
 def area_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
-    """Differences of the mean return over the learning curve, and normalized scores; None if runs lack a curve."""
+    """Makes the table of differences over learning curves, and normalized scores; None if runs lack a curve."""
     cells: _Cells = [
         (Column("difference"), lambda row: number(row["area_difference"])),
         (Column("95\u2009% interval"), lambda row: interval(*_ends(row, "area_difference"))),
@@ -126,7 +125,7 @@ def area_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
         "The mean return over the whole learning curve, which sees how fast runs learn, against fp32\u2019s; and the"
         " interquartile mean of returns at the end, where 0 is a policy before it learns and 1 is fp32\u2019s mean."
     )
-    return _of_formats(caption, cells, against[against["area_difference"].notna()], experiment)
+    return _format_table(caption, cells, against[against["area_difference"].notna()], experiment)
 
 
 def power_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
@@ -147,24 +146,24 @@ def power_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
         "How often the test of equivalence calls made-up formats equivalent that are worse by the margin, that learn"
         " nothing in one more run of ten, or that are as good as fp32: by drawing from these runs as many as there are."
     )
-    return _of_formats(caption, cells, against[against["equivalent_if_equal"].notna()], experiment)
+    return _format_table(caption, cells, against[against["equivalent_if_equal"].notna()], experiment)
 
 
 def _ends(row: dict[str, Any], name: str) -> tuple[float, float]:
     return row[f"{name}_low"], row[f"{name}_high"]
 
 
-def _of_formats(caption: str, cells: _Cells, against: pd.DataFrame, experiment: Experiment) -> Safe | None:
-    """A table with a row for each task, format and condition, which are its first columns; None of no rows."""
+def _format_table(caption: str, cells: _Cells, against: pd.DataFrame, experiment: Experiment) -> Safe | None:
+    """Makes a table with a row for each task, format and condition, which are its first columns; None without rows."""
     if against.empty:
         return None
     columns = _columns(experiment)
-    rows = [[*_cells(row, experiment), *(of(row) for _, of in cells)] for row in _in_order(against)]
-    return _folded(table(caption, [*columns, *(column for column, _ in cells)], rows), rows)
+    rows = [[*_cells(row, experiment), *(value_of(row) for _, value_of in cells)] for row in _tasks_first(against)]
+    return _fold(table(caption, [*columns, *(column for column, _ in cells)], rows), rows)
 
 
 def crash_table(experiment: Experiment) -> Safe | None:
-    """Runs that crashed or failed, with the reason; None if all runs are done."""
+    """Makes the table of runs that crashed or failed, with the reason; None if all runs are done."""
     runs = experiment.runs[experiment.runs["status"].isin(["crashed", "failed"])]
     if runs.empty:
         return None
@@ -178,7 +177,7 @@ def crash_table(experiment: Experiment) -> Safe | None:
     ]  # fmt: skip
     scored = experiment.metric.scored.replace("no score", "without a score")
     caption = f"A crash is a result, {scored}; a failed run has none, and is tried again by the sweep."
-    return _folded(table(caption, columns, rows), rows)
+    return _fold(table(caption, columns, rows), rows)
 
 
 def failures_table(failures: pd.DataFrame, experiment: Experiment) -> Safe:
@@ -192,7 +191,7 @@ def failures_table(failures: pd.DataFrame, experiment: Experiment) -> Safe:
          ", ".join(filter(None, (row["first_non_finite"], row["line"]))), percent(row["share"])]
         for row in records(failures)
     ]  # fmt: skip
-    return _folded(table("What failed first: of most observed runs that crashed.", columns, rows), rows)
+    return _fold(table("What failed first: of most observed runs that crashed.", columns, rows), rows)
 
 
 def numerics_table(counts: pd.DataFrame) -> Safe:
@@ -210,10 +209,10 @@ def numerics_table(counts: pd.DataFrame) -> Safe:
     )
 
 
-def _rate(count: int, of: int) -> str:
-    if not count or not of:
-        return "0" if of else "\u2013"
-    share = count / of
+def _rate(count: int, total: int) -> str:
+    if not count or not total:
+        return "0" if total else "\u2013"
+    share = count / total
     return (
         f"{share:.0e}".replace("-0", "\u2212").replace("-", "\u2212") if share < 1e-3 else f"{100 * share:.2g}\u2009%"
     )
@@ -224,47 +223,47 @@ def _signed(share: float) -> str:
 
 
 def _between(low: float, high: float) -> str | None:
-    """An interval of shares, in words at an open end."""
+    """Formats an interval of shares; an open end is in words."""
     if math.isnan(low) and math.isnan(high):
         return None
     return f"{'below' if math.isnan(low) else _signed(low)} to {'above' if math.isnan(high) else _signed(high)}"
 
 
-def _folded(drawn: Safe, rows: list[list[object]]) -> Safe:
-    """A long table is shown when asked for, and on paper."""
+def _fold(markup: Safe, rows: list[list[object]]) -> Safe:
+    """Folds a long table, so that it is shown on a click, and on paper."""
     if len(rows) <= _LONG:
-        return drawn
-    return element("details", element("summary", f"The table: {len(rows)} rows"), drawn)
+        return markup
+    return element("details", element("summary", f"The table: {len(rows)} rows"), markup)
 
 
-def _in_order(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """Tasks, then their mean."""
+def _tasks_first(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Sorts rows: single tasks, then their mean."""
     return sorted(records(rows), key=lambda row: row["task"] == ALL_TASKS)
 
 
 def _bits(row: dict[str, Any], column: str) -> object:
-    """The bits needed; for a single format, whether it is good."""
+    """Returns the bits needed; for a single format, whether it is good."""
     if not isinstance(row[column], int):
         return None
     return row[column] if row["largest"] else "yes"
 
 
-def _columns(experiment: Experiment, of: Column = Column("format", **_TEXT)) -> list[Column]:  # noqa: B008  a constant
-    """The first columns of a table: the task and the condition where there are several, and ``of`` between them."""
+def _columns(experiment: Experiment, middle: Column = Column("format", **_TEXT)) -> list[Column]:  # noqa: B008  a constant
+    """Makes the first columns of a table: task and condition if there are several, and ``middle`` between them."""
     tasks = [Column("task", **_TEXT)] if len(set(experiment.runs["task"])) > 1 else []
-    return [*tasks, of, *([Column("condition", **_TEXT)] if experiment.conditions.keys else [])]
+    return [*tasks, middle, *([Column("condition", **_TEXT)] if experiment.conditions.keys else [])]
 
 
-def _cells(row: dict[str, Any], experiment: Experiment, of: str = "format") -> list[object]:
-    """The cells of a row in :func:`_columns`."""
+def _cells(row: dict[str, Any], experiment: Experiment, key: str = "format") -> list[object]:
+    """Makes the cells of a row in :func:`_columns`."""
     mean = "mean over tasks, normalized" if row.get("normalized") else "mean over tasks"
     task = mean if row["task"] == ALL_TASKS else str(row["task"])
     tasks = [task] if len(set(experiment.runs["task"])) > 1 else []
-    return [*tasks, row[of], *([experiment.conditions.label(row)] if experiment.conditions.keys else [])]
+    return [*tasks, row[key], *([experiment.conditions.label(row)] if experiment.conditions.keys else [])]
 
 
 def needed_details(needed: pd.DataFrame, experiment: Experiment) -> Safe:
-    """The bits that each task needs, in numbers."""
+    """Makes the table of the bits that each task needs."""
     floats = bool((needed["family"] == "").all())
     family = Column("exponent bits") if floats else Column("formats", **_TEXT)
     columns = _columns(experiment, family)
@@ -278,8 +277,8 @@ def needed_details(needed: pd.DataFrame, experiment: Experiment) -> Safe:
          " to ".join(dict.fromkeys(map(str, (row["smallest"], row["largest"])))) if row["largest"] else None,
          row["runs"],
          "by seed" if row["paired"] else "unpaired", row["reason"]]
-        for row in _in_order(needed.assign(family=names))
+        for row in _tasks_first(needed.assign(family=names))
     ]  # fmt: skip
     bits = "Significand bits" if floats else "Bits"
     caption = f"{bits} that are enough. Without bits, the confidence is of the widest format."
-    return _folded(table(caption, columns, rows), rows)
+    return _fold(table(caption, columns, rows), rows)

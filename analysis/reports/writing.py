@@ -1,4 +1,4 @@
-"""Write the page of ``roundoff report``: one self-contained HTML file about a folder of runs."""
+"""Carries out ``roundoff report``: writes one self-contained HTML file about a folder of runs."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from .markup import Safe, definitions, element, join
 from .page import page
 from .provenance import environment, numerics, recipe, settings, sources
 
-_FEW = 10  # runs, below which the bootstrap's intervals are clearly too narrow
-_LAST = 0.1  # of training
+_FEW = 10  # runs; with fewer, the bootstrap's intervals are clearly too narrow
+_LAST = 0.1  # share of training
 _COLUMNS = ["id", "step", "q", "episode_return"]
 
 
@@ -63,8 +63,8 @@ def report(
     warnings = sources(experiment)
     needed, against = needed_table(experiment, margin), against_reference(experiment, margin)
     summary = summarize(experiment)
-    drawn = _scores(experiment, summary) if summary["n"].any() else []
-    scores = [*drawn[1:], tables.summary_table(summary, experiment)] if summary["n"].any() else []
+    figures = _scores(experiment, summary) if summary["n"].any() else []
+    scores = [*figures[1:], tables.summary_table(summary, experiment)] if summary["n"].any() else []
     sections = {
         "What breaks first": _crashes(experiment),
         "Returns" if experiment.metric.of_agents else "Scores": scores,
@@ -79,13 +79,13 @@ def report(
         "How to read this": [_reading(margin, experiment.metric)],
     }
     shown = {name: content for name, content in sections.items() if content}
-    warnings = [*experiment.said, *warnings]  # those about records, too, which are read by now
-    lines = answer(against, experiment).splitlines() or [_nothing(experiment)]
+    warnings = [*experiment.said, *warnings]  # includes warnings about records, which are read by now
+    lines = answer(against, experiment).splitlines() or [_missing_comparison(experiment)]
     sentences = element("div", *(element("p", line) for line in lines), class_="answer")  # the first thing that is read
-    first = [sentences, *drawn[:1], tables.verdict_table(summary, against, experiment)]
-    content: list[Safe | None] = [_head(experiment), element("div", *first, class_="first")]
+    opening = [sentences, *figures[:1], tables.verdict_table(summary, against, experiment)]
+    content: list[Safe | None] = [_head(experiment), element("div", *opening, class_="first")]
     content += [
-        _left_out(experiment, warnings),
+        _notes(experiment, warnings),
         _remarks("What can the formats not carry?", _remarks_on_configs(experiment)),
     ]
     links = (join([element("a", name, href=f"#{_anchor(name)}"), Safe("\n")]) for name in shown)
@@ -118,13 +118,13 @@ def _counts(experiment: Experiment) -> str:
 
 
 def _remarks(title: str, remarks: Sequence[str]) -> Safe | None:
-    """Folds remarks, and counts them; None without any."""
+    """Lists remarks, folded, with their number; None without any."""
     items = [element("li", remark) for remark in remarks]
     return element("details", element("summary", f"{title} ({len(items)})"), element("ul", *items)) if items else None
 
 
 def _remarks_on_configs(experiment: Experiment) -> list[str]:
-    """The remarks on the runs' configs, once each, with the learned values next to the predicted ones."""
+    """Lists the remarks on the runs' configs, once each, with the learned values next to the predicted ones."""
     runs_of: dict[str, list[str]] = {}
     for run, config in experiment.configs.items():
         for remark in remarks_on(config):
@@ -145,8 +145,8 @@ def _learned(horizons: pd.Series) -> str:
     return f". Learned: {steps} (mean target over mean reward, last tenth of {plural(len(known), 'run')})"
 
 
-def _nothing(experiment: Experiment) -> str:
-    """The reason why there is nothing to compare."""
+def _missing_comparison(experiment: Experiment) -> str:
+    """Describes why there is nothing to compare."""
     if ended(experiment.runs).empty:
         return "No run has ended yet."
     if REFERENCE not in set(ended(experiment.runs)["format"]):
@@ -154,8 +154,8 @@ def _nothing(experiment: Experiment) -> str:
     return f"No run in another format than {REFERENCE} has ended."
 
 
-def _left_out(experiment: Experiment, warnings: list[str]) -> Safe | None:
-    """Returns the notes that a reader needs before the rest."""
+def _notes(experiment: Experiment, warnings: list[str]) -> Safe | None:
+    """Lists the limits of these runs, and the warnings."""
     runs = experiment.runs
     notes = []
     scored = ended(runs)
@@ -166,8 +166,8 @@ def _left_out(experiment: Experiment, warnings: list[str]) -> Safe | None:
             crash = experiment.metric.crash
             scores = "there are no scores" if crash is None else f"all scores are {crash:g}"
             notes.append(f"Every run that ended has crashed: {scores}.")
-        alike = ["task", "format", *experiment.conditions.keys]
-        fewest = int(scored.groupby(alike, dropna=False).size().min())
+        keys = ["task", "format", *experiment.conditions.keys]
+        fewest = int(scored.groupby(keys, dropna=False).size().min())
         if fewest == 1:
             notes.append(
                 "Some formats have one run on a task: one seed has no interval, and shows nothing about chance."
@@ -183,7 +183,7 @@ def _left_out(experiment: Experiment, warnings: list[str]) -> Safe | None:
 
 
 def _scores(experiment: Experiment, summary: pd.DataFrame) -> list[Safe]:
-    """Figures of scores; the first one leads the report."""
+    """Makes the figures of scores; the first one comes at the top of the report."""
     parts: list[Safe] = []
     floats = are_floats(experiment.formats)
     scored = summary[summary["n"] > 0]
@@ -215,15 +215,15 @@ def _needed(experiment: Experiment, needed: pd.DataFrame, margin: float) -> list
 def _against(against: pd.DataFrame, experiment: Experiment) -> list[Safe]:
     if against.empty:
         return []
-    family = len(against[against["task"] != "all"])
+    count = len(against[against["task"] != "all"])
     text = (
-        f"Of {family} comparisons at once some look like differences, or like none, by chance. p (Holm) is adjusted for"
+        f"Of {count} comparisons at once some look like differences, or like none, by chance. p (Holm) is adjusted for"
         " that: among all rows below 0.05 there, the chance of a single false one is at most 5\u2009%. A difference is"
         " shown by p (Holm), equivalence by the p of its row, whose 90\u2009% interval then lies within the margin;"
         " whoever claims it of several rows at once takes p (Holm)."
     )
     of = (tables.against_table, tables.equivalence_table, tables.learning_table, tables.area_table, tables.power_table)
-    return [element("p", text), *(shown for one in of if (shown := one(against, experiment)))]
+    return [element("p", text), *(made for make in of if (made := make(against, experiment)))]
 
 
 def _crashes(experiment: Experiment) -> list[Safe]:
@@ -242,10 +242,10 @@ def _numerics(experiment: Experiment, warnings: list[str]) -> list[Safe]:
 
 def _settings(experiment: Experiment) -> list[Safe]:
     shared, varied = settings(experiment)
-    told = {key: ", ".join(map(_shown, values)) for key, values in varied.items()}
+    values_as_text = {key: ", ".join(map(_shown, values)) for key, values in varied.items()}
     return [
         element("p", "What varies:"),
-        definitions(told),
+        definitions(values_as_text),
         element("details", element("summary", f"{len(shared)} settings that all runs share"),
                 definitions({key: _shown(value) for key, value in shared.items()})),
     ]  # fmt: skip
@@ -307,18 +307,18 @@ def _anchor(name: str) -> str:
 
 
 def learned_horizons(experiment: Experiment) -> pd.Series:
-    """The horizon of each agent's values, in agent steps, by run; NaN if it cannot be computed.
+    """Computes the horizon of each agent's values, in agent steps, by run; NaN if it cannot be computed.
 
-    A critic that is right about a reward r at every step of a task without end gives r / (1 - discount), which is a
-    horizon of 1 / (1 - discount) steps. The measured one is the mean of the logged targets, ``q``, over the mean reward
+    If a task without end gives a reward r at every step, a correct critic returns r / (1 - discount): a horizon of
+    1 / (1 - discount) steps. The measured horizon is the mean of the logged targets, ``q``, over the mean reward
     of an agent step, both in the last tenth of training. Values that still rise, and episodes that end early, make it
-    smaller. It is not known for runs that log no ``q`` or no episodes in that tenth, nor where the two have unlike
+    smaller. It is not known for runs that log no ``q`` or no episodes in that tenth, or if the two means have opposite
     signs.
     """
     training = experiment.training
-    found = pd.Series(np.nan, index=pd.Index(experiment.runs["id"], name="id"))
+    horizons = pd.Series(np.nan, index=pd.Index(experiment.runs["id"], name="id"))
     if not set(_COLUMNS) <= set(training) or "action_repeat" not in experiment.runs:
-        return found
+        return horizons
     repeats = pd.to_numeric(experiment.runs.set_index("id")["action_repeat"], errors="coerce")
     logged = training[_COLUMNS].dropna(subset="episode_return")
     for name, rows in logged.groupby("id", sort=False):
@@ -331,5 +331,5 @@ def learned_horizons(experiment: Experiment) -> pd.Series:
                 reward = float(last["episode_return"].sum()) * float(repeats[run]) / steps
                 value = float(last["q"].mean())
             horizon = value / reward if reward else np.nan
-            found[run] = horizon if np.isfinite(horizon) and horizon > 0 else np.nan
-    return found
+            horizons[run] = horizon if np.isfinite(horizon) and horizon > 0 else np.nan
+    return horizons

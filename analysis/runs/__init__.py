@@ -1,1 +1,1 @@
-"""Runs as they lie on disk, read into tables."""
+"""Reads the files of runs into tables."""

@@ -1,4 +1,4 @@
-"""Every record of every run as one table, in Parquet or CSV; docs/running-sweeps.md has the columns."""
+"""Writes every record of every run into one table, in Parquet or CSV; docs/running-sweeps.md has the columns."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ _RECORD_COLUMNS = {
     "numerics": pa.string(),
 }
 _NO_NUMBERS = ("numerics", "returns")
-# A list or a mapping in a list, or two mappings on a line: more than the records that are read as a whole have.
+# A list or a mapping in a list, or two mappings on a line: records with these are read line by line.
 _NESTED = re.compile(rb"\[[^\]\n]*[\[{]|\{[^\n]*\{")
-_AT_ONCE = 8 << 20  # bytes of files that are taken apart together
+_AT_ONCE = 8 << 20  # bytes of files that are parsed together
 _RUN_COLUMNS = ("sweep", "run", "status")
 _CONFIG = "config_"
 _UNFIT = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError)
-"""Errors of Arrow for values that no array of a kind holds."""
+"""Errors of Arrow for values that do not fit into an array of a type."""
 
 
 def collect(directories: Sequence[str | Path], path: str | Path) -> tuple[int, int, list[str]]:
     """Writes one row per record of ``metrics.jsonl``, with the settings of its run.
 
-    A torn line, a missing or foreign file or folder is left out, and said.
+    Torn lines, and missing or foreign files or folders, are left out, with a warning.
 
     Args:
         directories: the folders of sweeps, or of single runs, also of sweeps that are running.
@@ -68,7 +68,7 @@ def collect(directories: Sequence[str | Path], path: str | Path) -> tuple[int, i
             records.add(RunDirectory(folder).metrics)
     if not runs:
         raise AnalysisError("\n".join(["there is no run to collect", *warnings]))
-    table = _table(runs, *records.together())
+    table = _table(runs, *records.all_records())
     path = Path(path)
     if path.suffix.lower() == ".csv":
         write_file(path, lambda file: pc.write_csv(_without_lists(table), file))
@@ -87,7 +87,7 @@ def _without_lists(table: pa.Table) -> pa.Table:
 
 
 def _find(directory: Path, warnings: list[str]) -> Iterable[tuple[str, Path, dict[str, Any]]]:
-    """The runs in a folder: name of the sweep, folder and config of each."""
+    """Yields the runs in a folder: the name of the sweep, the folder and the config of each."""
     marker, runs = directory / "sweep.json", directory / "runs"
     if not marker.exists():
         content = read_json(RunDirectory(directory).config, warnings)
@@ -108,7 +108,7 @@ def _find(directory: Path, warnings: list[str]) -> Iterable[tuple[str, Path, dic
 
 
 class _Records:
-    """The records of runs, in the columns above and further ones; files are parsed many at a time."""
+    """Reads the records of runs into ``_RECORD_COLUMNS`` and further columns; many files are parsed at a time."""
 
     def __init__(self, warnings: list[str]) -> None:
         self._warnings = warnings
@@ -123,24 +123,24 @@ class _Records:
         self._waiting.append((path, content))
         self._bytes += len(content)
         if self._bytes > _AT_ONCE:
-            self._take()
+            self._parse_waiting()
 
-    def together(self) -> tuple[pa.Table, list[int]]:
-        """All records, and how many each run has."""
-        self._take()
+    def all_records(self) -> tuple[pa.Table, list[int]]:
+        """Returns all records, and the number of records of each run."""
+        self._parse_waiting()
         return pa.concat_tables(self._tables, promote_options="default"), self._sizes
 
-    def _take(self) -> None:
+    def _parse_waiting(self) -> None:
         files, self._waiting, self._bytes = self._waiting, [], 0
         contents = [content for _, content in files]
         sizes = [content.count(b"\n") for content in contents]
         if all(not content or content.endswith(b"\n") for content in contents):
-            together = _read_whole(b"".join(contents))
-            if together is not None and together.num_rows == sum(sizes):
-                self._tables.append(together)
+            table = _read_whole(b"".join(contents))
+            if table is not None and table.num_rows == sum(sizes):
+                self._tables.append(table)
                 self._sizes += sizes
                 return
-        for path, content in files:  # one of them is damaged, or unlike the others
+        for path, content in files:  # one by one, since one is damaged, or unlike the others
             table = _read_whole(content)
             table = _read_lines(path, content, self._warnings) if table is None else table
             self._tables.append(table)
@@ -148,8 +148,8 @@ class _Records:
 
 
 def _read_whole(content: bytes) -> pa.Table | None:
-    """Records without damage and without mappings, which is nearly all of them, several times faster."""
-    if _NESTED.search(content):  # Arrow follows any depth, and falls
+    """Reads undamaged records without mappings, which are nearly all, several times faster; None for others."""
+    if _NESTED.search(content):  # Arrow's parser would recurse to any depth, and crash
         return None
     try:
         table = pj.read_json(
@@ -169,7 +169,7 @@ def _read_whole(content: bytes) -> pa.Table | None:
 
 
 def _read_lines(path: Path, content: bytes, warnings: list[str]) -> pa.Table:
-    """Whatever can be understood of the records, line by line."""
+    """Reads the records line by line, and skips those that are damaged."""
     rows = []
     lines = content.split(b"\n")
     for number, line in enumerate(lines, 1):
@@ -179,7 +179,7 @@ def _read_lines(path: Path, content: bytes, warnings: list[str]) -> pa.Table:
             record = parse_json(line)
             if not isinstance(record, dict) or type(record.get("step")) is not int:
                 raise ValueError  # noqa: TRY301  it is no record
-            rows.append(_flat(record))
+            rows.append(_flatten(record))
         except ValueError:
             warnings.append(about_damaged_line(path, number, len(lines)))
     columns = {}
@@ -190,14 +190,14 @@ def _read_lines(path: Path, content: bytes, warnings: list[str]) -> pa.Table:
             columns[name] = pa.array(values, kind)
         except _UNFIT:
             warnings.append(f"{path}: {name} has other values than {kind}; these are left out")
-            columns[name] = pa.array([_if_fits(value, kind) for value in values], kind)
+            columns[name] = pa.array([_fitting(value, kind) for value in values], kind)
     return pa.table(columns)
 
 
-def _flat(record: dict[str, Any]) -> dict[str, Any]:
-    """A record without mappings: the mappings of numerics records, by role, become one text.
+def _flatten(record: dict[str, Any]) -> dict[str, Any]:
+    """Returns a record without mappings: the mappings of numerics records, by role, become one text.
 
-    A number that a program logs under the name of a column that holds something else gets a trailing ``_``.
+    A program's number with the name of a column of another type gets a trailing ``_``.
     """
     if record.get("kind") == "log":
         return {f"{name}_" if name in _NO_NUMBERS else name: value for name, value in record.items()}
@@ -209,7 +209,7 @@ def _flat(record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _if_fits(value: Any, kind: pa.DataType) -> Any:
+def _fitting(value: Any, kind: pa.DataType) -> Any:
     try:
         pa.array([value], kind)
     except _UNFIT:
@@ -217,31 +217,31 @@ def _if_fits(value: Any, kind: pa.DataType) -> Any:
     return value
 
 
-def _table(runs: list[dict[str, Any]], together: pa.Table, sizes: list[int]) -> pa.Table:
-    """The records of all runs, a given number of each run, with the columns of their run."""
+def _table(runs: list[dict[str, Any]], all_records: pa.Table, sizes: list[int]) -> pa.Table:
+    """Adds the columns of runs to their records, of which each run has a given number."""
     run_of = pa.array(np.repeat(np.arange(len(runs), dtype=np.int32), sizes))
     columns: dict[str, pa.Array] = {
-        name: _repeated(pa.array([run[name] for run in runs], pa.string()), run_of) for name in _RUN_COLUMNS
+        name: _repeat(pa.array([run[name] for run in runs], pa.string()), run_of) for name in _RUN_COLUMNS
     }
-    further = sorted(set(together.column_names) - _RECORD_COLUMNS.keys())
-    columns |= {name: together[name] for name in (*_RECORD_COLUMNS, *further)}
+    further = sorted(set(all_records.column_names) - _RECORD_COLUMNS.keys())
+    columns |= {name: all_records[name] for name in (*_RECORD_COLUMNS, *further)}
     for key in sorted(set().union(*(run["config"] for run in runs))):
-        columns[_CONFIG + key] = _repeated(_settings([run["config"].get(key) for run in runs]), run_of)
+        columns[_CONFIG + key] = _repeat(_settings([run["config"].get(key) for run in runs]), run_of)
     return pa.table(columns)
 
 
-def _repeated(of_runs: pa.Array, run_of: pa.Array) -> pa.Array:
+def _repeat(values: pa.Array, run_of: pa.Array) -> pa.Array:
     """Returns the values of runs, repeated for each of their records."""
-    alike = len(of_runs.unique()) == 1  # as most settings are
-    return pa.repeat(of_runs[0], len(run_of)) if alike else of_runs.take(run_of)
+    is_constant = len(values.unique()) == 1  # as most settings are
+    return pa.repeat(values[0], len(run_of)) if is_constant else values.take(run_of)
 
 
 def _settings(values: list[Any]) -> pa.Array:
-    """A value of the config for each run: truth values, integers, numbers, or else text."""
+    """Makes the array of a setting's values by run: truth values, integers, numbers, or else text."""
     kinds = {type(value) for value in values if value is not None}
     for allowed, kind in (({bool}, pa.bool_()), ({int}, pa.int64()), ({int, float}, pa.float64())):
         if kinds and kinds <= allowed:
-            with suppress(*_UNFIT):  # of more bits than there are
+            with suppress(*_UNFIT):  # integers with too many bits
                 return pa.array(values, kind)
     texts = [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
     return pa.array(texts, pa.string())

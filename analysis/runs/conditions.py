@@ -1,4 +1,4 @@
-"""Conditions: the settings that distinguish runs besides task, format and seed, and their names."""
+"""Finds conditions, the settings that distinguish runs besides task, format and seed, and names them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _POLICIES = {"every-op": "every operation rounded", "mixed-precision": "products
 _SIX = "six fixes"
 
 MAPPINGS = ("policy", "storage")
-"""Keys whose values are mappings, which are long as text."""
+"""Keys with mappings as values, whose texts are long."""
 
 PLAIN = "as it is"
 """Name of a condition without any setting."""
 
-_OF_PROGRAMS = frozenset({"device", "observe", "program", "threads"})
-"""Keys of a program's runs that change no result, and its name, which is the task."""
+_PROGRAM_KEYS = frozenset({"device", "observe", "program", "threads"})
+"""Keys of a program's runs that change no result, and the program, which is the task."""
 
 
 class Conditions:
@@ -31,15 +31,15 @@ class Conditions:
     Args:
         runs: a row per run, with a column for each setting.
         settings: the columns that are keys of the config.
-        programs: whether they are of users' programs, which define the meaning of their keys.
-        cases: the name that the sweep's file gives to the case of each run, by id; a mapping that all runs of one case
-            have, and no others, is called by that name.
+        programs: whether they are runs of users' programs, which define the meaning of their keys.
+        cases: the name of each run's case in the sweep's file, by id; a mapping that all runs of one case have, and no
+            other runs, gets that name.
 
     Attributes:
         keys: settings that take more than one value, in alphabetical order; none of them are task, format, seed,
             settings of how a run is carried out, and settings that follow from the task or the algorithm.
-        independent: the keys whose value no other key determines; for keys that say less (:func:`says_less`), that
-            the other keys together do not determine.
+        independent: the keys whose value no other key determines; among less telling keys (:func:`is_less_telling`),
+            those that the other keys together do not determine.
     """
 
     def __init__(
@@ -50,51 +50,51 @@ class Conditions:
         programs: bool = False,
         cases: Mapping[str, str] | None = None,
     ) -> None:
-        indifferent = _OF_PROGRAMS if programs else keys_with(KeyRole.EXECUTION)
+        indifferent = _PROGRAM_KEYS if programs else keys_with(KeyRole.EXECUTION)
         varying = sorted(set(settings) - {"task", "format", "seed"} - indifferent)
-        of_tasks = runs.groupby("task")
+        runs_by_task = runs.groupby("task")
         self.keys = [
             key
             for key in varying
-            if len(runs[key].drop_duplicates()) > 1 and of_tasks[key].nunique(dropna=False).max() > 1
+            if len(runs[key].drop_duplicates()) > 1 and runs_by_task[key].nunique(dropna=False).max() > 1
         ]
-        if "algorithm" in self.keys and not programs:  # of which each has keys and defaults of its own
+        if "algorithm" in self.keys and not programs:  # leaves out keys that each algorithm has one value of
             values = runs.groupby("algorithm", dropna=False)
-            own = {key for key in self.keys if values[key].nunique(dropna=False).max() == 1}
-            self.keys = [key for key in self.keys if key == "algorithm" or key not in own]
+            algorithm_keys = {key for key in self.keys if values[key].nunique(dropna=False).max() == 1}
+            self.keys = [key for key in self.keys if key == "algorithm" or key not in algorithm_keys]
         self._mappings = () if programs else MAPPINGS
-        self._names = {} if programs else self._named(runs, cases or {})
-        less = [key for key in reversed(self.keys) if says_less(runs[key])]
-        # Numbers with fractions say least of all.
+        self._names = {} if programs else self._value_names(runs, cases or {})
+        less = [key for key in reversed(self.keys) if is_less_telling(runs[key])]
+        # Numbers with fractions are the least telling values.
         least = [key for key in less if runs[key].dtype.kind == "f" and (runs[key].dropna() % 1 != 0).any()]
-        independent = without_settled(runs, self.keys, dict.fromkeys([*least, *less]))
+        independent = without_determined(runs, self.keys, dict.fromkeys([*least, *less]))
         self.independent = [
             key for key in independent if not any(self._determines(runs, other, key) for other in independent)
         ]
-        known = not programs and {"fixes", "baseline"} <= set(runs)
-        fixes = set(runs.loc[runs["baseline"] == "none", "fixes"]) if known else set()
+        has_fixes = not programs and {"fixes", "baseline"} <= set(runs)
+        fixes = set(runs.loc[runs["baseline"] == "none", "fixes"]) if has_fixes else set()
         self._without_baseline = fixes_in_words(*fixes) if len(fixes) == 1 else "baseline none"
-        self._labels: dict[tuple[object, ...], str] = {}  # which thousands of runs may share
+        self._labels: dict[tuple[object, ...], str] = {}  # a cache: thousands of runs may share a label
 
     def label(self, values: Mapping[str, object], but: str = "") -> str:
-        """A condition in words: ``values`` by key, without the key ``but``, and without keys that another key settles.
+        """Describes a condition: ``values`` by key, without the key ``but``, and without keys that others determine.
 
-        (A baseline settles the fixes, as it is without them.) A run without a policy or storage gets no words for it,
+        (A baseline determines the fixes, as it excludes them.) The absence of a policy or storage is not described,
         unless its case has a name.
         """
-        where = (but, *(values[key] for key in self.independent))
-        if where not in self._labels:
-            pairs = zip(self.independent, where[1:], strict=True)
+        key_values = (but, *(values[key] for key in self.independent))
+        if key_values not in self._labels:
+            pairs = zip(self.independent, key_values[1:], strict=True)
             words = (self._words(key, value) for key, value in pairs if key != but)
-            self._labels[where] = ", ".join(filter(None, words)) or PLAIN
-        return self._labels[where]
+            self._labels[key_values] = ", ".join(filter(None, words)) or PLAIN
+        return self._labels[key_values]
 
     def name_of(self, key: str, value: object) -> str | None:
         """Returns the short name of a policy or storage: its case in the sweep's file; else None."""
         return self._names.get((key, value))
 
     def _words(self, key: str, value: object) -> str:
-        text = as_text(value)
+        text = value_text(value)
         if key == "policy" and text == NO_POLICY:
             return ""
         if self._mappings and key == "fixes":
@@ -106,68 +106,69 @@ class Conditions:
         return self.name_of(key, value) or ("" if key in self._mappings and text == "none" else f"{key} {text}")
 
     def series(self, values: Mapping[str, object], but: str = "") -> str:
-        """The name of a series, which is a line of a figure: the format, and the condition if there are several."""
+        """Names a series, which is a line of a figure: the format, and the condition if there are several."""
         text = self.label(values, but)
         return str(values["format"]) if text == PLAIN else f"{values['format']}, {text}"
 
-    def _determines(self, runs: pd.DataFrame, one: str, other: str) -> bool:
-        """Whether ``one`` determines ``other``; of two that determine each other, the first in ``keys`` does."""
-        if one == other or runs.groupby(one, dropna=False)[other].nunique(dropna=False).max() > 1:
+    def _determines(self, runs: pd.DataFrame, key: str, other: str) -> bool:
+        """Whether ``key`` determines ``other``; of two keys that determine each other, the one of lower rank does."""
+        if key == other or runs.groupby(key, dropna=False)[other].nunique(dropna=False).max() > 1:
             return False
-        mutual = runs.groupby(other, dropna=False)[one].nunique(dropna=False).max() == 1
-        return not mutual or self._rank(one) < self._rank(other)
+        mutual = runs.groupby(other, dropna=False)[key].nunique(dropna=False).max() == 1
+        return not mutual or self._rank(key) < self._rank(other)
 
     def _rank(self, key: str) -> tuple[bool, int]:
-        """The rank of a key among keys that settle each other: the first is shown, and named values go first."""
+        """Returns the rank of a key among keys that determine each other; keys with named values have the lowest."""
         return all(key != named for named, _ in self._names), self.keys.index(key)
 
-    def _named(self, runs: pd.DataFrame, cases: Mapping[str, str]) -> dict[tuple[str, Any], str]:
+    def _value_names(self, runs: pd.DataFrame, cases: Mapping[str, str]) -> dict[tuple[str, Any], str]:
         """Returns the names of values of mappings, by key and value."""
         if not cases:
             return {}
-        of_runs = runs["id"].map(cases)
-        found = {
-            (key, value): set(own.dropna())
+        cases_of_runs = runs["id"].map(cases)
+        case_names = {
+            (key, value): set(cases_of_value.dropna())
             for key in self.keys
             if key in MAPPINGS
-            for value, own in of_runs.groupby(runs[key])
+            for value, cases_of_value in cases_of_runs.groupby(runs[key])
         }
-        named = {of: min(names) for of, names in found.items() if len(names) == 1}
-        several = Counter((key, name) for (key, _), name in named.items())
-        return {(key, value): name for (key, value), name in named.items() if several[key, name] == 1}
+        names = {key: min(names) for key, names in case_names.items() if len(names) == 1}
+        counts = Counter((key, name) for (key, _), name in names.items())
+        return {(key, value): name for (key, value), name in names.items() if counts[key, name] == 1}
 
 
 @final
 class References:
-    """The conditions that a reference is run under, and which of them another condition is compared with.
+    """The conditions of a reference's runs; finds the one that another condition is compared with.
 
     Args:
-        conditions: values by key, of runs of the reference, including runs that have not ended: these also have a
-            condition.
-        keys: that set conditions apart.
+        conditions: values by key of the reference's runs, including runs that have not ended.
+        keys: the keys that distinguish conditions.
     """
 
     def __init__(self, conditions: Iterable[Mapping[str, object]], keys: Iterable[str]) -> None:
         self._keys = list(keys)
-        self._known = dict.fromkeys(map(self.as_text, conditions))
+        self._known = dict.fromkeys(map(self.text_of, conditions))
 
-    def as_text(self, condition: Mapping[str, object]) -> tuple[str, ...]:
-        """A condition as text."""
-        return tuple(as_text(condition[key]) for key in self._keys)
+    def text_of(self, condition: Mapping[str, object]) -> tuple[str, ...]:
+        """Writes a condition as texts."""
+        return tuple(value_text(condition[key]) for key in self._keys)
 
-    def of(self, condition: Mapping[str, object]) -> tuple[str, ...] | None:
-        """The reference's condition, as text: the same; without a policy, as fp32 has none; or the only one there is.
+    def reference_of(self, condition: Mapping[str, object]) -> tuple[str, ...] | None:
+        """Finds the reference's condition: the same; the same without a policy, as fp32 has none; or the only one.
 
-        None if that condition does not exist.
+        Returns:
+            The condition as texts; None if the reference has no such condition.
         """
-        own = self.as_text(condition)
-        plain = tuple(NO_POLICY if key == "policy" else text for key, text in zip(self._keys, own, strict=True))
+        same = self.text_of(condition)
+        pairs = zip(self._keys, same, strict=True)
+        without_policy = tuple(NO_POLICY if key == "policy" else text for key, text in pairs)
         only = list(self._known) if len(self._known) == 1 else []
-        return next((one for one in (own, plain, *only) if one in self._known), None)
+        return next((text for text in (same, without_policy, *only) if text in self._known), None)
 
 
 def fixes_in_words(text: str) -> str:
-    """A selection of fixes by their names in papers: "six fixes + stochastic targets", "without Kahan-gradients"."""
+    """Names a selection of fixes as papers do: "six fixes + stochastic targets", "without Kahan-gradients"."""
     words = text
     for old, new in (pair.split("=") for pair in ["kahan_=Kahan-", "hadam=hAdam", "_fix=-fix", "_= "]):
         words = words.replace(old, new)
@@ -177,8 +178,8 @@ def fixes_in_words(text: str) -> str:
     return " + ".join([_SIX if first == "all" else f"only {first}", *more])
 
 
-def as_text(value: Any) -> str:
-    """A value of a setting as text: ``none`` for a missing value, truth values as YAML has them, numbers short."""
+def value_text(value: Any) -> str:
+    """Writes a setting's value as text: ``none`` for a missing value, truth values as in YAML, numbers short."""
     if pd.isna(value):
         return "none"
     if isinstance(value, bool | np.bool_):
@@ -188,20 +189,20 @@ def as_text(value: Any) -> str:
     return str(value)
 
 
-def without_settled(
-    runs: pd.DataFrame, keys: Sequence[str], candidates: Iterable[str], given: Sequence[str] = ()
+def without_determined(
+    runs: pd.DataFrame, keys: Sequence[str], candidates: Iterable[str], fixed: Sequence[str] = ()
 ) -> list[str]:
-    """Keys without the candidates with values that the remaining keys settle, together with the ``given`` ones."""
-    left = list(keys)
+    """Drops candidates whose values are determined by the remaining keys together with the ``fixed`` ones."""
+    remaining = list(keys)
     for key in candidates:
-        others = [*given, *(one for one in left if one != key)]
+        others = [*fixed, *(other for other in remaining if other != key)]
         if others and runs.groupby(others, dropna=False)[key].nunique(dropna=False).max() == 1:
-            left.remove(key)
-    return left
+            remaining.remove(key)
+    return remaining
 
 
-def says_less(values: pd.Series[Any]) -> bool:
-    """Whether values say less to people than others that settle them: numbers that are not all whole, or missing."""
+def is_less_telling(values: pd.Series[Any]) -> bool:
+    """Whether values tell people less than values that determine them: numbers that are not all whole, or missing."""
     return values.dtype.kind == "f" and bool((values % 1 != 0).any())
 
 
@@ -210,20 +211,20 @@ NO_POLICY = "none"
 _BETTER = {"done": 0, "crashed": 0, "failed": 1}
 
 
-def fp32_twice(configs: Mapping[str, dict[str, Any]], outcomes: Mapping[str, dict[str, Any]]) -> list[str]:
-    """The duplicate runs, by id: they differ from another run only in a policy that rounds nothing in fp32.
+def duplicates_in_fp32(configs: Mapping[str, dict[str, Any]], outcomes: Mapping[str, dict[str, Any]]) -> list[str]:
+    """Finds duplicate runs, by id: they differ from another run only in a policy, which rounds nothing in fp32.
 
     One run of each set of duplicates is kept: the first that has ended, else the first that failed, else the first.
 
     Args:
         configs: the configs of the runs, by id.
-        outcomes: with their ``status``.
+        outcomes: the outcomes of the runs, with their ``status``.
     """
-    alike: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for identity in outcomes:
         if "seed" in configs[identity] and (plain := without_policy(configs[identity])) is not None:
-            alike.setdefault(json.dumps(plain, sort_keys=True, default=str), []).append(identity)
-    ranked = (sorted(ids, key=lambda one: _BETTER.get(outcomes[one]["status"], 2)) for ids in alike.values())
+            groups.setdefault(json.dumps(plain, sort_keys=True, default=str), []).append(identity)
+    ranked = (sorted(ids, key=lambda identity: _BETTER.get(outcomes[identity]["status"], 2)) for ids in groups.values())
     return [
         identity
         for first, *others in ranked
@@ -232,8 +233,10 @@ def fp32_twice(configs: Mapping[str, dict[str, Any]], outcomes: Mapping[str, dic
     ]
 
 
-def fp32_once(columns: dict[str, dict[str, Any]], configs: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The columns of runs, by id; where the others have several policies, runs in fp32 are under none of them."""
+def without_policies(
+    columns: dict[str, dict[str, Any]], configs: Mapping[str, dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Removes the policy from columns of runs in fp32, by id, if the other runs have several policies."""
     free = {identity for identity in columns if without_policy(configs[identity]) is not None}
     if len({columns[identity].get("policy") for identity in columns.keys() - free}) < 2:
         return columns

@@ -1,4 +1,4 @@
-"""Run directories as tables: one row per run, and one row per evaluation."""
+"""Reads folders of runs into tables: one row per run, and one row per evaluation."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from roundoff.runs.result import MALFORMED
 
 from ...agents.config import config_class
 from ..errors import AnalysisError
-from .conditions import Conditions, fp32_once, fp32_twice
+from .conditions import Conditions, duplicates_in_fp32, without_policies
 from .files import planned_runs, read_costs, read_json
 from .outcome import COLUMNS, read_outcome
 from .records import Logged
-from .settings import LARGEST, as_columns, flat, is_program, make_alike, tasks_of
+from .settings import LARGEST, as_columns, flatten, is_program, tasks_of, unify_types
 
 _RUN_COLUMNS = ["id", *COLUMNS]
 
@@ -48,7 +48,7 @@ class Experiment:
         folders: the folders of the runs, by id.
         cases: names of the runs' cases in the sweep's file, by id, where they have one.
         costs: the cost of a step, by id, of runs counted by ``roundoff cost`` (:func:`.files.read_costs`).
-        said: the warnings so far: about records only once they were read.
+        said: the warnings so far; those about records are added when the records are read.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Experiment:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings of damaged data that were left out, also of records, which are read for this."""
+        """Warnings of damaged data that were left out; reads the records to include theirs."""
         self.logged.read()
         return tuple(self.said)
 
@@ -124,21 +124,21 @@ def read_experiment(directory: str | Path) -> Experiment:
     outcomes = {identity: read_outcome(plan.folders[identity], warnings) for identity in sorted(configs)}
     metric = plan.metric or _most_common(configs, outcomes)
     for identity, outcome in list(outcomes.items()):
-        own = (outcome["metric"] if is_program(configs[identity]) else RETURN) or metric
-        if own.name != metric.name:
-            warnings.append(f"{plan.folders[identity]}: is scored by {own.name}, not {metric.name}; left out")
+        metric_of_run = (outcome["metric"] if is_program(configs[identity]) else RETURN) or metric
+        if metric_of_run.name != metric.name:
+            warnings.append(f"{plan.folders[identity]}: is scored by {metric_of_run.name}, not {metric.name}; left out")
             del outcomes[identity]
-    for identity in fp32_twice(configs, outcomes):
+    for identity in duplicates_in_fp32(configs, outcomes):
         del outcomes[identity]
     configs = {identity: configs[identity] for identity in outcomes}
     rows: list[dict[str, Any]] = []
-    columns = fp32_once(_columns(configs), configs)
+    columns = without_policies(_columns(configs), configs)
     for identity, outcome in outcomes.items():
         rows.append({"id": identity, **{key: outcome[key] for key in COLUMNS}, **columns[identity]})
     if not rows:
         raise AnalysisError("\n".join([f"{path}: holds no run that can be read", *warnings]))
     config_keys = {key for row in columns.values() for key in row}
-    make_alike(rows, config_keys)
+    unify_types(rows, config_keys)
     runs = pd.DataFrame(rows)
     return Experiment(
         plan.name,
@@ -181,19 +181,19 @@ def _columns(configs: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]
     programs = {identity: config for identity, config in configs.items() if is_program(config)}
     agents = {identity: config for identity, config in configs.items() if identity not in programs}
     columns = as_columns(programs)
-    said = {key for config in agents.values() for key in config}
+    keys = {key for config in agents.values() for key in config}
     for identity, config in agents.items():
         unsaid = config_class(config).unsaid()  # by this run, perhaps not by others
-        columns[identity] = {key: value for key, value in unsaid.items() if key in said} | config
+        columns[identity] = {key: value for key, value in unsaid.items() if key in keys} | config
     tasks = tasks_of(configs)
-    return {identity: flat({**columns[identity], "task": tasks[identity]}) for identity in configs}
+    return {identity: flatten({**columns[identity], "task": tasks[identity]}) for identity in configs}
 
 
 def _most_common(configs: Mapping[str, dict[str, Any]], outcomes: Mapping[str, dict[str, Any]]) -> Metric:
     """Returns the metric of most runs."""
-    told = [outcome["metric"] if is_program(configs[identity]) else RETURN for identity, outcome in outcomes.items()]
-    metrics = {metric.model_dump_json(): metric for metric in told if metric is not None}
-    counts = Counter(metric.model_dump_json() for metric in told if metric is not None)
+    found = [outcome["metric"] if is_program(configs[identity]) else RETURN for identity, outcome in outcomes.items()]
+    metrics = {metric.model_dump_json(): metric for metric in found if metric is not None}
+    counts = Counter(metric.model_dump_json() for metric in found if metric is not None)
     return metrics[counts.most_common(1)[0][0]] if counts else Metric()
 
 
@@ -213,8 +213,8 @@ class _Plan(NamedTuple):
         name: the name of the sweep, or of the folder.
         description: the description of the sweep.
         folders: the folders of the runs by id, in the order of the sweep's file.
-        configs: that the sweep planned, by id.
-        metric: the metric of the sweep; None where no file has it.
+        configs: the configs that the sweep planned, by id.
+        metric: the metric of the sweep; None if no file has it.
         cases: the cases of the runs by id, where the sweep's file names them.
     """
 
@@ -228,8 +228,8 @@ class _Plan(NamedTuple):
 
 def _find_runs(path: Path, warnings: list[str]) -> _Plan:
     if not path.is_dir():
-        what = "is no folder" if path.exists() else "does not exist"
-        raise AnalysisError(f"{path}: {what}; give the folder of a sweep, as `roundoff sweep` printed it")
+        problem = "is no folder" if path.exists() else "does not exist"
+        raise AnalysisError(f"{path}: {problem}; give the folder of a sweep, as `roundoff sweep` printed it")
     plan = _Plan(path.resolve().name, "", {}, {}, None, {})
     if (path / "sweep.json").exists():
         plan = _read_plan(path, warnings)

@@ -14,7 +14,7 @@ from ..errors import AnalysisError
 
 
 def read_json(path: Path, warnings: list[str]) -> Any:
-    """The JSON in a file; None if the file is missing, or, with a warning, if it cannot be read."""
+    """Reads the JSON in a file; returns None if it is missing, or, with a warning, if it cannot be read."""
     content, complaint = try_json(path)
     if complaint:
         warnings.append(f"{path}: {complaint}; left out")
@@ -22,7 +22,7 @@ def read_json(path: Path, warnings: list[str]) -> Any:
 
 
 def planned_runs(plan: Any) -> dict[str, dict[str, Any]]:
-    """The configs of the runs in the content of ``sweep.json``, by id, which is the name of a run's folder.
+    """Reads the configs of runs from the content of ``sweep.json``, by id, which is the name of a run's folder.
 
     Raises:
         ValueError, KeyError, TypeError, AttributeError: it is not the plan of a sweep.
@@ -35,7 +35,7 @@ def planned_runs(plan: Any) -> dict[str, dict[str, Any]]:
 
 
 def replace_file(path: Path, content: bytes) -> Path:
-    """Replaces a file as a whole, so that a killed command leaves no half of one; returns its path.
+    """Replaces a file as a whole, so that a killed command does not leave an incomplete one; returns its path.
 
     Raises:
         AnalysisError: it cannot be written.
@@ -56,7 +56,7 @@ def make_folder(path: Path) -> None:
 
 
 def write_file(path: Path, write: Callable[[IO[bytes]], object]) -> Path:
-    """Replaces a file as :func:`replace_file` does, with what ``write`` writes."""
+    """Replaces a file as :func:`replace_file` does, with the output of ``write``."""
     try:
         with atomic_writer(path) as file:
             write(file)
@@ -71,13 +71,13 @@ COST_COLUMNS = ("macs", "bops", "bytes_moved", "bytes_kept", "bytes_peak")
 
 
 def read_costs(directory: str | Path, warnings: list[str]) -> dict[str, dict[str, Any]]:
-    """The costs of a step by run, with these columns and the models that were asked; empty where none were counted.
+    """Reads the costs of a step by run: these columns, and the results of cost models; empty if none were counted.
 
-    ``bytes_sent`` is not a number where nothing is sent.
+    ``bytes_sent`` is NaN if nothing is sent.
 
     Args:
         directory: the folder of a sweep.
-        warnings: takes what could not be understood.
+        warnings: gets a line if the file cannot be understood.
     """
     path = Path(directory) / COSTS
     if not path.exists():

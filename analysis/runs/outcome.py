@@ -1,4 +1,4 @@
-"""The state of a run and how it ended, read from its folder."""
+"""Reads the state of a run, and its outcome, from its folder."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ def read_outcome(folder: Path, warnings: list[str]) -> dict[str, Any]:
             complaint = f"{RunDirectory(folder).result}: is not the result of a run"
     if complaint:
         warnings.append(f"{complaint}; left out")
-    nothing = {"return": math.nan, "return_std": math.nan, "step": 0, "crash_step": math.nan}
+    missing = {"return": math.nan, "return_std": math.nan, "step": 0, "crash_step": math.nan}
     unknown = {"updates": math.nan, "untrained": math.nan}
-    return {"status": outcome.state, **nothing, "reason": outcome.reason, **unknown, "metric": None, "values": {}}
+    return {"status": outcome.state, **missing, "reason": outcome.reason, **unknown, "metric": None, "values": {}}
 
 
 def finite(value: Any) -> float:
-    """A number as it is; raises ValueError or TypeError for NaN, infinity and anything else."""
+    """Converts a number to float; raises ValueError or TypeError for NaN, infinity and anything else."""
     if not math.isfinite(value):
         raise ValueError
     return float(value)
 
 
 def whole(value: Any) -> int:
-    """An integer that tables can hold; raises ValueError, TypeError or OverflowError for anything else."""
+    """Converts to an integer that tables can hold; raises ValueError, TypeError or OverflowError for anything else."""
     number = int(value)
     if not -LARGEST < number < LARGEST:
         raise ValueError

@@ -1,4 +1,4 @@
-"""Records of runs: evaluations with areas under their curves, logged values, and paths of observer results.
+"""Reads records of runs: evaluations with areas under their curves, logged values, and results of observers.
 
 :class:`Logged` reads them on first use, as tables over all runs of a folder.
 """
@@ -48,7 +48,7 @@ class Block(NamedTuple):
 
 
 def read_records(path: Path, warnings: list[str], metric: str) -> list[Block]:
-    """The points of learning curves, also quantized, of the exponent histograms and of training.
+    """Reads the points of learning curves, also of quantized policies, of exponent histograms, and of training.
 
     Args:
         path: the path of ``metrics.jsonl``.
@@ -56,11 +56,11 @@ def read_records(path: Path, warnings: list[str], metric: str) -> list[Block]:
         metric: the logged value of a program that its learning curve shows.
     """
     lines = read_log(path, warnings).split(b"\n")
-    try:  # all at once, which is several times as fast as one by one
+    try:  # all lines at once, which is several times as fast as one by one
         written = [line for line in lines if line]
         records = parse_json(b"[%b]" % b",".join(written))
         if len(records) == len(written):
-            return _alike(records, metric)
+            return _group_records(records, metric)
     except MALFORMED:
         pass
     points: list[tuple[int, str, dict[str, Any]]] = []
@@ -73,9 +73,9 @@ def read_records(path: Path, warnings: list[str], metric: str) -> list[Block]:
 
 
 def read_evaluations(path: Path) -> Iterator[tuple[int, float]]:
-    """Steps and returns of an agent's evaluations, which are few of the lines of ``metrics.jsonl``.
+    """Yields steps and returns of an agent's evaluations, which are few of the lines of ``metrics.jsonl``.
 
-    Damaged lines are left out without a word: :func:`read_records` says it of them.
+    Damaged lines are skipped without a warning: :func:`read_records` warns of them.
     """
     for line in read_log(path, []).split(b"\n"):
         if b'"eval"' in line:
@@ -84,49 +84,49 @@ def read_evaluations(path: Path) -> Iterator[tuple[int, float]]:
                 yield from ((point["step"], point["return"]) for kind, point in points if kind == "eval")
 
 
-def _alike(records: list[dict[str, Any]], metric: str) -> list[Block]:
-    """The points of undamaged records; those with the same keys, as nearly all that train have, at once."""
+def _group_records(records: list[dict[str, Any]], metric: str) -> list[Block]:
+    """Makes the blocks of undamaged records; records with equal keys, as nearly all of training have, at once."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for place, record in enumerate(records):
         groups.setdefault((record["kind"], *record), []).append(place)
     blocks: list[Block] = []
-    rest: list[tuple[int, str, dict[str, Any]]] = []
+    others: list[tuple[int, str, dict[str, Any]]] = []
     for (kind, *keys), places in groups.items():
         rows = [records[place] for place in places]
         if kind in ("train", "log") and len(rows) > 1:
             columns = dict(zip(keys, zip(*(row.values() for row in rows), strict=True), strict=True))
             if all(set(map(type, column)) <= _NUMBERS for name, column in columns.items() if name != "kind"):
-                blocks += _of_numbers(kind, places, columns, metric)
+                blocks += _number_blocks(kind, places, columns, metric)
                 continue
-        rest += [(place, *point) for place, row in zip(places, rows, strict=True) for point in _points(row, metric)]
-    return blocks + _blocks(rest)
+        others += [(place, *point) for place, row in zip(places, rows, strict=True) for point in _points(row, metric)]
+    return blocks + _blocks(others)
 
 
-def _of_numbers(kind: str, places: list[int], columns: dict[str, tuple[Any, ...]], metric: str) -> Iterator[Block]:
+def _number_blocks(kind: str, places: list[int], columns: dict[str, tuple[Any, ...]], metric: str) -> Iterator[Block]:
     steps = [whole(step) for step in columns["step"]]
     numbers = {name: np.array(values, float) for name, values in columns.items() if name not in _NO_VALUES}
     if kind == "log":
         numbers = {name: np.where(np.isfinite(values), values, inf) for name, values in numbers.items()}
         scores = numbers.pop(metric, None)
         if scores is not None and (scored := np.flatnonzero(scores < inf)).size:
-            at = [places[one] for one in scored], [steps[one] for one in scored]
-            yield Block("eval", ("return",), *at, [scores[scored]])
+            places_and_steps = [places[i] for i in scored], [steps[i] for i in scored]
+            yield Block("eval", ("return",), *places_and_steps, [scores[scored]])
         if not numbers:
             return
     yield Block("train", tuple(numbers), places, steps, list(numbers.values()))
 
 
 def _blocks(points: list[tuple[int, str, dict[str, Any]]]) -> list[Block]:
-    """Points, each with its place and kind, those with the same names together."""
+    """Groups points, each with its place and kind, by their names."""
     groups: dict[tuple[str, ...], list[tuple[int, dict[str, Any]]]] = {}
     for place, kind, point in points:
         groups.setdefault((kind, *point), []).append((place, point))
     blocks = []
-    for (kind, *keys), found in groups.items():
+    for (kind, *keys), members in groups.items():
         names = [name for name in keys if name != "step"]
-        columns = [[point[name] for _, point in found] for name in names]
-        steps = [point["step"] for _, point in found]
-        blocks.append(Block(kind, tuple(names), [place for place, _ in found], steps, columns))
+        columns = [[point[name] for _, point in members] for name in names]
+        steps = [point["step"] for _, point in members]
+        blocks.append(Block(kind, tuple(names), [place for place, _ in members], steps, columns))
     return blocks
 
 
@@ -147,11 +147,11 @@ def _points(record: dict[str, Any], metric: str) -> list[tuple[str, dict[str, An
     if record["kind"] == "train":
         return [("train", {"step": whole(record["step"]), **_numbers(record)})]
     if record["kind"] == "log":
-        return list(_logged(record, metric))
+        return list(_program_points(record, metric))
     return []
 
 
-def _logged(record: dict[str, Any], metric: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _program_points(record: dict[str, Any], metric: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the records of a program: the metric, and everything else; infinity for values that are not finite."""
     step = whole(record["step"])
     numbers = {name: value if isfinite(value) else inf for name, value in _numbers(record).items()}
@@ -172,7 +172,7 @@ def _numbers(record: dict[str, Any]) -> dict[str, float]:
 
 
 def area(curve: Iterable[tuple[float, float]]) -> float:
-    """The area under a learning curve, over its length: a mean return, comparable with the final return.
+    """Computes the area under a learning curve over its length: a mean return, comparable with the final return.
 
     Args:
         curve: steps and returns of evaluations, in any order; of several at a step the last one counts.
@@ -186,50 +186,50 @@ def area(curve: Iterable[tuple[float, float]]) -> float:
         return nan
     steps, returns = np.array(points, float).T
     with np.errstate(over="ignore", invalid="ignore"):
-        found = float(np.trapezoid(returns, (steps - steps[0]) / (steps[-1] - steps[0])))
-    return found if isfinite(found) else nan
+        mean = float(np.trapezoid(returns, (steps - steps[0]) / (steps[-1] - steps[0])))
+    return mean if isfinite(mean) else nan
 
 
 def areas(folders: Mapping[str, Path]) -> dict[str, float]:
-    """The area of each agent's run, by id; NaN where it logged fewer than two evaluations."""
+    """Computes the area of each agent's run, by id; NaN if it logged fewer than two evaluations."""
     return {name: area(read_evaluations(RunDirectory(folder).metrics)) for name, folder in folders.items()}
 
 
-_MOST_LOGGED = 200  # names: each is a column, which every record fills
+_MOST_LOGGED = 200  # logged names in a table: each is a column with a value for every record
 
 
 @final
 class Logged:
-    """The records of runs; each run costs a file, which commands that compare only final scores need not read.
+    """The records of runs, read on first use: commands that compare only final scores do not need them.
 
     Args:
         folders: the folders of the runs, by id, in the order of the tables.
         metric: the name of the value that the learning curves of programs show.
         warnings: receives lines about damaged files that are left out, when the records are read.
-        about: the folder of all, for warnings.
+        about: the folder of all runs, for warnings.
     """
 
     def __init__(self, folders: Mapping[str, Path], metric: str, warnings: list[str], about: Path) -> None:
         self._folders, self._metric, self._warnings, self._about = folders, metric, warnings, about
 
     @cached_property
-    def _found(self) -> dict[str, list[tuple[int, Block]]]:
+    def _blocks_by_kind(self) -> dict[str, list[tuple[int, Block]]]:
         """The blocks with the number of their run, by kind."""
-        found: dict[str, list[tuple[int, Block]]] = {kind: [] for kind in KINDS}
+        blocks: dict[str, list[tuple[int, Block]]] = {kind: [] for kind in KINDS}
         collecting = gc.isenabled()
-        gc.disable()  # millions of values are made, none in a circle
+        gc.disable()  # faster: makes millions of values, none in a reference cycle
         try:
             for number, folder in enumerate(self._folders.values()):
                 for block in read_records(RunDirectory(folder).metrics, self._warnings, self._metric):
-                    found[block.kind].append((number, block))
+                    blocks[block.kind].append((number, block))
         finally:
             if collecting:
                 gc.enable()
-        return found
+        return blocks
 
     def read(self) -> None:
-        """Reads the records, if they were not."""
-        _ = self._found
+        """Reads the records, if they were not read before."""
+        _ = self._blocks_by_kind
 
     @cached_property
     def curves(self) -> pd.DataFrame:
@@ -249,7 +249,7 @@ class Logged:
     @cached_property
     def training(self) -> pd.DataFrame:
         """``id``, ``step``, and the numbers that runs have logged, by name."""
-        names = sorted({name for _, block in self._found["train"] for name in block.names})
+        names = sorted({name for _, block in self._blocks_by_kind["train"] for name in block.names})
         if len(names) > _MOST_LOGGED:
             self._warnings.append(
                 f"{self._about}: its runs log {len(names)} values; all but the first {_MOST_LOGGED} are left out"
@@ -257,8 +257,8 @@ class Logged:
         return self._table("train", names[:_MOST_LOGGED])
 
     def _table(self, kind: str, names: list[str]) -> pd.DataFrame:
-        """A row per point, run by run, in the order of logging; NaN if a run lacks the value."""
-        blocks = self._found[kind]
+        """Makes a row per point, run by run, in the order of logging; NaN if a run lacks the value."""
+        blocks = self._blocks_by_kind[kind]
         if not blocks:
             return pd.DataFrame(columns=["id", "step", *names])
         sizes = [len(block.places) for _, block in blocks]
@@ -274,8 +274,8 @@ class Logged:
         return pd.DataFrame(columns)
 
     def _column(self, blocks: list[tuple[int, Block]], sizes: list[int], name: str) -> np.ndarray:
-        found = [
+        parts = [
             block.columns[block.names.index(name)] if name in block.names else np.full(size, np.nan)
             for (_, block), size in zip(blocks, sizes, strict=True)
         ]
-        return np.concatenate([np.asarray(part, object if isinstance(part[0], str) else None) for part in found])
+        return np.concatenate([np.asarray(part, object if isinstance(part[0], str) else None) for part in parts])

@@ -1,4 +1,4 @@
-"""The settings of runs as columns of a table."""
+"""Turns the settings of runs into columns of a table."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ...agents.config import FIXES
 
 LARGEST = 2**63
 """Upper limit of integers in tables."""
-_UNSAID = "default"
-# Names of columns that tables have already; a key of a user's function that is called so gets another one.
-_TAKEN = {
+_MISSING = "default"
+# Names of columns that tables have already; a key of a user's function with such a name gets a trailing `_`.
+_TABLE_COLUMNS = {
     "additions", "bits", "ci_high", "ci_low", "condition", "crash_step", "crashed", "draw", "drop", "exponent_bits",
     "first_non_finite", "id", "iqm", "kind", "line", "max", "mean", "metric", "min", "n", "panel", "reason", "return",
     "return_std", "run", "runs", "score", "seconds", "series", "significand_bits", "status", "std", "step", "task",
@@ -40,45 +40,44 @@ def tasks_of(configs: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def as_columns(configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The settings of programs' runs by id and column, alike in all runs.
+    """Returns the settings of programs' runs by id and column, with the same columns in all runs.
 
-    A key that only some runs were given is ``default`` in the others: there the function's own default holds, or
-    roundoff's.
+    A key that only some runs have is ``default`` in the others, which use the function's own default, or roundoff's.
     """
     keys = sorted({key for config in configs.values() for key in config if key not in ("program", "seed")})
     rows = {}
     for identity, config in configs.items():
-        said = {key: "none" if value is None else value for key, value in config.items()}
-        rows[identity] = {f"{key}_" if key in _TAKEN else key: said.get(key, _UNSAID) for key in keys}
+        values = {key: "none" if value is None else value for key, value in config.items()}
+        rows[identity] = {f"{key}_" if key in _TABLE_COLUMNS else key: values.get(key, _MISSING) for key in keys}
         rows[identity] |= {key: config[key] for key in ("program", "seed") if key in config}
     return rows
 
 
-def flat(config: dict[str, Any]) -> dict[str, Any]:
-    """A config with numbers, truth values or text as its values; every entry under ``actors`` becomes a key."""
+def flatten(config: dict[str, Any]) -> dict[str, Any]:
+    """Flattens a config: its values become numbers, truth values or text; entries under ``actors`` become keys."""
     fixes, actors = (None, None) if is_program(config) else (config.get("fixes"), config.get("actors"))
     if isinstance(actors, dict):
-        rest = {key: value for key, value in config.items() if key != "actors"}
-        config = rest | {f"actors.{key}": value for key, value in actors.items()}
+        others = {key: value for key, value in config.items() if key != "actors"}
+        config = others | {f"actors.{key}": value for key, value in actors.items()}
     return {key: _text(value) for key, value in config.items()} | (
         {"fixes": _fixes(fixes)} if isinstance(fixes, list) else {}
     )
 
 
 def _text(value: Any) -> Any:
-    """Lists and mappings as text, so that runs can be grouped by them."""
-    if value is None or value is True or value is False or type(value) is str:  # as most are
+    """Writes lists and mappings as text, so that runs can be grouped by them."""
+    if value is None or value is True or value is False or type(value) is str:  # most values
         return value
     if isinstance(value, dict):
         if set(value) == {"preset"}:
             return value["preset"]
         return json.dumps(value, sort_keys=True).replace('"', "") if value else "none"
     if isinstance(value, (int, float)) and not abs(value) < LARGEST:
-        return str(value)  # NaN too: what is no number that counts
+        return str(value)  # also NaN: not usable as numbers
     return " ".join(map(str, value)) or "none" if isinstance(value, list) else value
 
 
-def make_alike(rows: list[dict[str, Any]], keys: set[str]) -> None:
+def unify_types(rows: list[dict[str, Any]], keys: set[str]) -> None:
     """Makes the values of each key truth values, or numbers, or else text, so that runs can be ordered by them."""
     for key in keys:
         values = [row[key] for row in rows if row.get(key) is not None]
@@ -90,7 +89,7 @@ def make_alike(rows: list[dict[str, Any]], keys: set[str]) -> None:
 
 
 def _fixes(names: list[Any]) -> str:
-    """A short text for a selection of fixes: ``all`` means the six, as in a sweep's file."""
+    """Writes a selection of fixes as a short text: ``all`` means the six, as in a sweep's file."""
     names = [str(name) for name in names]
     missing = set(FIXES) - set(names)
     if not missing:

@@ -1,4 +1,4 @@
-"""Two conditions against each other: probability of improvement, differences paired by seed, and many at once."""
+"""Compares two conditions: probability of improvement, differences paired by seed, and adjusted p-values."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .intervals import NO_INTERVAL, Interval, parts, percentiles, times_drawn
+from .intervals import NO_INTERVAL, Interval, batches, draw_counts, percentiles
 from .means import Mean, sum_of_means
 
-_ROUNDING = 1e-12  # of the larger number, by which those that should be equal differ
+_ROUNDING = 1e-12  # largest difference of numbers that should be equal, as a share of the larger one
 
 
 class Estimate(NamedTuple):
@@ -27,9 +27,9 @@ class Difference(NamedTuple):
 
     Attributes:
         value: mean over tasks of the mean difference.
-        interval: 95 %; NaN if a task has fewer than two runs.
-        p: two-sided, of "the condition makes no difference"; below 0.05 where ``interval`` leaves 0 out.
-        pairs: runs of equal task and seed; 0 if the seeds are not shared and all runs were compared unpaired.
+        interval: the 95 % interval; NaN if a task has fewer than two runs.
+        p: the two-sided p of "the condition makes no difference"; below 0.05 if ``interval`` excludes 0.
+        pairs: pairs of runs with equal task and seed; 0 if seeds are not shared and runs were compared unpaired.
     """
 
     value: float
@@ -40,12 +40,12 @@ class Difference(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class Matched:
-    """Two conditions on the same tasks.
+class MatchedRuns:
+    """The scores of two conditions on the same tasks.
 
     Attributes:
         x: scores of each task's runs, shapes (runs,).
-        y: the same of the other condition; with ``paired``, in the same order of seeds.
+        y: the scores of the other condition; with ``paired``, in the same order of seeds.
         paired: whether run i of ``x`` and run i of ``y`` have the same seed.
     """
 
@@ -55,7 +55,7 @@ class Matched:
 
     @property
     def pairs(self) -> int:
-        """Pairs of runs on all tasks; 0 if unpaired."""
+        """The number of pairs of runs on all tasks; 0 if unpaired."""
         return sum(task.size for task in self.x) if self.paired else 0
 
     @property
@@ -91,44 +91,44 @@ def probability_of_improvement(
         Agarwal et al., Section 4.3.
     """
     estimates, resampled = [], np.zeros(replicates)
-    small = False
-    for one, other in zip(x, y, strict=True):
-        a, b = np.asarray(one, dtype=float), np.sort(np.asarray(other, dtype=float))
+    too_few = False
+    for x_scores, y_scores in zip(x, y, strict=True):
+        a, b = np.asarray(x_scores, dtype=float), np.sort(np.asarray(y_scores, dtype=float))
         below, not_above = np.searchsorted(b, a, "left"), np.searchsorted(b, a, "right")  # runs of y, by run of x
         games = 2 * a.size * b.size  # two for each pair, of which a tie wins one
         estimates.append((below + not_above).sum() / games)
-        small = small or min(a.size, b.size) < 2
-        if small:
+        too_few = too_few or min(a.size, b.size) < 2
+        if too_few:
             continue
         wins = []
-        for count in parts(replicates, a.size + b.size):
+        for count in batches(replicates, a.size + b.size):
             first = np.zeros((count, b.size + 1), np.int64)  # how often the first k runs of y are drawn
-            np.cumsum(times_drawn(b.size, generator, count), axis=1, out=first[:, 1:])
+            np.cumsum(draw_counts(b.size, generator, count), axis=1, out=first[:, 1:])
             beaten = first[:, below] + first[:, not_above]
-            wins.append((times_drawn(a.size, generator, count) * beaten).sum(axis=1))
+            wins.append((draw_counts(a.size, generator, count) * beaten).sum(axis=1))
         resampled += np.concatenate(wins) / games / len(x)
-    return Estimate(float(np.mean(estimates)), NO_INTERVAL if small else percentiles(resampled))
+    return Estimate(float(np.mean(estimates)), NO_INTERVAL if too_few else percentiles(resampled))
 
 
-def matched(x: Sequence[Mapping[Any, float]], y: Sequence[Mapping[Any, float]]) -> Matched:
-    """Pairs runs of equal seed where, on every task, two or more seeds are shared; else all runs stay, unpaired.
+def match_runs(x: Sequence[Mapping[Any, float]], y: Sequence[Mapping[Any, float]]) -> MatchedRuns:
+    """Pairs runs of equal seed if every task has two or more shared seeds; else keeps all runs, unpaired.
 
     Args:
-        x: for each task, finite scores by seed; a task has one at least.
+        x: for each task, finite scores by seed, at least one.
         y: the same of the other condition, tasks in the same order.
     """
-    seeds = [sorted(one.keys() & other.keys()) for one, other in zip(x, y, strict=True)]
-    paired = all(len(s) >= min(2, len(one), len(other)) for s, one, other in zip(seeds, x, y, strict=True))
+    seeds = [sorted(a.keys() & b.keys()) for a, b in zip(x, y, strict=True)]
+    paired = all(len(shared) >= min(2, len(a), len(b)) for shared, a, b in zip(seeds, x, y, strict=True))
 
     def scores(side: Sequence[Mapping[Any, float]]) -> tuple[NDArray[np.float64], ...]:
         chosen = seeds if paired else [sorted(task) for task in side]
-        return tuple(np.array([task[seed] for seed in s]) for task, s in zip(side, chosen, strict=True))
+        return tuple(np.array([task[seed] for seed in shared]) for task, shared in zip(side, chosen, strict=True))
 
-    return Matched(scores(x), scores(y), paired)
+    return MatchedRuns(scores(x), scores(y), paired)
 
 
 def difference(x: Sequence[Mapping[Any, float]], y: Sequence[Mapping[Any, float]]) -> Difference:
-    """Mean return of ``x`` minus the mean return of ``y``, averaged over tasks, by Student's t.
+    """Computes the mean return of ``x`` minus the mean return of ``y``, averaged over tasks, by Student's t.
 
     Args:
         x: for each task, finite scores by seed.
@@ -137,13 +137,13 @@ def difference(x: Sequence[Mapping[Any, float]], y: Sequence[Mapping[Any, float]
     Returns:
         The difference: of pairs, or of all runs of either by Welch's test; see :func:`matched`.
     """
-    sides = matched(x, y)
+    sides = match_runs(x, y)
     mean = sides.contrast()
-    return Difference(mean.value, mean.interval(), mean.p_apart, sides.pairs)
+    return Difference(mean.value, mean.interval(), mean.p_two_sided, sides.pairs)
 
 
 def holm(p: ArrayLike) -> NDArray[np.float64]:
-    """Holm's adjustment: p-values such that rejecting those below alpha errs at all with probability alpha at most.
+    """Adjusts p-values by Holm's method: rejecting those below alpha errs at all with probability alpha at most.
 
     The k-th smallest of m becomes max over j <= k of min(1, (m - j + 1) p_j).
 
@@ -163,6 +163,6 @@ def holm(p: ArrayLike) -> NDArray[np.float64]:
 
 
 def _minus(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The difference a - b; a tie stays a tie although ``b`` was rounded."""
-    apart = a - b
-    return np.where(np.abs(apart) <= _ROUNDING * np.abs(a), 0.0, apart)
+    """Computes a - b; a tie stays a tie although ``b`` was rounded."""
+    result = a - b
+    return np.where(np.abs(result) <= _ROUNDING * np.abs(a), 0.0, result)

@@ -1,4 +1,4 @@
-"""Whether two conditions are equivalent: two one-sided tests of a difference as large as a margin."""
+"""Tests whether two conditions are equivalent: two one-sided tests of a difference as large as a margin."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import optimize
 
-from .comparisons import Matched, matched
+from .comparisons import MatchedRuns, match_runs
 from .intervals import NO_INTERVAL, Interval
 
 Tasks = Sequence[Mapping[Any, float]]  # for each task, scores by seed
 
 MARGIN = 0.05
-"""The share of fp32's mean that still counts as no difference, unless another one is asked for."""
+"""The default margin: the share of fp32's mean that still counts as no difference."""
 ALPHA = 0.05
 """Level of significance."""
 
-_FURTHEST = 10.0  # an end of an interval of shares: 1000 % of fp32's mean
+_FURTHEST = 10.0  # furthest end of an interval of shares: 1000 % of fp32's mean
 
 
 class EquivalenceTest(NamedTuple):
@@ -40,16 +40,16 @@ class EquivalenceTest(NamedTuple):
 
 
 UNKNOWN = EquivalenceTest(float("nan"), NO_INTERVAL, float("nan"), float("nan"))
-"""The equivalence to a reference that has no mean to take a share of."""
+"""The result for a reference without a mean to take a share of."""
 
 
 def equivalence(x: Tasks, y: Tasks, margin: float = MARGIN) -> EquivalenceTest:
-    """Two one-sided tests (TOST): do the means of ``x`` and ``y`` differ by less than ``margin`` |mean(y)|?
+    """Tests whether the means of ``x`` and ``y`` differ by less than ``margin`` |mean(y)|: two one-sided tests (TOST).
 
     With the share r = (mean(x) - mean(y)) / |mean(y)|, one test is of r <= -margin and one of r >= margin; both must be
-    rejected. The margin is a share of the reference's true mean, which is known no better than the runs tell. So each
+    rejected. The margin is a share of the reference's true mean, which is only estimated from runs. So each
     test is Student's t test of mean(x) - (1 -+ margin) mean(y) (for a negative mean(y), +-), paired by seed or by
-    Welch (see :func:`~.comparisons.matched`), and the interval is Fieller's. Means are means over tasks.
+    Welch (see :func:`~.comparisons.match_runs`), and the interval is Fieller's. Means are means over tasks.
 
     Args:
         x: for each task, scores by seed; more is better. One that is not finite is a crash without a score:
@@ -71,52 +71,52 @@ def equivalence(x: Tasks, y: Tasks, margin: float = MARGIN) -> EquivalenceTest:
         return UNKNOWN
     if not all(map(_finite, x)):
         return EquivalenceTest(float("nan"), NO_INTERVAL, 1.0, 1.0)
-    sides = matched(x, y)
+    sides = match_runs(x, y)
     if sides.reference == 0:
         return UNKNOWN
     sign = math.copysign(1.0, sides.reference)
-    worse = sides.contrast(1 - sign * margin).p_above
-    better = (-sides.contrast(1 + sign * margin)).p_above
+    worse = sides.contrast(1 - sign * margin).p_greater
+    better = (-sides.contrast(1 + sign * margin)).p_greater
     share = sides.contrast().value / abs(sides.reference)
     return EquivalenceTest(share, _interval(sides, sign, share), float(np.maximum(worse, better)), worse)
 
 
 def in_words(p_difference: float, p_equivalence: float, margin: float, *, at_ceiling: bool = False) -> str:
-    """The answer: equivalent, different, both (a difference smaller than the margin), or neither: undecided.
+    """States the answer: equivalent, different, both (a difference smaller than the margin), or neither: undecided.
 
     Args:
         p_difference: the p-value of the hypothesis of no difference; NaN if it was not tested.
         p_equivalence: the p-value of :func:`equivalence`; NaN if it was not tested.
-        margin: as a fraction, for the words.
-        at_ceiling: the reference returns as much as there is; see :func:`~..tables.ceiling.ceiling`.
+        margin: the margin as a fraction, for the text.
+        at_ceiling: whether the reference has the highest return; see :func:`~..tables.against_fp32.ceiling`.
     """
-    differs, same = p_difference < ALPHA, p_equivalence < ALPHA
+    differs, equivalent = p_difference < ALPHA, p_equivalence < ALPHA
     within = f"equivalent within {100 * margin:.3g} %{', at the highest return' if at_ceiling else ''}"
     if differs:
-        return f"shown to differ, yet {within}" if same else "shown to differ"
+        return f"shown to differ, yet {within}" if equivalent else "shown to differ"
     if math.isnan(p_equivalence):
         return "cannot be said"
-    return within if same else "inconclusive"
+    return within if equivalent else "inconclusive"
 
 
 def _finite(scores: Mapping[Any, float]) -> bool:
     return all(map(math.isfinite, scores.values()))
 
 
-def _interval(sides: Matched, sign: float, share: float) -> Interval:
-    """The shares that neither one-sided test rejects."""
+def _interval(sides: MatchedRuns, sign: float, share: float) -> Interval:
+    """Returns the interval of the shares that neither one-sided test rejects."""
 
-    def rejected(share: float) -> float:
-        return sides.contrast(1 + sign * share).p_above - ALPHA
+    def excess_below(share: float) -> float:
+        return sides.contrast(1 + sign * share).p_greater - ALPHA
 
-    def rejected_above(share: float) -> float:
-        return (-sides.contrast(1 + sign * share)).p_above - ALPHA
+    def excess_above(share: float) -> float:
+        return (-sides.contrast(1 + sign * share)).p_greater - ALPHA
 
-    return Interval(_end(rejected, share, -_FURTHEST), _end(rejected_above, share, _FURTHEST))
+    return Interval(_end(excess_below, share, -_FURTHEST), _end(excess_above, share, _FURTHEST))
 
 
 def _end(p_less_alpha: Callable[[float], float], share: float, reach: float) -> float:
-    """Finds where p is alpha, beyond ``share``, at which it is a half or more; NaN if not so near or not at all."""
+    """Finds the share beyond ``share``, within ``reach``, at which p is alpha; NaN if there is none."""
     if not p_less_alpha(share + reach) < 0:
         return float("nan")
     return float(optimize.brentq(p_less_alpha, share, share + reach))

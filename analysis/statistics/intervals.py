@@ -1,4 +1,4 @@
-"""Statistics over runs: means, interquartile means, performance profiles, and bootstrap intervals by task."""
+"""Computes statistics over runs: means, interquartile means, performance profiles, bootstrap intervals by task."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-_CELLS = 4_000_000  # of resampled scores held at a time
+_CELLS = 4_000_000  # resampled scores in memory at a time
 LEVEL = 0.95
 """The confidence level of intervals."""
 _PART = 50_000  # runs drawn at a time, few enough for a processor's cache
@@ -27,12 +27,12 @@ NO_INTERVAL = Interval(float("nan"), float("nan"))
 
 
 def generator_for(*labels: object) -> np.random.Generator:
-    """The generator for these names: a row's numbers do not depend on the other rows."""
+    """Makes the generator for these names, so that a row's numbers do not depend on the other rows."""
     return np.random.default_rng(zlib.crc32("/".join(map(str, labels)).encode()))
 
 
 def mean_and_std(groups: Sequence[ArrayLike]) -> tuple[float, float]:
-    """Mean and standard deviation over runs as the paper aggregates them over tasks.
+    """Computes mean and standard deviation over runs, and aggregates them over tasks as the paper does.
 
     The mean over tasks of the mean over runs, and the mean over tasks of the standard deviation over runs (n - 1).
 
@@ -52,7 +52,7 @@ def mean_and_std(groups: Sequence[ArrayLike]) -> tuple[float, float]:
 
 
 def interquartile_mean(scores: ArrayLike) -> float:
-    """The mean of the middle half of ``scores``: a quarter (rounded down) is cut off at either end.
+    """Computes the mean of the middle half of ``scores``: a quarter (rounded down) is cut off at either end.
 
     Args:
         scores: any number of scores; NaN if empty.
@@ -65,7 +65,7 @@ def interquartile_mean(scores: ArrayLike) -> float:
 
 
 def performance_profile(groups: Sequence[ArrayLike], thresholds: ArrayLike) -> NDArray[np.float64]:
-    """The fraction of runs that score above each threshold, averaged over tasks.
+    """Computes the fraction of runs that score above each threshold, averaged over tasks.
 
     Args:
         groups: the scores of each task's runs; none of them empty.
@@ -86,7 +86,7 @@ def performance_profile(groups: Sequence[ArrayLike], thresholds: ArrayLike) -> N
 def profile_band(
     groups: Sequence[ArrayLike], thresholds: ArrayLike, generator: np.random.Generator, *, replicates: int = 2_000
 ) -> NDArray[np.float64]:
-    """Intervals of :func:`performance_profile`, for each threshold by itself, by stratified bootstrap.
+    """Computes intervals of :func:`performance_profile`, for each threshold by itself, by stratified bootstrap.
 
     Args:
         groups: the scores of each task's runs.
@@ -113,7 +113,7 @@ def _mean_of_means(groups: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]
 
 
 def interquartile_means(groups: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Interquartile means of the scores of all tasks together, a statistic for :func:`bootstrap_interval`."""
+    """Computes interquartile means of scores of all tasks together, a statistic for :func:`bootstrap_interval`."""
     result: NDArray[np.float64] = stats.trim_mean(np.concatenate(groups, axis=1), 0.25, axis=1)
     return result
 
@@ -125,10 +125,10 @@ def bootstrap_interval(
     replicates: int = 10_000,
     statistic: Callable[[Sequence[NDArray[np.float64]]], NDArray[np.float64]] = _mean_of_means,
 ) -> Interval:
-    """Percentile interval of the mean over tasks of the mean over runs, or of another statistic: stratified bootstrap.
+    """Computes a percentile interval of the mean over tasks of means over runs, or of another statistic.
 
-    In each replicate, the runs of each task are resampled with replacement among the runs of that task, so that
-    every task keeps its weight.
+    This is a stratified bootstrap: in each replicate, the runs of each task are resampled with replacement among the
+    runs of that task, so that every task keeps its weight.
 
     Args:
         groups: the scores of each task's runs.
@@ -157,7 +157,7 @@ def bootstrap_interval(
 def bootstrap_intervals(
     scores: NDArray[np.float64], generator: np.random.Generator, *, replicates: int = 2_000
 ) -> NDArray[np.float64]:
-    """Percentile intervals of the mean over runs, for each column by itself: a step of a learning curve, say.
+    """Computes percentile intervals of the mean over runs for each column, such as a step of a learning curve.
 
     Columns that hold scores of the same runs are resampled together, so the runs are drawn once for all of them.
 
@@ -169,30 +169,30 @@ def bootstrap_intervals(
     Returns:
         Lower and upper ends, shape (columns, 2); NaN where a column has fewer than two scores, or an infinite one.
     """
-    found = np.full((scores.shape[1], 2), np.nan)
-    there, which = np.unique(~np.isnan(scores), axis=1, return_inverse=True)
+    intervals = np.full((scores.shape[1], 2), np.nan)
+    patterns, pattern_of_column = np.unique(~np.isnan(scores), axis=1, return_inverse=True)
     finite = ~np.isinf(scores).any(axis=0)
-    for number, runs in enumerate(there.T):
-        columns = np.flatnonzero((which == number) & finite)
+    for number, runs in enumerate(patterns.T):
+        columns = np.flatnonzero((pattern_of_column == number) & finite)
         if runs.sum() > 1 and columns.size:
             means = resampled_means(scores[np.ix_(runs, columns)], generator, replicates)
-            found[columns] = _ends(means)
-    return found
+            intervals[columns] = _ends(means)
+    return intervals
 
 
-def parts(replicates: int, runs: int) -> Iterator[int]:
-    """Numbers of replicates that are drawn at a time, so that the draws fit into a processor's cache.
+def batches(replicates: int, runs: int) -> Iterator[int]:
+    """Yields numbers of replicates to draw at a time, so that the draws fit into a processor's cache.
 
     Args:
-        replicates: all of them.
-        runs: how many are drawn in each.
+        replicates: the number of all replicates.
+        runs: the number of draws in each.
     """
-    most = max(1, _PART // runs)
-    for start in range(0, replicates, most):
-        yield min(most, replicates - start)
+    limit = max(1, _PART // runs)
+    for start in range(0, replicates, limit):
+        yield min(limit, replicates - start)
 
 
-def times_drawn(runs: int, generator: np.random.Generator, replicates: int) -> NDArray[np.int64]:
+def draw_counts(runs: int, generator: np.random.Generator, replicates: int) -> NDArray[np.int64]:
     """Draws the number of times that each run occurs in each replicate, shape (replicates, runs).
 
     In a replicate, all n runs are replaced by n draws with replacement: a multinomial number, by counting, which is
@@ -203,21 +203,21 @@ def times_drawn(runs: int, generator: np.random.Generator, replicates: int) -> N
 
 
 def resampled_means(scores: NDArray[Any], generator: np.random.Generator, replicates: int) -> NDArray[np.float64]:
-    """The means of the columns in each replicate, shape (replicates, columns)."""
+    """Draws replicates, and returns the means of their columns, shape (replicates, columns)."""
     values, runs = scores.astype(float), len(scores)
-    sums = [times_drawn(runs, generator, count).astype(float) @ values for count in parts(replicates, runs)]
+    sums = [draw_counts(runs, generator, count).astype(float) @ values for count in batches(replicates, runs)]
     result: NDArray[np.float64] = np.concatenate(sums) / runs
     return result
 
 
 def _ends(values: NDArray[np.float64], level: float = LEVEL) -> NDArray[np.float64]:
-    """Ends of the intervals that :func:`percentiles` has of each column, shape (columns, 2)."""
+    """Returns the ends of the interval of each column by :func:`percentiles`, shape (columns, 2)."""
     tail = 50 * (1 - level)
     result: NDArray[np.float64] = np.percentile(values, [tail, 100 - tail], axis=0).T
     return result
 
 
 def percentiles(values: NDArray[np.float64], level: float = LEVEL) -> Interval:
-    """The interval that leaves out equal numbers of ``values`` below and above, and contains the share ``level``."""
+    """Returns the interval with the share ``level`` of ``values``, and equal numbers below and above it."""
     low, high = _ends(values[:, None], level)[0]
     return Interval(float(low), float(high))

@@ -1,4 +1,4 @@
-"""The errors and power of an equivalence test for a number of seeds, and the seeds that it needs."""
+"""Estimates the errors and the power of an equivalence test, and the number of seeds that it needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from .comparisons import Matched, matched
+from .comparisons import MatchedRuns, match_runs
 from .equivalence import ALPHA, MARGIN, Tasks
 
 Samples = Sequence[NDArray[np.float64]]  # of each task, shape (experiments, runs)
@@ -21,8 +21,8 @@ FAILING = 0.1
 """The share of runs that learn nothing, in made-up formats that fail."""
 
 _EXPERIMENTS = 2_000
-_DRAWN = 2_000_000  # runs at most, of a side of a task: of many runs, fewer experiments are made
-_ROUNDING = 1e-9  # of the largest number: what is smaller came from adding in floating point
+_DRAWN = 2_000_000  # most drawn runs of a side of a task: with many runs, there are fewer experiments
+_ROUNDING = 1e-9  # smaller spreads, relative to the largest number, are rounding errors
 _SEEDS = (*range(3, 17), 18, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 
 
@@ -82,7 +82,7 @@ def power_of(
     unit = max(abs(score) for task in (*x, *y) for score in task.values()) or 1.0  # so that squares are numbers, too
     x, y = ([{seed: score / unit for seed, score in task.items()} for task in side] for side in (x, y))
     untrained = [score / unit for score in untrained]
-    sides = matched(x, y)
+    sides = match_runs(x, y)
     if min(task.size for task in (*sides.x, *sides.y)) < 3 or sides.reference == 0:
         return UNKNOWN
     sign = math.copysign(1.0, sides.reference)
@@ -90,27 +90,27 @@ def power_of(
     def share(
         shift: float, change: Callable[[Samples], Samples] = lambda drawn: drawn, seeds: int | None = None
     ) -> float:
-        moved, there = [], []
-        for of_x, of_y in zip(sides.x, sides.y, strict=True):
-            apart_x, apart_y = _draw(of_x, of_y, generator, paired=sides.paired, seeds=seeds)
-            moved.append(apart_x + of_y.mean() * (1 - sign * shift))
-            there.append(apart_y + of_y.mean())
-        return _called_equivalent(change(moved), there, margin * sign, paired=sides.paired)
+        made_up, references = [], []
+        for x_scores, y_scores in zip(sides.x, sides.y, strict=True):
+            x_noise, y_noise = _draw_deviations(x_scores, y_scores, generator, paired=sides.paired, seeds=seeds)
+            made_up.append(x_noise + y_scores.mean() * (1 - sign * shift))
+            references.append(y_noise + y_scores.mean())
+        return _equivalent_share(change(made_up), references, margin * sign, paired=sides.paired)
 
     def some_fail(drawn: Samples) -> Samples:
         return [
-            np.where(generator.random(one.shape) < FAILING, nothing, one)
-            for one, nothing in zip(drawn, untrained, strict=True)
+            np.where(generator.random(scores.shape) < FAILING, untrained_score, scores)
+            for scores, untrained_score in zip(drawn, untrained, strict=True)
         ]
 
     failing = share(0, some_fail) if untrained else math.nan
-    return Power(share(margin), failing, share(0), _enough(lambda seeds: share(0, seeds=seeds)), *_correlation(sides))
+    return Power(share(margin), failing, share(0), _needed(lambda seeds: share(0, seeds=seeds)), *_correlation(sides))
 
 
-def _draw(
+def _draw_deviations(
     x: NDArray[np.float64], y: NDArray[np.float64], generator: np.random.Generator, *, paired: bool, seeds: int | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Distances of runs of a task from their means, of shape (experiments, seeds), or as many as there are."""
+    """Draws deviations of runs of a task from their means, shape (experiments, seeds), or (experiments, runs)."""
     if paired:
         drawn = _smoothed(np.stack([x, y]), generator, seeds)
         return drawn[0], drawn[1]
@@ -121,44 +121,44 @@ def _smoothed(runs: NDArray[np.float64], generator: np.random.Generator, seeds: 
     """Draws from runs of shape (sides, n), keeping columns together: (sides, experiments, seeds)."""
     sides, count = runs.shape
     width = count ** (-1 / 6)
-    apart = (runs - runs.mean(axis=1, keepdims=True)) * math.sqrt(count / (count - 1))
-    drawn = seeds or count
-    places = generator.integers(count, size=(min(_EXPERIMENTS, max(1, _DRAWN // drawn)), drawn))
-    scales, axes = np.linalg.eigh(apart @ apart.T / count)
+    deviations = (runs - runs.mean(axis=1, keepdims=True)) * math.sqrt(count / (count - 1))
+    seed_count = seeds or count
+    places = generator.integers(count, size=(min(_EXPERIMENTS, max(1, _DRAWN // seed_count)), seed_count))
+    scales, axes = np.linalg.eigh(deviations @ deviations.T / count)
     root = axes * np.sqrt(np.maximum(scales, 0))
     noise = np.tensordot(root, generator.normal(size=(sides, *places.shape)), 1)
-    result: NDArray[np.float64] = (apart[:, places] + width * noise) / math.sqrt(1 + width**2)
+    result: NDArray[np.float64] = (deviations[:, places] + width * noise) / math.sqrt(1 + width**2)
     return result
 
 
-def _called_equivalent(x: Samples, y: Samples, margin: float, *, paired: bool) -> float:
-    """The share of experiments where both one-sided tests reject."""
-    both: NDArray[np.bool_] | bool = True
+def _equivalent_share(x: Samples, y: Samples, margin: float, *, paired: bool) -> float:
+    """Returns the share of experiments in which both one-sided tests reject."""
+    rejected: NDArray[np.bool_] | bool = True
     for side in (1, -1):
         factor = 1 - side * margin
         if paired:
             samples = [side * (a - factor * b) for a, b in zip(x, y, strict=True)]
         else:
             samples = [*(side * a for a in x), *(-side * factor * b for b in y)]
-        both = both & (_p_above(samples) < ALPHA)
-    return float(np.mean(both))
+        rejected = rejected & (_p_greater(samples) < ALPHA)
+    return float(np.mean(rejected))
 
 
-def _p_above(samples: Samples) -> NDArray[np.float64]:
-    """One-sided p of "the sum of the means is 0 or less", of each experiment, as :class:`~.means.Mean` has it."""
+def _p_greater(samples: Samples) -> NDArray[np.float64]:
+    """Returns the one-sided p of "the sum of the means is 0 or less" by experiment, as :class:`~.means.Mean` does."""
     value = sum(sample.mean(axis=1) for sample in samples)
-    parts = np.array([sample.var(axis=1, ddof=1) / sample.shape[1] for sample in samples])
-    variance = parts.sum(axis=0)
+    variances = np.array([sample.var(axis=1, ddof=1) / sample.shape[1] for sample in samples])
+    variance = variances.sum(axis=0)
     freedoms = np.array([[sample.shape[1] - 1] for sample in samples])
     with np.errstate(invalid="ignore", divide="ignore"):
-        freedom = variance**2 / (parts**2 / freedoms).sum(axis=0)
+        freedom = variance**2 / (variances**2 / freedoms).sum(axis=0)
         p = special.stdtr(freedom, -value / np.sqrt(variance))
     result: NDArray[np.float64] = np.where(variance > 0, p, np.where(np.asarray(value) > 0, 0.0, 1.0))
     return result
 
 
-def _enough(power: Callable[[int], float]) -> float:
-    """The fewest seeds with the power wanted, by bisection."""
+def _needed(power: Callable[[int], float]) -> float:
+    """Finds the fewest seeds with the planned power, by bisection."""
     low, high = 0, len(_SEEDS)
     while low < high:
         middle = (low + high) // 2
@@ -166,11 +166,11 @@ def _enough(power: Callable[[int], float]) -> float:
     return float(_SEEDS[low]) if low < len(_SEEDS) else math.nan
 
 
-def _correlation(sides: Matched) -> tuple[float, float]:
+def _correlation(sides: MatchedRuns) -> tuple[float, float]:
     if not sides.paired:
         return math.nan, math.nan
     a, b = max(zip(sides.x, sides.y, strict=True), key=lambda pair: pair[0].size)
-    if any(np.ptp(of) <= _ROUNDING * np.abs(of).max() for of in (a, b)):
+    if any(np.ptp(scores) <= _ROUNDING * np.abs(scores).max() for scores in (a, b)):
         return math.nan, math.nan
-    found = stats.pearsonr(a, b, alternative="greater")
-    return float(found.statistic), float(found.pvalue)
+    test = stats.pearsonr(a, b, alternative="greater")
+    return float(test.statistic), float(test.pvalue)

@@ -1,1 +1,1 @@
-"""Tables of what runs have returned, a row per format, condition, task or run, for figures, reports and commands."""
+"""Tables of the scores of runs, a row per format, condition, task or run, for figures, reports and commands."""

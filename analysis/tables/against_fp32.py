@@ -1,4 +1,4 @@
-"""Every format against fp32, as a table: differences, equivalence, learning, and the power of the tests."""
+"""Compares every format with fp32 in a table: differences, equivalence, learning, and the power of the tests."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from scipy import stats
 from roundoff.runs.metric import Metric
 
 from ..errors import AnalysisError
-from ..runs.conditions import as_text
+from ..runs.conditions import value_text
 from ..runs.experiment import Experiment
 from ..runs.records import areas
 from ..statistics import power
 from ..statistics.comparisons import Difference, Estimate, difference, holm, probability_of_improvement
 from ..statistics.equivalence import MARGIN, EquivalenceTest, equivalence, in_words
 from ..statistics.intervals import NO_INTERVAL, Interval, generator_for
-from .sides import Selection, Side, interquartile_mean_of, scales, selections, sides, why_unsaid
-from .summary import ALL_TASKS, ended, failed, have_one_unit, in_order, records
+from .sides import Selection, Side, comparison_obstacle, interquartile_mean_of, scales, selections, sides
+from .summary import ALL_TASKS, ended, failed, have_one_unit, records, sort_rows
 
 Scores = Mapping[Any, float]
 
-_Found = TypeVar("_Found", Difference, EquivalenceTest)
+_Result = TypeVar("_Result", Difference, EquivalenceTest)
 
-_TESTS = ("p", "p_equivalent", "area_p")  # which are adjusted for the number of rows
+_TESTS = ("p", "p_equivalent", "area_p")  # p-values that are adjusted for the number of rows
 
 
 def _with_ends(name: str) -> list[str]:
@@ -46,17 +46,18 @@ _POWER += ["correlation", "correlation_p"]
 
 
 def reference_values(path: Path, experiment: Experiment, reference: Mapping[str, str]) -> dict[str, str]:
-    """The reference with values in full, where a case gives them a name; raises AnalysisError where no run has them."""
+    """Replaces names of cases in a reference by their values; raises AnalysisError if no run has a value."""
     varying = ("format", *experiment.conditions.keys)
     values = {}
     for key, value in reference.items():
         if key not in varying:
             raise AnalysisError(f"{path}: {key} does not vary; a reference is of {', '.join(varying)}")
-        found = {as_text(one): experiment.conditions.name_of(key, one) for one in experiment.runs[key].unique()}
-        texts = {name: text for text, name in found.items() if name} | {text: text for text in found}
+        unique = experiment.runs[key].unique()
+        case_names = {value_text(setting): experiment.conditions.name_of(key, setting) for setting in unique}
+        texts = {name: text for text, name in case_names.items() if name} | {text: text for text in case_names}
         if value not in texts:
-            there = ", ".join(sorted(name or text for text, name in found.items()))
-            raise AnalysisError(f"{path}: no run has {key} {value}; there are {there}")
+            known = ", ".join(sorted(name or text for text, name in case_names.items()))
+            raise AnalysisError(f"{path}: no run has {key} {value}; there are {known}")
         values[key] = texts[value]
     return values
 
@@ -82,11 +83,11 @@ def against_reference(
       (of no difference) and ``p_holm``;
     - ``share``, the difference as a share of the fp32 mean (90 %), ``p_equivalent`` (of
       :func:`~..statistics.equivalence.equivalence` within ``margin``) and ``p_equivalent_holm``; ``margin``;
-      ``ceiling`` (:func:`~.ceiling.ceiling`); ``answer``, in words;
+      ``ceiling`` (:func:`ceiling`); ``answer``, in words;
     - of single tasks of agents :func:`learning`: ``learnable`` (runs with a seed that learned in fp32),
       ``unlearned`` (how many ended below half way; 90 % of the share), ``learned_difference`` (of the scores of the
       runs that learned, 95 %) and ``learned_pairs``;
-    - of agents ``area_difference``, of :func:`~..runs.areas.area` (95 %; of runs that did not crash), ``area_p`` and
+    - of agents ``area_difference``, of :func:`~..runs.records.area` (95 %; of runs that did not crash), ``area_p`` and
       ``area_p_holm``;
     - ``normalized``, whether this row's scores were normalized (:func:`~.sides.selections`), as for ``all`` if the
       untrained scores are known; ``normalized_iqm`` (:func:`~.sides.interquartile_mean_of`, 95 %);
@@ -109,9 +110,9 @@ def against_reference(
     columns = ["task", "format", *keys, "reference", *_COMPARED, *_EQUIVALENT]
     columns += [*_LEARNING, *_AREA, *_NORMALIZED, *_POWER]
     rows = [
-        _row(side, plain, selection, margin, experiment)
-        for side, plain in sides(runs, keys, experiment.metric, experiment.runs, reference, left_out)
-        for selection in selections(plain, set(runs["task"]), experiment.metric)
+        _row(side, reference_side, selection, margin, experiment)
+        for side, reference_side in sides(runs, keys, experiment.metric, experiment.runs, reference, left_out)
+        for selection in selections(reference_side, set(runs["task"]), experiment.metric)
         if set(selection.tasks) <= side.scores.keys()
     ]
     rows += _all_failed(experiment, margin)
@@ -125,64 +126,64 @@ def against_reference(
         row["answer"] or in_words(row["p_holm"], row["p_equivalent"], margin, at_ceiling=bool(row["ceiling"]))
         for row in records(table)
     ]
-    return in_order(table, keys, experiment.formats)
+    return sort_rows(table, keys, experiment.formats)
 
 
-def _row(side: Side, plain: Side, selection: Selection, margin: float, experiment: Experiment) -> dict[str, Any]:
-    """Returns the row of a format on some tasks; with an ``answer`` only where it follows from no test."""
+def _row(side: Side, reference: Side, selection: Selection, margin: float, experiment: Experiment) -> dict[str, Any]:
+    """Makes the row of a format on some tasks; ``answer`` stays empty if it follows from the tests."""
     metric, tasks = experiment.metric, selection.tasks
-    x, y = selection.of(side.scores), selection.of(plain.scores)
-    scores = [[list(of.values()) for of in tasks] for tasks in (x, y)]
-    generator = generator_for("against", selection.name, *map(str, side.where.values()))
+    x, y = selection.of(side.scores), selection.of(reference.scores)
+    scores = [[list(by_seed.values()) for by_seed in tasks] for tasks in (x, y)]
+    generator = generator_for("against", selection.name, *map(str, side.settings.values()))
     better = probability_of_improvement(scores[0], scores[1], generator)
     gap = _difference(x, y, metric)
-    same = _turned_for(equivalence(x, y, margin), metric, "share")
-    of_areas = _difference(selection.of(side.areas), selection.of(plain.areas), metric)
+    equivalent = _as_metric(equivalence(x, y, margin), metric, "share")
+    area_gap = _difference(selection.of(side.areas), selection.of(reference.areas), metric)
     crashed, ended_runs = side.crashed(tasks)
-    unsaid = why_unsaid(side, plain, tasks, margin)
+    obstacle = comparison_obstacle(side, reference, tasks, margin)
     single = len(tasks) == 1
     return {
         "task": selection.name,
-        **side.where,
-        "reference": experiment.conditions.label(plain.where) if experiment.conditions.keys else "",
+        **side.settings,
+        "reference": experiment.conditions.label(reference.settings) if experiment.conditions.keys else "",
         "runs": ended_runs,
         "crashed": crashed,
-        "failed": len(_failed(experiment, side.where, tasks)),
-        **_named("improvement", better),
-        **_named("difference", Estimate(gap.value, gap.interval)),
+        "failed": len(_failed(experiment, side.settings, tasks)),
+        **_estimate_columns("improvement", better),
+        **_estimate_columns("difference", Estimate(gap.value, gap.interval)),
         "pairs": gap.pairs,
         "p": gap.p,
-        **_named("share", Estimate(same.share, same.interval)),
-        "p_equivalent": same.p,
+        **_estimate_columns("share", Estimate(equivalent.share, equivalent.interval)),
+        "p_equivalent": equivalent.p,
         "margin": margin,
-        "ceiling": ceiling(plain, tasks, metric),
-        "answer": side.crashed_in_words(tasks) or (f"cannot be said: {unsaid}" if unsaid else ""),
-        **_of_learning(learning(side, plain, selection.name) if single and not unsaid else UNKNOWN, metric),
-        **_named("area_difference", Estimate(of_areas.value, of_areas.interval)),
-        "area_p": of_areas.p,
+        "ceiling": ceiling(reference, tasks, metric),
+        "answer": side.crashed_in_words(tasks) or (f"cannot be said: {obstacle}" if obstacle else ""),
+        **_learning_columns(learning(side, reference, selection.name) if single and not obstacle else UNKNOWN, metric),
+        **_estimate_columns("area_difference", Estimate(area_gap.value, area_gap.interval)),
+        "area_p": area_gap.p,
         "normalized": bool(selection.scales),
-        **_named("normalized_iqm", _normalized(side, plain, tasks)),
-        **dict(zip(_POWER, power.UNKNOWN if unsaid else _power(x, y, plain, selection, margin), strict=True)),
+        **_estimate_columns("normalized_iqm", _normalized(side, reference, tasks)),
+        **dict(zip(_POWER, power.UNKNOWN if obstacle else _power(x, y, reference, selection, margin), strict=True)),
     }
 
 
-def _failed(experiment: Experiment, where: Mapping[str, Any], tasks: Sequence[str]) -> pd.DataFrame:
-    """The runs of a format and condition on these tasks that have failed."""
-    found = failed(experiment.runs)
-    found = found[found["task"].isin(tasks)]
-    for key, value in where.items():
-        found = found[found[key].map(as_text) == as_text(value)]
-    return found
+def _failed(experiment: Experiment, settings: Mapping[str, Any], tasks: Sequence[str]) -> pd.DataFrame:
+    """Selects the failed runs of a format and condition on some tasks."""
+    runs = failed(experiment.runs)
+    runs = runs[runs["task"].isin(tasks)]
+    for key, value in settings.items():
+        runs = runs[runs[key].map(value_text) == value_text(value)]
+    return runs
 
 
 def _all_failed(experiment: Experiment, margin: float) -> Iterator[dict[str, Any]]:
-    """Rows of formats and conditions with a task where all runs have failed."""
+    """Yields rows of formats and conditions with a task on which all runs have failed."""
     keys = ["task", "format", *experiment.conditions.keys]
-    for where, runs in experiment.runs.groupby(keys, dropna=False):
+    for values, runs in experiment.runs.groupby(keys, dropna=False):
         if (runs["status"] == "failed").all():
             count = len(runs)
             yield {
-                **dict(zip(keys, where, strict=True)),
+                **dict(zip(keys, values, strict=True)),
                 "reference": "",
                 "runs": 0,
                 "crashed": 0,
@@ -192,33 +193,35 @@ def _all_failed(experiment: Experiment, margin: float) -> Iterator[dict[str, Any
                 "ceiling": "",
                 "normalized": False,
                 "answer": f"failed ({count} of {count})",
-                **_of_learning(UNKNOWN, experiment.metric),
+                **_learning_columns(UNKNOWN, experiment.metric),
             }
 
 
-def _of_learning(found: Learning, metric: Metric) -> dict[str, float]:
-    gap = _turned_for(found.gap, metric)
-    values = [found.learnable, found.unlearned, *found.interval, gap.value, *gap.interval, gap.pairs]
+def _learning_columns(learned: Learning, metric: Metric) -> dict[str, float]:
+    gap = _as_metric(learned.gap, metric)
+    values = [learned.learnable, learned.unlearned, *learned.interval, gap.value, *gap.interval, gap.pairs]
     return dict(zip(_LEARNING, values, strict=True))
 
 
-def _normalized(side: Side, plain: Side, tasks: Sequence[str]) -> Estimate:
-    """The interquartile mean of scores normalized to a mean of 1 in fp32; NaN if fp32 is not known to learn."""
-    known = scales(plain, tasks)
+def _normalized(side: Side, reference: Side, tasks: Sequence[str]) -> Estimate:
+    """Computes the interquartile mean of scores normalized to a mean of 1 in fp32; NaN if fp32 may not learn."""
+    known = scales(reference, tasks)
     if not known:
         return Estimate(np.nan, NO_INTERVAL)
     scores = [list(known[task].of(side.scores[task]).values()) for task in tasks]
-    return interquartile_mean_of(scores, generator_for("normalized", *tasks, *map(str, side.where.values())))
+    return interquartile_mean_of(scores, generator_for("normalized", *tasks, *map(str, side.settings.values())))
 
 
-def _power(x: Sequence[Scores], y: Sequence[Scores], plain: Side, selection: Selection, margin: float) -> power.Power:
-    known = scales(plain, selection.tasks)
+def _power(
+    x: Sequence[Scores], y: Sequence[Scores], reference: Side, selection: Selection, margin: float
+) -> power.Power:
+    known = scales(reference, selection.tasks)
     untrained = [0.0 if selection.scales else known[task].untrained for task in selection.tasks] if known else []
     return power.power_of(x, y, generator_for("power", selection.name, margin), margin=margin, untrained=untrained)
 
 
-def _named(name: str, found: Estimate) -> dict[str, float]:
-    return {name: found.value, f"{name}_low": found.interval.low, f"{name}_high": found.interval.high}
+def _estimate_columns(name: str, estimate: Estimate) -> dict[str, float]:
+    return {name: estimate.value, f"{name}_low": estimate.interval.low, f"{name}_high": estimate.interval.high}
 
 
 def _difference(x: Sequence[Scores], y: Sequence[Scores], metric: Metric) -> Difference:
@@ -226,15 +229,15 @@ def _difference(x: Sequence[Scores], y: Sequence[Scores], metric: Metric) -> Dif
     x, y = ([{seed: score for seed, score in task.items() if np.isfinite(score)} for task in side] for side in (x, y))
     if not all((*x, *y)):
         return Difference(float("nan"), NO_INTERVAL, float("nan"), 0)
-    return _turned_for(difference(x, y), metric)
+    return _as_metric(difference(x, y), metric)
 
 
-def _turned_for(found: _Found, metric: Metric, name: str = "value") -> _Found:
+def _as_metric(result: _Result, metric: Metric, name: str = "value") -> _Result:
     """Turns a difference or share of scores (more is better) into one of the metric (less can be better)."""
     if metric.sign > 0:
-        return found
-    interval = Interval(0.0 - found.interval.high, 0.0 - found.interval.low)  # of 0 no -0
-    return found._replace(interval=interval, **{name: 0.0 - getattr(found, name)})
+        return result
+    interval = Interval(0.0 - result.interval.high, 0.0 - result.interval.low)  # avoids -0
+    return result._replace(interval=interval, **{name: 0.0 - getattr(result, name)})
 
 
 _SUITE = 1000.0  # the highest return of an episode of the suite: 1000 steps, of at most 1 each
@@ -245,19 +248,19 @@ def ceiling(reference: Side, tasks: Sequence[str], metric: Metric) -> str:
     """Names the tasks where at least half of the reference's runs reach the highest possible return; empty if none.
 
     That is 98 % of 1000 on the suite's tasks. On others it is the highest return of all, if half of the runs have
-    exactly that, as 500 on CartPole, and it is more than a policy returns that has not learned. Equivalence there says
-    that both reach it, not which of them learned faster.
+    exactly that, such as 500 on CartPole, and if untrained policies return less. Equivalence at the ceiling means that
+    both reach it, not that both learn equally fast.
     """
-    return ", ".join(task for task in tasks if metric.of_agents and _is_at_it(reference, task))
+    return ", ".join(task for task in tasks if metric.of_agents and _reaches_ceiling(reference, task))
 
 
-def _is_at_it(reference: Side, task: str) -> bool:
+def _reaches_ceiling(reference: Side, task: str) -> bool:
     scores = list(reference.scores[task].values())
     if have_one_unit([task], of_agents=True):
         highest = _NEAR * _SUITE
     else:
-        highest, before = max(scores), list(reference.untrained.get(task, {}).values())
-        if not before or highest <= max(before):
+        highest, untrained = max(scores), list(reference.untrained.get(task, {}).values())
+        if not untrained or highest <= max(untrained):
             return False
     return sum(score >= highest for score in scores) >= max(2, len(scores) / 2)
 
@@ -266,13 +269,13 @@ _LEVEL = 0.9  # of intervals: each end is a one-sided bound of 95 %
 
 
 class Learning(NamedTuple):
-    """Whether runs of a format learn a task that the reference learns, and the returns of the runs that do.
+    """The number of runs of a format that learn a task as the reference does, and the returns of these runs.
 
     Attributes:
-        threshold: the score that a run needs to have learned: half of the way from the reference's mean before
+        threshold: the score from which a run has learned: half of the way from the reference's mean before
             learning to its median after it.
-        learnable: how many runs have a seed that has learned in the reference; or all, if no seed is shared.
-        unlearned: how many of them have not learned, crashes among them.
+        learnable: the number of runs with a seed that has learned in the reference; or all, if no seed is shared.
+        unlearned: the number of these that have not learned, including crashes.
         interval: Clopper and Pearson's interval of the share that does not learn, 90 %; 16 of 16 leave up to 17 %.
         gap: the difference of scores among runs that have learned, in pairs if both runs of a seed have; 95 %.
     """
@@ -285,14 +288,14 @@ class Learning(NamedTuple):
 
 
 UNKNOWN = Learning(math.nan, 0, 0, NO_INTERVAL, Difference(math.nan, NO_INTERVAL, math.nan, 0))
-"""The statement where the reference's scores before learning are unknown, or where it has learned nothing."""
+"""The result if the reference's scores before learning are unknown, or if it has learned nothing."""
 
 
 def learning(side: Side, reference: Side, task: str) -> Learning:
-    """Counts the runs that learn, and compares their scores, apart from each other.
+    """Counts the runs that learn, and compares their scores separately.
 
-    A mean takes both for one: a format that fails in one run of ten and is as good in the others has a mean that is a
-    tenth lower, and seeds that differ by as much cannot tell.
+    A mean mixes both: a format that fails in one run of ten and is as good in the others has a mean that is a
+    tenth lower, which seeds with such a spread do not show.
 
     Args:
         side: the format.
@@ -302,31 +305,32 @@ def learning(side: Side, reference: Side, task: str) -> Learning:
     Source:
         Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the case of the binomial", 1934.
     """
-    before = list(reference.untrained.get(task, {}).values())
-    after, scores = reference.judged[task], side.judged[task]
-    best = float(np.median(list(after.values())))
-    start = float(np.mean(before)) if before else math.nan
+    untrained = list(reference.untrained.get(task, {}).values())
+    references, scores = reference.judged[task], side.judged[task]
+    best = float(np.median(list(references.values())))
+    start = float(np.mean(untrained)) if untrained else math.nan
     if not (math.isfinite(best) and best > start):
         return UNKNOWN
     threshold = (start + best) / 2
-    there, here = (({seed: score for seed, score in of.items() if score >= threshold}) for of in (after, scores))
-    shared = after.keys() & scores.keys()
-    learnable = shared & there.keys() if shared else scores.keys()
-    missed = len(learnable - here.keys())
-    gap = difference([here], [there]) if here and there else UNKNOWN.gap
+    expected = {seed: score for seed, score in references.items() if score >= threshold}
+    learned = {seed: score for seed, score in scores.items() if score >= threshold}
+    shared = references.keys() & scores.keys()
+    learnable = shared & expected.keys() if shared else scores.keys()
+    missed = len(learnable - learned.keys())
+    gap = difference([learned], [expected]) if learned and expected else UNKNOWN.gap
     return Learning(threshold, len(learnable), missed, share_interval(missed, len(learnable)), gap)
 
 
-def share_interval(count: int, of: int) -> Interval:
-    """Clopper and Pearson's interval of a share, exact for any number: it covers the true one with 90 % at least.
+def share_interval(count: int, total: int) -> Interval:
+    """Computes Clopper and Pearson's interval of a share, exact for any number: it covers the true share in >= 90 %.
 
     Args:
-        count: how often it was seen, from 0 to ``of``.
-        of: how often it could have been; NaN ends if 0.
+        count: the number of successes, from 0 to ``total``.
+        total: the number of trials; if 0, the ends are NaN.
     """
-    if not of:
+    if not total:
         return NO_INTERVAL
     tail = (1 - _LEVEL) / 2
-    low = stats.beta.ppf(tail, count, of - count + 1) if count else 0.0
-    high = stats.beta.ppf(1 - tail, count + 1, of - count) if count < of else 1.0
+    low = stats.beta.ppf(tail, count, total - count + 1) if count else 0.0
+    high = stats.beta.ppf(1 - tail, count + 1, total - count) if count < total else 1.0
     return Interval(float(low), float(high))

@@ -1,4 +1,4 @@
-"""Tables in Markdown."""
+"""Writes tables in Markdown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Rows with the same columns as a table; the content of cells stays text."""
+    """Writes rows with the same columns as a table; the content of cells stays text."""
     lines = [list(rows[0]), *([plain(value) for value in row.values()] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     lines.insert(1, ["-" * width for width in widths])
@@ -16,5 +16,5 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def plain(text: str) -> str:
-    """Text on one line that starts no markup and ends no cell."""
+    """Puts a text on one line, and escapes what would start markup or end a cell."""
     return re.sub(r"([\\|<`*\[])", r"\\\1", " ".join(text.split()))

@@ -1,4 +1,4 @@
-"""The significand bits, or the widths of other formats, that each task needs: the smallest within a margin of fp32."""
+"""Finds the significand bits, or other widths, that each task needs: the smallest within a margin of fp32."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 import pandas as pd
 
 from ..runs.experiment import Experiment
-from ..statistics.comparisons import matched
+from ..statistics.comparisons import match_runs
 from ..statistics.equivalence import ALPHA, MARGIN, Tasks, equivalence
-from .sides import Side, selections, sides, why_unsaid
+from .sides import Side, comparison_obstacle, selections, sides
 from .summary import REFERENCE, ended, exponent_bits, parsed, significand_bits
 
 
 def needed_table(experiment: Experiment, margin: float = MARGIN) -> pd.DataFrame:
-    """The bits needed on each task, for each family of formats and condition.
+    """Makes the table of the bits needed on each task, for each family of formats and condition.
 
     A family is the floats of one width of the exponent, which differ in significand bits; or formats with their width
     in the name (int8, posit16); or any other single format, with width 0.
@@ -33,25 +33,25 @@ def needed_table(experiment: Experiment, margin: float = MARGIN) -> pd.DataFrame
     families: dict[tuple[Any, ...], dict[int, Side]] = {}
     references: dict[tuple[Any, ...], Side] = {}
     for side, reference in sides(runs, keys, experiment.metric, experiment.runs):
-        if side.where["format"] == REFERENCE:  # whose first weights were moved
+        if side.settings["format"] == REFERENCE:  # runs in fp32 with perturbed initial weights
             continue
-        name, width = _family(side.where["format"])
-        family = (name, *(side.where[key] for key in keys))
+        name, width = _family(side.settings["format"])
+        family = (name, *(side.settings[key] for key in keys))
         families.setdefault(family, {}).setdefault(width, side)
         references[family] = reference
     rows: list[dict[str, Any]] = []
     for family, widths in families.items():
         reference = references[family]
         for selection in selections(reference, set(runs["task"]), experiment.metric):
-            there = {m: side for m, side in widths.items() if set(selection.tasks) <= side.judged.keys()}
-            if not there:
+            complete = {m: side for m, side in widths.items() if set(selection.tasks) <= side.judged.keys()}
+            if not complete:
                 continue
-            tested = {m: selection.of(side.judged) for m, side in there.items()}
-            found = needed_bits(selection.of(reference.judged), tested, margin=margin)
-            unsaid = (why_unsaid(side, reference, selection.tasks, margin) for side in there.values())
-            if why := next(filter(None, unsaid), ""):
-                found = found._replace(bits=None, confidence=float("nan"), reason=found.reason or why)
-            answer = {key: value for key, value in found._asdict().items() if key != "confidences"}
+            tested = {m: selection.of(side.judged) for m, side in complete.items()}
+            needed = needed_bits(selection.of(reference.judged), tested, margin=margin)
+            obstacles = (comparison_obstacle(side, reference, selection.tasks, margin) for side in complete.values())
+            if obstacle := next(filter(None, obstacles), ""):
+                needed = needed._replace(bits=None, confidence=float("nan"), reason=needed.reason or obstacle)
+            answer = {key: value for key, value in needed._asdict().items() if key != "confidences"}
             floats = isinstance(family[0], int)
             values = {"family": "" if floats else family[0], "exponent_bits": family[0] if floats else pd.NA}
             values |= dict(zip(keys, family[1:], strict=True))
@@ -65,7 +65,7 @@ def needed_table(experiment: Experiment, margin: float = MARGIN) -> pd.DataFrame
 
 
 def _family(name: str) -> tuple[int | str, int]:
-    """The family of a format, by exponent bits or by name, and its width."""
+    """Returns the family of a format, by exponent bits or by name, and its width."""
     if not np.isnan(significand_bits(name)):
         return int(exponent_bits(name)), int(significand_bits(name))
     numbered = re.fullmatch(r"([a-z]+)([0-9]{1,4})", str(parsed(name) or ""))
@@ -73,17 +73,17 @@ def _family(name: str) -> tuple[int | str, int]:
 
 
 class NeededBits(NamedTuple):
-    """The answer, and how sure it is.
+    """The needed bits, and the confidence.
 
     Attributes:
-        bits: the smallest width m that is shown, as all larger widths tested are, not to be worse than fp32 by the
-            margin or more; None if no width is.
+        bits: the smallest width m that is shown, like all larger tested widths, not to be worse than fp32 by the
+            margin or more; None if there is none.
         confidence: 1 - the largest p of these widths; if ``bits`` is None, of the largest width tested. NaN if it
             is not known.
-        by_means: the smallest such width if means are taken as they are, without regard to chance; None if no width.
+        by_means: the smallest such width by comparing means only, without regard to chance; None if there is none.
         confidences: for every width tested, from wide to narrow, 1 - the largest p of it and all larger ones; NaN from
-            the first one on that has a single run on some task.
-        runs: on a task, of fp32 or the width that has the fewest, of those with a confidence.
+            the first width on that has a single run on some task.
+        runs: the fewest runs on a task, of fp32 and the widths with a confidence.
         paired: whether runs were compared by seed.
         reason: why the confidence is not known; empty if it is.
     """
@@ -98,7 +98,7 @@ class NeededBits(NamedTuple):
 
 
 def needed_bits(reference: Tasks, widths: Mapping[int, Tasks], *, margin: float = MARGIN) -> NeededBits:
-    """Finds the smallest width that is shown, as all wider ones are, not to be worse than fp32 by a margin.
+    """Finds the smallest width that is shown, like all wider ones, not to be worse than fp32 by a margin.
 
     Width m is good (non-inferior) if mean(m) > mean(fp32) - margin |mean(fp32)|, with means over tasks of means over
     runs: the lower one of the two tests of :func:`~.equivalence.equivalence`. The widths are tested from wide to
@@ -122,32 +122,32 @@ def needed_bits(reference: Tasks, widths: Mapping[int, Tasks], *, margin: float 
         trials and preclinical assays: a-priori ordered hypotheses", 1995.
     """
     order = sorted(widths, reverse=True)
-    everything = [reference, *(widths[m] for m in order)]
-    fewest = [min((len(scores) for scores in tasks), default=0) for tasks in everything]
-    judged = list(takewhile(lambda i: fewest[i] > 1, range(len(everything))))  # fp32, and widths without a gap
-    runs = min((fewest[i] for i in judged), default=min(fewest))
-    nothing = NeededBits(None, float("nan"), None, dict.fromkeys(order, float("nan")), runs, paired=False, reason="")
+    all_scores = [reference, *(widths[m] for m in order)]
+    fewest = [min((len(scores) for scores in tasks), default=0) for tasks in all_scores]
+    comparable = list(takewhile(lambda i: fewest[i] > 1, range(len(all_scores))))  # fp32, and widths without a gap
+    runs = min((fewest[i] for i in comparable), default=min(fewest))
+    unknown = NeededBits(None, float("nan"), None, dict.fromkeys(order, float("nan")), runs, paired=False, reason="")
     if not order or min(fewest) == 0:
-        return nothing._replace(reason="nothing to compare")
-    nothing = nothing._replace(paired=all(matched(everything[i], reference).paired for i in judged))
-    means = [float(np.mean([np.mean(list(scores.values())) for scores in tasks])) for tasks in everything]
+        return unknown._replace(reason="nothing to compare")
+    unknown = unknown._replace(paired=all(match_runs(all_scores[i], reference).paired for i in comparable))
+    means = [float(np.mean([np.mean(list(scores.values())) for scores in tasks])) for tasks in all_scores]
     if not math.isfinite(means[0]):
-        return nothing._replace(reason="fp32 itself crashed")
+        return unknown._replace(reason="fp32 itself crashed")
     if means[0] == 0:
-        return nothing._replace(reason="fp32 itself scores 0")
+        return unknown._replace(reason="fp32 itself scores 0")
     # A tie stays a tie although the means were summed in floating point.
     least = means[0] - (margin + 1e-9) * abs(means[0])
-    known = nothing._replace(by_means=_last(order, (mean >= least for mean in means[1:])))
-    if len(judged) < 2:
+    known = unknown._replace(by_means=_last(order, (mean >= least for mean in means[1:])))
+    if len(comparable) < 2:
         return known._replace(runs=1, reason="one seed says nothing about chance")
-    tested = (equivalence(everything[i], reference, margin).p_worse for i in judged[1:])
-    confidences = nothing.confidences | dict(zip(order, (1 - p for p in accumulate(tested, max)), strict=False))
+    tested = (equivalence(all_scores[i], reference, margin).p_worse for i in comparable[1:])
+    confidences = unknown.confidences | dict(zip(order, (1 - p for p in accumulate(tested, max)), strict=False))
     bits = _last(order, (confidence > 1 - ALPHA for confidence in confidences.values()))
     confidence = confidences[order[0] if bits is None else bits]
     return known._replace(bits=bits, confidence=confidence, confidences=confidences)
 
 
-def _last(order: list[int], good: Iterable[bool]) -> int | None:
-    """The narrowest width of an unbroken row of good ones; None if the widest is not good."""
-    row = list(takewhile(lambda pair: pair[1], zip(order, good, strict=True)))
+def _last(order: list[int], are_good: Iterable[bool]) -> int | None:
+    """Returns the narrowest of consecutive good widths, from the widest on; None if the widest is not good."""
+    row = list(takewhile(lambda pair: pair[1], zip(order, are_good, strict=True)))
     return row[-1][0] if row else None

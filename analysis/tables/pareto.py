@@ -1,4 +1,4 @@
-"""The score and cost of each format and condition, and the Pareto front."""
+"""Makes tables of the score and cost of each format and condition, and finds the Pareto front."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from ..runs.conditions import as_text
+from ..runs.conditions import value_text
 from ..runs.experiment import Experiment
 from ..runs.files import COST_COLUMNS
 from ..statistics.equivalence import MARGIN
@@ -17,10 +17,10 @@ from .summary import ALL_TASKS, REFERENCE, bits_per_number, records, summarize
 
 
 class CostKind(NamedTuple):
-    """One of the costs that a front can be of."""
+    """A kind of cost."""
 
     column: str
-    """The name of the cost in what was counted of a run; empty where the name of the format says it."""
+    """The name of the cost among a run's counted costs; empty if the cost follows from the format's name."""
     label: str
 
 
@@ -32,10 +32,10 @@ KINDS = {
     "sent": CostKind("bytes_sent", "size in bytes of a message: weights to an actor, or gradients of a learner"),
     "energy": CostKind("models", "energy of the products of a step"),
 }
-"""The costs by which ``roundoff pareto`` and the figures go, by name."""
+"""The costs of ``roundoff pareto`` and its figures, by name."""
 
 _MODEL = "horowitz-45nm"
-_OF_POINTS = ["series", "cost", "mean", "ci_low", "ci_high", "n", "crashed", "front", "answer", "margin", "label"]
+_POINT_COLUMNS = ["series", "cost", "mean", "ci_low", "ci_high", "n", "crashed", "front", "answer", "margin", "label"]
 
 
 def pareto_table(
@@ -45,7 +45,7 @@ def pareto_table(
     model: str | None = None,
     reference: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
-    """Every format and condition with its score and its cost, by task and cost.
+    """Makes a row for every format and condition with its score and cost, sorted by task and cost.
 
     Columns: ``task``, ``format``, the conditions, ``series`` (format and condition in words), ``cost`` of a step,
     ``mean``, ``ci_low`` and ``ci_high`` (95 %), ``n``, ``crashed``, ``front`` (1 if no other one of the task costs as
@@ -55,33 +55,33 @@ def pareto_table(
     costs another amount on each.
 
     Args:
-        experiment: with its costs, but for ``bits``.
+        experiment: the experiment, with counted costs unless ``kind`` is ``bits``.
         kind: one of :data:`KINDS`.
         margin: the margin of equivalence.
-        model: the source of the figures for ``energy``; None for Horowitz's, or the only other one there is.
+        model: the source of the figures for ``energy``; None for Horowitz's, or the only other model.
         reference: settings of the runs that others are compared with, as text; None: ``format`` fp32.
     """
     keys = experiment.conditions.keys
     summary = summarize(experiment)
     against = records(against_reference(experiment, margin, reference))
-    answers = {place(row, keys): str(row["answer"]) for row in against}
-    wanted = reference or {"format": REFERENCE}
-    chosen = _model_of(experiment, model) if kind == "energy" else None
+    answers = {row_key(row, keys): str(row["answer"]) for row in against}
+    reference_settings = reference or {"format": REFERENCE}
+    chosen_model = _choose_model(experiment, model) if kind == "energy" else None
     rows = []
     for row in records(summary[summary["task"] != ALL_TASKS]):
-        itself = all(as_text(row[key]) == text for key, text in wanted.items())
-        answer = answers.get(place(row, keys), "reference" if itself else "")
+        is_reference = all(value_text(row[key]) == text for key, text in reference_settings.items())
+        answer = answers.get(row_key(row, keys), "reference" if is_reference else "")
         rows.append(
             {
                 **{key: row[key] for key in ("task", "format", *keys, "mean", "ci_low", "ci_high", "n", "crashed")},
                 "series": experiment.conditions.series(row),
-                "cost": _cost(row, experiment, kind, chosen),
+                "cost": _cost(row, experiment, kind, chosen_model),
                 "answer": answer,
                 "margin": margin,
-                "label": _label(experiment, kind, chosen),
+                "label": _label(experiment, kind, chosen_model),
             }
         )
-    table = pd.DataFrame(rows, columns=["task", "format", *keys, *_OF_POINTS])
+    table = pd.DataFrame(rows, columns=["task", "format", *keys, *_POINT_COLUMNS])
     table["front"] = [int(on) for on in _front(table, experiment.metric.sign)]
     return table.sort_values(["task", "cost"], kind="stable", ignore_index=True)
 
@@ -91,12 +91,12 @@ def models_of(experiment: Experiment) -> list[str]:
     return list(dict.fromkeys(name for cost in experiment.costs.values() for name in cost["models"]))
 
 
-def _model_of(experiment: Experiment, model: str | None) -> str | None:
-    there = models_of(experiment)
+def _choose_model(experiment: Experiment, model: str | None) -> str | None:
+    known = models_of(experiment)
     if model is not None:
-        return model if model in there else None
-    own = [name for name in there if name not in (_MODEL, "array-multiplier")]
-    return own[0] if len(own) == 1 else _MODEL if _MODEL in there else None
+        return model if model in known else None
+    others = [name for name in known if name not in (_MODEL, "array-multiplier")]
+    return others[0] if len(others) == 1 else _MODEL if _MODEL in known else None
 
 
 def _cost(row: dict[str, Any], experiment: Experiment, kind: str, model: str | None) -> float:
@@ -108,53 +108,53 @@ def _cost(row: dict[str, Any], experiment: Experiment, kind: str, model: str | N
     cost = experiment.costs[run]
     if kind != "energy":
         return float(cost[KINDS[kind].column])
-    told = cost["models"].get(model)
-    complete = told is not None and told["value"] is not None and not told["without"]
-    return float(told["value"]) if complete else math.nan
+    entry = cost["models"].get(model)
+    complete = entry is not None and entry["value"] is not None and not entry["without"]
+    return float(entry["value"]) if complete else math.nan
 
 
 def _label(experiment: Experiment, kind: str, model: str | None) -> str:
     if kind != "energy" or model is None:
         return KINDS[kind].label
-    told = next(cost["models"][model] for cost in experiment.costs.values() if model in cost["models"])
-    return f"{KINDS[kind].label} in {told['unit']}, by the model {model} ({told['source']})"
+    entry = next(cost["models"][model] for cost in experiment.costs.values() if model in cost["models"])
+    return f"{KINDS[kind].label} in {entry['unit']}, by the model {model} ({entry['source']})"
 
 
-def place(row: dict[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
-    """The task, format and condition of a row, as text."""
-    return (str(row["task"]), str(row["format"]), *(as_text(row[key]) for key in keys))
+def row_key(row: dict[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
+    """Identifies a row by its task, format and condition, as texts."""
+    return (str(row["task"]), str(row["format"]), *(value_text(row[key]) for key in keys))
 
 
 def _front(table: pd.DataFrame, sign: float) -> list[bool]:
-    """Whether no other row of the task is as good in both, and better in one."""
+    """Marks the rows that no other row of the task dominates: as good in score and cost, and better in one."""
     rows = [(str(row["task"]), float(row["cost"]), sign * float(row["mean"])) for row in records(table)]
 
     known = [row for row in rows if not (math.isnan(row[1]) or math.isnan(row[2]))]
     return [
-        one in known
-        and not any(a[0] == one[0] and a[1] <= one[1] and a[2] >= one[2] and a[1:] != one[1:] for a in known)
-        for one in rows
+        row in known
+        and not any(a[0] == row[0] and a[1] <= row[1] and a[2] >= row[2] and a[1:] != row[1:] for a in known)
+        for row in rows
     ]
 
 
 def with_costs(summary: pd.DataFrame, experiment: Experiment) -> pd.DataFrame:
-    """A summary with what ``roundoff cost`` has counted, of a run of each row; as it is where nothing was counted."""
+    """Adds the costs that ``roundoff cost`` has counted to a summary, from a run of each row, if any were counted."""
     costs = experiment.costs
     if not costs or summary.empty:
         return summary
-    found = [_first_run(row, experiment) for row in records(summary)]
+    run_ids = [_first_run(row, experiment) for row in records(summary)]
     return summary.assign(
-        **{name: [math.nan if run is None else costs[run][name] for run in found] for name in COST_COLUMNS}
+        **{name: [math.nan if run is None else costs[run][name] for run in run_ids] for name in COST_COLUMNS}
     )
 
 
 def _first_run(row: dict[Any, Any], experiment: Experiment) -> str | None:
-    """A run of a row of the summary with a counted cost; None if no run has one."""
+    """Finds a run of a row of the summary with a counted cost; None if no run has one."""
     runs = experiment.runs
     here = runs["id"].isin(list(experiment.costs)) & (runs["task"] == row["task"]) & (runs["format"] == row["format"])
     for key in experiment.conditions.keys:
         value = row[key]
         is_missing = value is None or (isinstance(value, float) and math.isnan(value))
         here &= runs[key].isna() if is_missing else runs[key] == value
-    found = runs.loc[here, "id"]
-    return None if found.empty else str(found.iloc[0])
+    ids = runs.loc[here, "id"]
+    return None if ids.empty else str(ids.iloc[0])

@@ -1,4 +1,4 @@
-"""A tidy table of runs, for notebooks and scripts."""
+"""Makes a tidy table of runs, for notebooks and scripts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pandas as pd
 from roundoff.runs.folder import RunDirectory
 
 from ..runs.experiment import Experiment, read_experiment
-from .summary import bits_per_number, ended, exponent_bits, in_order, significand_bits
+from .summary import bits_per_number, ended, exponent_bits, significand_bits, sort_rows
 
 FIRST = (
     "run", "task", "format", "significand_bits", "exponent_bits", "bits", "seed", "status", "metric", "score", "step",
@@ -82,27 +82,27 @@ def table(directory: str | Path) -> pd.DataFrame:
 
 
 def seconds_of(experiment: Experiment, identity: str) -> float:
-    """The wall-clock time of a run, without that lost to interruptions; NaN where it has not ended, or not said it."""
+    """Returns the wall-clock time of a run without time lost to interruptions; NaN if it is not recorded."""
     return RunDirectory(experiment.folders[identity]).seconds()
 
 
-# As observers say it, in the reason of a crash: what, in which operation, and in brackets its role and module.
-_SAID = re.compile(r"first non-finite result: ([^\n(]{1,200}\([^\n)]{1,200}\))(?: at ([^\n]{1,300}?:\d{1,9})\b)?")
+# The text of observers in the reason of a crash: the failure, its operation, and in brackets its role and module.
+_REASON = re.compile(r"first non-finite result: ([^\n(]{1,200}\([^\n)]{1,200}\))(?: at ([^\n]{1,300}?:\d{1,9})\b)?")
 
 
 def first_non_finite(reason: str) -> str:
-    """The first operation that a crash's reason names, as ``overflow in aten.exp.default (forward)``; else empty."""
+    """Finds the operation in a crash's reason, such as ``overflow in aten.exp.default (forward)``; else empty."""
     return _operation_and_line(reason)[0]
 
 
 def _operation_and_line(reason: str) -> tuple[str, str]:
-    """The operation, and the file and line of the user's that called it; each may be empty."""
-    found = _SAID.search(reason)
-    return (found[1], found[2] or "") if found else ("", "")
+    """Finds the operation in a reason, and the file and line of user code that called it; each may be empty."""
+    match = _REASON.search(reason)
+    return (match[1], match[2] or "") if match else ("", "")
 
 
 def first_failures(experiment: Experiment) -> pd.DataFrame:
-    """The operation that failed first in most crashed runs, for each task, format and condition that has any.
+    """Finds the operation that failed first in most crashed runs, for each task, format and condition with crashes.
 
     Columns: ``task``, ``format``, the conditions, ``crashed`` (runs) of how many ``runs`` that have ended,
     ``first_step`` (of the earliest crash), ``first_non_finite`` (empty if no run was observed) and the ``line`` that it
@@ -111,15 +111,15 @@ def first_failures(experiment: Experiment) -> pd.DataFrame:
     """
     runs, keys = ended(experiment.runs), experiment.conditions.keys
     rows = []
-    for where, together in runs.groupby(["task", "format", *keys], dropna=False):
-        group = together[together["status"] == "crashed"]
+    for values, members in runs.groupby(["task", "format", *keys], dropna=False):
+        group = members[members["status"] == "crashed"]
         if group.empty:
             continue
-        named = [told for told in map(_operation_and_line, group["reason"]) if told[0]]
-        (name, line), count = Counter(sorted(named)).most_common(1)[0] if named else (("", ""), 0)
-        about = {"crashed": len(group), "runs": len(together), "first_step": group["crash_step"].min()}
-        about |= {"first_non_finite": name, "line": line}
-        about |= {"observed": len(named), "share": count / len(named) if named else float("nan")}
-        rows.append(dict(zip(["task", "format", *keys], where, strict=True)) | about)
+        operations = [operation for operation in map(_operation_and_line, group["reason"]) if operation[0]]
+        (name, line), count = Counter(sorted(operations)).most_common(1)[0] if operations else (("", ""), 0)
+        counts = {"crashed": len(group), "runs": len(members), "first_step": group["crash_step"].min()}
+        counts |= {"first_non_finite": name, "line": line}
+        counts |= {"observed": len(operations), "share": count / len(operations) if operations else float("nan")}
+        rows.append(dict(zip(["task", "format", *keys], values, strict=True)) | counts)
     columns = ["task", "format", *keys, "crashed", "runs", "first_step", "first_non_finite", "line", "observed"]
-    return in_order(pd.DataFrame(rows, columns=[*columns, "share"]), keys, experiment.formats)
+    return sort_rows(pd.DataFrame(rows, columns=[*columns, "share"]), keys, experiment.formats)

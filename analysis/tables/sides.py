@@ -1,6 +1,6 @@
-"""Formats and conditions with their references: scores, crashes, and whether anything was learned.
+"""Pairs formats and conditions with their references: scores, crashes, and whether they have learned.
 
-On the scale that all tasks share, 0 is the return of a policy before it learns, and 1 the return of fp32 after.
+On the common scale of all tasks, 0 is the return of a policy before it learns, and 1 that of fp32 afterwards.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import pandas as pd
 
 from roundoff.runs.metric import Metric
 
-from ..runs.conditions import References, as_text
-from ..statistics.comparisons import Estimate, matched
+from ..runs.conditions import References, value_text
+from ..statistics.comparisons import Estimate, match_runs
 from ..statistics.equivalence import ALPHA
 from ..statistics.intervals import bootstrap_interval, interquartile_mean, interquartile_means
 from .summary import ALL_TASKS, REFERENCE, have_one_unit, records
 
 
 class Scale(NamedTuple):
-    """Two scores of a task.
+    """The scale of a task's scores.
 
     Attributes:
         untrained: the reference's mean score before it learns.
@@ -35,7 +35,7 @@ class Scale(NamedTuple):
     learned: float
 
     def of(self, scores: Mapping[Any, float]) -> dict[Any, float]:
-        """The scores, where ``untrained`` is 0 and ``learned`` is 1; infinite ones stay."""
+        """Scales scores, so that ``untrained`` is 0 and ``learned`` is 1; infinite ones stay."""
         return {seed: (score - self.untrained) / (self.learned - self.untrained) for seed, score in scores.items()}
 
 
@@ -45,7 +45,7 @@ class Selection(NamedTuple):
     Attributes:
         name: the name of the task, or :data:`~.summary.ALL_TASKS` for the mean over several.
         tasks: the tasks of the mean.
-        scales: the scales of the tasks, used for a mean over them; empty where scores are taken as they are.
+        scales: the scales of the tasks, used for a mean over them; empty if scores are not scaled.
     """
 
     name: str
@@ -53,18 +53,17 @@ class Selection(NamedTuple):
     scales: dict[str, Scale]
 
     def of(self, scores: Mapping[str, Mapping[Any, float]]) -> list[Mapping[Any, float]]:
-        """The scores of each task."""
+        """Returns the scores of each task, scaled if there are scales."""
         return [self.scales[task].of(scores[task]) if self.scales else scores[task] for task in self.tasks]
 
 
 def interquartile_mean_of(
     groups: Sequence[Sequence[float]], generator: np.random.Generator, *, replicates: int = 2_000
 ) -> Estimate:
-    """The interquartile mean of normalized scores of all tasks together, and its 95 % stratified bootstrap interval.
+    """Computes the interquartile mean of normalized scores of all tasks, and its 95 % stratified bootstrap interval.
 
     Args:
-        groups: the scores of each task's runs; a score that is not finite, a crash, counts 0: it has learned
-            nothing.
+        groups: the scores of each task's runs; a score that is not finite, a crash, counts 0: nothing learned.
         generator: source of the resampling.
         replicates: number of resamplings.
 
@@ -81,25 +80,25 @@ Scores = dict[tuple[str, int], float]  # by seed, and number among the runs of t
 ByTask = dict[str, Scores]
 
 
-_PERTURBED = "perturb"  # the key of runs in fp32 that are compared as formats are, to see what chance does
+_PERTURBED = "perturb"  # the key of runs in fp32 that are compared like formats, to show the effect of chance
 
 
 @final
 @dataclass(frozen=True)
 class Side:
-    """The runs that have ended of a format under a condition.
+    """The ended runs of a format under a condition.
 
     Attributes:
-        where: the format, and the condition.
-        scores: by task and seed; more is better. A crash without a score has -infinity, and so has an agent's crash:
-            its return of 0 is more than many tasks give.
-        judged: the same, where each crash has -infinity, whatever it is scored.
+        settings: the format, and the values of the condition.
+        scores: scores by task and seed; more is better. A crash without a score has -infinity, and so has an agent's
+            crash: its return of 0 is more than the returns of many tasks.
+        judged: the scores, with -infinity for each crash, whatever its score.
         untrained: the returns of policies before they learned, of runs that know them.
         areas: mean scores over the learning curve, of runs that have not crashed; NaN for a run without a curve.
-        idle: by task, the runs that are known to have made no update.
+        idle: the number of runs that are known to have made no update, by task.
     """
 
-    where: dict[str, Any]
+    settings: dict[str, Any]
     scores: ByTask
     judged: ByTask
     untrained: ByTask
@@ -112,34 +111,34 @@ class Side:
         return judged.count(-math.inf), len(judged)
 
     def crashed_in_words(self, tasks: Sequence[str]) -> str:
-        """``crashed (2 of 3)``; empty if no run has."""
+        """Writes ``crashed (2 of 3)``; empty if no run has crashed."""
         crashed, runs = self.crashed(tasks)
         return f"crashed ({crashed} of {runs})" if crashed else ""
 
     def has_learned(self, task: str, margin: float) -> bool | None:
-        """Whether its runs are shown to be better than they were before they learned, by more than a margin.
+        """Whether its runs are shown to be better than before they learned, by more than a margin.
 
-        A policy that has learned nothing would be equivalent to one that is not. The test is the reverse of
+        Policies that have learned nothing would be found equivalent. The test is the reverse of
         :func:`~..statistics.equivalence.equivalence`.
 
         Returns:
             None if their earlier scores are not known.
         """
-        before, after = self.untrained.get(task, {}), self.scores[task]
-        if len(after) < 2 or not after.keys() <= before.keys() or self.crashed([task])[0]:
+        untrained, scores = self.untrained.get(task, {}), self.scores[task]
+        if len(scores) < 2 or not scores.keys() <= untrained.keys() or self.crashed([task])[0]:
             return None
-        sides = matched([{seed: before[seed] for seed in after}], [after])
-        return (-sides.contrast(1 - math.copysign(margin, sides.reference))).p_above < ALPHA
+        matched = match_runs([{seed: untrained[seed] for seed in scores}], [scores])
+        return (-matched.contrast(1 - math.copysign(margin, matched.reference))).p_greater < ALPHA
 
 
-def why_unsaid(side: Side, reference: Side, tasks: Sequence[str], margin: float) -> str:
-    """The reason why a side cannot be compared with its reference, in words; empty if it can."""
-    name = str(reference.where["format"])
+def comparison_obstacle(side: Side, reference: Side, tasks: Sequence[str], margin: float) -> str:
+    """Describes why a side cannot be compared with its reference; empty if it can."""
+    name = str(reference.settings["format"])
     if crashed := reference.crashed_in_words(tasks):
         return f"{name} itself {crashed}"
-    for whose, one in ((f"{name} itself", reference), (str(side.where["format"]), side)):
-        if any(one.idle.get(task) for task in tasks):
-            return f"{whose} made no update"
+    for owner, compared in ((f"{name} itself", reference), (str(side.settings["format"]), side)):
+        if any(compared.idle.get(task) for task in tasks):
+            return f"{owner} made no update"
     if any(reference.has_learned(task, margin) is False for task in tasks):
         return f"that {name} has learned is not shown"
     return ""
@@ -153,10 +152,10 @@ def sides(
     reference: Mapping[str, str] | None = None,
     left_out: list[dict[str, Any]] | None = None,
 ) -> Iterator[tuple[Side, Side]]:
-    """Every format and condition but the reference's, with its reference.
+    """Yields every format and condition except the reference's, with its reference.
 
     Args:
-        runs: that have ended; with their areas as ``area``, if these are wanted.
+        runs: the ended runs; with their areas as ``area``, if areas are needed.
         keys: the keys of the conditions.
         metric: the metric of the scores.
         planned: all runs, including unfinished ones: a finished reference is not the only one if others are to
@@ -164,53 +163,52 @@ def sides(
         reference: settings of the runs that others are compared with; None: fp32.
         left_out: a list that receives the formats and conditions without a run of the reference.
     """
-    everything = [
-        _side(dict(zip(["format", *keys], where, strict=True)), group, metric)
-        for where, group in runs.groupby(["format", *keys], dropna=False)
+    all_sides = [
+        _side(dict(zip(["format", *keys], settings, strict=True)), group, metric)
+        for settings, group in runs.groupby(["format", *keys], dropna=False)
     ]
     wanted = reference or {"format": REFERENCE} | ({_PERTURBED: "0"} if metric.of_agents and _PERTURBED in keys else {})
 
-    def is_reference(where: Mapping[str, Any]) -> bool:
-        return all(as_text(where[key]) == text for key, text in wanted.items())
+    def is_reference(settings: Mapping[str, Any]) -> bool:
+        return all(value_text(settings[key]) == text for key, text in wanted.items())
 
     others = [key for key in ("format", *keys) if key not in wanted]
-    to_come = records(planned[["format", *keys]].drop_duplicates())
-    references = References(filter(is_reference, to_come), others)
-    plain = {references.as_text(side.where): side for side in everything if is_reference(side.where)}
-    for side in everything:
-        if is_reference(side.where):
+    planned_conditions = records(planned[["format", *keys]].drop_duplicates())
+    references = References(filter(is_reference, planned_conditions), others)
+    reference_sides = {references.text_of(side.settings): side for side in all_sides if is_reference(side.settings)}
+    for side in all_sides:
+        if is_reference(side.settings):
             continue
-        found = references.of(side.where)
-        if found in plain:
-            yield side, plain[found]
+        condition = references.reference_of(side.settings)
+        if condition in reference_sides:
+            yield side, reference_sides[condition]
         elif left_out is not None:
-            left_out.append(side.where)
+            left_out.append(side.settings)
 
 
 def selections(reference: Side, all_tasks: set[str], metric: Metric) -> list[Selection]:
-    """The reference's tasks one by one, and all of them together if it has all of several.
+    """Selects the reference's tasks one by one, and all of them together if it has runs on all of several tasks.
 
-    All are taken together by normalized scores if these are known; else by scores as they are, if all tasks' scores
-    have one unit.
+    The mean over all tasks takes normalized scores if these are known; else plain scores, if all have one unit.
     """
-    found = [Selection(task, [task], {}) for task in reference.scores]
+    chosen = [Selection(task, [task], {}) for task in reference.scores]
     if len(all_tasks) > 1 and set(reference.scores) == all_tasks:
-        known = scales(reference, all_tasks)
-        if known or have_one_unit(all_tasks, of_agents=metric.of_agents):
-            found.append(Selection(ALL_TASKS, sorted(all_tasks), known))
-    return found
+        task_scales = scales(reference, all_tasks)
+        if task_scales or have_one_unit(all_tasks, of_agents=metric.of_agents):
+            chosen.append(Selection(ALL_TASKS, sorted(all_tasks), task_scales))
+    return chosen
 
 
 def scales(reference: Side, tasks: Iterable[str]) -> dict[str, Scale]:
-    """The scale of each task; empty unless the reference is known to have learned something on every one."""
-    found = {}
+    """Returns the scale of each task; empty unless the reference is known to have learned something on every task."""
+    task_scales = {}
     for task in tasks:
-        before, after = reference.untrained.get(task, {}), reference.judged[task]
-        scale = Scale(*(float(np.mean(list(of.values()))) if of else math.nan for of in (before, after)))
+        untrained, learned = reference.untrained.get(task, {}), reference.judged[task]
+        scale = Scale(*(float(np.mean(list(of.values()))) if of else math.nan for of in (untrained, learned)))
         if not (math.isfinite(scale.learned) and scale.learned > scale.untrained):
             return {}
-        found[task] = scale
-    return found
+        task_scales[task] = scale
+    return task_scales
 
 
 def _side(values: dict[str, Any], runs: pd.DataFrame, metric: Metric) -> Side:
@@ -219,16 +217,17 @@ def _side(values: dict[str, Any], runs: pd.DataFrame, metric: Metric) -> Side:
     scores = (metric.sign * runs["return"]).mask(unscored, -math.inf)
     idle = Counter(map(str, runs.loc[runs["updates"] == 0, "task"]))
     untrained = _by_task(runs, metric.sign * runs["untrained"])
-    known = {
-        task: {seed: score for seed, score in of.items() if math.isfinite(score)} for task, of in untrained.items()
+    known_untrained = {
+        task: {seed: score for seed, score in by_seed.items() if math.isfinite(score)}
+        for task, by_seed in untrained.items()
     }
     areas = (metric.sign * runs["area"]).mask(crashed) if "area" in runs else runs["return"] * math.nan
     judged = scores.mask(crashed, -math.inf)
-    return Side(values, _by_task(runs, scores), _by_task(runs, judged), known, _by_task(runs, areas), idle)
+    return Side(values, _by_task(runs, scores), _by_task(runs, judged), known_untrained, _by_task(runs, areas), idle)
 
 
 def _by_task(runs: pd.DataFrame, scores: pd.Series[float]) -> ByTask:
-    """Scores by task and seed, in the order of seeds; runs without a seed are distinguished by their names."""
+    """Groups scores by task and seed, in the order of seeds; runs without a seed are distinguished by their names."""
     seeds = (runs["seed"] if "seed" in runs else runs["id"]).map(str)  # also of a run that has none
     numbers = runs.groupby([runs["task"], seeds]).cumcount()
     result: ByTask = {}

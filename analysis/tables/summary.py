@@ -1,4 +1,4 @@
-"""The data of the degradation plot: a row per task, format and other varying settings."""
+"""Summarizes runs: a row per task, format and other varying settings."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ REFERENCE = "fp32"
 
 
 def significand_bits(name: str) -> float:
-    """Stored significand bits m of a format; NaN if it is not a float."""
+    """Returns the stored significand bits m of a format; NaN if it is not a float."""
     fmt = parsed(name)
     return fmt.significand_bits if isinstance(fmt, FloatFormat) else float("nan")
 
 
 def exponent_bits(name: str) -> float:
-    """Exponent bits of a format; NaN if it is not a float."""
+    """Returns the exponent bits of a format; NaN if it is not a float."""
     fmt = parsed(name)
     return fmt.exponent_bits if isinstance(fmt, FloatFormat) else float("nan")
 
 
 @cache
 def parsed(name: str) -> Format | None:
-    """A format by its name; None if only a later version knows it, or a user's module, which is not imported."""
+    """Parses the name of a format; None if only a later version, or a user's module (not imported), knows it."""
     try:
         return None if ":" in name else Format.parse(name)
     except FormatError:
@@ -40,7 +40,7 @@ def parsed(name: str) -> Format | None:
 
 
 def bits_per_number(name: str, unknown: float = float("nan")) -> float:
-    """The bits of a number in a format, with its share of a block's scale."""
+    """Returns the bits of a number in a format, with its share of a block's scale."""
     fmt = parsed(name)
     return unknown if fmt is None else fmt.bits_per_number
 
@@ -51,38 +51,38 @@ def have_one_unit(tasks: Iterable[str], *, of_agents: bool) -> bool:
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as dictionaries by the names of columns."""
+    """Returns rows as dictionaries by the names of columns."""
     return table.rename(columns=str).to_dict("records")  # type: ignore[return-value]
 
 
 def ended(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs that are results: done, or crashed. A crashed run's ``return`` is NaN if crashes lack a score."""
+    """Selects runs with results: done, or crashed. A crashed run's ``return`` is NaN if crashes lack a score."""
     return runs[runs["status"].isin(["done", "crashed"])]
 
 
 def failed(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs that could not be brought to an end; they lack a score."""
+    """Selects runs that failed; they lack a score."""
     return runs[runs["status"] == "failed"]
 
 
-def in_order(table: pd.DataFrame, keys: list[str], formats: Sequence[str]) -> pd.DataFrame:
-    """Rows by task and condition, then floats from wide to narrow, then other formats as the sweep's file has them.
+def sort_rows(table: pd.DataFrame, keys: list[str], formats: Sequence[str]) -> pd.DataFrame:
+    """Sorts rows by task and condition, then floats from wide to narrow, then other formats as in the sweep's file.
 
     Args:
-        table: with the columns ``task``, ``format`` and ``keys``.
-        keys: the conditions.
-        formats: in the order of the file.
+        table: a table with the columns ``task``, ``format`` and ``keys``.
+        keys: the keys of the conditions.
+        formats: the formats in the order of the file.
     """
     names = table["format"].astype(str)
     width = {"exponent": names.map(exponent_bits), "significand": names.map(significand_bits)}
-    wide = table.assign(**width, place=names.map({name: i for i, name in enumerate(formats)}))
+    keyed = table.assign(**width, place=names.map({name: i for i, name in enumerate(formats)}))
     ascending = [*[True] * (1 + len(keys)), False, False, True]
-    ordered = wide.sort_values(["task", *keys, *width, "place"], ascending=ascending, ignore_index=True)
+    ordered = keyed.sort_values(["task", *keys, *width, "place"], ascending=ascending, ignore_index=True)
     return ordered[list(table.columns)]
 
 
 def summarize(experiment: Experiment) -> pd.DataFrame:
-    """Scores by task, format and condition; for several tasks with scores of one unit also their mean, ``all``.
+    """Summarizes scores by task, format and condition, and ``all``: the mean over several tasks with scores of one unit.
 
     Columns: ``task``, ``format``, the conditions, ``significand_bits``, ``exponent_bits``, ``n`` (ended runs),
     ``crashed``, ``failed`` (runs that failed, and have no score), ``mean``, ``std`` (over runs, n - 1; for task ``all``
@@ -98,22 +98,22 @@ def summarize(experiment: Experiment) -> pd.DataFrame:
     all_tasks = set(ended(runs)["task"])
     several = len(all_tasks) > 1 and have_one_unit(all_tasks, of_agents=experiment.metric.of_agents)
     rows = []
-    for where, group in runs.groupby(["format", *keys], dropna=False):
+    for values, group in runs.groupby(["format", *keys], dropna=False):
         tasks = {str(task): ended(part)["return"].to_numpy(float) for task, part in group.groupby("task")}
         selections: dict[str, Sequence[np.ndarray]] = {task: [scores] for task, scores in tasks.items()}
         if several and {task for task, scores in tasks.items() if scores.size} == all_tasks:
             selections[ALL_TASKS] = [scores for scores in tasks.values() if scores.size]
         for task, scores in selections.items():
-            here = group[(group["task"] == task) | (task == ALL_TASKS)]
+            members = group[(group["task"] == task) | (task == ALL_TASKS)]
             rows.append(
                 {
                     "task": task,
-                    **dict(zip(["format", *keys], where, strict=True)),
-                    "significand_bits": significand_bits(str(where[0])),
-                    "exponent_bits": exponent_bits(str(where[0])),
-                    **_scores(scores, [task, *map(str, where)]),
-                    "crashed": int((here["status"] == "crashed").sum()),
-                    "failed": len(failed(here)),
+                    **dict(zip(["format", *keys], values, strict=True)),
+                    "significand_bits": significand_bits(str(values[0])),
+                    "exponent_bits": exponent_bits(str(values[0])),
+                    **_scores(scores, [task, *map(str, values)]),
+                    "crashed": int((members["status"] == "crashed").sum()),
+                    "failed": len(failed(members)),
                 }
             )
     columns = ["task", "format", *keys, "significand_bits", "exponent_bits", "n", "crashed", "failed"]
@@ -122,7 +122,7 @@ def summarize(experiment: Experiment) -> pd.DataFrame:
         return pd.DataFrame(columns=columns)
     table = pd.DataFrame(rows)
     table["drop"] = _drops(table, experiment)
-    return in_order(table, keys, experiment.formats)[columns]
+    return sort_rows(table, keys, experiment.formats)[columns]
 
 
 def _drops(table: pd.DataFrame, experiment: Experiment) -> list[float]:
@@ -135,10 +135,10 @@ def _drops(table: pd.DataFrame, experiment: Experiment) -> list[float]:
     }
     rows = [(row, references[row["task"]]) for row in records(table)]
     means: dict[tuple[str, tuple[str, ...] | None], float] = {
-        (row["task"], plain.as_text(row)): row["mean"] for row, plain in rows if row["format"] == REFERENCE
+        (row["task"], references.text_of(row)): row["mean"] for row, references in rows if row["format"] == REFERENCE
     }
-    found = [means.get((row["task"], plain.of(row)), np.nan) - row["mean"] for row, plain in rows]
-    return [experiment.metric.sign * drop + 0.0 for drop in found]  # no -0
+    drops = [means.get((row["task"], references.reference_of(row)), np.nan) - row["mean"] for row, references in rows]
+    return [experiment.metric.sign * drop + 0.0 for drop in drops]  # no -0
 
 
 def _scores(groups: Sequence[np.ndarray], labels: list[str]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Numbers, intervals, shares and counts as text."""
+"""Formats numbers, intervals, shares and counts as text."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ MULTIPLE = 10
 
 
 def number(value: float, digits: int = 3) -> str:
-    """A number as text: ``digits`` significant digits, no decimals from 100 on; a dash for NaN."""
+    """Formats a number: ``digits`` significant digits, no decimals from 100 on; a dash for NaN."""
     if value is None or not math.isfinite(value):
         return "\u2013" if value is None or math.isnan(value) else str(value)
     if value == 0:
         return "0"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
-    shown = f"{value:,.{min(decimals, 6)}f}" if abs(value) >= 1e-4 else f"{value:.1e}"
-    return shown.replace("-", "\u2212").replace(",", "\u2009")
+    text = f"{value:,.{min(decimals, 6)}f}" if abs(value) >= 1e-4 else f"{value:.1e}"
+    return text.replace("-", "\u2212").replace(",", "\u2009")
 
 
 def tick(value: float) -> str:
-    """A round number as the label of an axis tick."""
+    """Formats a round number as the label of an axis tick."""
     return f"{value:,.10g}".replace("-", "\u2212").replace(",", "\u2009")
 
 
 def interval(low: float, high: float) -> str:
-    """An interval as text; a dash if it is missing."""
+    """Formats an interval; a dash if it is missing."""
     return "\u2013" if math.isnan(low) or math.isnan(high) else f"{number(low)} to {number(high)}"
 
 
 def with_interval(value: float, low: float, high: float) -> str:
-    """A value with its interval, as text."""
-    around = interval(low, high)
-    return f"{number(value)}, no interval" if around == "\u2013" else f"{number(value)} ({around})"
+    """Formats a value with its interval."""
+    ends = interval(low, high)
+    return f"{number(value)}, no interval" if ends == "\u2013" else f"{number(value)} ({ends})"
 
 
 def plural(count: float, thing: str) -> str:
@@ -41,14 +41,14 @@ def plural(count: float, thing: str) -> str:
 
 
 def change(share: float) -> str:
-    """A difference as a share of the reference; from 10 times the reference on, the multiple of it that was reached."""
+    """Formats a difference as a share of the reference; from 10 times the reference on, as a multiple of it."""
     if math.isnan(share):
         return ""
     return f"{round(100 * share, 1) + 0.0:+.1f} %" if abs(share) < MULTIPLE else f"{1 + share:.3g} times"
 
 
 def percent(share: float) -> str:
-    """A share as text, never rounded to 0 % or 100 % unless it is exact."""
+    """Formats a share, which is never rounded to 0 % or 100 % unless it is exact."""
     if math.isnan(share):
         return "\u2013"
     if share in (0, 1):

@@ -1,4 +1,4 @@
-"""Describe in words the runs that a sweep would do."""
+"""Describes the runs that a sweep would do, and their duration."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def describe_plan(plan: Plan, directory: Path) -> Iterator[str]:
     for run in plan.runs:
         values = run.config.as_json()
         settings = [f"{key}={brief(values[key])}" for key in plan.varying if key in values]
-        named = [f"case={run.case!r}"] if run.case else []
-        yield f"  {run.id:<{width}}  {store.state(run):<7}  {' '.join(named + settings)}"
+        case = [f"case={run.case!r}"] if run.case else []
+        yield f"  {run.id:<{width}}  {store.state(run):<7}  {' '.join(case + settings)}"
     for module in sorted({module for run in plan.runs if (module := Task.parse(run.config.task).module)}):
         yield f"the module {module} will be imported, if --allow-import {module} allows it"
-    said = Counter(remark for run in plan.runs if isinstance(run.config, TrainConfig) for remark in remarks(run.config))
-    for remark, count in said.items():
+    configs = [run.config for run in plan.runs if isinstance(run.config, TrainConfig)]
+    for remark, count in Counter(remark for config in configs for remark in remarks(config)).items():
         yield f"  {remark}" + (f" (of {count} runs)" if count < len(plan.runs) else "")
     steps = sum(run.config.steps for run in plan.runs)
     length = f" of {plan.program.program.text}" if plan.program else f", {steps} environment steps"
@@ -63,15 +63,15 @@ def describe_estimate(plan: Plan, directory: Path, workers: int, allow_imports: 
     if not waiting:
         yield "nothing is left to do"
         return
-    # The folders of results among which this one is
+    # Finished runs of other sweeps in the same folder of results also count
     others = (path.parent for path in sorted(directory.parent.glob(f"*/{MARKER}")))
-    guess = estimate(waiting, [directory, *(path for path in others if path != directory)], allow_imports)
-    if guess.seconds:
-        known = f"{len(guess.seconds)} of {len(waiting)} runs that are left"
-        longest = _duration(max(guess.seconds.values()))
-        total = _duration(guess.total(workers))
-        yield f"about {total} with {workers} worker{'s' * (workers > 1)} for {known}, the longest {longest}"
-    yield from (f"  {note}" for note in guess.notes)
+    durations = estimate(waiting, [directory, *(path for path in others if path != directory)], allow_imports)
+    if durations.seconds:
+        share = f"{len(durations.seconds)} of {len(waiting)} runs that are left"
+        longest = _duration(max(durations.seconds.values()))
+        total = _duration(durations.total(workers))
+        yield f"about {total} with {workers} worker{'s' * (workers > 1)} for {share}, the longest {longest}"
+    yield from (f"  {note}" for note in durations.notes)
     if plan.search and plan.search.looks_for == "cheapest":
         yield "  that is of the runs in fp32 alone: candidates are rounded, and take longer"
     elif plan.search:

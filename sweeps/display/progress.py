@@ -1,4 +1,4 @@
-"""Show the progress of a running sweep: a live table on a terminal, else one line per finished run."""
+"""Shows the progress of a running sweep: a live table on a terminal, else one line per finished run."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ..subjects.subject import Run
 from ..workers.pool import Event
 
 if TYPE_CHECKING:
-    from ...agents import Progress  # which loads torch: `roundoff status` does without it
+    from ...agents import Progress  # loads torch, which `roundoff status` does not need
 
 
 class ProgressDisplay:
-    """A ``Watcher`` that prints; entered with ``with``, so that the terminal is left tidy.
+    """A ``SweepWatcher`` that prints; entered with ``with``, so that the live table is closed.
 
     Args:
         console: where to print; standard output by default.
@@ -58,12 +58,12 @@ class ProgressDisplay:
         """Announces the coming runs; a search begins several times."""
         self._total += len(waiting)
         self._steps_total += sum(run.config.steps for run in waiting)
-        before = f", {finished} finished before" if finished else ""
+        finished_before = f", {finished} finished before" if finished else ""
         self._metric = "metric" if any(isinstance(run.config, ProgramConfig) for run in waiting) else None
         if waiting:
-            self._console.print(f"{len(waiting)} runs to do{before}; starting {workers} workers")
+            self._console.print(f"{len(waiting)} runs to do{finished_before}; starting {workers} workers")
         else:
-            self._console.print(f"nothing to do{before}")
+            self._console.print(f"nothing to do{finished_before}")
 
     def notice(self, text: str) -> None:
         """Shows a line that stays."""
@@ -77,7 +77,7 @@ class ProgressDisplay:
             self._active[run.id] = (run, {"step": 0})
         elif event.kind == "progress":
             assert event.progress is not None
-            # What a continued run did in earlier sessions says nothing about the speed of this one.
+            # The steps of earlier sessions of a continued run do not count for the speed of this one.
             self._first_steps.setdefault(run.id, event.progress["step"])
             self._active[run.id] = (run, event.progress)
         elif event.kind == "elsewhere":
@@ -90,12 +90,13 @@ class ProgressDisplay:
             self._counts[state] += 1
             self._steps_ended += run.config.steps
             began = self._begun.get(run.id)
-            took = "by another sweep" if began is None else f"{time.monotonic() - began:.0f} s"
+            duration = "by another sweep" if began is None else f"{time.monotonic() - began:.0f} s"
             reason, _, details = event.reason.partition("\n")
             shown = "no score" if score is None else f"{score:.4g}" if self._metric else f"return {score:.1f}"
-            what = reason if state == "failed" else shown + (f", {reason}" if reason else "")
+            outcome = reason if state == "failed" else shown + (f", {reason}" if reason else "")
             number = sum(self._counts.values())
-            self._console.print(f"[{number}/{self._total}] {run.id}: {state}, {printable(what)}, {took}", markup=False)
+            line = f"[{number}/{self._total}] {run.id}: {state}, {printable(outcome)}, {duration}"
+            self._console.print(line, markup=False)
             if details and details not in self._shown:  # a traceback, which many runs may share
                 self._shown.add(details)
                 self._console.print(printable(details, lines=True), markup=False)
@@ -104,9 +105,9 @@ class ProgressDisplay:
         steps = self._steps_ended + sum(progress["step"] for _, progress in self._active.values())
         elapsed = max(time.monotonic() - self._started, 1e-3)
         rate = (steps - sum(self._first_steps.values())) / elapsed
-        left = _duration((self._steps_total - steps) / rate) if rate > 0 and self._steps_total else "unknown"
+        time_left = _duration((self._steps_total - steps) / rate) if rate > 0 and self._steps_total else "unknown"
         ended = ", ".join(f"{count} {name}" for name, count in self._counts.items() if count or name == "done")
-        speed = "" if self._metric else f"; {rate:.0f} environment steps/s; time left {left}"
+        speed = "" if self._metric else f"; {rate:.0f} environment steps/s; time left {time_left}"
         head = Text(f"{ended} of {self._total} runs{speed}")
         table = Table.grid(padding=(0, 2))
         for run, progress in self._active.values():
@@ -157,15 +158,15 @@ class RunDisplay:
         self._console.print(printable(text), markup=False)
 
     def progress(self, progress: Progress) -> None:
-        """Shows how far the run is, which is one of an agent."""
+        """Shows the progress of the run, an agent's."""
         assert progress.steps is not None
         if self._first_step is None:
             self._first_step, self._started = progress.step, time.monotonic()
         rate = (progress.step - self._first_step) / max(time.monotonic() - self._started, 1e-3)
         shown = "" if progress.last_return is None else f", return {progress.last_return:.1f}"
-        left = f", time left {_duration((progress.steps - progress.step) / rate)}" if rate > 0 else ""
+        time_left = f", time left {_duration((progress.steps - progress.step) / rate)}" if rate > 0 else ""
         scale = "" if progress.loss_scale is None else f", loss scale {progress.loss_scale:g}"
-        line = f"step {progress.step} of {progress.steps}{shown}, {rate:.0f} environment steps/s{scale}{left}"
+        line = f"step {progress.step} of {progress.steps}{shown}, {rate:.0f} environment steps/s{scale}{time_left}"
         if self._console.is_terminal:
             self._status.update(line)
         elif progress.last_return != self._shown:

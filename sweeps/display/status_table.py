@@ -1,4 +1,4 @@
-"""Show the status of a sweep, as text or as JSON."""
+"""Shows the status of a sweep, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ..folder.status import STATES, RunStatus, SweepStatus, read_status
 from .progress import describe_progress
 
 _REFRESH = 2.0  # seconds
-_UNFINISHED = 3
+_UNFINISHED = 3  # exit status
 
 
 def exit_status(status: SweepStatus) -> int:
-    """Returns the exit status: 0, all runs have ended; 1, others have failed; 3, some are unfinished, or to come."""
+    """Returns the exit status: 0, all runs have ended; 1, some have failed; 3, some are unfinished, or to come."""
     if status.count("running") or status.count("waiting") or status.searching:
         return _UNFINISHED
     return 1 if status.count("failed") else 0
@@ -50,7 +50,7 @@ def status_values(status: SweepStatus) -> dict[str, Any]:
 
 
 def watch_status(directory: Path) -> SweepStatus:
-    """Shows it until all runs have ended or failed: as a table on a terminal, else a line when the totals change."""
+    """Shows the status until all runs have ended or failed: a table on a terminal, else a line when totals change."""
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
     status, shown = read_status(directory), ""
     if console.is_terminal:
@@ -80,7 +80,7 @@ def _reason(run: RunStatus) -> str:
 
 
 def _table(status: SweepStatus, height: int) -> Group:
-    """The running runs first, then the others until the terminal is full."""
+    """Makes the table: the running runs first, then the others until the terminal is full."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)  # names of runs differ at their ends, so other columns get narrower first
     order = ("running", "failed", "crashed", "waiting", "done")

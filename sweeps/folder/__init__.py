@@ -1,1 +1,1 @@
-"""The folder of a sweep: what is in it, who works on what, and how far it is."""
+"""The folder of a sweep: its files, the leases on its runs, and its status."""

@@ -19,7 +19,7 @@ from ..subjects.subject import Run
 LAYOUT = 1
 MARKER = "sweep.json"
 COSTS = "costs.json"
-_OURS = {"runs", MARKER, ".lock", COSTS}
+_OWN_NAMES = {"runs", MARKER, ".lock", COSTS}
 
 State = Literal["running", "waiting", "done", "crashed", "failed"]
 """The state of a run: ``waiting`` for somebody to work on it; ``done`` and ``crashed`` are results; ``failed`` is tried
@@ -27,7 +27,7 @@ again."""
 
 
 class SweepDirectory:
-    """Names and meaning of the files of a sweep; see docs/architecture.md.
+    """The files of a sweep; see docs/architecture.md.
 
     Args:
         path: the folder.
@@ -50,11 +50,11 @@ class SweepDirectory:
             raise SweepError(f"{self.path}: is no folder; choose another --out")
         if not self.marker.exists():
             names = [entry.name for entry in self.path.iterdir()]
-            strangers = sorted(name for name in names if name not in _OURS and not is_temporary(name))
-            if strangers or (self.path / "runs").exists():
-                found = strangers[0] if strangers else "runs"
+            foreign = sorted(name for name in names if name not in _OWN_NAMES and not is_temporary(name))
+            if foreign or (self.path / "runs").exists():
+                name = foreign[0] if foreign else "runs"
                 raise SweepError(
-                    f"{self.path}: is not empty (it holds {found}) and no sweep's folder (there is no {MARKER});"
+                    f"{self.path}: is not empty (it holds {name}) and no sweep's folder (there is no {MARKER});"
                     " choose an empty or a new one with --out"
                 )
             return
@@ -69,8 +69,8 @@ class SweepDirectory:
         """Writes the plan; runs of an earlier plan of the same sweep stay listed.
 
         Returns:
-            What the user should know: that the program has changed since. Runs that have ended are scored by the metric
-            of this plan.
+            Notices for the user: the program has changed since; runs that have ended are scored by the metric of this
+            plan.
 
         Raises:
             SweepError: the folder is something else.
@@ -80,8 +80,8 @@ class SweepDirectory:
         make_directory(self.path)
         entries: dict[str, dict[str, Any]] = {}
         for run in plan.runs:
-            named = {"case": run.case} if run.case else {}
-            entries[run.id] = {"id": run.id, "config": run.config.as_json(), **named}
+            case = {"case": run.case} if run.case else {}
+            entries[run.id] = {"id": run.id, "config": run.config.as_json(), **case}
         if self.marker.exists():
             for entry in self.read()["runs"]:
                 entries.setdefault(entry["id"], entry)
@@ -97,17 +97,17 @@ class SweepDirectory:
             metric = plan.metric.as_json()
             content |= {"program": program.text, "source": program.source(), "metric": metric}
         content |= {"answered_in": plan.answered_in} if plan.answered_in else {}
-        before = self.read() if self.marker.exists() else content
-        if not self.marker.exists() or before != content:
+        earlier = self.read() if self.marker.exists() else content
+        if not self.marker.exists() or earlier != content:
             write_json(self.marker, content)
-        notices = list(_changes(before, content))
+        notices = list(_changes(earlier, content))
         if plan.metric:
             count = sum(self._rescore(run, plan.metric) for run in plan.runs if self.has_ended(run))
             notices += [f"{count} runs that had ended are scored by {plan.metric.name} now"] * bool(count)
         return notices
 
     def _rescore(self, run: Run, metric: Metric) -> bool:
-        """Scores a run that has ended by another metric than before; False if it is the same."""
+        """Scores a run that has ended by another metric; returns False if the metric is the same as before."""
         result = self.result(run)
         values = result.values if isinstance(result, ProgramResult) else {}
         if isinstance(result, ProgramResult) and result.metric == metric:
@@ -156,7 +156,7 @@ class SweepDirectory:
         return result
 
     def record_failure(self, run: Run, reason: str) -> None:
-        """Keeps the reason why a run could not be brought to its end."""
+        """Writes the reason why a run has failed into its folder."""
         make_directory_inside(self.path / "runs", run.id)
         self.files(run).record_failure(reason)
 
@@ -180,26 +180,26 @@ class SweepDirectory:
         assert isinstance(content, dict)
         try:
             entries = [(entry["id"], entry["config"]) for entry in content["runs"]]
-            whole = isinstance(content["name"], str) and all(
-                # What a program calls steps may be anything.
+            is_valid = isinstance(content["name"], str) and all(
+                # The key ``steps`` of a program may have any value.
                 is_name(identity) and ("program" in config or config.get("steps", 0) + 0 is not None)
                 for identity, config in entries
             )
         except (KeyError, TypeError, AttributeError):
-            whole = False
-        if not whole:
+            is_valid = False
+        if not is_valid:
             raise SweepError(f"{self.marker}: is not the plan of a sweep; it was damaged after it was written")
         return content
 
 
-def _changes(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+def _changes(earlier: dict[str, Any], current: dict[str, Any]) -> Iterator[str]:
     """Yields the changes of a program since runs of the sweep were made."""
-    if "program" not in before or "program" not in now:
+    if "program" not in earlier or "program" not in current:
         return
-    if before["program"] != now["program"]:
-        yield f"earlier runs of this sweep are of {before['program']}, these of {now['program']}"
-    elif before.get("source") != now["source"]:
+    if earlier["program"] != current["program"]:
+        yield f"earlier runs of this sweep are of {earlier['program']}, these of {current['program']}"
+    elif earlier.get("source") != current["source"]:
         yield (
-            f"{now['program']} has changed since runs of this sweep were made; those that have ended are kept as they"
-            " are: choose another --out to run them anew"
+            f"{current['program']} has changed since runs of this sweep were made; those that have ended are kept as"
+            " they are: choose another --out to run them anew"
         )

@@ -1,15 +1,15 @@
 """Leases on runs, so that sweeps that share a folder never do the same run at the same time.
 
-A lease is a file ``<run>.<n>`` in the sweep's folder ``leases/``. Its first line says who holds it; the second, written
-again every few seconds, how far the run is. It is made with its content by a hard link, which fails if it exists: of
-several takers one succeeds. An empty lease was given back. One that was abandoned is never replaced, but followed by
-the next number, and the highest number counts: a taker that was slow to decide cannot push away a newer holder.
+A lease is a file ``<run>.<n>`` in the sweep's folder ``leases/``. Its first line names its holder; the second, written
+again every few seconds, is the progress of the run. It is made with its content by a hard link, which fails if the file
+exists: of several takers one succeeds. An empty lease was given back. An abandoned lease is never replaced, but
+followed by the next number, and the highest number counts: a slow taker cannot push away a newer holder.
 
-Whether a holder is alive: on the same machine its process is looked up. On another, the lease must not change for
-:data:`STALE` seconds of the observer's own stopwatch. No two clocks are ever compared, so none needs to be right.
+A holder on the same machine is dead if its process does not exist. A holder on another machine counts as dead if the
+lease has not changed for :data:`STALE` seconds of the observer's own stopwatch. No two clocks are ever compared.
 
-What the file system must do: hard links, a listing that shows what was made before, and (shared by machines) an opened
-file as it was when last closed elsewhere. Local file systems, NFS, Lustre, GPFS and CephFS do.
+The file system needs hard links, listings with all files made before, and (shared by machines) an opened file must have
+the content of its last close elsewhere. Local file systems, NFS, Lustre, GPFS and CephFS do that.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from typing import Any, NamedTuple, final
 from roundoff.files import create_file, make_directory, open_to_read, parse_json
 
 HEARTBEAT = 5.0  # seconds between signs of life
-STALE = 60.0  # seconds without one, after which a holder on another machine is taken for dead
-_LONGEST = 1 << 16  # bytes of a lease; more are none of ours
-_ROOM = 256  # bytes of the second line, so that it is overwritten whole
+STALE = 60.0  # seconds without a sign of life, after which a holder on another machine counts as dead
+_LONGEST = 1 << 16  # bytes of a lease; a longer file was not written by this module
+_PROGRESS_BYTES = 256  # length of the second line, so that it is overwritten as a whole
 
 
 class Holder(NamedTuple):
-    """A process, so that it is not taken for another."""
+    """The identity of a process."""
 
     host: str
     """The name of the process's machine, for people."""
     machine: str
-    """The kernel since its start, and the container: within these ``pid`` means something."""
+    """The boot of the kernel, and the container: ``pid`` is unique within these."""
     pid: int
     started: int
-    """When, in ticks of that kernel: a later process with the same ``pid`` has another."""
+    """The start time in ticks of that kernel: a later process with the same ``pid`` has another one."""
 
 
-class Held(NamedTuple):
+class LeaseContent(NamedTuple):
     """The content of a lease.
 
     Attributes:
         number: the number of the lease.
-        holder: who has it; None if it was given back, or cannot be read.
-        given_back: whether it was.
-        progress: the last note of the holder.
-        sign: differs whenever the holder has given a sign of life.
-        silence: seconds since the last one by this machine's clock and the file system's, for people only.
+        holder: the process that holds it; None if it was given back, or cannot be read.
+        given_back: whether it was given back.
+        progress: the last progress that the holder noted.
+        sign: a value that changes with each sign of life.
+        silence: seconds since the last sign of life by this machine's clock and the file system's, for people only.
     """
 
     number: int
@@ -66,15 +66,15 @@ class Held(NamedTuple):
 
 
 def this_process() -> Holder:
-    """The process that calls."""
+    """Identifies the calling process."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     namespace = Path("/proc/self/ns/pid").stat().st_ino
     pid = os.getpid()
     return Holder(socket.gethostname(), f"{boot}/{namespace}", pid, _started(pid) or 0)
 
 
-def alive(holder: Holder) -> bool | None:
-    """Whether a process is; None if it is on another machine, where it cannot be seen."""
+def is_alive(holder: Holder) -> bool | None:
+    """Whether a process is alive; None if it is on another machine, where it cannot be looked up."""
     if holder.machine != this_process().machine:
         return None
     return _started(holder.pid) == holder.started
@@ -96,12 +96,12 @@ class Lease:
     def __init__(self, path: Path, on_loss: Callable[[], None]) -> None:
         self._path = path
         self._on_loss = on_loss
-        self._next = path.with_suffix(f".{int(path.suffix[1:]) + 1}")
-        self._offset = path.stat().st_size - _ROOM
+        self._next_lease = path.with_suffix(f".{int(path.suffix[1:]) + 1}")
+        self._offset = path.stat().st_size - _PROGRESS_BYTES
         self._progress: dict[str, Any] = {}
-        self._beats = 0
+        self._heartbeat_count = 0
         self._released = threading.Event()
-        self._thread = threading.Thread(target=self._keep, daemon=True)
+        self._thread = threading.Thread(target=self._send_heartbeats, daemon=True)
         self._thread.start()
 
     @classmethod
@@ -111,15 +111,15 @@ class Lease:
         Args:
             folder: the folder of the leases.
             run: what to hold.
-            number: that :meth:`Leases.next_number` has allowed.
-            on_loss: is called, in another thread, if this process has been silent so long that another has taken over.
+            number: the number from :meth:`Leases.next_number`.
+            on_loss: called, in another thread, if this process was silent for so long that another one has taken over.
 
         Raises:
             FileError: it cannot be written.
         """
         path = make_directory(folder) / f"{run}.{number}"
         first = json.dumps(this_process()).encode() + b"\n"
-        if not create_file(path, first + b" " * (_ROOM - 1) + b"\n"):
+        if not create_file(path, first + b" " * (_PROGRESS_BYTES - 1) + b"\n"):
             return None
         numbers = sorted(_numbers(folder)[run])
         if numbers[-1] > number:
@@ -130,42 +130,42 @@ class Lease:
         return cls(path, on_loss)
 
     def note(self, progress: dict[str, Any]) -> None:
-        """Says how far the run is; shown with the next sign of life."""
+        """Records the progress of the run; written with the next sign of life."""
         self._progress = progress
 
     def release(self, *, ended: bool) -> None:
-        """Gives the run back.
+        """Gives the lease back.
 
         Args:
-            ended: its result is there, and nobody will want it again.
+            ended: whether the run has a result, so that nobody will take it again.
         """
         self._released.set()
         self._thread.join()
-        with contextlib.suppress(OSError):  # this process ends sooner or later, which does it as well
+        with contextlib.suppress(OSError):  # the end of this process also releases the lease
             if ended:
                 self._path.unlink()
             else:
                 os.truncate(self._path, 0)
 
-    def _keep(self) -> None:
+    def _send_heartbeats(self) -> None:
         while not self._released.wait(HEARTBEAT):
-            if not self._beat():
+            if not self._send_heartbeat():
                 self._on_loss()
                 return
 
-    def _beat(self) -> bool:
+    def _send_heartbeat(self) -> bool:
         """Gives a sign of life; returns whether the lease is still ours."""
-        self._beats += 1
-        text = json.dumps({"beat": self._beats, **self._progress})
+        self._heartbeat_count += 1
+        text = json.dumps({"beat": self._heartbeat_count, **self._progress})
         try:
-            if self._next.exists():
+            if self._next_lease.exists():
                 return False
-            with self._path.open("r+b") as file:  # which does not bring it back
+            with self._path.open("r+b") as file:  # does not recreate a removed lease
                 file.seek(self._offset)
-                file.write(f"{text:<{_ROOM - 1}.{_ROOM - 1}}\n".encode())
+                file.write(f"{text:<{_PROGRESS_BYTES - 1}.{_PROGRESS_BYTES - 1}}\n".encode())
         except FileNotFoundError:
             return False
-        except OSError as error:  # a server that is away for a moment
+        except OSError as error:  # the server does not answer at this moment
             sys.stderr.write(f"roundoff: {self._path}: no sign of life could be given ({error.strerror})\n")
         return True
 
@@ -175,17 +175,17 @@ class Leases:
     """The leases of a sweep, as one observer sees them.
 
     Args:
-        folder: where they are.
-        stopwatch: seconds that pass evenly, whatever happens to the clock.
+        folder: the folder of the leases.
+        stopwatch: returns seconds that pass evenly, even if the clock is set.
     """
 
     def __init__(self, folder: Path, stopwatch: Callable[[], float] = time.monotonic) -> None:
         self.folder = folder
         self._stopwatch = stopwatch
-        self._seen: dict[str, tuple[object, float]] = {}
+        self._last_signs: dict[str, tuple[object, float]] = {}
 
     def next_number(self, run: str, numbers: dict[str, list[int]]) -> int | None:
-        """The number of the lease that can take a run; None while somebody holds it.
+        """The number of the next lease on a run; None while somebody holds the run.
 
         Args:
             run: the id of the run.
@@ -193,39 +193,39 @@ class Leases:
         """
         if run not in numbers:
             return 1
-        held = self._read(run, max(numbers[run]))
-        if held is None:
-            return None  # it changes at this moment
-        is_alive = alive(held.holder) if held.holder else None
-        if held.given_back or is_alive is False:
-            return held.number + 1
-        if is_alive:
+        lease = self._read(run, max(numbers[run]))
+        if lease is None:
+            return None  # it is being changed at this moment
+        holder_lives = is_alive(lease.holder) if lease.holder else None
+        if lease.given_back or holder_lives is False:
+            return lease.number + 1
+        if holder_lives:
             return None
         now = self._stopwatch()
-        sign, since = self._seen.get(run, (None, now))
-        if sign != held.sign:
-            self._seen[run] = (held.sign, now)
+        sign, since = self._last_signs.get(run, (None, now))
+        if sign != lease.sign:
+            self._last_signs[run] = (lease.sign, now)
             return None
-        return held.number + 1 if now - since >= STALE else None
+        return lease.number + 1 if now - since >= STALE else None
 
     def numbers(self) -> dict[str, list[int]]:
-        """The numbers of all leases there are, by run."""
+        """The numbers of all leases, by run."""
         return _numbers(self.folder)
 
-    def all(self) -> Iterator[tuple[str, Held]]:
+    def all(self) -> Iterator[tuple[str, LeaseContent]]:
         """Yields the runs and contents of all leases that are not given back."""
         for run, numbers in self.numbers().items():
-            held = self._read(run, max(numbers))
-            if held and not held.given_back:
-                yield run, held
+            lease = self._read(run, max(numbers))
+            if lease and not lease.given_back:
+                yield run, lease
 
     def forget(self, run: str) -> None:
         """Removes the remaining leases of a run that has ended."""
         for number in self.numbers().get(run, ()):
-            with contextlib.suppress(OSError):  # in the way of nobody
+            with contextlib.suppress(OSError):  # a leftover lease does no harm
                 (self.folder / f"{run}.{number}").unlink()
 
-    def _read(self, run: str, number: int) -> Held | None:
+    def _read(self, run: str, number: int) -> LeaseContent | None:
         try:
             with open_to_read(self.folder / f"{run}.{number}") as file:
                 content, stat = file.read(_LONGEST), os.fstat(file.fileno())
@@ -242,7 +242,7 @@ class Leases:
         except ValueError:
             progress = {}  # none yet, or it is being written at this moment
         sign = (number, stat.st_mtime_ns, stat.st_ino, content)
-        return Held(
+        return LeaseContent(
             number,
             holder,
             not content,
@@ -253,13 +253,13 @@ class Leases:
 
 
 def _numbers(folder: Path) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    numbers: dict[str, list[int]] = {}
     try:
-        names = os.listdir(folder)  # noqa: PTH208  names are all that is wanted, often
+        names = os.listdir(folder)  # noqa: PTH208  called often, and only the names are needed
     except FileNotFoundError:
-        return found
+        return numbers
     for name in names:
         run, _, number = name.rpartition(".")
         if number.isdecimal() and not name.startswith("."):
-            found.setdefault(run, []).append(int(number))
-    return found
+            numbers.setdefault(run, []).append(int(number))
+    return numbers

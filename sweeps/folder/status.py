@@ -1,4 +1,4 @@
-"""Read the state of each run of a sweep from its folder, without asking any process."""
+"""Reads the state of each run of a sweep from its folder, without asking any process."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from roundoff.runs.log import last_records
 from ...agents.config import leading
 from ..errors import SweepError
 from .directory import State, SweepDirectory
-from .leases import STALE, Leases, alive
+from .leases import STALE, Leases, is_alive
 
 STATES: tuple[State, ...] = get_args(State)
 
 _LONGEST = 100  # characters of a metric's name
-_LARGEST = 1e300  # of a number that a run notes; NaN and infinity are none
+_LARGEST = 1e300  # a larger number, NaN or infinity is not shown
 
 
 class RunStatus(NamedTuple):
@@ -60,7 +60,7 @@ class SweepStatus:
 
 
 def read_status(directory: str | Path) -> SweepStatus:
-    """Looks at a sweep's folder, which others may be working in.
+    """Reads the status of a sweep from its folder, in which others may be working.
 
     Raises:
         SweepError: it is not a sweep's folder.
@@ -73,34 +73,34 @@ def read_status(directory: str | Path) -> SweepStatus:
             " `roundoff sweep` has made"
         )
     content = store.read()
-    told = content.get("metric")
-    name = told.get("name") if isinstance(told, dict) else None  # where agents are trained, there is none
+    entry = content.get("metric")
+    name = entry.get("name") if isinstance(entry, dict) else None  # None for agents
     metric = printable(name)[:_LONGEST] if isinstance(name, str) else None
     warnings: list[str] = []
-    held = dict(Leases(store.leases).all())
+    leases = dict(Leases(store.leases).all())
     runs: list[RunStatus] = []
     for entry in content["runs"]:
         identity, files = entry["id"], RunDirectory(store.path / "runs" / entry["id"])
         outcome = files.outcome()
         if outcome.complaint:
             warnings.append(outcome.complaint)
-        lease = held.get(identity)
-        seen = None if lease is None or lease.holder is None else alive(lease.holder)
+        lease = leases.get(identity)
+        holder_lives = None if lease is None or lease.holder is None else is_alive(lease.holder)
         state: State = outcome.state
         reason, progress = outcome.reason, {}
         if outcome.result:
             progress = {"step": outcome.result.step, "return": outcome.result.score}
         elif files.result.exists():
-            pass  # it is damaged, whoever holds a lease
-        elif lease and (seen or (seen is None and lease.silence < STALE)):
+            pass  # the result is damaged, whoever holds a lease
+        elif lease and (holder_lives or (holder_lives is None and lease.silence < STALE)):
             state = "running"
             progress = lease.progress
             reason = f"on {lease.holder.host}, process {lease.holder.pid}" if lease.holder else "by somebody unknown"
-        elif state == "waiting" and lease and lease.holder and seen is None:
+        elif state == "waiting" and lease and lease.holder and holder_lives is None:
             reason = f"no sign of life from {lease.holder.host} for {lease.silence:.0f} s"
         if state in ("running", "waiting"):
-            named = {"return": "return_mean", "loss_scale": f"{leading(entry['config'])}_loss_scale"}
-            progress = last_records(files.metrics, named) | progress
+            columns = {"return": "return_mean", "loss_scale": f"{leading(entry['config'])}_loss_scale"}
+            progress = last_records(files.metrics, columns) | progress
         progress = {key: value for key, value in progress.items() if _is_number(value)}
         steps = entry["config"].get("steps", 0)
         runs.append(
@@ -115,5 +115,5 @@ def read_status(directory: str | Path) -> SweepStatus:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether it is one of a size that can be shown."""
+    """Whether a value is a number of a size that can be shown."""
     return isinstance(value, (int, float)) and abs(value) < _LARGEST

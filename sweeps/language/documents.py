@@ -21,27 +21,27 @@ from .located_yaml import Located, parse
 from .outline import Document, alternatives
 from .preset_files import includable_files, preset_files
 from .shape import sections
-from .shorthand import several, written_out
+from .shorthand import expand_shorthand, read_values
 from .sweep_file import CASE, SECTIONS
 
 if TYPE_CHECKING:
     from ...simulate import CostModel
 
 _LARGEST = 1 << 24  # bytes of a file
-_MAX_FILES = 100  # that a sweep may include, in all
-_DEEPEST = 8  # include within include in which a program is looked for
-_RESERVED = (*SECTIONS, CASE)  # no parameter of a program can have these names
+_MAX_FILES = 100  # files that a sweep may include, in all
+_MAX_DEPTH = 8  # levels of includes in which a program is looked for
+_RESERVED = (*SECTIONS, CASE)  # names that no parameter of a program can have
 _FILE_ENDINGS = (".yaml", ".yml", ".json")
 
 
 def read_file(path: str | Path) -> str:
-    """The text of a file.
+    """Reads the text of a file.
 
     Raises:
         SweepError: it cannot be read.
     """
     try:
-        return _content(Path(path)).decode()
+        return _read_content(Path(path)).decode()
     except OSError as error:
         advice = f"give a YAML file, or a name that `roundoff presets` lists{suggestion(path, preset_files())}"
         raise SweepError(f"{path}: cannot be read ({error.strerror}); {advice}") from error
@@ -51,7 +51,7 @@ def read_file(path: str | Path) -> str:
         raise SweepError(f"{str(path)!r}: cannot be read ({error}); give a YAML file") from error
 
 
-def _content(path: Path) -> bytes:
+def _read_content(path: Path) -> bytes:
     """Reads a regular file, or a file made by the shell, as in ``roundoff sweep <(generate)``."""
     if str(path).startswith(("/dev/fd/", "/dev/stdin", "/proc/self/fd/")):
         with path.open("rb") as file:
@@ -60,11 +60,11 @@ def _content(path: Path) -> bytes:
 
 
 def read_cost_model(name: str) -> CostModel:
-    """A model of what products cost, by its name, or as a YAML file describes it.
+    """Returns a model of the cost of products, by its name, or from a YAML file.
 
     Raises:
         FormatError: no model has this name.
-        SweepError: the file cannot be read, or describes no model.
+        SweepError: the file cannot be read, or does not describe a model.
     """
     from ...simulate import CostModel  # noqa: PLC0415  imports torch, which costs seconds
 
@@ -76,9 +76,9 @@ def read_cost_model(name: str) -> CostModel:
         raise SweepError(f"{name}: cannot be read ({error.strerror}); a cost model's YAML file was wanted") from error
     except ValueError as error:
         raise SweepError(f"{name}: is not UTF-8 text; the YAML file of a cost model is") from error
-    described = parse(text, name, needs="a cost model needs at least name, source and unit").plain()
+    description = parse(text, name, needs="a cost model needs at least name, source and unit").plain()
     try:
-        return CostModel.parse(described if isinstance(described, dict) else {"name": described})
+        return CostModel.parse(description if isinstance(description, dict) else {"name": description})
     except RoundoffError as error:
         raise SweepError(f"{name}: {error}") from error
 
@@ -89,7 +89,7 @@ def read_document(text: str, source: str, program: Program | None = None) -> tup
     Args:
         text: the text of the file.
         source: its path, or its name in messages; included files are looked for in the same folder.
-        program: the program, if the text comes from a program, without columns to refer to, and not from a file.
+        program: the program, if the text was made by a program: messages then have no lines and columns.
 
     Raises:
         SweepFileError: it is not YAML, or its program cannot be imported.
@@ -97,19 +97,19 @@ def read_document(text: str, source: str, program: Program | None = None) -> tup
     document = parse(text, source, columns=program is None)
     if program:
         return document, ProgramKeys(program, _RESERVED)
-    if (stated := _program(document, Path(source))) is None:
+    if (entry := _find_program(document, Path(source))) is None:
         return document, AGENTS
-    named, file = stated
+    name, file = entry
     try:
-        return document, ProgramKeys(Program.named(named.value, file.parent), _RESERVED)
+        return document, ProgramKeys(Program.named(name.value, file.parent), _RESERVED)
     except SweepError as error:
-        raise SweepFileError([Problem(named.place, f"program: {error}")]) from error
+        raise SweepFileError([Problem(name.place, f"program: {error}")]) from error
 
 
 def include(
     document: Located, source: str, arguments: Sequence[str], subject: Subject, problems: Problems
 ) -> list[Document]:
-    """The documents of a sweep in the order in which later values replace earlier ones; mistakes are noted.
+    """Collects the documents of a sweep, in the order in which later values replace earlier ones.
 
     Args:
         document: the sweep file; the files that it includes come before it.
@@ -121,23 +121,23 @@ def include(
     reader = _Reader(subject, problems)
     reader.read(document, Path(source), strict=not arguments)
     for argument in arguments:
-        if (given := argument_document(argument, subject, problems)) is not None:
-            reader.read(given, Path("arguments"), strict=False)
+        if (setting := argument_document(argument, subject, problems)) is not None:
+            reader.read(setting, Path("arguments"), strict=False)
     return reader.documents
 
 
 def argument_document(argument: str, subject: Subject, problems: Problems) -> Located | None:
-    """A ``key=value`` argument as the equivalent sweep file; None, with a complaint, if it is invalid."""
+    """Turns a ``key=value`` argument into the equivalent sweep file; None, with a complaint, if it is invalid."""
     keys = subject.keys
-    found = read_argument(argument, (*keys, *(section for section in SECTIONS if section != "program")), problems)
-    if found is None:
+    pair = read_argument(argument, (*keys, *(section for section in SECTIONS if section != "program")), problems)
+    if pair is None:
         return None
-    name, value = found
+    name, value = pair
     if name in keys:
-        full = several(name, value, subject, problems)
-        if full is None:
+        expanded = read_values(name, value, subject, problems)
+        if expanded is None:
             return None
-        value = full
+        value = expanded
     path = [part.strip() for part in name.split(".")]
     if name in keys:
         path.insert(0, "grid" if isinstance(value.value, list) else "base")
@@ -147,10 +147,10 @@ def argument_document(argument: str, subject: Subject, problems: Problems) -> Lo
 
 
 def read_argument(argument: str, known: Sequence[str], problems: Problems) -> tuple[str, Located] | None:
-    """The key and the value of ``key=value``; None, with a complaint, if the argument is invalid.
+    """Splits ``key=value``; returns None, with a complaint, if the argument is invalid.
 
     Args:
-        argument: as given; ``section.key=value`` is one where the section is ``known``.
+        argument: the argument; ``section.key=value`` is allowed for a section among ``known``.
         known: the valid keys.
         problems: takes the complaints.
     """
@@ -182,50 +182,50 @@ class _Reader:
         """Collects a document and its included files.
 
         Args:
-            document: as parsed.
+            document: the parsed document.
             path: the path of the document.
             strict: whether its exclusions must match something; those of included files need not.
             chain: the files that include it, the outermost first.
         """
-        full = written_out(document, self._subject, self._problems)
-        found = sections(full, self._subject.keys, self._problems)
-        if "search" in found:
-            found["search"] = _with_model_beside(found["search"], path)
-        for name in alternatives(found["include"]) if "include" in found else ():
+        expanded = expand_shorthand(document, self._subject, self._problems)
+        parts = sections(expanded, self._subject.keys, self._problems)
+        if "search" in parts:
+            parts["search"] = _resolve_model_path(parts["search"], path)
+        for name in alternatives(parts["include"]) if "include" in parts else ():
             self._include(name, path, chain)
-        self.documents.append(Document(found, own=not chain, strict=strict))
+        self.documents.append(Document(parts, is_main=not chain, strict=strict))
 
     def _include(self, name: Located, path: Path, chain: tuple[Path, ...]) -> None:
-        found = _included_file(name.value, path)
-        if found is None:
+        file = _find_included(name.value, path)
+        if file is None:
             message = unknown("name in include", name.value, sorted(includable_files()))
             self._problems.note(name.place, f"{message}; a file's name ends with {', '.join(_FILE_ENDINGS)}")
             return
         chain = (*chain, path)
-        files = [_same(file) for file in chain]
-        if _same(found) in files:
-            circle = [*chain[files.index(_same(found)) :], found]
-            self._problems.note(name.place, f"files include each other in a circle: {' -> '.join(map(str, circle))}")
+        paths = [_canonical_path(path) for path in chain]
+        if _canonical_path(file) in paths:
+            cycle = [*chain[paths.index(_canonical_path(file)) :], file]
+            self._problems.note(name.place, f"files include each other in a circle: {' -> '.join(map(str, cycle))}")
             return
         self._files += 1
         if self._files > _MAX_FILES:
             self._problems.note(name.place, f"more than {_MAX_FILES} files are included; at most that many may be")
             return
         try:
-            document = _parsed(read_file(found), str(found))
+            document = _parse_cached(read_file(file), str(file))
         except SweepFileError as error:
             self._problems += error.problems
         except SweepError as error:
             self._problems.note(name.place, str(error))
         else:
-            self.read(document, found, strict=False, chain=chain)
+            self.read(document, file, strict=False, chain=chain)
 
 
-def _included_file(name: str, path: Path) -> Path | None:
-    """The file that ``path`` includes by this name."""
-    named = includable_files()
-    if name in named:
-        return named[name]
+def _find_included(name: str, path: Path) -> Path | None:
+    """Returns the file that ``path`` includes by this name; None if there is no such preset or file name."""
+    known = includable_files()
+    if name in known:
+        return known[name]
     return path.parent / name if _is_file_name(name) else None
 
 
@@ -233,37 +233,37 @@ def _is_file_name(name: str) -> bool:
     return name.endswith(_FILE_ENDINGS) or "/" in name
 
 
-def _with_model_beside(search: Located, path: Path) -> Located:
-    """The section ``search``; the path of a cost model is relative to the file that names it."""
+def _resolve_model_path(search: Located, path: Path) -> Located:
+    """Resolves the path of a cost model in the section ``search``, which is relative to the file of the section."""
     by = search.value.get("by") if isinstance(search.value, dict) else None
     if by is None or not isinstance(by.value, str) or not _is_file_name(by.value):
         return search
-    beside = Located(str(path.parent / by.value), by.place)
-    return Located({**search.value, "by": beside}, search.place, search.key_places)
+    resolved = Located(str(path.parent / by.value), by.place)
+    return Located({**search.value, "by": resolved}, search.place, search.key_places)
 
 
-def _program(document: Located, path: Path, depth: int = 0) -> tuple[Located, Path] | None:
-    """The program of a document, or else of the last file it includes that has one, and the file that says it.
+def _find_program(document: Located, path: Path, depth: int = 0) -> tuple[Located, Path] | None:
+    """Finds the program of a document, or else of the last included file with one; returns it, and its file.
 
-    It is looked for before any check, as it defines the keys. Mistakes found on the way are reported later.
+    The program defines the keys, so it is looked for before any check. Other mistakes are reported later.
     """
     sections = document.value if isinstance(document.value, dict) else {}
-    if (stated := sections.get("program")) is not None and isinstance(stated.value, str):
-        return stated, path
+    if (entry := sections.get("program")) is not None and isinstance(entry.value, str):
+        return entry, path
     included = alternatives(sections["include"]) if "include" in sections else []
-    for name in reversed(included) if depth < _DEEPEST else ():
-        file = _included_file(name.value, path) if isinstance(name.value, str) else None
+    for name in reversed(included) if depth < _MAX_DEPTH else ():
+        file = _find_included(name.value, path) if isinstance(name.value, str) else None
         try:
-            found = _program(_parsed(read_file(file), str(file)), file, depth + 1) if file else None
+            program = _find_program(_parse_cached(read_file(file), str(file)), file, depth + 1) if file else None
         except SweepError:
             continue
-        if found:
-            return found
+        if program:
+            return program
     return None
 
 
-def _same(path: Path) -> str:
-    """The canonical path of a file; a text that is not a valid path is returned as it is."""
+def _canonical_path(path: Path) -> str:
+    """Returns the canonical path of a file; a text that is not a valid path is returned unchanged."""
     try:
         return os.path.realpath(path)
     except (OSError, ValueError):
@@ -271,5 +271,5 @@ def _same(path: Path) -> str:
 
 
 @functools.lru_cache(maxsize=32)
-def _parsed(text: str, source: str) -> Located:
+def _parse_cached(text: str, source: str) -> Located:
     return parse(text, source)

@@ -1,4 +1,4 @@
-"""YAML with the line and column of every value, and without surprises in reading scalars.
+"""Reads YAML with the line and column of every value, and with predictable types of scalars.
 
 Scalars follow the core schema of YAML 1.2: ``3e-4`` is a number, ``no`` and ``on`` are text, ``010`` is ten. Duplicate
 keys are an error. (PyYAML's own loaders read YAML 1.1 and keep the last of duplicate keys.)
@@ -26,7 +26,7 @@ _MAX_VALUES = 100_000  # aliases can make a small file describe a huge one
 _INTEGER = re.compile(r"[-+]?[0-9]+", re.ASCII)
 _OTHER_BASE = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+", re.ASCII)
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", re.ASCII)
-_WORDS = {
+_CONSTANTS = {
     **dict.fromkeys(["", "~", "null", "Null", "NULL"]),
     **dict.fromkeys(["true", "True", "TRUE"], True),
     **dict.fromkeys(["false", "False", "FALSE"], False),
@@ -34,7 +34,7 @@ _WORDS = {
     **dict.fromkeys([".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"], float("inf")),
     **dict.fromkeys(["-.inf", "-.Inf", "-.INF"], float("-inf")),
 }
-_MAX_DIGITS = 400  # more are no setting, and Python refuses to convert very many
+_MAX_DIGITS = 400  # Python refuses to convert very many digits
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ def parse(
 
     Args:
         text: the document.
-        source: what to call it in places.
-        columns: whether places give line and column, or, for arguments, where these do not help, only the source.
+        source: the name of the document in places.
+        columns: whether places have line and column; for arguments they are only the source.
         needs: the message for an empty document.
 
     Raises:
@@ -82,11 +82,11 @@ def parse(
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        where = place(mark) if mark else source
-        raise SweepFileError([Problem(where, f"is not YAML: {error.problem or error.context}")]) from error
+        position = place(mark) if mark else source
+        raise SweepFileError([Problem(position, f"is not YAML: {error.problem or error.context}")]) from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        what = "nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]
-        raise SweepFileError([Problem(source, f"is not YAML: {what}")]) from error
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]
+        raise SweepFileError([Problem(source, f"is not YAML: {reason}")]) from error
     if node is None:
         raise SweepFileError([Problem(source, f"is empty; {needs}")])
     reader = _Reader(place)
@@ -106,8 +106,8 @@ class _Reader:
         place = self.place(node.start_mark)
         self._values += 1
         if depth > _MAX_DEPTH or self._values > _MAX_VALUES:
-            what = f"nested more than {_MAX_DEPTH} deep" if depth > _MAX_DEPTH else f"more than {_MAX_VALUES} values"
-            raise SweepFileError([Problem(place, f"{what} (through an alias, perhaps); write them out shorter")])
+            excess = f"nested more than {_MAX_DEPTH} deep" if depth > _MAX_DEPTH else f"more than {_MAX_VALUES} values"
+            raise SweepFileError([Problem(place, f"{excess} (through an alias, perhaps); write them out shorter")])
         if isinstance(node, yaml.ScalarNode):
             return Located(self._scalar(node, place), place)
         if isinstance(node, yaml.SequenceNode):
@@ -129,10 +129,10 @@ class _Reader:
         return Located(values, place, places)
 
     def _text(self, text: str, place: str) -> str:
-        """``text``; what no file could hold, as an escaped half of a surrogate pair, is made printable and noted."""
+        """Returns ``text``; text that no file can hold, with half of a surrogate pair, is made printable and noted."""
         if text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text):
             return text
-        with suppress(UnicodeDecodeError):  # both halves, as JSON escapes what is beyond 16 bits
+        with suppress(UnicodeDecodeError):  # both halves: JSON escapes characters beyond 16 bits so
             return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
         self.problems.append(Problem(place, f"the text '{printable(text)}' has half of a surrogate pair; remove it"))
         return printable(text)
@@ -141,12 +141,12 @@ class _Reader:
         text = self._text(node.value, place)
         if node.style is not None:  # quoted or block text
             return text
-        # Explicit tags (!!int, !x) are the only way to a tag that resolution would not give a plain scalar.
+        # Only explicit tags (!!int, !x) give a plain scalar a tag that resolution does not.
         if not node.tag.startswith("tag:yaml.org,2002:"):
             self.problems.append(Problem(place, f"tags such as {node.tag} have no meaning here; remove it"))
             return None
-        if text in _WORDS or len(text) >= _MAX_DIGITS:
-            return _WORDS.get(text, text)
+        if text in _CONSTANTS or len(text) >= _MAX_DIGITS:
+            return _CONSTANTS.get(text, text)
         if _INTEGER.fullmatch(text):
             return int(text)
         if _OTHER_BASE.fullmatch(text):

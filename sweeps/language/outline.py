@@ -49,7 +49,7 @@ class Outline:
         description: for people.
         reproduces: names of figures and tables.
         base: values of all runs, unless an axis says otherwise.
-        axes: the grid's by key, and the others by section; the last varies fastest.
+        axes: those of the grid by key, and the others by section; the last varies fastest.
         random: ``draws`` and ``seed``, and the distributions of ``values`` by key, for drawing its axis.
         exclusions: runs to leave out.
         metric: the returned value that counts, for runs of a program.
@@ -74,34 +74,34 @@ class Document(NamedTuple):
 
     sections: dict[str, Located]
     """Sections of the right shape, in the order of the file."""
-    own: bool
+    is_main: bool
     """Whether its name and description are the sweep's, unlike an included file's."""
     strict: bool
     """Whether its exclusions must match something."""
 
 
 def alternatives(value: Located) -> list[Located]:
-    """The values of a list, or the one value; as in the grid, one list of fixes is a list in a list."""
+    """Returns the values of a list, or the single value; as in the grid, one list of fixes is a list in a list."""
     return value.value if isinstance(value.value, list) else [value]
 
 
-_TOGETHER = ("zip", "cases")  # sections whose keys go together
+_JOINT_SECTIONS = ("zip", "cases")  # sections whose keys go together
 
 
 def merge(documents: Iterable[Document], problems: Problems) -> Outline:
     """Merges the documents of a sweep, included ones first and arguments last; mistakes are noted."""
     outline = Outline()
-    for sections, own, strict in documents:
-        if own and "name" in sections:
+    for sections, is_main, strict in documents:
+        if is_main and "name" in sections:
             outline.name = sections["name"].value
-        if own and "description" in sections:
+        if is_main and "description" in sections:
             outline.description = sections["description"].value.strip()
-        if own and "reproduces" in sections:
+        if is_main and "reproduces" in sections:
             outline.reproduces = tuple(name.value for name in alternatives(sections["reproduces"]))
         for name in ("metric", "search", "log_to"):
             if name in sections:
-                setattr(outline, name, _together(getattr(outline, name), sections[name]))
-        _Merge(outline, problems).take(sections)
+                setattr(outline, name, _merge_section(getattr(outline, name), sections[name]))
+        _Merger(outline, problems).merge(sections)
         if "exclude" in sections:
             outline.exclusions = [
                 Exclusion({key: alternatives(value) for key, value in entry.value.items()}, entry.place, strict)
@@ -111,26 +111,26 @@ def merge(documents: Iterable[Document], problems: Problems) -> Outline:
     return outline
 
 
-def _together(before: Located | None, now: Located) -> Located:
-    """A section, with the later document's values in place of the earlier ones."""
-    if before is None or not isinstance(now.value, dict):
-        return now
-    named = before.value if isinstance(before.value, dict) else {"name": before}
-    return dataclasses.replace(now, value=named | now.value)
+def _merge_section(earlier: Located | None, later: Located) -> Located:
+    """Merges two versions of a section: the later document's values replace the earlier ones."""
+    if earlier is None or not isinstance(later.value, dict):
+        return later
+    values = earlier.value if isinstance(earlier.value, dict) else {"name": earlier}
+    return dataclasses.replace(later, value=values | later.value)
 
 
-class _Merge:
-    """Merges one document. Its sections must not contradict each other about a key."""
+class _Merger:
+    """Merges one document into the outline. A key must not stand in two of its sections."""
 
     def __init__(self, outline: Outline, problems: Problems) -> None:
         self._outline, self._problems = outline, problems
-        self._stands: dict[str, tuple[str, str]] = {}
+        self._claims: dict[str, tuple[str, str]] = {}
 
-    def take(self, sections: dict[str, Located]) -> None:
+    def merge(self, sections: dict[str, Located]) -> None:
         """Merges the base first, then the other sections in the file's order, which is the order of variation."""
-        for section in _TOGETHER:
+        for section in _JOINT_SECTIONS:
             if section in sections and section in self._outline.axes:
-                self._outline.axes[section].choices = []  # given anew
+                self._outline.axes[section].choices = []  # replaced as a whole
         if "base" in sections:
             for key, value in sections["base"].value.items():
                 self._claim(key, "base", value.place)
@@ -142,14 +142,14 @@ class _Merge:
                 readers[section](item)
 
     def _claim(self, key: str, section: str, place: str) -> None:
-        """Complains where one document gives a key in two sections. A case may differ from the base."""
-        if key in self._stands and (self._stands[key][0], section) != ("base", "cases"):
-            where, there = self._stands[key]
-            self._problems.note(place, f"{key} stands in {section} and in {where} ({there}); keep one of them")
-        self._stands.setdefault(key, (section, place))
+        """Notes a key that stands in two sections of one document. A case may differ from the base."""
+        if key in self._claims and (self._claims[key][0], section) != ("base", "cases"):
+            other, other_place = self._claims[key]
+            self._problems.note(place, f"{key} stands in {section} and in {other} ({other_place}); keep one of them")
+        self._claims.setdefault(key, (section, place))
 
     def _release(self, key: str, place: str, *, keep: str = "") -> None:
-        """Takes a key away from where earlier documents have put it, before it is put elsewhere."""
+        """Removes a key from the sections of earlier documents, before it is put into another section than ``keep``."""
         outline = self._outline
         if keep != "cases":
             outline.base.pop(key, None)
@@ -159,10 +159,10 @@ class _Merge:
         if drawn.pop(key, None) and not drawn and keep != "random":
             outline.axes.pop("random", None)
             outline.random.clear()
-        for section in _TOGETHER:
+        for section in _JOINT_SECTIONS:
             axis = outline.axes.get(section)
             keys = axis.all_keys() if axis and section != keep else []
-            if axis and key in keys and self._stands.get(key, ("",))[0] != section:
+            if axis and key in keys and self._claims.get(key, ("",))[0] != section:
                 advice = "all of its keys" if section == "zip" else "all cases"
                 self._problems.note(
                     place,
@@ -204,7 +204,7 @@ class _Merge:
         self._set("cases", item, choices)
 
     def _set(self, section: str, item: Located, choices: list[Choice]) -> None:
-        """Replaces an axis of keys that vary together; its place in the order stays."""
+        """Replaces an axis of keys that vary together; its position among the axes stays."""
         axis = self._outline.axes.setdefault(section, Axis(section, item.place, []))
         axis.place, axis.choices = item.place, choices
         for key in axis.all_keys():
@@ -214,8 +214,8 @@ class _Merge:
         parts = self._outline.random
         parts |= {key: part for key, part in item.value.items() if key != "values"}
         drawn = parts.setdefault("values", {})
-        for key, how in item.value["values"].value.items() if "values" in item.value else ():
-            self._claim(key, "random", how.place)
-            self._release(key, how.place, keep="random")
-            drawn[key] = how
+        for key, distribution in item.value["values"].value.items() if "values" in item.value else ():
+            self._claim(key, "random", distribution.place)
+            self._release(key, distribution.place, keep="random")
+            drawn[key] = distribution
         self._outline.axes.setdefault("random", Axis("random", item.place, []))

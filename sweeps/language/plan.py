@@ -1,4 +1,4 @@
-"""From a sweep file to the list of its runs, validated whole: all mistakes are reported, each with its place."""
+"""Plans a sweep file: makes the list of its runs, and reports all mistakes, each with its place."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .located_yaml import Located, parse
 from .outline import Exclusion, Outline, alternatives, merge
 from .search_goal import REFERENCE, SearchGoal
 from .shape import settings
-from .shorthand import one, several
+from .shorthand import read_value, read_values
 from .sweep_file import CASE
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -44,11 +44,11 @@ class Plan:
         varying: keys that take several values, in the order of the file.
         runs: the product of the varying keys, the last varying fastest, without excluded runs. Without a search,
             runs in fp32 that differ in policies that round nothing there are one run, under the first of them.
-        reproduces: names of the paper's figures and tables that it is about, such as ``fig4``.
-        program: the program of the runs, if not of agents; ``metric`` is then the returned value that counts.
+        reproduces: names of the paper's figures and tables that it reproduces, such as ``fig4``.
+        program: the program of the runs, or None for agents; ``metric`` is then the returned value that counts.
         search: the goal of the search, if not all of the runs are to be done.
         log_to: the tracker that it logs itself to, if any.
-        answered_in: the file in the folder that a search writes at its end; the runs are what it asks for so far.
+        answered_in: the file that a search writes into the folder at its end; the runs are its requests so far.
     """
 
     name: str
@@ -101,14 +101,14 @@ def plan_text(
     outline = merge(documents, problems)
     chosen = []
     for argument in only:
-        if found := read_argument(argument, (*subject.keys, CASE), problems):
-            key, value = found
-            if full := several(key, value, subject, problems):
-                chosen.append(Exclusion({key: alternatives(full)}, value.place, must_match=True))
+        if pair := read_argument(argument, (*subject.keys, CASE), problems):
+            key, value = pair
+            if expanded := read_values(key, value, subject, problems):
+                chosen.append(Exclusion({key: alternatives(expanded)}, value.place, must_match=True))
     runs: dict[str, Run] = {}
     for run in expand(outline, subject, chosen, source, problems):
         runs.setdefault(run.id, run)
-    if outline.search is None:  # which compares the runs of each policy with its own in fp32
+    if outline.search is None:  # a search compares the runs of each policy with runs in fp32 with that policy
         runs = _fp32_once(runs, subject)
     program_keys = subject if isinstance(subject, ProgramKeys) else None
     metric = _metric(outline, program_keys, problems)
@@ -118,12 +118,12 @@ def plan_text(
     if problems:
         raise SweepFileError(problems)
     name = outline.name or Path(source).stem
-    about = (outline.reproduces, program_keys, metric, search, log_to)
-    return Plan(name, outline.description, tuple(varying), tuple(runs.values()), *about)
+    further = (outline.reproduces, program_keys, metric, search, log_to)
+    return Plan(name, outline.description, tuple(varying), tuple(runs.values()), *further)
 
 
 def plan_run(path: str | Path | None, overrides: Sequence[str] = ()) -> TrainConfig:
-    """The config of a single run.
+    """Makes the config of a single run.
 
     Args:
         path: a YAML or JSON file with a mapping of ``TrainConfig`` keys, or the ``config.json`` of a run; None for
@@ -144,7 +144,7 @@ def plan_run(path: str | Path | None, overrides: Sequence[str] = ()) -> TrainCon
     for override in overrides:
         if setting := read_argument(override, AGENTS.keys, problems):
             base |= [setting]  # a list is a value here, not several runs
-    outline = Outline(base={key: one(key, value, AGENTS) for key, value in base.items()})
+    outline = Outline(base={key: read_value(key, value, AGENTS) for key, value in base.items()})
     configs = [run.config for run in expand(outline, AGENTS, (), source, problems)]
     if problems:
         raise SweepFileError(problems)
@@ -154,8 +154,8 @@ def plan_run(path: str | Path | None, overrides: Sequence[str] = ()) -> TrainCon
 
 
 def _fp32_once(runs: dict[str, Run], subject: Subject) -> dict[str, Run]:
-    """The runs, by id; of those in fp32 that differ in policies that round nothing there, the first one."""
-    if isinstance(subject, ProgramKeys) and "policy" in subject.takes:  # which may do with it what it likes
+    """Drops runs in fp32 that differ from an earlier one only in a policy, which rounds nothing there."""
+    if isinstance(subject, ProgramKeys) and "policy" in subject.takes:  # a program may use the policy in any way
         return runs
     seen: set[str] = set()
     kept = {}
@@ -191,8 +191,8 @@ def _search(
         if goal.looks_for == "cheapest":
             check_cheapest(goal, list(runs.values()), subject)
             return goal
-        for alike in branches(runs.values(), goal):
-            goal.widths(goal.format_of(run.config) for run in alike)
+        for branch in branches(runs.values(), goal):
+            goal.widths(goal.format_of(run.config) for run in branch)
         for run in list(runs.values()):
             reference = subject.in_format(run.config, REFERENCE, goal.of)
             runs.setdefault(run_id(reference), Run(run_id(reference), reference, run.case))
@@ -202,19 +202,19 @@ def _search(
 
 
 def branches(runs: Iterable[Run], goal: SearchGoal) -> list[list[Run]]:
-    """The runs, grouped with runs that differ only in the searched format and the seed."""
-    found: dict[str, list[Run]] = {}
+    """Groups runs that differ only in the searched format and the seed."""
+    groups: dict[str, list[Run]] = {}
     for run in runs:
-        found.setdefault(json.dumps(goal.rest_of(run.config), sort_keys=True), []).append(run)
-    return list(found.values())
+        groups.setdefault(json.dumps(goal.rest_of(run.config), sort_keys=True), []).append(run)
+    return list(groups.values())
 
 
-def _section(model: type[_Model], name: str, given: Located, problems: Problems) -> _Model | None:
-    """A section as its model, or None, with complaints."""
+def _section(model: type[_Model], name: str, section: Located, problems: Problems) -> _Model | None:
+    """Reads a section as its model; returns None, with complaints, if it is not valid."""
     try:
-        return model.model_validate(given.plain())
+        return model.model_validate(section.plain())
     except ValidationError as error:
-        for found in error.errors():
-            where = ".".join(str(part) for part in (name, *found["loc"]))
-            problems.note(given.place, f"{where}: {complaint(found)}")
+        for mistake in error.errors():
+            key = ".".join(str(part) for part in (name, *mistake["loc"]))
+            problems.note(section.place, f"{key}: {complaint(mistake)}")
         return None

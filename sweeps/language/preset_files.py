@@ -1,6 +1,6 @@
-"""The sweeps that are shipped: their files, and what these say of themselves, listed and found by name or figure.
+"""The shipped sweeps (presets): lists them, and finds them by name or figure.
 
-Nothing is planned here, so that the list comes at once and without PyTorch.
+This module plans nothing, so that the list is shown at once, without importing PyTorch.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ..errors import SweepError
 
 FOLDER = Path(__file__).parents[1] / "presets"
 Size = Literal["quick", "overnight", "paper"]
-"""The size of a preset: minutes on two cores, a night on two cores, or as the paper did it."""
+"""The size of a preset: minutes on two cores, a night on two cores, or the size in the paper."""
 ENDS: dict[Size, str] = {"quick": "-quick", "overnight": "-overnight", "paper": ""}
 """Suffix of the names of presets of each size; the text before it is their subject."""
 
 
 def subject_and_size(name: str) -> tuple[str, Size]:
-    """The parts of a preset's name, or of a figure's: ``fig4-quick`` is figure 4 in the quick size."""
+    """Splits the name of a preset or figure: ``fig4-quick`` is figure 4 in the quick size."""
     size = next(size for size, end in ENDS.items() if name.endswith(end))
     return name.removesuffix(ENDS[size]), size
 
@@ -37,7 +37,7 @@ def preset_files() -> dict[str, Path]:
 
 @functools.cache
 def includable_files() -> dict[str, Path]:
-    """The files that ``include`` knows by name: presets, and the settings that they share."""
+    """The files that ``include`` finds by name: presets, and the settings that they share."""
     return preset_files() | {path.stem: path for path in sorted((FOLDER / "shared").glob("*.yaml"))}
 
 
@@ -55,17 +55,17 @@ class Preset(NamedTuple):
 @functools.cache
 def presets() -> dict[str, Preset]:
     """All presets, by name."""
-    found = {}
+    by_name = {}
     for name, file in preset_files().items():
         head = yaml.load(file.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
         figures = head.get("reproduces", ())
         reproduces = (figures,) if isinstance(figures, str) else tuple(figures)
-        found[name] = Preset(name, subject_and_size(name)[1], reproduces, head["description"].strip(), file)
-    return found
+        by_name[name] = Preset(name, subject_and_size(name)[1], reproduces, head["description"].strip(), file)
+    return by_name
 
 
 def find_sweep(name: str) -> Path:
-    """The file meant by an argument: of a preset by its name or its figure (``fig4-quick``), else the path itself."""
+    """Finds the file for an argument: a preset by its name or its figure (``fig4-quick``), else the path itself."""
     figure, size = subject_and_size(name)
     files = preset_files()
     if name not in files and re.fullmatch(r"(accelerated-|quarl-)?(fig|table)\d+", figure):
@@ -76,11 +76,10 @@ def find_sweep(name: str) -> Path:
 
 
 def presets_table(text: str = "", size: Size | None = None) -> str:
-    """A table of presets, in Markdown.
+    """Makes a table of presets, in Markdown.
 
     Args:
-        text: a part of the name, the figures or the description, in small or capital letters; empty
-            for every preset.
+        text: a part of the name, the figures or the description (any letter case); empty for all presets.
         size: the size of the presets; None for all sizes.
 
     Raises:
@@ -99,7 +98,7 @@ def presets_table(text: str = "", size: Size | None = None) -> str:
             f" description{near}; `roundoff presets` lists all {len(presets())}"
         )
     rows = [("preset", "size", "paper", "description")]
-    rows += [(f"`{one.name}`", one.size, " ".join(one.reproduces), one.description) for one in chosen]
+    rows += [(f"`{preset.name}`", preset.size, " ".join(preset.reproduces), preset.description) for preset in chosen]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     rows.insert(1, ("-" * widths[0], "-" * widths[1], "-" * widths[2], "-----------"))
     return "\n".join(

@@ -1,7 +1,7 @@
-"""The language of sweep files as a JSON Schema: editors complete keys and underline mistakes with it.
+"""Describes the language of sweep files as a JSON Schema: editors complete keys and underline mistakes with it.
 
-It is made from ``sweep_file.py`` and the keys of all algorithms. What only a plan can know (whether a format exists,
-whether values go together) it lets pass.
+It is made from ``sweep_file.py`` and the keys of all algorithms. It does not check what only planning can check
+(whether a format exists, whether values go together).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from ..wording import RANGE
 from .shorthand import MANY_FORMATS, NAME_WITH_A_GAP
 from .sweep_file import shape_of
 
-_NOT_OF_VALUES = ("title", "default", "description", "role")
+_ANNOTATIONS = ("title", "default", "description", "role")
 
 
 class _Untitled(GenerateJsonSchema):
-    """Makes a schema without a title for every field, which says its name once more."""
+    """Makes a schema without titles, which would repeat the names of the fields."""
 
     def field_title_should_be_set(self, _: Any) -> bool:
         return False
@@ -44,11 +44,11 @@ def sweep_schema() -> dict[str, Any]:
     shape["$defs"] |= _keys() | _models()
     for name in ("Lists", "Exclusion"):
         properties = shape["$defs"][name]["properties"]
-        properties |= {key: _or_shorter(properties[key], short) for key, short in _shorter().items()}
+        properties |= {key: _allow_shorthand(properties[key], shorthand) for key, shorthand in _shorthands().items()}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **shape, "title": "A sweep of roundoff"}
 
 
-def _shorter() -> dict[str, Any]:
+def _shorthands() -> dict[str, Any]:
     """Returns the schemas of shorthands for several values of a key, by key; see ``shorthand.py``."""
     numbers = {"type": "string", "pattern": f"^{RANGE.pattern}$"}
     names = {"type": "object", "minProperties": 1, "maxProperties": 1, "additionalProperties": False}
@@ -57,21 +57,21 @@ def _shorter() -> dict[str, Any]:
     return {**whole, MANY_FORMATS: {**names, "patternProperties": {gap: numbers}}}
 
 
-def _or_shorter(schema: dict[str, Any], short: dict[str, Any]) -> dict[str, Any]:
-    """A list that may contain ``short``, or ``short`` in its place."""
+def _allow_shorthand(schema: dict[str, Any], shorthand: dict[str, Any]) -> dict[str, Any]:
+    """Extends the schema of a list: it may contain the shorthand, or be replaced by it."""
     allowed = [
-        {**other, "items": {"anyOf": [other["items"], short]}} if other.get("type") == "array" else other
+        {**other, "items": {"anyOf": [other["items"], shorthand]}} if other.get("type") == "array" else other
         for other in schema.get("anyOf", [schema])
     ]
-    return {"anyOf": [*allowed, short]}
+    return {"anyOf": [*allowed, shorthand]}
 
 
 def _keys() -> dict[str, Any]:
     """Returns the schemas of the values of every key of a run, by key."""
     fixes = {"type": "array", "items": {"enum": ["all", *FIXES, *OPTIONAL_FIXES, *PARTS_OF_FIXES]}, "uniqueItems": True}
     qat = QuantizationAware.model_json_schema(schema_generator=_Untitled)
-    qat = {name: value for name, value in qat.items() if name not in _NOT_OF_VALUES}
-    written: dict[str, dict[str, Any]] = {
+    qat = {name: value for name, value in qat.items() if name not in _ANNOTATIONS}
+    own_schemas: dict[str, dict[str, Any]] = {
         "algorithm": {"anyOf": [{"enum": [*ALGORITHMS, *adapted()]}, {"type": "string", "pattern": f"^{OWN}$"}]},
         "task": {
             "anyOf": [{"enum": list(TASKS)}, {"type": "string", "pattern": f"^({'|'.join(filter(None, TaskKind))})"}]
@@ -83,35 +83,35 @@ def _keys() -> dict[str, Any]:
         "device": {"type": "string", "pattern": r"^(cpu|cuda(:\d+)?)$"},
     }
     schemas = {name: config_of(name).model_json_schema()["properties"] for name in (*ALGORITHMS, *LIBRARIES)}
-    found = {}
+    by_key = {}
     for key in sorted(keys()):
         algorithms = fields_of(key)
-        of_field = schemas[next(iter(algorithms))][key]
+        field = schemas[next(iter(algorithms))][key]
         defaults = {name: schemas[name][key]["default"] for name in algorithms}
-        same = all(default == of_field["default"] for default in defaults.values())
-        found[key] = {
-            "description": _described(key),
-            **written.get(key, {name: value for name, value in of_field.items() if name not in _NOT_OF_VALUES}),
-            **({"default": of_field["default"]} if same else {}),
+        is_common = all(default == field["default"] for default in defaults.values())
+        by_key[key] = {
+            "description": _describe(key),
+            **own_schemas.get(key, {name: value for name, value in field.items() if name not in _ANNOTATIONS}),
+            **({"default": field["default"]} if is_common else {}),
         }
-    return found
+    return by_key
 
 
 def _models() -> dict[str, Any]:
-    """The models that are values of keys, by name."""
-    found: dict[str, Any] = {}
+    """Returns the schemas of the models that are values of keys, by name."""
+    by_name: dict[str, Any] = {}
     for name in ALGORITHMS:
         for model, schema in config_of(name).model_json_schema(schema_generator=_Untitled).get("$defs", {}).items():
             properties = {
-                key: {about: value for about, value in one.items() if about != "role"}
-                for key, one in schema["properties"].items()
+                key: {name: value for name, value in property_schema.items() if name != "role"}
+                for key, property_schema in schema["properties"].items()
             }
-            found[model] = {**schema, "properties": properties}
-    return found
+            by_name[model] = {**schema, "properties": properties}
+    return by_name
 
 
-def _described(key: str) -> str:
-    """Returns the description of a key; where algorithms differ, for each."""
+def _describe(key: str) -> str:
+    """Returns the description of a key; if algorithms differ, those of all."""
     texts = {name: str(field.description).replace("`", "") for name, field in fields_of(key).items()}
     if len(set(texts.values())) == 1:
         return next(iter(texts.values()))

@@ -1,4 +1,4 @@
-"""The section ``search``: the goal, and the criterion of good enough."""
+"""Defines the section ``search``: the goal of a search, and its criterion of good enough."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ REFERENCE = "fp32"
 _COSTS = ("bits", "bops", "bytes", "memory")
 PartKind = Literal["role", "module", "operation", "storage"]
 _SHARE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
-_OF_CHEAPEST = ("by", "over", "within", "formats", "choose")
-_UNTIL = re.compile(r"\s*within\s+(\d+(?:\.\d+)?)\s*%\s*")
+_CHEAPEST_KEYS = ("by", "over", "within", "formats", "choose")
+_WITHIN_SHARE = re.compile(r"\s*within\s+(\d+(?:\.\d+)?)\s*%\s*")
 
 
 def _model(by: str) -> CostModel | None:
@@ -35,9 +35,9 @@ class SearchGoal(BaseModel):
     """The goal of a search: the fewest bits that keep the mean over seeds near fp32's, or the best candidate.
 
     Attributes:
-        looks_for: ``fewest bits``, or ``best``: of all that varies but tasks and seeds; or ``cheapest``: the formats of
-            an arithmetic's parts that cost least.
-        of: the key of the format: of the run, or of its actors.
+        looks_for: ``fewest bits``; ``best``, among all that varies except tasks and seeds; or ``cheapest``: the formats
+            of an arithmetic's parts that cost least.
+        of: the key of the format, of the run or of its actors.
         bits: ``significand`` or ``exponent``: the bits in which the formats differ; ``width``: formats of any
             families that differ in the bits of a number.
         until: ``within 2 %``: how far below the reference's mean (above it, for a metric to be minimized) is good
@@ -85,17 +85,17 @@ class SearchGoal(BaseModel):
 
     @field_validator("until", "within")
     @classmethod
-    def _check_share(cls, text: str, asked: ValidationInfo) -> str:
-        pattern, example = (_UNTIL, "within 2 %") if asked.field_name == "until" else (_SHARE, "5 %")
+    def _check_share(cls, text: str, info: ValidationInfo) -> str:
+        pattern, example = (_WITHIN_SHARE, "within 2 %") if info.field_name == "until" else (_SHARE, "5 %")
         if not pattern.fullmatch(text):
             raise ValueError(f"must be a share of fp32's mean, such as {example!r}, got {text!r}")
         return text
 
     @model_validator(mode="after")
     def _check_keys(self) -> SearchGoal:
-        takes = {"best": set(), "cheapest": set(_OF_CHEAPEST), "fewest bits": {"of", "bits", "until"}}[self.looks_for]
-        if others := self.model_fields_set - {"looks_for"} - takes:
-            allowed = ", ".join(sorted(takes)) or "no other keys"
+        taken = {"best": set(), "cheapest": set(_CHEAPEST_KEYS), "fewest bits": {"of", "bits", "until"}}[self.looks_for]
+        if others := self.model_fields_set - {"looks_for"} - taken:
+            allowed = ", ".join(sorted(taken)) or "no other keys"
             raise ValueError(f"for: {self.looks_for} takes {allowed}, got {', '.join(sorted(others))}")
         if self.looks_for == "cheapest" and not self.formats:
             raise ValueError("for: cheapest needs formats: those that a part may get, such as [e5m10, e4m3]")
@@ -109,24 +109,24 @@ class SearchGoal(BaseModel):
     @property
     def margin(self) -> float:
         """The share of the reference's magnitude that may be lost."""
-        found = _SHARE.fullmatch(self.within) if self.looks_for == "cheapest" else _UNTIL.fullmatch(self.until)
-        assert found is not None
-        return float(found[1]) / 100
+        match = _SHARE.fullmatch(self.within) if self.looks_for == "cheapest" else _WITHIN_SHARE.fullmatch(self.until)
+        assert match is not None
+        return float(match[1]) / 100
 
     def format_of(self, run: RunConfig) -> str:
-        """The format that is looked for, as a run has it.
+        """Returns a run's value of the searched format.
 
         Raises:
-            ValueError: it has none.
+            ValueError: the run lacks it.
         """
         return str(self._parts(run)[0])
 
     def rest_of(self, run: RunConfig) -> dict[str, Any]:
-        """All else that a run is, as JSON values, but its seed; a key under ``actors`` is ``actors.KEY`` then."""
+        """Returns a run's other keys without the seed, as JSON; a key under ``actors`` is called ``actors.KEY``."""
         return self._parts(run)[1]
 
     def widths(self, formats: Iterable[str]) -> dict[str, float]:
-        """The bits of each format but the reference, the fewest first.
+        """Returns the bits of each format except the reference, the fewest first.
 
         Raises:
             ValueError: they are not floats, or differ also in other bits, or not at all.
@@ -135,20 +135,20 @@ class SearchGoal(BaseModel):
 
         named = {name: format_named(name) for name in formats if name != REFERENCE}
         if self.bits == "width":
-            found = {name: fmt.bits_per_number for name, fmt in named.items()}
-            if len(set(found.values())) < len(found):
-                each = ", ".join(f"{name} {bits:g}" for name, bits in found.items())
-                raise ValueError(f"search over width takes formats of different bits, got {each}")
+            bits_by_name = {name: fmt.bits_per_number for name, fmt in named.items()}
+            if len(set(bits_by_name.values())) < len(bits_by_name):
+                listed = ", ".join(f"{name} {bits:g}" for name, bits in bits_by_name.items())
+                raise ValueError(f"search over width takes formats of different bits, got {listed}")
         else:
-            found = self._parts_of_floats(named)
-        if len(found) < 2:
+            bits_by_name = self._parts_of_floats(named)
+        if len(bits_by_name) < 2:
             raise ValueError(
                 f"search needs at least two formats in grid.{self.of.partition('.')[0]}, such as {{e5mX: 1..10}}"
             )
-        return dict(sorted(found.items(), key=lambda item: item[1]))
+        return dict(sorted(bits_by_name.items(), key=lambda item: item[1]))
 
     def _parts(self, run: RunConfig) -> tuple[Any, dict[str, Any]]:
-        """The format, and the rest without the seed."""
+        """Splits a run into its searched format and its other keys without the seed."""
         rest = run.as_json()
         rest.pop("seed", None)
         if self.of == "format":
@@ -161,22 +161,22 @@ class SearchGoal(BaseModel):
         del rest["actors"]
         return actors.pop("format"), rest | {f"actors.{key}": value for key, value in actors.items()}
 
-    def _parts_of_floats(self, named: dict[str, Any]) -> dict[str, float]:
-        """Significand or exponent bits by name; all formats have the same number of the other ones."""
+    def _parts_of_floats(self, formats: dict[str, Any]) -> dict[str, float]:
+        """Returns significand or exponent bits by name; raises ValueError if the other bits differ."""
         from ...formats import FloatFormat  # noqa: PLC0415  imports torch
 
-        found: dict[str, float] = {}
-        others: dict[int, str] = {}
-        for name, fmt in named.items():
+        bits: dict[str, float] = {}
+        other_bits: dict[int, str] = {}
+        for name, fmt in formats.items():
             if not isinstance(fmt, FloatFormat):
                 raise ValueError(  # noqa: TRY004
                     f"search over {self.bits} bits is over floats, such as {{e5mX: 1..10}}; {name} is none; allowed is"
                     " bits: width"
                 )
             significand = self.bits == "significand"
-            found[name] = fmt.significand_bits if significand else fmt.exponent_bits
-            others.setdefault(fmt.exponent_bits if significand else fmt.significand_bits, name)
-        if len(others) > 1:
-            got = " and ".join(others.values())
-            raise ValueError(f"search over {self.bits} bits takes formats that differ in nothing else, got {got}")
-        return found
+            bits[name] = fmt.significand_bits if significand else fmt.exponent_bits
+            other_bits.setdefault(fmt.exponent_bits if significand else fmt.significand_bits, name)
+        if len(other_bits) > 1:
+            names = " and ".join(other_bits.values())
+            raise ValueError(f"search over {self.bits} bits takes formats that differ in nothing else, got {names}")
+        return bits

@@ -16,25 +16,25 @@ from .sweep_file import DISTRIBUTIONS, Shape, shape_of
 
 Location = tuple[str | int, ...]
 
-_MOST = 20  # unknown keys of a mapping that are named one by one: what each may have meant takes a while to find out
-_INSIDE = {"a sweep": "base or grid", "random": "values"}  # where keys of runs stand
+_MOST = 20  # unknown keys of a mapping that are reported one by one: finding the nearest known key takes a while
+_HOLDERS = {"a sweep": "base or grid", "random": "values"}  # where keys of runs stand
 
 
 def sections(document: Located, keys: tuple[str, ...], problems: Problems) -> dict[str, Located]:
-    """The sections of a sweep file, without empty sections and invalid parts, which are noted."""
+    """Returns the sections of a sweep file, without empty sections and invalid parts, which are noted."""
     shape = shape_of(keys)
-    found = _checked(document, shape.sweep, shape, "a sweep", problems)
-    return {name: item for name, item in found.items() if item.value is not None}
+    checked = _validate(document, shape.sweep, shape, "a sweep", problems)
+    return {name: item for name, item in checked.items() if item.value is not None}
 
 
 def settings(document: Located, keys: tuple[str, ...], problems: Problems) -> dict[str, Located]:
-    """The settings in the file of a single run, without invalid ones, which are noted."""
+    """Returns the settings in the file of a single run, without invalid ones, which are noted."""
     shape = shape_of(keys)
-    return _checked(document, shape.run, shape, "a run", problems)
+    return _validate(document, shape.run, shape, "a run", problems)
 
 
-def _checked(
-    document: Located, adapter: TypeAdapter[Any], shape: Shape, whole: str, problems: Problems
+def _validate(
+    document: Located, adapter: TypeAdapter[Any], shape: Shape, document_name: str, problems: Problems
 ) -> dict[str, Located]:
     try:
         adapter.validate_python(document.plain())
@@ -48,27 +48,27 @@ def _checked(
         if mistake["type"] == "extra_forbidden":
             unknown_keys.setdefault(location[:-1], []).append(str(location[-1]))
         else:
-            message = f"{_named(location) or whole} {mistake['msg']}, got {shown(mistake['input'])}"
-            problems.note(_at(document, location).place, message)
-    missing = dict(_not_imported(document)) if unknown_keys else {}  # whose keys these may be
+            message = f"{_format_location(location) or document_name} {mistake['msg']}, got {shown(mistake['input'])}"
+            problems.note(_part_at(document, location).place, message)
+    missing = dict(_unknown_algorithms(document)) if unknown_keys else {}  # the keys may be theirs
     for place, reason in missing.items():
         problems.note(place, reason)
     for mapping, keys in unknown_keys.items() if not missing else ():
-        places = _at(document, mapping).key_places or {}
+        places = _part_at(document, mapping).key_places or {}
         for key in keys[:_MOST]:
-            problems.note(places[key], _unknown(mapping, key, whole, shape))
+            problems.note(places[key], _describe_unknown_key(mapping, key, document_name, shape))
         if len(keys) > _MOST:
             problems.note(places[keys[_MOST]], f"{len(keys) - _MOST} more are unknown from here on")
-    wrong = {mistake["loc"] for mistake in mistakes}
-    return {} if () in wrong else _without(wrong, document).value
+    wrong_parts = {mistake["loc"] for mistake in mistakes}
+    return {} if () in wrong_parts else _drop(wrong_parts, document).value
 
 
-def _not_imported(item: Located, key: object = None) -> Iterator[tuple[str, str]]:
-    """Yields where a document names a user's algorithms that no module has, and why each is not known."""
+def _unknown_algorithms(item: Located, key: object = None) -> Iterator[tuple[str, str]]:
+    """Yields the places where a document names a user's algorithm that no module has, and the reason of each."""
     if isinstance(item.value, dict | list):
         parts = item.value.items() if isinstance(item.value, dict) else ((key, part) for part in item.value)
         for name, part in parts:
-            yield from _not_imported(part, name)
+            yield from _unknown_algorithms(part, name)
     elif key == "algorithm" and module_of_algorithm(item.value):
         try:
             check_own_algorithm(item.value, (*ALGORITHMS, *LIBRARIES))
@@ -76,33 +76,33 @@ def _not_imported(item: Located, key: object = None) -> Iterator[tuple[str, str]
             yield item.place, str(error)
 
 
-def _unknown(mapping: Location, key: str, whole: str, shape: Shape) -> str:
-    where = _named(mapping) or whole
-    section = where.partition("[")[0]
+def _describe_unknown_key(mapping: Location, key: str, document_name: str, shape: Shape) -> str:
+    holder = _format_location(mapping) or document_name
+    section = holder.partition("[")[0]
     known = DISTRIBUTIONS if len(mapping) > 2 else shape.other_keys.get(section, shape.keys)
-    hint = f" (keys of runs stand inside {_INSIDE[where]})" if key in shape.keys and where in _INSIDE else ""
-    return unknown(f"key in {where}", key, known) + hint
+    hint = f" (keys of runs stand inside {_HOLDERS[holder]})" if key in shape.keys and holder in _HOLDERS else ""
+    return unknown(f"key in {holder}", key, known) + hint
 
 
-def _named(location: Location) -> str:
-    """Writes a location as in ``cases[0].name``."""
+def _format_location(location: Location) -> str:
+    """Writes a location as text, such as ``cases[0].name``."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")
 
 
-def _at(document: Located, location: Location) -> Located:
+def _part_at(document: Located, location: Location) -> Located:
     for part in location:
         document = document.value[part]
     return document
 
 
-def _without(wrong: set[Location], item: Located, here: Location = ()) -> Located:
-    """A copy without the invalid parts."""
+def _drop(wrong: set[Location], item: Located, path: Location = ()) -> Located:
+    """Copies an item without its wrong parts, given by their locations."""
     if isinstance(item.value, dict):
         value: Any = {
-            key: _without(wrong, part, (*here, key)) for key, part in item.value.items() if (*here, key) not in wrong
+            key: _drop(wrong, part, (*path, key)) for key, part in item.value.items() if (*path, key) not in wrong
         }
     elif isinstance(item.value, list):
-        value = [_without(wrong, part, (*here, i)) for i, part in enumerate(item.value) if (*here, i) not in wrong]
+        value = [_drop(wrong, part, (*path, i)) for i, part in enumerate(item.value) if (*path, i) not in wrong]
     else:
         return item
     return dataclasses.replace(item, value=value)

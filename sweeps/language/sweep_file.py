@@ -1,4 +1,4 @@
-"""The shape of a sweep file, as a type: documents are checked by it, and the schema for editors is made from it.
+"""Defines the shape of sweep files as a type, which checks documents, and makes the schema for editors.
 
 It defines the sections, and where a key has a value or a list. The values of a key are checked once all
 documents are merged, since replaced values do not matter (``expansion.py``).
@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType, TypedDict
 
 CASE = "case"
-"""Key of the name of a case where runs are chosen by it."""
+"""The key of the name of a case, for choosing runs by it."""
 DISTRIBUTIONS = ("uniform", "log_uniform", "choice")
 MAX_DRAWS = 10_000
 MAX_SEED = 2**63 - 1
@@ -25,15 +25,15 @@ SEARCH = ("for", "of", "bits", "until", "by", "over", "within", "formats", "choo
 _EXAMPLE = "such as {log_uniform: [1e-5, 1e-3]}"
 
 
-def _must_be(rule: str, holds: Callable[[Any], bool] = lambda _: True, *, whole: bool = False) -> WrapValidator:
-    """Says the rule where a shape is wrong, or does not hold; an error inside says its own, unless ``whole`` is set."""
+def _must_be(rule: str, is_valid: Callable[[Any], bool] = lambda _: True, *, only: bool = False) -> WrapValidator:
+    """Reports ``rule`` for a value of wrong shape, or not valid; mistakes inside report their own, unless ``only``."""
 
     def validate(value: Any, shape: Callable[[Any], Any]) -> Any:
         try:
-            if holds(found := shape(value)):
-                return found
+            if is_valid(checked := shape(value)):
+                return checked
         except ValidationError as error:
-            if not whole and any(inside["loc"] for inside in error.errors()):
+            if not only and any(inside["loc"] for inside in error.errors()):
                 raise
         raise PydanticCustomError("rule", "must be {rule}", {"rule": rule})
 
@@ -41,7 +41,7 @@ def _must_be(rule: str, holds: Callable[[Any], bool] = lambda _: True, *, whole:
 
 
 def _mapping(name: str, keys: dict[str, Any], rule: str = "a mapping from keys to values") -> Any:
-    """A mapping that may have each of the keys."""
+    """Makes the type of a mapping that may have each of the keys."""
     mapping = TypedDict(name, keys, total=False)  # type: ignore[misc]
     return Annotated[with_config(ConfigDict(extra="forbid", strict=True))(mapping), _must_be(rule)]
 
@@ -50,14 +50,14 @@ def _list(item: Any, rule: str = "a list of at least one value", least: int = 1)
     return Annotated[list[item], Field(min_length=least), _must_be(rule)]
 
 
-def _names(which: str) -> Any:
+def _names(rule: str) -> Any:
     names = Union[str, list[str]]  # noqa: UP007
-    return Annotated[names, _must_be(f"a name, or a list of names, {which}", whole=True)]
+    return Annotated[names, _must_be(f"a name, or a list of names, {rule}", only=True)]
 
 
-def _bounds(rule: str, holds: Callable[[Any], bool]) -> Any:
+def _bounds(rule: str, is_valid: Callable[[Any], bool]) -> Any:
     numbers = list[Annotated[float, Field(allow_inf_nan=False)]]
-    return Annotated[numbers, Field(min_length=2, max_length=2), _must_be(f"{rule}, {_EXAMPLE}", holds, whole=True)]
+    return Annotated[numbers, Field(min_length=2, max_length=2), _must_be(f"{rule}, {_EXAMPLE}", is_valid, only=True)]
 
 
 def _whole_number(least: int, most: int) -> Any:
@@ -74,7 +74,7 @@ def _distribution(key: str, choice: Any) -> Any:
     )
     return Annotated[
         _mapping(f"drawn_{key}", dict(zip(DISTRIBUTIONS, shapes, strict=True)), one_of),
-        _must_be(one_of, lambda given: len(given) == 1),
+        _must_be(one_of, lambda entry: len(entry) == 1),
         Field(json_schema_extra={"minProperties": 1, "maxProperties": 1}),
     ]
 
@@ -95,10 +95,10 @@ class Shape(NamedTuple):
 @functools.lru_cache(maxsize=16)
 def shape_of(keys: tuple[str, ...]) -> Shape:
     """The shape of sweep files for runs with these keys."""
-    # Each key is a type, so that the schema can say of it what a model knows.
+    # Each key is a named type, which the schema replaces by the type of the model's field.
     values: dict[str, Any] = {key: TypeAliasType(key, Any) for key in keys}
     lists = {key: _list(value) for key, value in values.items()}
-    draws = {key: _distribution(key, of_key) for key, of_key in lists.items()}
+    draws = {key: _distribution(key, choice) for key, choice in lists.items()}
     settings = _mapping("Settings", values)
     random = {
         "draws": _whole_number(1, MAX_DRAWS),
@@ -151,17 +151,17 @@ def shape_of(keys: tuple[str, ...]) -> Shape:
 
 
 def _section(description: str, shape: Any) -> Any:
-    """A section may be there and empty."""
+    """Makes the type of a section, which may be empty."""
     return Annotated[Optional[shape], Field(description=description)]  # noqa: UP045
 
 
 _METRIC_RULE = f"a name, or a mapping with the keys {', '.join(METRIC)}"
 _METRIC: Any = Annotated[
-    Union[str, _mapping("Metric", dict.fromkeys(METRIC, Any))], _must_be(_METRIC_RULE, whole=True)  # noqa: UP007
+    Union[str, _mapping("Metric", dict.fromkeys(METRIC, Any))], _must_be(_METRIC_RULE, only=True)  # noqa: UP007
 ]
 _LOG_TO_RULE = f"the name of a tracker, or a mapping with the keys {', '.join(LOG_TO)}"
 _LOG_TO: Any = Annotated[
-    Union[str, _mapping("LogTo", dict.fromkeys(LOG_TO, str))], _must_be(_LOG_TO_RULE, whole=True)  # noqa: UP007
+    Union[str, _mapping("LogTo", dict.fromkeys(LOG_TO, str))], _must_be(_LOG_TO_RULE, only=True)  # noqa: UP007
 ]
 _ABOUT = {
     "name": _section(

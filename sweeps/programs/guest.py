@@ -53,7 +53,7 @@ def run_child(program: Program, order: dict[str, Any], message_pipe: int, stop_p
     try:
         with stopping_on_sigterm(request):
             outcome = _outcome(program, order, messages, request)
-    except KeyboardInterrupt:  # a second signal: stops without saving
+    except KeyboardInterrupt:  # out of patience, or a second signal: ends without saving
         os._exit(128 + signal.SIGTERM)
     messages.send(outcome)
     # Ends the process as the interpreter does, running the program's exit handlers

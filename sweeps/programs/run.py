@@ -94,7 +94,7 @@ def run_program(
     """
     files = RunDirectory(directory)
     if not files.result.exists():
-        open_device(config.own.device)  # before anything is written
+        open_device(config.settings.device)  # before anything is written
         make_directory(directory)
         with directory_lock(directory):
             remove_temporaries(files.path)
@@ -114,9 +114,9 @@ def _run(
     on_progress: Callable[[Progress], None] | None,
     stop: StopRequest,
 ) -> None:
-    own = config.own
-    simulation = Simulation(own.policy_of_run(), seed=own.seed, observe=own.observe)
-    numerics = Numerics(simulation) if own.observe else None
+    settings = config.settings
+    simulation = Simulation(settings.policy_of_run(), seed=settings.seed, observe=settings.observe)
+    numerics = Numerics(simulation) if settings.observe else None
     reporter = Reporter(files, Stopwatch(), numerics, on_progress)
     with ProgramRecorder(reporter, metric.name, simulation, stop) as recorder:
         values, reason = _outcome(config, metric, simulation, recorder)
@@ -136,11 +136,11 @@ def _outcome(
     """Calls the program: the finite numbers that it returns, and why it has crashed, or nothing."""
     keys = keys_of(config.program)
     function, arguments = config.program.load(), keys.arguments(config)
-    untaken = {name: getattr(config.own, name) for name in PASSED_ON if name not in keys.takes}
+    untaken = {name: getattr(config.settings, name) for name in PASSED_ON if name not in keys.takes}
     seed_generators(config.seed)
     with SteppedOptimizers() as stepped:
         try:
-            with part_of(recorder), surroundings(config.own.threads), checked_flags(config.program.text, untaken):
+            with part_of(recorder), surroundings(config.settings.threads), checked_flags(config.program.text, untaken):
                 if ARITHMETIC in keys.takes:
                     returned = function(**arguments, arithmetic=simulation)
                 else:

@@ -40,7 +40,7 @@ class Agents(Subject):
             return [complaint(found) for found in error.errors()]
 
     def value(self, run: RunConfig, key: str) -> Any:  # noqa: D102
-        return getattr(run, key, None)  # another algorithm has it
+        return getattr(run, key, None)  # None for keys of other algorithms
 
     def default(self, key: str, given: Mapping[str, Any]) -> Any:  # noqa: D102
         field = config_class(given).model_fields.get(key)
@@ -58,5 +58,5 @@ AGENTS = Agents()
 
 
 def _field(key: str) -> FieldInfo:
-    """Returns the field of a key in any algorithm: all have the same values for it, if not the same default."""
+    """Returns the field of a key in any algorithm: all allow the same values, if not with the same default."""
     return next(iter(fields_of(key).values()))

@@ -1,6 +1,6 @@
 """Programs that read flags by argparse: ``main(args)``, ``main()`` and ``main(argv=None)``, called with a sweep's keys.
 
-The parser says which keys there are, and their types and defaults, as parameters do of a plain function.
+The parser defines the keys, their types and their defaults, like the parameters of a plain function.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Any, NoReturn
 
 from ..errors import SweepError
 from ..user_code import describe_error
-from .flag_values import GivenFlags, keys_of_flags, reading_by
+from .flag_values import FlagValues, keys_of_flags, reading_by
 
-_PARSED = ("args", "arguments", "opt", "opts", "options")  # names of a parameter that takes parsed flags
+_PARSED = ("args", "arguments", "opt", "opts", "options")  # names of parameters that take parsed flags
 _READING = {"parse_args", "parse_known_args", "parse_intermixed_args", "parse_args_into_dataclasses"}
 
 
-class _Reached(BaseException):
-    """A parser is about to read the command line."""
+class _ParserFound(BaseException):
+    """Raised in place of parsing, with the parser that is about to read the command line."""
 
     def __init__(self, parser: ArgumentParser) -> None:
         self.parser = parser
 
 
 def with_flags(text: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function with the flags as its parameters, if ``function`` reads flags; else ``function``.
+    """Turns a function that reads flags into one with the flags as its parameters; returns others unchanged.
 
     A function reads flags if its one parameter is called ``args`` (or is annotated as ``Namespace``) and its module
     uses argparse. It also reads flags if it calls ``parse_args`` without a parameter, or with one for the words of
@@ -49,13 +49,13 @@ def with_flags(text: str, function: Callable[..., Any]) -> Callable[..., Any]:
     if not isinstance(function, FunctionType):
         return function
     parameters = list(inspect.signature(function).parameters.values())
-    named = [function.__globals__.get(name) for name in function.__code__.co_names]
-    called = [one for one in named if isinstance(one, FunctionType) and one.__module__ == function.__module__]
-    reads = [not _READING.isdisjoint(one.__code__.co_names) for one in (function, *called)]
+    referenced = [function.__globals__.get(name) for name in function.__code__.co_names]
+    helpers = [x for x in referenced if isinstance(x, FunctionType) and x.__module__ == function.__module__]
+    reads = [not _READING.isdisjoint(reader.__code__.co_names) for reader in (function, *helpers)]
     if len(parameters) == 1 and _takes_flags(parameters[0], function.__globals__, reads_them=reads[0]):
-        return _adapted(text, function, _parser_beside(text, function))
-    words = [one for one in parameters[:1] if one.name in (*_PARSED, "argv") and one.default in (None, one.empty)]
-    return _adapted(text, function) if any(reads) and words == parameters else function
+        return _adapt(text, function, _find_parser_maker(text, function))
+    words = [x for x in parameters[:1] if x.name in (*_PARSED, "argv") and x.default in (None, x.empty)]
+    return _adapt(text, function) if any(reads) and words == parameters else function
 
 
 def is_success(function: Callable[..., Any], returned: Any) -> bool:
@@ -72,41 +72,41 @@ def _takes_flags(parameter: inspect.Parameter, names: Mapping[str, Any], *, read
     return uses and parameter.annotation is parameter.empty and parameter.name in _PARSED and not reads_them
 
 
-def _parser_beside(text: str, function: FunctionType) -> Callable[[], Any]:
-    """Makes the parser of the module: one of its variables, or the result of one of its functions.
+def _find_parser_maker(text: str, function: FunctionType) -> Callable[[], Any]:
+    """Finds what makes the parser beside ``function``: a variable of the module, or one of its functions.
 
-    A function that reads the flags and returns something is called by each run instead, since it may complete them.
+    A function that reads the flags and returns them is called by each run instead, since it may complete them.
 
     Raises:
         SweepError: no parser is found, or several.
     """
     names = function.__globals__
     functions = {
-        name: one
-        for name, one in names.items()
-        if isinstance(one, FunctionType) and one.__module__ == function.__module__ and one is not function
-        if all(needed.default is not needed.empty for needed in inspect.signature(one).parameters.values())
+        name: value
+        for name, value in names.items()
+        if isinstance(value, FunctionType) and value.__module__ == function.__module__ and value is not function
+        if all(parameter.default is not parameter.empty for parameter in inspect.signature(value).parameters.values())
     }
-    found: dict[str, Any] = {name: one for name, one in names.items() if isinstance(one, ArgumentParser)}
-    found = found or {name: one for name, one in functions.items() if "ArgumentParser" in one.__code__.co_names}
-    readers = {name: one for name, one in functions.items() if _completes(one, function)}
+    makers: dict[str, Any] = {name: value for name, value in names.items() if isinstance(value, ArgumentParser)}
+    makers = makers or {name: value for name, value in functions.items() if "ArgumentParser" in value.__code__.co_names}
+    readers = {name: value for name, value in functions.items() if _returns_flags(value, function)}
     for name, reader in readers.items():
-        if inner := found.keys() & set(reader.__code__.co_names):
-            found = {other: one for other, one in found.items() if other not in inner} | {name: reader}
-    if len(found) > 1:
-        raise SweepError(f"{text} takes parsed flags, but there are several parsers beside it: {', '.join(found)}")
-    if found:
-        [(name, maker)] = found.items()
-        return (
-            maker if name in readers else lambda: maker if isinstance(maker, ArgumentParser) else _reached(text, maker)
-        )
+        if inner := makers.keys() & set(reader.__code__.co_names):
+            makers = {key: value for key, value in makers.items() if key not in inner} | {name: reader}
+    if len(makers) > 1:
+        raise SweepError(f"{text} takes parsed flags, but there are several parsers beside it: {', '.join(makers)}")
+    if makers:
+        [(name, maker)] = makers.items()
+        if name in readers:
+            return maker  # type: ignore[no-any-return]
+        return lambda: maker if isinstance(maker, ArgumentParser) else _find_parser(text, maker)
     raise SweepError(
         f"{text} takes parsed flags, but no parser is found beside it: one that is made under `if __name__ == "
         f"'__main__':` is not made by an import. Put it into a function that returns it, such as `def parser():`"
     )
 
 
-def _completes(reader: FunctionType, function: FunctionType) -> bool:
+def _returns_flags(reader: FunctionType, function: FunctionType) -> bool:
     """Whether a function reads flags for another function, and returns them."""
     if _READING.isdisjoint(reader.__code__.co_names) or function.__name__ in reader.__code__.co_names:
         return False
@@ -114,58 +114,58 @@ def _completes(reader: FunctionType, function: FunctionType) -> bool:
         tree = ast.parse(dedent(inspect.getsource(reader)))
     except (OSError, SyntaxError):
         return False
-    return any(isinstance(one, ast.Return) and one.value is not None for one in ast.walk(tree))
+    return any(isinstance(node, ast.Return) and node.value is not None for node in ast.walk(tree))
 
 
-def _reached(text: str, function: Callable[[], Any]) -> ArgumentParser:
-    """The parser that a function returns, or that it is about to read the command line with.
+def _find_parser(text: str, function: Callable[[], Any]) -> ArgumentParser:
+    """Calls a function; returns the parser that it returns, or that is about to read the command line in it.
 
     Raises:
-        SweepError: neither happens, or it raises something before.
+        SweepError: there is no such parser, or the function raises something before.
     """
 
     def stop(parser: ArgumentParser, *_args: Any, **_kwargs: Any) -> NoReturn:
-        raise _Reached(parser)
+        raise _ParserFound(parser)
 
     try:
         with reading_by(stop):
-            made = function()
-    except _Reached as reached:
-        return reached.parser
+            result = function()
+    except _ParserFound as found:
+        return found.parser
     except (Exception, SystemExit) as error:
         raise SweepError(f"{text}: before it reads its flags, {describe_error(error)}") from error
-    if isinstance(made, ArgumentParser):
-        return made
+    if isinstance(result, ArgumentParser):
+        return result
     raise SweepError(
         f"{text}: {getattr(function, '__name__', function)} makes a parser, but neither reads nor returns it"
     )
 
 
-def _adapted(text: str, function: FunctionType, maker: Callable[[], Any] | None = None) -> Callable[..., Any]:
-    """A function of the flags, which calls ``function`` as the command line would.
+def _adapt(text: str, function: FunctionType, maker: Callable[[], Any] | None = None) -> Callable[..., Any]:
+    """Makes a function of the flags that calls ``function`` as the command line would.
 
     Args:
         text: The function's name in the sweep file.
         function: The program's function.
-        maker: The maker of the parser, or of the parsed flags, that the function takes; None if it reads them itself.
+        maker: Makes the parser, or the parsed flags, that the function takes; None if the function reads the flags.
     """
-    words = [one for one in inspect.signature(function).parameters.values() if one.default is one.empty]
+    words = [x for x in inspect.signature(function).parameters.values() if x.default is x.empty]
 
     def call() -> Any:
-        before, sys.argv = sys.argv, [function.__code__.co_filename]
+        original, sys.argv = sys.argv, [function.__code__.co_filename]
         try:
             return function(*[sys.argv] * len(words))
         finally:
-            sys.argv = before
+            sys.argv = original
 
-    def called(**given: Any) -> Any:
-        flags = GivenFlags(text, given)
+    def called(**values: Any) -> Any:
+        flags = FlagValues(text, values)
         with reading_by(flags.read):
             if maker is None:
                 returned = call()
             else:
-                made = maker()
-                parsed = made.parse_args() if isinstance(made, ArgumentParser) else made
+                parser = maker()
+                parsed = parser.parse_args() if isinstance(parser, ArgumentParser) else parser
                 returned = function(parsed if isinstance(parsed, Namespace) else flags.namespace)
         flags.check_read()
         return returned
@@ -174,7 +174,7 @@ def _adapted(text: str, function: FunctionType, maker: Callable[[], Any] | None 
         setattr(called, name, getattr(function, name))
     call.__name__ = function.__name__
     called.reads_flags = True  # type: ignore[attr-defined]
-    parameters = keys_of_flags(text, _reached(text, maker or call))
-    called.__annotations__ = {one.name: one.annotation for one in parameters}
+    parameters = keys_of_flags(text, _find_parser(text, maker or call))
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return called

@@ -1,4 +1,4 @@
-"""A program of the user's: the function that a sweep file names, and the source that it is made of."""
+"""A user's program: the function that a sweep file names, and its source code."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class Program:
         text: ``train.py:train``, where the file is found relative to ``folder``, or ``package.module:train``, where the
             module is looked for in ``folder`` first.
         folder: the folder of the sweep file.
-        given: the function itself, where it need not be imported.
+        loaded: the function itself, if it need not be imported.
     """
 
     text: str
     folder: str
-    given: Callable[..., Any] | None = None
+    loaded: Callable[..., Any] | None = None
 
     @classmethod
     def named(cls, text: str, folder: str | Path) -> Program:
-        """The program that a sweep file in ``folder`` calls ``text``.
+        """Returns the program that a sweep file in ``folder`` names by ``text``.
 
         Raises:
             SweepError: it is not a valid name.
@@ -59,7 +59,7 @@ class Program:
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> Program:
-        """The program of a function, wherever it is defined.
+        """Returns the program of a function, wherever it is defined.
 
         Raises:
             SweepError: it lacks a name.
@@ -77,11 +77,11 @@ class Program:
         """Returns the program in a form that other processes can import.
 
         Raises:
-            SweepError: no file has it by its name.
+            SweepError: no file defines the function under its name.
         """
-        if self.given is None:
+        if self.loaded is None:
             return self
-        if not self.place.endswith(".py") or self.given.__qualname__ != self.function:
+        if not self.place.endswith(".py") or self.loaded.__qualname__ != self.function:
             raise SweepError(f"{self.text} stands in no file that other processes could import; use workers=1")
         return Program(self.text, self.folder)
 
@@ -96,21 +96,21 @@ class Program:
         return self.text.rpartition(":")[0]
 
     def load(self) -> Callable[..., Any]:
-        """Imports the function, once. One that reads flags takes them as its parameters (:mod:`.flags`).
+        """Imports the function, once. A function that reads flags gets them as its parameters (:mod:`.flags`).
 
         Raises:
-            SweepError: it cannot be imported, in one line that says where; or its flags cannot be keys.
+            SweepError: it cannot be imported, in one line with the place; or its flags cannot be keys.
         """
-        return self.given if self.given is not None else _function(self)
+        return self.loaded if self.loaded is not None else _function(self)
 
     def file(self) -> Path:
         """The file that defines it; imports it."""
-        if self.given is not None:
+        if self.loaded is not None:
             return Path(self.folder) / self.place
         return Path(str(_module(self).__file__))
 
     def source(self) -> str:
-        """A hash (SHA-256, 16 hexadecimal digits) of its file and of what that imported from the same folder."""
+        """Returns a hash (SHA-256, 16 hexadecimal digits) of its file and of modules imported from the same folder."""
         return _source(self)
 
     def origin(self) -> dict[str, str]:
@@ -123,29 +123,29 @@ class Program:
 def _function(program: Program) -> Callable[..., Any]:
     function = getattr(_module(program), program.function, None)
     if not callable(function):
-        found = "is no function" if function is not None else "does not exist"
-        raise SweepError(f"{program.place} was imported, but {program.function} {found} in it")
+        problem = "is no function" if function is not None else "does not exist"
+        raise SweepError(f"{program.place} was imported, but {program.function} {problem} in it")
     return with_flags(program.text, function)
 
 
 @functools.cache
 def _module(program: Program) -> ModuleType:
     try:
-        return _imported(program)
+        return _import(program)
     except SweepError:
         raise
     except (Exception, SystemExit) as error:
         raise SweepError(f"{program.place} cannot be imported: {describe_error(error)}") from error
 
 
-def _imported(program: Program) -> ModuleType:
+def _import(program: Program) -> ModuleType:
     if not program.place.endswith(".py"):
-        _look_in(program.folder)
+        _put_first_on_path(program.folder)
         return import_module(program.place)
     path = Path(program.folder) / program.place
     if not path.is_file():
         raise SweepError(f"there is no file {path}")
-    _look_in(str(path.parent))
+    _put_first_on_path(str(path.parent))
     name = path.stem
     loaded = sys.modules.get(name)
     if loaded is not None and Path(str(getattr(loaded, "__file__", ""))).absolute() == path:
@@ -165,8 +165,8 @@ def _imported(program: Program) -> ModuleType:
     return module
 
 
-def _look_in(folder: str) -> None:
-    """Modules are looked for in a folder first."""
+def _put_first_on_path(folder: str) -> None:
+    """Makes a folder the first one in which modules are looked for."""
     if folder not in sys.path:
         sys.path.insert(0, folder)
 
@@ -174,25 +174,25 @@ def _look_in(folder: str) -> None:
 _commit = functools.cache(commit_of)
 
 
-@functools.cache  # as it was imported: modules that come later are not in it, whichever run brings them
+@functools.cache  # computed once, after the import, so that later imports do not change it
 def _source(program: Program) -> str:
-    if program.given is not None and not program.place.endswith(".py"):
+    if program.loaded is not None and not program.place.endswith(".py"):
         try:
-            text = inspect.getsource(program.given).encode()
-        except (OSError, TypeError):  # typed in, and kept nowhere
-            text = getattr(getattr(program.given, "__code__", None), "co_code", b"")
+            text = inspect.getsource(program.loaded).encode()
+        except (OSError, TypeError):  # typed into an interpreter that does not keep the text
+            text = getattr(getattr(program.loaded, "__code__", None), "co_code", b"")
         return _digest({program.function: text})
-    module = _module(program) if program.given is None else sys.modules[program.given.__module__]
+    module = _module(program) if program.loaded is None else sys.modules[program.loaded.__module__]
     package = module.__name__.partition(".")[0]
     folder = program.file().parent
     parts: dict[str, bytes] = {}
-    for name, other in sys.modules.copy().items():
-        file = getattr(other, "__file__", None)
+    for name, imported in sys.modules.copy().items():
+        file = getattr(imported, "__file__", None)
         if not file or not str(file).endswith(".py"):
             continue
         path = Path(file)
-        beside = path.is_relative_to(folder) and not path.is_relative_to(sys.prefix)
-        if other is module or beside or ("." in module.__name__ and name.partition(".")[0] == package):
+        in_folder = path.is_relative_to(folder) and not path.is_relative_to(sys.prefix)
+        if imported is module or in_folder or ("." in module.__name__ and name.partition(".")[0] == package):
             parts[os.path.relpath(path, folder)] = path.read_bytes()
     return _digest(parts)
 

@@ -1,4 +1,4 @@
-"""Programs as the subject of a sweep: a run's keys are the function's parameters and the arithmetic's."""
+"""Programs as the subject of a sweep: the keys of a run are the function's parameters and those of the arithmetic."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ...simulate import Policy
 
 ARITHMETIC = "arithmetic"
-"""A parameter of this name is given the simulation, which the function enters itself."""
+"""A parameter of this name gets the simulation, which the function enters itself."""
 _SETTINGS = ("rounding", "accumulate", "granularity")  # of the policy, as keys of their own
 _INFERRED = (bool, int, float, str)  # a parameter without annotation has the type of its default
 
@@ -45,12 +45,12 @@ def format_named(name: str) -> Format:
         return Format.parse(name)
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(import_module(module), attribute)
+        value = getattr(import_module(module), attribute)
     except (Exception, SystemExit) as error:
         raise FormatError(f"{name}: cannot be imported ({type(error).__name__}: {error})") from error
-    if not isinstance(found, Format):
-        raise FormatError(f"{name}: must be a roundoff.Format, is a {type(found).__name__}")
-    return found
+    if not isinstance(value, Format):
+        raise FormatError(f"{name}: must be a roundoff.Format, is a {type(value).__name__}")
+    return value
 
 
 def _canonical_format(name: str) -> str:
@@ -74,7 +74,7 @@ def _setting(name: str) -> AfterValidator:
 
 
 class ArithmeticKeys(BaseModel):
-    """The keys of every run that are roundoff's; a parameter of the function with such a name is given the value."""
+    """The keys of every run, whatever its program; a parameter of the function with such a name gets the value."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -128,13 +128,13 @@ class ProgramConfig:
 
     Attributes:
         program: the program.
-        given: values of the function's parameters that the sweep sets, as JSON has them.
-        own: the keys that are roundoff's.
+        arguments: values of the function's parameters that the sweep sets, as JSON values.
+        settings: the keys that every run has.
     """
 
     program: Program
-    given: dict[str, Any]
-    own: ArithmeticKeys
+    arguments: dict[str, Any]
+    settings: ArithmeticKeys
     steps: ClassVar[int] = 0  # how long it is, only the program knows
 
     @property
@@ -145,26 +145,26 @@ class ProgramConfig:
     @property
     def format(self) -> str:
         """The format as it is written."""
-        return self.own.format
+        return self.settings.format
 
     @property
     def seed(self) -> int:
         """The seed of the run."""
-        return self.own.seed
+        return self.settings.seed
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the run as JSON values: the program, format and seed, given values, and keys not at their defaults.
+        """Returns the run as JSON values: the program, format and seed, arguments, and keys not at their defaults.
 
-        Parameters that get no value are left out: a new parameter of the function, with a default, leaves
+        Parameters without a value are left out, so that a new parameter of the function, with a default, leaves
         finished runs unchanged.
         """
-        own = self.own.model_dump(mode="json")
-        changed = {name: own[name] for name in self.own.model_fields_set if own[name] != _default(name)}
-        values = {"program": self.program.text, "format": self.format, "seed": self.seed, **self.given, **changed}
+        settings = self.settings.model_dump(mode="json")
+        changed = {name: settings[name] for name in self.settings.model_fields_set if settings[name] != _default(name)}
+        values = {"program": self.program.text, "format": self.format, "seed": self.seed, **self.arguments, **changed}
         return dict(sorted(values.items()))
 
     def unsaid(self) -> dict[str, Any]:
-        """Returns no keys: the config leaves out parameters without a given value."""
+        """Returns no keys: the config leaves out parameters without a value."""
         return {}
 
 
@@ -178,7 +178,7 @@ class ProgramKeys(Subject):
 
     Args:
         program: the program; it is imported.
-        reserved: names that no parameter can have, since sweep files have them for something else.
+        reserved: names that no parameter can have, since they are sections of sweep files.
 
     Raises:
         SweepError: it cannot be imported, or has parameters that a sweep file cannot set.
@@ -193,8 +193,8 @@ class ProgramKeys(Subject):
             raise SweepError(f"{program.text} says no parameters ({error}); give a plain function") from error
         self.takes = frozenset(parameters)
         """The names of all parameters."""
-        own = {ARITHMETIC, *ArithmeticKeys.model_fields}
-        self._parameters = {name: found for name, found in parameters.items() if name not in own}
+        arithmetic_names = {ARITHMETIC, *ArithmeticKeys.model_fields}
+        self._parameters = {name: parameter for name, parameter in parameters.items() if name not in arithmetic_names}
         for name, parameter in parameters.items():
             _check_kind(program, name, parameter)
             if name in reserved:
@@ -203,9 +203,9 @@ class ProgramKeys(Subject):
             self._hints = get_type_hints(function, include_extras=True)
         except Exception as error:
             raise SweepError(f"{program.text}: its annotations cannot be read ({error})") from error
-        own_keys = {name: adapter_of(field) for name, field in ArithmeticKeys.model_fields.items()}
-        theirs = {name: _adapter(program, name, self._annotation(name)) for name in self._parameters}
-        self._adapters = own_keys | theirs
+        arithmetic_adapters = {name: adapter_of(field) for name, field in ArithmeticKeys.model_fields.items()}
+        parameter_adapters = {name: _adapter(program, name, self._annotation(name)) for name in self._parameters}
+        self._adapters = arithmetic_adapters | parameter_adapters
         self._known: dict[tuple[str, str], Any] = {}
 
     @property
@@ -233,51 +233,52 @@ class ProgramKeys(Subject):
     def config(self, given: dict[str, Any]) -> RunConfig | list[str]:  # noqa: D102
         from ...formats import FormatError  # noqa: PLC0415  imports torch, which costs seconds
 
-        ours = {name: value for name, value in given.items() if name not in self._parameters}
-        theirs = {name: value for name, value in given.items() if name in self._parameters}
+        arithmetic = {name: value for name, value in given.items() if name not in self._parameters}
+        arguments = {name: value for name, value in given.items() if name in self._parameters}
         missing = [
-            name for name, found in self._parameters.items() if found.default is found.empty and name not in given
+            name
+            for name, parameter in self._parameters.items()
+            if parameter.default is parameter.empty and name not in given
         ]
         if missing:
             return [f"{self.program.text} needs {', '.join(missing)}, which has no default: set it in base or grid"]
         try:
-            own = ArithmeticKeys(**ours)
-            if own.policy or any(getattr(own, name) is not None for name in _SETTINGS):
-                own.policy_of_run()  # each may be right, and not go with the others
-            values = {name: self.canonical(name, value) for name, value in theirs.items()}
+            settings = ArithmeticKeys(**arithmetic)
+            if settings.policy or any(getattr(settings, name) is not None for name in _SETTINGS):
+                settings.policy_of_run()  # checks that the valid keys go together
+            values = {name: self.canonical(name, value) for name, value in arguments.items()}
         except ValidationError as error:
-            return [complaint(found) for found in error.errors()]
+            return [complaint(parameter) for parameter in error.errors()]
         except FormatError as error:
             return [str(error)]
-        if own.device != "cpu" and "device" not in self.takes:
-            return [
-                f"device: {own.device} needs a parameter device in {self.program.text}, which puts its tensors there"
-            ]
-        return ProgramConfig(self.program, values, own)
+        if settings.device != "cpu" and "device" not in self.takes:
+            needed = f"a parameter device in {self.program.text}, which puts its tensors there"
+            return [f"device: {settings.device} needs {needed}"]
+        return ProgramConfig(self.program, values, settings)
 
     def value(self, run: RunConfig, key: str) -> Any:  # noqa: D102
         assert isinstance(run, ProgramConfig)
         if key not in self._parameters:
-            return getattr(run.own, key)
-        return run.given.get(key, self.default(key, {}))
+            return getattr(run.settings, key)
+        return run.arguments.get(key, self.default(key, {}))
 
     def default(self, key: str, given: Mapping[str, Any]) -> Any:  # noqa: ARG002, D102
         if key not in self._parameters:
             return _default(key)
-        found = self._parameters[key].default
-        return None if found is inspect.Parameter.empty else found
+        default = self._parameters[key].default
+        return None if default is inspect.Parameter.empty else default
 
     def in_format(self, run: RunConfig, name: str, key: str = "format") -> RunConfig:  # noqa: D102
         assert isinstance(run, ProgramConfig)
         assert key == "format"
-        return replace(run, own=run.own.model_copy(update={"format": name}))
+        return replace(run, settings=run.settings.model_copy(update={"format": name}))
 
     def arguments(self, config: ProgramConfig) -> dict[str, Any]:
         """Returns the arguments of the function, except for the simulation."""
-        own = {name: getattr(config.own, name) for name in ArithmeticKeys.model_fields if name in self.takes}
-        return own | {
+        settings = {name: getattr(config.settings, name) for name in ArithmeticKeys.model_fields if name in self.takes}
+        return settings | {
             name: self._adapters[name].validate_json(json.dumps(value), strict=True)
-            for name, value in config.given.items()
+            for name, value in config.arguments.items()
         }
 
     def _annotation(self, key: str) -> Any:

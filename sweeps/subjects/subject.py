@@ -19,7 +19,7 @@ class RunConfig(Protocol):
 
     @property
     def task(self) -> str:
-        """The subject of training, in a word: a task of an agent's, the name of a function."""
+        """The subject of training: the task of an agent, or the name of a function."""
 
     @property
     def format(self) -> str:
@@ -34,7 +34,7 @@ class RunConfig(Protocol):
         """The length of the run; 0 where it is not known in advance."""
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the identity of the run, as JSON values; its name is made of it."""
+        """Returns the identity of the run, as JSON values; its name is made from them."""
 
 
 class Subject(Protocol):
@@ -45,7 +45,7 @@ class Subject(Protocol):
         """The keys that a run may set."""
 
     def canonical(self, key: str, value: Any) -> Any:
-        """``value`` as a config holds it: ``fp16`` becomes ``e5m10``, ``fixes: none`` an empty tuple.
+        """Converts a value to the form of a config: ``fp16`` becomes ``e5m10``, ``fixes: none`` an empty tuple.
 
         Args:
             key: one of :attr:`keys`.
@@ -59,7 +59,7 @@ class Subject(Protocol):
         """Whether the values of ``key`` are integers."""
 
     def config(self, given: dict[str, Any]) -> RunConfig | list[str]:
-        """The config of the run with these values, or the mistakes in them."""
+        """Returns the config of the run with these values, or the mistakes in them."""
 
     def value(self, run: RunConfig, key: str) -> Any:
         """Returns a config's value of a key, in canonical form; None for a key that it does not have."""
@@ -68,7 +68,7 @@ class Subject(Protocol):
         """Returns the value of ``key`` where ``given`` does not have it."""
 
     def in_format(self, run: RunConfig, name: str, key: str = "format") -> RunConfig:
-        """Returns the run with another format under ``key``; it has one there."""
+        """Returns the run with another format under ``key``, where it has a format."""
 
     def mistakes(self, key: str, value: Any) -> list[str]:
         """Describes the mistakes in ``value`` as a value of ``key``, regardless of other keys; usually none."""
@@ -80,11 +80,11 @@ class Subject(Protocol):
 
 
 def adapter_of(field: FieldInfo) -> TypeAdapter[Any]:
-    """Checks a value of a field by itself."""
+    """Makes the adapter that checks a value of a field by itself."""
     annotation: Any = field.annotation
     for constraint in field.metadata:
         annotation = Annotated[annotation, constraint]
-    # Infinity and NaN are refused by the model for all its numbers, and an adapter of a plain type can say so too.
+    # The model refuses infinity and NaN for all its numbers; the adapter of a plain type needs its own setting for it.
     plain = {"allow_inf_nan": False, "strict": True}
     return TypeAdapter(annotation, config=plain)  # type: ignore[arg-type]
 

@@ -208,9 +208,7 @@ class _ForkServerProcess:
             outcome = {"event": "died", "reason": f"the process of the program {in_words(status)}"}
         self._send(outcome)
 
-    def _watch(
-        self, pid: int, messages: int, stop_writer: int, result: Path
-    ) -> tuple[dict[str, Any] | None, int, bool]:
+    def _watch(self, pid: int, messages: int, stop: int, result: Path) -> tuple[dict[str, Any] | None, int, bool]:
         """Relays messages between a run and the worker until the run has ended.
 
         A run that has reported its outcome, or has written its result after closing the pipe, gets a few seconds for
@@ -231,7 +229,7 @@ class _ForkServerProcess:
             if self._worker in ready and "stop" in self._receive():
                 was_stopped = True
                 with suppress(OSError):
-                    os.write(stop_writer, b"x")
+                    os.write(stop, b"x")
             if messages in ready:
                 data = os.read(messages, 1 << 16)
                 pipe_is_open = bool(data)

@@ -62,9 +62,7 @@ class RayExecutor:
         for node in self._ray.nodes():
             if node["Alive"]:
                 demand = (("CPU", self._cpus), ("GPU", self._gpus))
-                fitting += int(
-                    min(node["Resources"].get(resource, 0.0) / needed for resource, needed in demand if needed)
-                )
+                fitting += int(min(node["Resources"].get(name, 0.0) / needed for name, needed in demand if needed))
         if fitting < 1:
             self.close()
             raise SweepError(

@@ -126,7 +126,7 @@ def _serve(order: dict[str, Any], events: TextIO, stop: StopRequest, program_run
                 program_runs.run(run, stop, order["modules"])
         else:
             _train(held_runs, stop, compiled=order.get("compiled"), modules=order["modules"])
-    except KeyboardInterrupt:  # a second signal: stops without saving
+    except KeyboardInterrupt:  # out of patience, or a second signal: ends without saving
         program_runs.end()
         for run in held_runs:
             run.give_back()
@@ -231,11 +231,7 @@ class _HeldRun:
         sys.stderr.write(f"roundoff: {self.directory}: {text}\n")
 
     def end(self, error: Exception | None) -> None:
-        """Releases the lease, and reports the end of the run.
-
-        Args:
-            error: the exception that ended the run; None if it has a result.
-        """
+        """Releases the lease, and reports the end of the run; ``error`` is None if it has a result."""
         if error is None:
             self.give_back(ended=True)
             _send(self._events, run=self._id, event="ended")
@@ -243,10 +239,8 @@ class _HeldRun:
         if isinstance(error, FolderInUseError):
             self.notice("another process is at work there; the run waits for it")
             deadline = time.monotonic() + BETWEEN_TRIES
-            while (
-                time.monotonic() < deadline and not self._stop.made
-            ):  # with the lease, so that nobody else tries as often
-                time.sleep(0.1)
+            while time.monotonic() < deadline and not self._stop.made:
+                time.sleep(0.1)  # and keeps the lease, so that other sweeps do not try either
         self.give_back()
         if isinstance(error, Stopped):
             self.notice(f"{error}, and saved" if error.saved else f"{error}; it begins anew")

@@ -9,7 +9,7 @@ from roundoff.analysis import against, read_experiment
 from roundoff.analysis.errors import AnalysisError
 from roundoff.analysis.figures.catalogue import FIGURES
 from roundoff.analysis.plot import inline_svg
-from roundoff.analysis.runs.conditions import as_text
+from roundoff.analysis.runs.conditions import value_text
 from roundoff.analysis.tables.summary import summarize
 from roundoff.runs.metric import RETURN
 
@@ -74,7 +74,7 @@ def test_two_mappings_of_a_case_have_no_name(experiment):
 
 
 def test_a_reference_goes_by_the_name_of_its_case(experiment, tmp_path):
-    full = as_text(next(one for one in experiment().runs["storage"] if as_text(one) != "none"))
+    full = value_text(next(one for one in experiment().runs["storage"] if value_text(one) != "none"))
     table, text, _ = against(tmp_path, reference={"storage": "eight"})
     assert table.equals(against(tmp_path, reference={"storage": full})[0])
     assert "weights" not in text
@@ -83,8 +83,8 @@ def test_a_reference_goes_by_the_name_of_its_case(experiment, tmp_path):
 
 
 def test_numbers_that_are_nearly_the_same_have_words_of_their_own():
-    assert as_text(1.234567e-4) != as_text(1.2345671e-4)
-    assert as_text(1e-3) == "0.001"
+    assert value_text(1.234567e-4) != value_text(1.2345671e-4)
+    assert value_text(1e-3) == "0.001"
 
 
 def test_figures_of_unlike_tasks_have_scales_of_their_own(tmp_path):

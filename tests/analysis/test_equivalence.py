@@ -55,9 +55,9 @@ def test_a_published_example():
     mean = sum_of_means([sample(5.25, 0.95, 95), -sample(5.22, 0.83, 89)])
     upper = mean._replace(value=mean.value - 0.43 * math.sqrt((0.95**2 + 0.83**2) / 2))
     assert upper.value / upper.error == pytest.approx(-2.69, abs=0.005)
-    assert (-upper).p_above == pytest.approx(0.004, abs=5e-4)
+    assert (-upper).p_greater == pytest.approx(0.004, abs=5e-4)
     assert mean.freedom == pytest.approx(182, abs=1)
-    assert mean.p_apart == pytest.approx(stats.ttest_ind_from_stats(5.25, 0.95, 95, 5.22, 0.83, 89, False).pvalue)
+    assert mean.p_two_sided == pytest.approx(stats.ttest_ind_from_stats(5.25, 0.95, 95, 5.22, 0.83, 89, False).pvalue)
 
 
 def test_tasks_weigh_the_same():
@@ -168,7 +168,7 @@ def test_error_rate(kind, runs):
         found = equivalence(by_seed(same - 0.05 * 850), by_seed(fp32))
         wrong += found.p < 0.05
         not_worse += found.p_worse < 0.05
-        differs += sum_of_means([same - fp32]).p_apart < 0.05
+        differs += sum_of_means([same - fp32]).p_two_sided < 0.05
     assert wrong / tries <= 0.08
     assert not_worse / tries <= 0.08
     assert differs / tries <= 0.08

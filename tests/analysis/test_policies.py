@@ -10,7 +10,7 @@ from roundoff.analysis import read_experiment, report, table
 from roundoff.analysis.against import against
 from roundoff.analysis.figures.catalogue import FIGURES
 from roundoff.analysis.figures.relative import relative_table
-from roundoff.analysis.runs.conditions import fp32_twice
+from roundoff.analysis.runs.conditions import duplicates_in_fp32
 from roundoff.analysis.tables.summary import summarize
 
 pytestmark = pytest.mark.usefixtures("same_figures_are_drawn_once")
@@ -60,7 +60,7 @@ def test_of_runs_in_fp32_that_are_one_the_first_that_has_ended_is_kept(states, l
         for name, preset in zip("abc", ("every-op", "storage", "mixed-precision"), strict=True)
     }
     outcomes = {name: {"status": state} for name, state in zip("abc", states, strict=True)}
-    assert sorted(fp32_twice(configs, outcomes)) == list(left_out)
+    assert sorted(duplicates_in_fp32(configs, outcomes)) == list(left_out)
 
 
 @pytest.mark.parametrize("figure", ["exponents", "gradients"])

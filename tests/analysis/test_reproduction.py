@@ -377,7 +377,7 @@ def test_runs_that_quantized_nothing_are_told(tmp_path):
 def test_every_number_of_the_papers_table_4_is_there():
     numbers = published("quarl-table4")
     assert len(numbers) == 3 * (12 + 8 + 12 + 4)
-    of = {(number.where["algorithm"], number.place): number.value for number in numbers}
+    of = {(number.settings["algorithm"], number.place): number.value for number in numbers}
     assert len(of) == len(numbers)
     assert of["dqn", "Table 4, DQN, Breakout, int8"] == "78"
     assert of["ppo", "Table 4, PPO, HalfCheetah, fp16"] == "3062"
@@ -387,8 +387,8 @@ def test_every_number_of_the_papers_table_4_is_there():
 def test_the_third_paper_has_its_numbers():
     numbers = published("actorq-table6")
     assert len(numbers) == 15
-    speedup = {one.where["policy"]: float(one.value) for one in numbers if one.quantity == "speedup"}
-    times = {(one.where["policy"], one.where["format"]): float(one.value) for one in numbers if one.unit == "ms"}
+    speedup = {one.settings["policy"]: float(one.value) for one in numbers if one.quantity == "speedup"}
+    times = {(one.settings["policy"], one.settings["format"]): float(one.value) for one in numbers if one.unit == "ms"}
     for policy, printed in speedup.items():
         assert times[policy, "fp32"] / times[policy, "int8"] == pytest.approx(printed, rel=0.01)
     assert paper_of("actorq-table6").startswith("Lam et al.")

@@ -12,10 +12,10 @@ from scipy import stats
 from roundoff.analysis.statistics.intervals import (
     bootstrap_interval,
     bootstrap_intervals,
+    draw_counts,
     interquartile_mean,
     mean_and_std,
     performance_profile,
-    times_drawn,
 )
 
 scores = st.lists(st.floats(0, 1000), min_size=2, max_size=12)
@@ -94,7 +94,7 @@ def test_columns_have_the_interval_of_their_scores_alone():
 def test_runs_are_drawn_as_often_as_independent_draws_make_it():
     """A replicate's numbers are multinomial: their sum is fixed, each is binomial, and two correlate by -1/(n-1)."""
     runs, replicates = 6, 50_000
-    drawn = times_drawn(runs, rng(), replicates)
+    drawn = draw_counts(runs, rng(), replicates)
     assert (drawn.sum(axis=1) == runs).all()
     expected = stats.binom.pmf(range(4), runs, 1 / runs)
     for run in range(runs):

@@ -11,7 +11,7 @@ import pytest
 from roundoff.analysis.figures.actor_time import ACTIVITIES
 from roundoff.analysis.figures.catalogue import FIGURES
 from roundoff.analysis.figures.degradation import degradation_table
-from roundoff.analysis.plot import Named, inline_svg, write_figure
+from roundoff.analysis.plot import FigureFiles, inline_svg, write_figure
 from roundoff.analysis.runs.experiment import read_experiment
 from roundoff.analysis.tables.pareto import pareto_table
 from roundoff.analysis.tables.summary import summarize
@@ -76,7 +76,7 @@ def parsed(name, experiment, folder, table=None):
     table = table_of(name, experiment) if table is None else table
     assert table is not None, f"these runs do not have the figure {name}"
     assert len(table)
-    write_figure(Named(name, folder / "t.csv", [folder / "f.svg"]), table, "demo", metric=experiment.metric)
+    write_figure(FigureFiles(name, folder / "t.csv", [folder / "f.svg"]), table, "demo", metric=experiment.metric)
     return ET.parse(folder / "f.svg").getroot(), table
 
 
@@ -170,5 +170,5 @@ def test_texts_of_files_are_texts(experiment, tmp_path):
 def test_pictures_and_papers_have_nothing_of_it(experiment, tmp_path):
     table = table_of("degradation", experiment)
     names = [tmp_path / f"f.{kind}" for kind in ("png", "pdf")]
-    write_figure(Named("degradation", tmp_path / "t.csv", names), table, "demo", metric=experiment.metric)
+    write_figure(FigureFiles("degradation", tmp_path / "t.csv", names), table, "demo", metric=experiment.metric)
     assert all(b"told" not in path.read_bytes() for path in names)

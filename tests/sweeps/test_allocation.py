@@ -123,7 +123,7 @@ def test_each_module_gets_the_cheapest_format_that_passes(folder):
     described = yaml.safe_load((folder / "out/policy.yaml").read_text())
     policy = Policy.load(folder / "out/policy.yaml")
     assert policy == Policy.parse(described, "fp32")
-    given = planned(folder).runs[0].config.own.model_copy(update={"policy": described})
+    given = planned(folder).runs[0].config.settings.model_copy(update={"policy": described})
     assert given.policy_of_run() == policy  # and a sweep, under its key of that name
     assert str(policy.arithmetic("mm", "Sequential.2", "forward")[0].format) == "e5m3"
     assert str(policy.arithmetic("mm", "Sequential.2", "optimizer")[0].format) == "fp32"
@@ -195,7 +195,7 @@ def test_parts_that_save_much_for_what_they_lose_come_first(folder, monkeypatch)
     loses = {"forward": 2.0, "backward": 1.0, "optimizer": torch.inf}
 
     def counted(config, *_):
-        (unit,) = [rule["role"] for rule in config.own.policy.get("rules", [])] or [None]
+        (unit,) = [rule["role"] for rule in config.settings.policy.get("rules", [])] or [None]
         end = torch.tensor([0.0, 1.0 + loses.get(unit, 0)])
         return CountedSteps({"bops": 200 - saves.get(unit, 0)}, {"all": torch.zeros(2)}, {"all": end})
 
@@ -319,7 +319,7 @@ def test_operations_get_formats_of_their_own(folder):
     assert {"addmm", "mm", "relu", "add_"} <= set(others)
     assert "t" not in others  # which moves nothing
     (run,) = search._runs({"addmm": "e5m3", "mm": "mxfp8_e4m3"}, plan.runs[:1])
-    policy = run.config.own.policy_of_run()
+    policy = run.config.settings.policy_of_run()
     addmm, mm = (policy.arithmetic(name)[0] for name in ("addmm", "mm"))
     assert (str(addmm.format), str(addmm.operands)) == ("e5m3", "e5m3")
     assert (str(mm.format), str(mm.operands)) == ("fp32", "mxfp8_e4m3")
@@ -328,7 +328,7 @@ def test_operations_get_formats_of_their_own(folder):
 def test_modules_in_a_format_with_scales_round_what_they_multiply(folder):
     plan = planned(folder, "search={for: cheapest, over: module, by: bops, formats: [mxfp8_e4m3, e5m3]}")
     (run,) = CheapestArithmetic(plan)._runs({"Sequential.0": "e5m3", "Sequential.2": "mxfp8_e4m3"}, plan.runs[:1])
-    policy = run.config.own.policy_of_run()
+    policy = run.config.settings.policy_of_run()
     first, second = (policy.arithmetic("addmm", f"Sequential.{layer}", "forward")[0] for layer in (0, 2))
     assert (str(first.format), str(first.operands)) == ("e5m3", "e5m3")
     assert (str(second.format), str(second.operands)) == ("fp32", "mxfp8_e4m3")

@@ -87,5 +87,5 @@ def test_wrong_arguments_of_a_program_are_named(folder, arguments, said):
 
 def test_a_config_is_told_as_one_argument(folder):
     config = config_from(["program=mine.py:train", "format=e5m2", "scale=0.5"])
-    assert (config.format, config.given) == ("e5m2", {"scale": 0.5})
+    assert (config.format, config.arguments) == ("e5m2", {"scale": 0.5})
     assert '"mine.py:train"' in argument_for(config)

@@ -171,7 +171,7 @@ class Watcher:
 
     def event(self, event, state, score):
         if event.kind == "failed":
-            self.reasons[event.run.config.given.get("how")] = event.reason
+            self.reasons[event.run.config.arguments.get("how")] = event.reason
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def plan(folder, function, text):
 
 
 def results(folder, made):
-    paths = {run.config.given.get("how"): folder / "out" / "runs" / run.id for run in made.runs}
+    paths = {run.config.arguments.get("how"): folder / "out" / "runs" / run.id for run in made.runs}
     return {how: json.loads((path / "result.json").read_text())["return"] for how, path in paths.items()}
 
 

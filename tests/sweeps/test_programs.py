@@ -268,7 +268,7 @@ def test_the_function_runs_in_the_simulation_or_is_given_it(folder):
 def test_keys_of_the_arithmetic(folder):
     text = "base: {format: e8m23, rounding: toward-zero, accumulate: e5m10/32, granularity: primitive}"
     config, _ = only(folder, text)
-    policy = config.own.policy_of_run()
+    policy = config.settings.policy_of_run()
     assert (str(policy.rounding), str(policy.granularity)) == ("toward-zero", "primitive")
     assert policy.accumulate is not None
     assert config.as_json()["rounding"] == "toward-zero"
@@ -376,7 +376,7 @@ def test_what_is_not_finite_is_a_crash_and_a_result(folder, how, reason):
 
 def test_a_device_that_is_not_there_is_refused_before_anything_is_written(folder):
     config, metric = only(folder, "metric: {name: loss, goal: minimize}\nbase: {how: overflow}", "ends")
-    missing = replace(config, own=config.own.model_copy(update={"device": "cuda:99"}))
+    missing = replace(config, settings=config.settings.model_copy(update={"device": "cuda:99"}))
     with pytest.raises(RunError, match="device is cuda:99, but"):
         run_program(missing, metric, folder / "a")
     assert not (folder / "a").exists()
@@ -500,7 +500,7 @@ def test_a_program_in_a_module_and_in_an_included_file(folder):
     )
     (folder / "top.yaml").write_text("include: ./shared.yaml\nmetric: {crash: -1}\ngrid: {steps: [1, 2]}\n")
     made = plan_file(folder / "top.yaml", ["seed=[1, 2]", "metric.range=[0, 4]"])
-    assert [run.config.given for run in made.runs] == [{"lr": 2.0, "steps": n} for n in (1, 1, 2, 2)]
+    assert [run.config.arguments for run in made.runs] == [{"lr": 2.0, "steps": n} for n in (1, 1, 2, 2)]
     assert made.metric.as_json() == {
         "name": "mean", "goal": "maximize", "crash": -1.0, "unit": "m", "range": [0.0, 4.0],
     }  # fmt: skip

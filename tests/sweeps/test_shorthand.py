@@ -112,6 +112,6 @@ def test_parameters_of_a_program(tmp_path):
     )
     text = "program: shortened.py:train\ngrid: {depth: 1..3, label: [1..3], format: {mxfp8_e4mX: 3..3}, rate: [1e1]}\n"
     runs = plan_text(text, str(tmp_path / "a.yaml")).runs
-    assert [run.config.given for run in runs] == [
+    assert [run.config.arguments for run in runs] == [
         {"depth": depth, "label": "1..3", "rate": 10.0} for depth in (1, 2, 3)
     ]

@@ -11,18 +11,18 @@ from roundoff.runs.metric import Metric
 
 from ...tables.summary import ALL_TASKS, REFERENCE, exponent_bits, significand_bits
 
-_DECADES = 2  # that positive numbers span at least if their axis is logarithmic
+_DECADES = 2  # positive numbers that span more decades get a logarithmic axis
 
 
 def score_limits(
     metric: Metric, tasks: Iterable[str], scores: Iterable[float], margin: float = 0.04
 ) -> tuple[float, float]:
-    """Ends of an axis of scores, with a margin: the range of the metric if it is known, and all scores.
+    """Returns the ends of an axis of scores, with a margin: the metric's range if it is known, and all scores.
 
     Args:
         metric: the metric of the scores.
-        tasks: shown there. Those of the control suite return 0 to 1000, other agents (``gym:...``) anything.
-        scores: all that are shown; NaN and infinities are passed over.
+        tasks: the tasks of the scores. Those of the control suite return 0 to 1000, others (``gym:...``) anything.
+        scores: all that are shown; NaN and infinities are skipped.
         margin: on either side, as a fraction of the range.
     """
     finite = [float(score) for score in scores if math.isfinite(score)]
@@ -41,18 +41,18 @@ def score_limits(
 
 
 def limits_by_task(metric: Metric, table: pd.DataFrame) -> dict[str, tuple[float, float]]:
-    """Ends of an axis of scores for the panels of each task: the same for all, unless the suite has but some of them.
+    """Returns the ends of an axis of scores by task: equal for all tasks, unless only some are of the control suite.
 
     Args:
         metric: the metric of the scores.
-        table: with ``task``, which may be all of them, and ``return``, all scores that are shown.
+        table: all scores that are shown: ``task``, which may be the mean over all, and ``return``.
     """
     tasks = list(dict.fromkeys(table["task"]))
-    own = [task for task in tasks if task != ALL_TASKS]
-    if not metric.of_agents or len({":" in task for task in own}) < 2:
+    single = [task for task in tasks if task != ALL_TASKS]
+    if not metric.of_agents or len({":" in task for task in single}) < 2:
         return dict.fromkeys(tasks, score_limits(metric, tasks, table["return"]))
-    of_tasks = dict(list(table.groupby("task")["return"]))
-    return {task: score_limits(metric, own if task == ALL_TASKS else [task], of_tasks[task]) for task in tasks}
+    scores = dict(list(table.groupby("task")["return"]))
+    return {task: score_limits(metric, single if task == ALL_TASKS else [task], scores[task]) for task in tasks}
 
 
 def is_logarithmic(metric: Metric, scores: Iterable[float]) -> bool:
@@ -74,13 +74,13 @@ def titles(tasks: list[str], metric: Metric | None = None) -> list[str]:
     return ["mean over tasks" if task == ALL_TASKS else word for task, word in zip(tasks, words, strict=True)]
 
 
-def from_wide_to_narrow(name: str) -> tuple[bool, bool, float, float]:
-    """Sorts names of formats: fp32, then floats by exponent bits, then by significand bits, then all others alike."""
+def width_sort_key(name: str) -> tuple[bool, bool, float, float]:
+    """Sort key of formats: fp32, then floats by exponent bits, then by significand bits; all others have equal keys."""
     e, m = exponent_bits(name), significand_bits(name)
     other = math.isnan(e)
     return name != REFERENCE, other, 0.0 if other else -e, 0.0 if other else -m
 
 
-def ordered(formats: Iterable[str]) -> list[str]:
-    """Each format once, by :func:`from_wide_to_narrow`; other formats than floats stay in the given order."""
-    return sorted(dict.fromkeys(formats), key=from_wide_to_narrow)
+def sort_formats(formats: Iterable[str]) -> list[str]:
+    """Sorts formats from wide to narrow, each once; formats other than floats come last, in the given order."""
+    return sorted(dict.fromkeys(formats), key=width_sort_key)

@@ -1,4 +1,4 @@
-"""Marks of scores: a row for each mean and each run, and how single runs are drawn."""
+"""Makes the table of marks, a row for each mean and each run, and draws single runs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .tooltips import add_run_tooltips, run_tooltip
 
 _MARKS = ["task", "series", "format", "exponent_bits", "significand_bits", "kind", "seed", "status", "n"]
 _MARKS += ["crashed", "failed", "return", "ci_low", "ci_high"]
-_AT_THE_EDGE = 0.02  # of the axis
+_EDGE = 0.02  # distance from the end of an axis, as a share of its length
 
 
 def marks(
-    summary: pd.DataFrame, runs: pd.DataFrame, series: Callable[[dict[str, Any]], str], further: tuple[str, ...] = ()
+    summary: pd.DataFrame, runs: pd.DataFrame, series: Callable[[dict[str, Any]], str], extra: tuple[str, ...] = ()
 ) -> pd.DataFrame:
-    """A row of ``kind`` mean for each row of the summary, then one of ``kind`` run for each run, seed by seed.
+    """Makes a row of ``kind`` mean for each row of the summary, then one of ``kind`` run for each run, by seed.
 
     Means come first, in the summary's order, which becomes the order of the series.
 
@@ -31,10 +31,10 @@ def marks(
         summary: the means.
         runs: the ended runs.
         series: names the series that a row of either belongs to.
-        further: columns of both that are also copied.
+        extra: further columns to copy from both.
     """
     ordered = runs.sort_values([key for key in ("task", "format", "seed", "id") if key in runs])
-    columns = [*_MARKS, *further]
+    columns = [*_MARKS, *extra]
     rows = [
         {**{key: row.get(key) for key in columns}, "kind": kind, "series": series(row), "return": row[value]}
         for kind, table, value in (("mean", summary, "mean"), ("run", ordered, "return"))
@@ -43,14 +43,14 @@ def marks(
     return pd.DataFrame(rows, columns=columns)
 
 
-def only_failed(means: pd.DataFrame) -> pd.DataFrame:
-    """The means of nothing, because all runs have failed; none in tables of older versions, which do not tell."""
+def all_failed_rows(means: pd.DataFrame) -> pd.DataFrame:
+    """Selects means over no run, because all runs failed; none in tables of older versions, which lack ``failed``."""
     return means[(means["n"] == 0) & (means["failed"] > 0)] if "failed" in means else means.head(0)
 
 
-def side_by_side(count: int, around: float = 0.0, width: float = 0.16) -> np.ndarray:
+def place_side_by_side(count: int, center: float = 0.0, width: float = 0.16) -> np.ndarray:
     """Returns the places of the marks of a number of runs side by side."""
-    return around + (np.linspace(-width, width, count) if count > 1 else np.zeros(count))
+    return center + (np.linspace(-width, width, count) if count > 1 else np.zeros(count))
 
 
 def draw_crashes(
@@ -68,15 +68,15 @@ def draw_crashes(
     """
     style: dict[str, Any] = {"color": CRASH, "markersize": points(size), "markeredgewidth": points(1.6), "zorder": 4}
     scored = ~np.isnan(scores)
-    edge = np.full((~scored).sum(), _AT_THE_EDGE if metric.sign > 0 else 1 - _AT_THE_EDGE)
+    edge = np.full((~scored).sum(), _EDGE if metric.sign > 0 else 1 - _EDGE)
     across = axis.get_xaxis_transform() if up else axis.get_yaxis_transform()
-    for at, values, where in ((places[scored], scores[scored], axis.transData), (places[~scored], edge, across)):
-        if len(at):
-            axis.plot(*((at, values) if up else (values, at)), "x", transform=where, **style)
+    for x, values, space in ((places[scored], scores[scored], axis.transData), (places[~scored], edge, across)):
+        if len(x):
+            axis.plot(*((x, values) if up else (values, x)), "x", transform=space, **style)
 
 
-def draw_scores(axis: Axes, runs: pd.DataFrame, places: np.ndarray, metric: Metric, *, up: bool = True) -> None:
-    """Gives single runs their texts, where they are drawn: those without a score at the worse edge of the axis.
+def add_score_tooltips(axis: Axes, runs: pd.DataFrame, places: np.ndarray, metric: Metric, *, up: bool = True) -> None:
+    """Adds the tooltips of single runs where they are drawn: runs without a score at the worse edge of the axis.
 
     Args:
         axis: to write on.
@@ -87,8 +87,8 @@ def draw_scores(axis: Axes, runs: pd.DataFrame, places: np.ndarray, metric: Metr
     """
     scores = runs["return"].to_numpy(float)
     texts = np.array([run_tooltip(row, metric) for row in records(runs)])
-    edge = _AT_THE_EDGE if metric.sign > 0 else 1 - _AT_THE_EDGE
+    edge = _EDGE if metric.sign > 0 else 1 - _EDGE
     across = axis.get_xaxis_transform() if up else axis.get_yaxis_transform()
-    for some, where in ((~np.isnan(scores), axis.transData), (np.isnan(scores), across)):
-        at, values = places[some], np.nan_to_num(scores[some], nan=edge)
-        add_run_tooltips(axis, *((at, values) if up else (values, at)), list(texts[some]), where)
+    for selected, space in ((~np.isnan(scores), axis.transData), (np.isnan(scores), across)):
+        x, values = places[selected], np.nan_to_num(scores[selected], nan=edge)
+        add_run_tooltips(axis, *((x, values) if up else (values, x)), list(texts[selected]), space)

@@ -1,7 +1,4 @@
-"""The style of figures: readable in print, in greyscale and for colour-blind readers, with reproducible bytes.
-
-Legends under a figure make room for themselves.
-"""
+"""Defines the style of figures: readable in print, in greyscale and for colour-blind readers; reproducible bytes."""
 
 from __future__ import annotations
 
@@ -61,14 +58,14 @@ class Size(NamedTuple):
 
 SCREEN = Size(None, 11.0, 3, 150.0, titled=True)
 INLINE = Size(4.6, 9.0, 1, 72.0, titled=False)
-"""The size of a figure in a page, whose letters are legible where that is as narrow as a phone."""
+"""The size of a figure in a page, whose letters are legible on a phone."""
 SIZES = {
     "screen": SCREEN,
     "single": Size(3.25, 7.0, 1, 300.0, titled=False),
     "double": Size(6.75, 7.5, 3, 300.0, titled=False),
 }
 
-_LONGEST = 300  # characters of a text; laying out very long ones takes minutes
+_LONGEST = 300  # characters of a text; the layout of very long ones takes minutes
 
 _LONGEST_TITLE = 200  # characters of the title of a panel, in all its lines
 _SLANTED: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
@@ -92,14 +89,14 @@ _SETTINGS = {
 
 
 def look(number: int) -> Look:
-    """The look of one of a few unordered series, by its number."""
+    """Returns the look of one of a few unordered series, by its number."""
     count = len(_COLORS)
-    line = _LINES[(number + number // count) % 6]  # when colours come again, then with other lines
+    line = _LINES[(number + number // count) % 6]  # repeated colours get other lines
     return Look(_COLORS[number % count], _MARKERS[number % 10], line)  # type: ignore[arg-type]
 
 
 def ordered_looks(count: int) -> list[Look]:
-    """The looks of ``count`` series that have an order, from dark to light: the order survives in greyscale."""
+    """Returns looks of ``count`` ordered series, from dark to light: the order survives in greyscale."""
     shades = mpl.colormaps["inferno"]([0.2 + 0.46 * i / max(count - 1, 1) for i in range(count)])
     return [
         Look(to_hex(shade), _MARKERS[i % 10], _LINES[i % 6])  # type: ignore[arg-type]
@@ -108,26 +105,26 @@ def ordered_looks(count: int) -> list[Look]:
 
 
 def points(length: float) -> float:
-    """A length in points, in proportion to the text of the figure that is being drawn."""
+    """Returns a length in points, in proportion to the text of the figure that is being drawn."""
     return float(length * mpl.rcParams["font.size"] / SCREEN.font)
 
 
-def names_under(axis: Axes, places: Sequence[float], names: Sequence[str]) -> None:
-    """Writes names under an axis: slanted if they are long, so that they do not overlap, and in lines if very long."""
-    axis.set_xticks(places, in_lines(names), **(_SLANTED if max(map(len, names), default=0) > _SHORT else {}))
+def write_names_under(axis: Axes, places: Sequence[float], names: Sequence[str]) -> None:
+    """Writes names under an axis: slanted if they are long, so that they do not overlap; very long ones in lines."""
+    axis.set_xticks(places, wrap_names(names), **(_SLANTED if max(map(len, names), default=0) > _SHORT else {}))
 
 
-def in_lines(names: Sequence[str]) -> list[str]:
-    """Names next to or under an axis; a very long one in lines, and cut, since it would leave the panel no room."""
-    return [wrapped(_cut(name, _LONGEST_NAME, name), _LINE) for name in names]
+def wrap_names(names: Sequence[str]) -> list[str]:
+    """Wraps and cuts very long names next to or under an axis, which would leave the panel no room."""
+    return [wrap(_cut(name, _LONGEST_NAME, name), _LINE) for name in names]
 
 
-def wrapped(text: str, most: int) -> str:
-    """A text that is :func:`drawable`, in lines of limited length, which end after words or their parts."""
+def wrap(text: str, most: int) -> str:
+    """Breaks a :func:`drawable` text into lines of limited length, which end after words or their parts."""
     if len(text) <= most:
         return text
     lines = [""]
-    plain = text.replace(r"\$", "$")  # a line that ended within it would begin a formula
+    plain = text.replace(r"\$", "$")  # a line break within `\$` would begin a formula
     letter, end = r"(?:[^\s+_/,:-]|-(?=\d))", r"(?:[\s+_/,:]|-(?!\d))"  # 1e-5 stays together
     for part in re.findall(rf"{letter}{{0,{most - 1}}}{end}|{letter}{{1,{most}}}", plain):
         if len(lines[-1]) + len(part.rstrip()) > most:
@@ -158,13 +155,13 @@ def figure(
     sharex: bool = False,
     sharey: bool = False,
 ) -> Iterator[tuple[Figure, list[Axes]]]:
-    """A figure, drawn without touching matplotlib's global state, and its panels row by row.
+    """Makes a figure, without touching matplotlib's global state, and its panels row by row.
 
     The figure is laid out when the block ends.
 
     Args:
-        panels: how many; the remaining places of the last row stay empty.
-        title: the title of the figure; small if it has two lines. It takes in the title of a single panel.
+        panels: the number of panels; the remaining places of the last row stay empty.
+        title: the title of the figure; small if it has two lines. The title of a single panel is added to it.
         width: the width of a panel on the screen, in inches.
         height: the height of a panel on the screen, in inches.
         size: the size of the figure.
@@ -181,66 +178,66 @@ def figure(
         "lines.markersize": 6.0 * scale,
         "axes.linewidth": 0.8 * scale,
         "grid.linewidth": 0.6 * scale,
-        **{f"{axis}tick.major.{what}": long * scale for axis in "xy" for what, long in (("size", 3.5), ("width", 0.8))},
-        **{f"{axis}tick.minor.{what}": long * scale for axis in "xy" for what, long in (("size", 2), ("width", 0.6))},
+        **{f"{axis}tick.major.{key}": scale * x for axis in "xy" for key, x in (("size", 3.5), ("width", 0.8))},
+        **{f"{axis}tick.minor.{key}": scale * x for axis in "xy" for key, x in (("size", 2), ("width", 0.6))},
     }
     with mpl.rc_context(_SETTINGS | lengths):  # type: ignore[arg-type]
-        wide = size.width or width * columns + 0.6
-        canvas = Figure(figsize=(wide, (height * rows + 0.5) * scale), dpi=size.dots)
+        canvas_width = size.width or width * columns + 0.6
+        canvas = Figure(figsize=(canvas_width, (height * rows + 0.5) * scale), dpi=size.dots)
         axes = list(canvas.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey).flat)
         for axis in axes[panels:]:
             axis.set_axis_off()
         yield canvas, axes
         if size.titled:
-            first, line, rest = title.removeprefix(": ").partition("\n")
+            heading, line, details = title.removeprefix(": ").partition("\n")
             if panels == 1:
-                own = axes[0].get_title()
-                first += own if own.startswith(" (") else f", {own}" if own else ""
+                panel_title = axes[0].get_title()
+                heading += panel_title if panel_title.startswith(" (") else f", {panel_title}" if panel_title else ""
                 axes[0].set_title("")
-            first = wrapped(first[:1].upper() + first[1:], letters(wide, size.font))
-            canvas.suptitle(first + line + rest, fontsize="medium" if line else "large")
-    # Once: a figure with a layout engine of its own is laid out anew for each file, and drawn a second time for that.
+            heading = wrap(heading[:1].upper() + heading[1:], letters(canvas_width, size.font))
+            canvas.suptitle(heading + line + details, fontsize="medium" if line else "large")
+    # Executed once here: a figure that has a layout engine would be laid out, and drawn twice, for each file.
     ConstrainedLayoutEngine().execute(canvas)
-    if sum(map(_fitted, axes[:panels])):  # all of them are to fit
+    if sum(map(_fit_labels, axes[:panels])):  # `sum`, not `any`: fits all panels
         ConstrainedLayoutEngine().execute(canvas)
 
 
-def _fitted(axis: Axes) -> bool:
-    """Puts a title that is wider than its panel in lines, slants names that run into each other; whether there were."""
+def _fit_labels(axis: Axes) -> bool:
+    """Wraps a title that is wider than its panel, and slants names that overlap; returns whether anything changed."""
     name, width = axis.get_title(), axis.title.get_window_extent().width
     title = _cut(name, _LONGEST_TITLE, name)
     if width > axis.bbox.width:
-        title = wrapped(title, max(1, int(len(name) * axis.bbox.width / width)))
+        title = wrap(title, max(1, int(len(name) * axis.bbox.width / width)))
     axis.title.set_text(title)
-    under = [label for label in axis.get_xticklabels() if label.get_text()]
-    boxes = [label.get_window_extent() for label in under if label.get_visible() and not label.get_rotation()]
-    collide = any(one.x1 > other.x0 for one, other in pairwise(sorted(boxes, key=lambda box: box.x0)))
+    labels = [label for label in axis.get_xticklabels() if label.get_text()]
+    boxes = [label.get_window_extent() for label in labels if label.get_visible() and not label.get_rotation()]
+    collide = any(left.x1 > right.x0 for left, right in pairwise(sorted(boxes, key=lambda box: box.x0)))
     if collide:
-        for label in under:
+        for label in labels:
             label.set(**_SLANTED)
     return title != name or collide
 
 
 def drawable(text: str) -> str:
-    """A text from a file, so that a figure shows it: without characters that no font has, formulas, or great length.
+    """Prepares a text from a file for a figure: removes unprintable characters and formulas, and limits its length.
 
     A cut text ends with a mark that distinguishes it from others with the same beginning.
     """
     return _cut(printable(text), _LONGEST, text).replace("$", r"\$")
 
 
-def _cut(shown: str, most: int, text: str) -> str:
-    """Returns the shown form of a text, cut after ``most`` characters and followed by the start of its hash."""
-    if len(shown) <= most:
-        return shown
-    return f"{shown[:most]}... ({hashlib.sha256(text.encode(errors='replace')).hexdigest()[:8]})"
+def _cut(printed: str, most: int, text: str) -> str:
+    """Cuts the printed form of a text after ``most`` characters, and appends the start of the text's hash."""
+    if len(printed) <= most:
+        return printed
+    return f"{printed[:most]}... ({hashlib.sha256(text.encode(errors='replace')).hexdigest()[:8]})"
 
 
 _FONT = 9.0  # points, of a legend on the screen
 _LETTER = 0.6  # width of a letter, in heights
 _MARK = 5.5  # room for the mark and between columns, in heights of a letter
 _LINE_HEIGHT = 1.7  # from line to line, in heights of a letter
-_FREE = 3  # lines for which a figure has room as it is
+_FREE = 3  # lines for which a figure has room already
 
 
 def legend_under(canvas: Figure, marks: Sequence[Artist], names: Sequence[str], most: int = 4) -> None:
@@ -250,16 +247,16 @@ def legend_under(canvas: Figure, marks: Sequence[Artist], names: Sequence[str], 
         canvas: the figure, with all its panels.
         marks: one for each entry.
         names: the names of the entries.
-        most: columns there may be.
+        most: the most columns.
     """
     if not names:
         return
     font = points(_FONT)
     width, height = canvas.get_size_inches()
     room = letters(width - _MARK * font / 72, font)
-    names = [wrapped(name, room) for name in names]
-    wide = font * (_LETTER * max(len(line) for name in names for line in name.split("\n")) + _MARK) / 72
-    columns = max(1, min(most, len(names), int(width / wide)))
+    names = [wrap(name, room) for name in names]
+    entry_width = font * (_LETTER * max(len(line) for name in names for line in name.split("\n")) + _MARK) / 72
+    columns = max(1, min(most, len(names), int(width / entry_width)))
     lines = max(-(-len(names) // columns), sum(name.count("\n") + 1 for name in names) // columns)
     canvas.set_size_inches(width, height + max(0, lines - _FREE) * font * _LINE_HEIGHT / 72)
     canvas.legend(marks, names, loc="outside lower center", ncols=columns, fontsize=font)

@@ -1,4 +1,4 @@
-"""Texts of marks: what each says of its run, value and interval, in an SVG, to pointer, keyboard and screen reader."""
+"""Adds tooltips to marks of an SVG: run, value and interval, for pointer, keyboard and screen reader."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from roundoff.runs.metric import Metric
 
 from ...tables.wording import number, plural, with_interval
 
-_MEAN, _RUN = 7.0, 4.0  # points around the middle of a mark in which the pointer meets it
-_THIN = 2.0  # points that a box is high and wide at least, on either side
-_MOST = 64  # points of a line that have texts
+_MEAN, _RUN = 7.0, 4.0  # radius around a mark, in points, in which the pointer shows its text
+_THIN = 2.0  # least half width and half height of a box, in points
+_MOST = 64  # most points of a line with texts
 
 
 class Tooltips(Artist):
-    """Places of a figure with a text for each. An SVG has an unseen element with a title there; a PNG or PDF nothing.
+    """The tooltips of a figure's places: in an SVG invisible elements with titles; in a PNG or PDF nothing.
 
     Args:
-        corners: two opposite corners of each place, (places, 2, 2); of a mark these are the same.
-        texts: one for each.
+        corners: two opposite corners of each place, (places, 2, 2); equal for a mark.
+        texts: one for each place.
         transform: the transform of the corners.
-        radius: around a mark, in points; None: of boxes.
+        radius: the radius around a mark, in points; None for boxes.
     """
 
     def __init__(self, corners: np.ndarray, texts: Sequence[str], transform: Transform, radius: float | None) -> None:
@@ -41,10 +41,10 @@ class Tooltips(Artist):
         self._markup = ""
         self.set_transform(transform)
         self.set_in_layout(False)
-        self.set_zorder(10)  # nothing hides them
+        self.set_zorder(10)  # above all other artists
 
     def draw(self, renderer: RendererBase) -> None:
-        """Leaves an empty group in an SVG, which :func:`with_texts` fills; else does nothing."""
+        """Draws an empty group into an SVG, which :func:`fill_tooltips` fills; else does nothing."""
         if (writer := getattr(renderer, "writer", None)) is None:
             return
         height = renderer.get_canvas_width_height()[1]
@@ -59,41 +59,42 @@ class Tooltips(Artist):
         self._markup = f'<g class="told {kind}" fill="#000" fill-opacity="0">{"".join(elements)}</g>'
 
     def _element(self, place: list[float], height: float, text: str) -> str:
-        x, y, across, up = place
-        told = f'tabindex="0" role="img"><title>{text}</title></'
+        x, y, opposite, top = place
+        content = f'tabindex="0" role="img"><title>{text}</title></'
         if self._radius is not None:
-            return f'<circle cx="{x:.1f}" cy="{height - y:.1f}" r="{self._radius:g}" {told}circle>'
-        left, right = min(x, across), max(x, across)
-        low, high = min(y, up), max(y, up)
+            return f'<circle cx="{x:.1f}" cy="{height - y:.1f}" r="{self._radius:g}" {content}circle>'
+        left, right = min(x, opposite), max(x, opposite)
+        low, high = min(y, top), max(y, top)
         wide, tall = max(right - left, 2 * _THIN), max(high - low, 2 * _THIN)
         return (
             f'<rect x="{(left + right - wide) / 2:.1f}" y="{height - (low + high + tall) / 2:.1f}" width="{wide:.1f}"'
-            f' height="{tall:.1f}" {told}rect>'
+            f' height="{tall:.1f}" {content}rect>'
         )
 
 
-def with_texts(svg: str, canvas: Figure) -> str:
-    """An SVG of a figure with the texts of its marks, which are unseen elements above all others."""
-    told = {f"told-{id(one)}": one._markup for one in canvas.findobj(Tooltips) if isinstance(one, Tooltips)}  # noqa: SLF001  this module's
-    return re.sub(r'<g id="(told-\d+)"/>', lambda found: told[found[1]], svg)
+def fill_tooltips(svg: str, canvas: Figure) -> str:
+    """Fills the empty groups of an SVG with the figure's tooltips, invisible elements above all others."""
+    artists = canvas.findobj(Tooltips)
+    markup = {f"told-{id(x)}": x._markup for x in artists if isinstance(x, Tooltips)}  # noqa: SLF001  this module's
+    return re.sub(r'<g id="(told-\d+)"/>', lambda match: markup[match[1]], svg)
 
 
 def add_mean_tooltips(axis: Axes, x: ArrayLike, y: ArrayLike, texts: Sequence[str]) -> None:
-    """Gives means, or other rare marks, a text each; marks without a place are passed over."""
-    _tell(axis, x, y, texts, _MEAN)
+    """Adds a text to each mean, or other rare mark; marks without a place are skipped."""
+    _add(axis, x, y, texts, _MEAN)
 
 
 def add_run_tooltips(
     axis: Axes, x: ArrayLike, y: ArrayLike, texts: Sequence[str], transform: Transform | None = None
 ) -> None:
-    """Gives single runs a text each."""
-    _tell(axis, x, y, texts, _RUN, transform)
+    """Adds a text to each run."""
+    _add(axis, x, y, texts, _RUN, transform)
 
 
 def add_line_tooltips(
     axis: Axes, name: str, across: str, points: Iterable[Sequence[float]], *, of_means: bool = True
 ) -> None:
-    """Gives the points of a line texts, evenly spread ones if there are many.
+    """Adds texts to the points of a line; to evenly spread ones if there are many.
 
     Args:
         axis: to write on.
@@ -102,38 +103,38 @@ def add_line_tooltips(
         points: place across, value, and the ends of its interval, NaN if it lacks one.
         of_means: whether the line is of means.
     """
-    every = list(points)
-    shown = np.unique(np.linspace(0, len(every) - 1, min(len(every), _MOST)).round().astype(int))
-    some = [every[i] for i in shown]
+    all_points = list(points)
+    indices = np.unique(np.linspace(0, len(all_points) - 1, min(len(all_points), _MOST)).round().astype(int))
+    selected = [all_points[i] for i in indices]
     mean = "mean " if of_means else ""
-    texts = [f"{name}, {across} {_plain(x)}\n{mean}{with_interval(y, low, high)}" for x, y, low, high in some]
-    _tell(axis, [x for x, *_ in some], [y for _, y, *_ in some], texts, _MEAN if of_means else _RUN)
+    texts = [f"{name}, {across} {_plain(x)}\n{mean}{with_interval(y, low, high)}" for x, y, low, high in selected]
+    _add(axis, [x for x, *_ in selected], [y for _, y, *_ in selected], texts, _MEAN if of_means else _RUN)
 
 
 def without_intervals(x: ArrayLike, y: ArrayLike) -> list[tuple[float, float, float, float]]:
-    """The points of a line for :func:`add_line_tooltips`, without intervals."""
-    nothing = float("nan")
-    return [(float(at), float(value), nothing, nothing) for at, value in zip(np.asarray(x), np.asarray(y), strict=True)]
+    """Makes points for :func:`add_line_tooltips`, without intervals."""
+    missing, points = float("nan"), zip(np.asarray(x), np.asarray(y), strict=True)
+    return [(float(place), float(value), missing, missing) for place, value in points]
 
 
 def add_box_tooltips(axis: Axes, boxes: ArrayLike, texts: Sequence[str], transform: Transform | None = None) -> None:
-    """Gives boxes a text each, by left, lower, right and upper end."""
+    """Adds a text to each box, given by left, lower, right and upper end."""
     corners = np.asarray(boxes, dtype=float).reshape(-1, 2, 2)
     if len(corners):
-        axis.add_artist(Tooltips(corners, _undrawn(texts), transform or axis.transData, None))
+        axis.add_artist(Tooltips(corners, _unescape(texts), transform or axis.transData, None))
 
 
-def _tell(
+def _add(
     axis: Axes, x: ArrayLike, y: ArrayLike, texts: Sequence[str], radius: float, transform: Transform | None = None
 ) -> None:
     places = np.stack([np.asarray(x, dtype=float), np.asarray(y, dtype=float)], axis=1)
     if len(places):
         corners = np.repeat(places[:, None], 2, axis=1)
-        axis.add_artist(Tooltips(corners, _undrawn(texts), transform or axis.transData, radius))
+        axis.add_artist(Tooltips(corners, _unescape(texts), transform or axis.transData, radius))
 
 
-def _undrawn(texts: Sequence[str]) -> list[str]:
-    """Texts as they were before :func:`~.style.drawable`."""
+def _unescape(texts: Sequence[str]) -> list[str]:
+    """Undoes the escapes of :func:`~.style.drawable`."""
     return [text.replace(r"\$", "$") for text in texts]
 
 
@@ -151,7 +152,7 @@ def run_tooltip(row: dict[str, Any], metric: Metric) -> str:
 
 
 def _name(row: dict[str, Any]) -> str:
-    """Format and condition."""
+    """Names the format and the condition of a row."""
     return ", ".join(filter(None, [row["format"], row["series"].partition(", ")[2]]))
 
 

@@ -1,4 +1,4 @@
-"""The frame of a report: one file with its style and script inside, that may load nothing."""
+"""Makes the frame of a report: one file that includes its style and script, and may load nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HERE = Path(__file__).parent
 
 
 def page(title: str, content: Sequence[object]) -> str:
-    """A whole HTML document.
+    """Makes a whole HTML document.
 
     Its content security policy forbids every load, and every script but the page's own, which is known by its hash.
 

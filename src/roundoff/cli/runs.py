@@ -170,4 +170,5 @@ def _blame_program(overrides: Sequence[str], measure: str, **how: Any) -> None:
     with stoppable("nothing was written"):
         config = called.config_from(overrides)
         script = Script(called.MODULE, (called.argument_for(config),), is_module=True)
-    find_blame(script, config.own.policy_of_run(), measure, seed=config.seed, threads=config.own.threads, **how)
+    settings = config.settings
+    find_blame(script, settings.policy_of_run(), measure, seed=settings.seed, threads=settings.threads, **how)
