@@ -203,8 +203,8 @@ def main() -> None:
     for name, hidden in TABLE6.items():
         rows.append(table6(name, hidden))
         print(", ".join(f"{key} {value}" for key, value in rows[-1].items()))
-        printed = [one for one in published("actorq-table6") if f"Policy {one.where['policy']}" == name]
-        print("  printed:", ", ".join(f"{one.quantity} {one.where['format']} {one}{one.unit}" for one in printed))
+        printed = [one for one in published("actorq-table6") if f"Policy {one.settings['policy']}" == name]
+        print("  printed:", ", ".join(f"{one.quantity} {one.settings['format']} {one}{one.unit}" for one in printed))
     print(record("acting", rows, packages=("onnx", "onnxruntime")))
 
 

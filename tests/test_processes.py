@@ -63,7 +63,7 @@ def test_a_child_that_is_gone_at_once_is_no_error():
     """Whoever ignores SIGCHLD has no child left to ask for its niceness."""
     child = subprocess.Popen(["true"])
     child.wait()
-    processes._give_way(child.pid)
+    processes._adjust_session_niceness(child.pid)
 
 
 def test_a_child_that_ends_by_itself_is_not_killed():

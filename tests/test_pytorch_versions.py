@@ -88,7 +88,7 @@ def test_versions_are_compared_by_two_numbers():
 @pytest.fixture
 def of_version(monkeypatch):
     def be(version, *, told=False):
-        monkeypatch.setattr(versions, "_told", told)
+        monkeypatch.setattr(versions, "_warned", told)
         monkeypatch.setattr(torch, "__version__", version)
 
     return be

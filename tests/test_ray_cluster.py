@@ -61,19 +61,19 @@ def folders():
 def environment(monkeypatch):
     for name in NAMES:
         monkeypatch.delenv(name, raising=False)
-    ray_cluster._OURS.clear()
+    ray_cluster._SET_HERE.clear()
     yield monkeypatch
-    ray_cluster._keep_to_itself(alone=False)
+    ray_cluster._configure(alone=False)
 
 
 def test_a_ray_of_its_own_asks_for_a_token_and_keeps_to_this_machine(environment):
-    ray_cluster._keep_to_itself(alone=True)
+    ray_cluster._configure(alone=True)
     token = os.environ["RAY_AUTH_TOKEN"]
     assert len(token) == 64
     assert (os.environ["RAY_AUTH_MODE"], os.environ[ray_cluster._CLUSTERS]) == ("token", "0")
-    ray_cluster._keep_to_itself(alone=True)
+    ray_cluster._configure(alone=True)
     assert os.environ["RAY_AUTH_TOKEN"] != token  # of each its own
-    ray_cluster._keep_to_itself(alone=False)  # a cluster of somebody's has the settings of theirs
+    ray_cluster._configure(alone=False)  # a cluster of somebody's has the settings of theirs
     assert not set(NAMES) & os.environ.keys()
 
 
@@ -81,7 +81,7 @@ def test_what_the_user_has_set_stays(environment):
     environment.setenv("RAY_AUTH_MODE", "disabled")
     environment.setenv("RAY_AUTH_TOKEN_PATH", "/theirs")
     for alone in (True, False):
-        ray_cluster._keep_to_itself(alone=alone)
+        ray_cluster._configure(alone=alone)
         assert os.environ["RAY_AUTH_MODE"] == "disabled"
         assert os.environ["RAY_AUTH_TOKEN_PATH"] == "/theirs"
         assert "RAY_AUTH_TOKEN" not in os.environ

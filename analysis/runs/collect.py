@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from roundoff.files import parse_json
 from roundoff.runs.folder import RunDirectory, config_in, unplanned_runs
-from roundoff.runs.log import about_damaged_line, read_log
+from roundoff.runs.log import damaged_line_warning, read_log
 
 from ..errors import AnalysisError
 from .files import planned_runs, read_json, write_file
@@ -181,7 +181,7 @@ def _read_lines(path: Path, content: bytes, warnings: list[str]) -> pa.Table:
                 raise ValueError  # noqa: TRY301  it is no record
             rows.append(_flatten(record))
         except ValueError:
-            warnings.append(about_damaged_line(path, number, len(lines)))
+            warnings.append(damaged_line_warning(path, number, len(lines)))
     columns = {}
     further = sorted(set().union(*rows) - _RECORD_COLUMNS.keys())
     for name, kind in (_RECORD_COLUMNS | dict.fromkeys(further, pa.float64())).items():

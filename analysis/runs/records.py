@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from roundoff.files import parse_json
 from roundoff.locks import cached_property
 from roundoff.runs.folder import RunDirectory
-from roundoff.runs.log import about_damaged_line, read_log
+from roundoff.runs.log import damaged_line_warning, read_log
 from roundoff.runs.result import MALFORMED
 
 from .outcome import finite, whole
@@ -68,7 +68,7 @@ def read_records(path: Path, warnings: list[str], metric: str) -> list[Block]:
         try:
             points += [(number, *point) for point in _points(parse_json(line), metric)] if line else []
         except MALFORMED:
-            warnings.append(about_damaged_line(path, number, len(lines)))
+            warnings.append(damaged_line_warning(path, number, len(lines)))
     return _blocks(points)
 
 

@@ -82,7 +82,7 @@ def sort_rows(table: pd.DataFrame, keys: list[str], formats: Sequence[str]) -> p
 
 
 def summarize(experiment: Experiment) -> pd.DataFrame:
-    """Summarizes scores by task, format and condition, and ``all``: the mean over several tasks with scores of one unit.
+    """Summarizes scores by task, format and condition, and for ``all``, the mean over tasks with scores of one unit.
 
     Columns: ``task``, ``format``, the conditions, ``significand_bits``, ``exponent_bits``, ``n`` (ended runs),
     ``crashed``, ``failed`` (runs that failed, and have no score), ``mean``, ``std`` (over runs, n - 1; for task ``all``

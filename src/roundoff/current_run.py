@@ -1,6 +1,6 @@
-"""Logs and checkpoints of a program: functions that it calls for its run.
+"""Defines the functions that a program calls for logs and checkpoints of its run.
 
-Outside of a sweep nothing listens, and nothing happens.
+Outside of a sweep they do nothing.
 """
 
 from __future__ import annotations
@@ -27,64 +27,64 @@ class CurrentRun(Protocol):
 
 
 _current: CurrentRun | None = None
-_process = 0  # whose run it is: a process that it forks is no part of it
+_process = 0  # the process of the run; processes that it forks are not part of the run
 
 
 def log(step: int, /, **values: Any) -> None:
-    """Notes numbers, for curves: ``roundoff.log(step, loss=loss, accuracy=accuracy)``.
+    """Logs numbers, for curves: ``roundoff.log(step, loss=loss, accuracy=accuracy)``.
 
-    Reading them is not simulated. NaN and infinity are noted as missing; a run with one of them as the last value
-    of a name has crashed when it ends.
+    Reading them is not simulated. NaN and infinity are logged as missing; a run with one of them as the last value
+    of a name counts as crashed at its end.
 
     Args:
-        step: how far the program is, 0 or more; the horizontal axis.
+        step: the step of the program, 0 or more; the horizontal axis.
         values: numbers, or tensors with one element, by name.
 
     Raises:
         TypeError: a value is not a number.
         ValueError: ``step`` is negative.
     """
-    if run := _of_this_process():
+    if run := _run_of_process():
         run.log(step, values)
 
 
 def checkpoint(state: Any, *, every: float = 10.0) -> None:
-    """Keeps the state that the program needs to continue from here, should it be stopped: ``restore()`` returns it.
+    """Saves the state that the program needs to continue from here if it is stopped: ``restore()`` returns it.
 
-    The states of the random generators of PyTorch, NumPy and Python are kept with it. A sweep that is to stop does
-    so here, so call it often: it saves only if it has to stop, or if the last time is ``every`` seconds ago.
+    The states of the random generators of PyTorch, NumPy and Python are saved with it. A sweep that has to stop does
+    so here, so call it often: it saves only if it has to stop, or if it last saved ``every`` seconds ago.
 
     Args:
-        state: tensors, numbers, text, None, and lists, tuples and dicts of them, such as ``state_dict()`` gives.
-        every: seconds between two savings.
+        state: tensors, numbers, text, None, and lists, tuples and dicts of them, such as a ``state_dict()``.
+        every: seconds between two checkpoints.
 
     Raises:
         TypeError: the state holds something else.
     """
-    if run := _of_this_process():
+    if run := _run_of_process():
         run.checkpoint(state, every)
 
 
 def restore() -> Any:
     """Returns the state last given to :func:`checkpoint`, if the run was stopped after that; else None.
 
-    Call it when everything is made and before anything is trained: generators are set to where they were. What loading
-    the state draws and counts is forgotten if ``checkpoint`` is called with it next; else load it in ``exact()``.
+    Call it after everything is made and before the training: it restores the random generators. The draws and counts
+    of loading the state are undone if ``checkpoint`` is called with it next; else load it in ``exact()``.
     """
-    run = _of_this_process()
+    run = _run_of_process()
     return run.restore() if run else None
 
 
-def _of_this_process() -> CurrentRun | None:
+def _run_of_process() -> CurrentRun | None:
     return _current if _process == os.getpid() else None
 
 
 @contextmanager
 def part_of(run: CurrentRun | None) -> Iterator[None]:
-    """Code in the block is part of ``run``, in all threads; of no run if it is None."""
+    """Makes code in the block part of ``run``, in all threads; of no run if it is None."""
     global _current, _process  # noqa: PLW0603  a process runs one program at a time
-    before, _current, _process = _current, run, os.getpid()
+    outer, _current, _process = _current, run, os.getpid()
     try:
         yield
     finally:
-        _current = before
+        _current = outer

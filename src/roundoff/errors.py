@@ -1,4 +1,4 @@
-"""The base of every error that a user can cause; files, which all parts share; names that do not exist."""
+"""Defines the base of all errors that a user can cause, errors of files, and messages about unknown names."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ class FolderInUseError(FileError):
 
 
 def suggestion(name: object, known: Collection[str]) -> str:
-    """The name among ``known`` that comes nearest, as `` (did you mean "..."?)``; empty if none comes near."""
+    """Writes the nearest name among ``known`` as `` (did you mean "..."?)``; empty if none is near."""
     near = nearest(str(name), known)
     return f' (did you mean "{near}"?)' if near else ""
 
 
 def nearest(name: str, known: Collection[str], least: float = 0.6) -> str | None:
-    """The name among ``known`` that somebody meant by ``name``: the first that begins with it, else the most alike.
+    """Finds the name among ``known`` that ``name`` may mean: the first that begins with it, else the most similar.
 
     Args:
-        name: as it was given; fewer than two characters are the beginning of nothing.
+        name: the unknown name; one character is not taken as a beginning.
         known: the names that exist.
-        least: how alike names have to be, from 0 to 1, as difflib measures it.
+        least: the least similarity, from 0 to 1, as measured by difflib.
     """
-    begun = (one for one in known if one.startswith(name) and len(name) > 1)
-    return next(begun, None) or next(iter(difflib.get_close_matches(name, known, n=1, cutoff=least)), None)
+    completions = (candidate for candidate in known if candidate.startswith(name) and len(name) > 1)
+    return next(completions, None) or next(iter(difflib.get_close_matches(name, known, n=1, cutoff=least)), None)
 
 
 def check_name(what: str, name: str, known: Collection[str]) -> str:
@@ -55,7 +55,7 @@ def check_name(what: str, name: str, known: Collection[str]) -> str:
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, and the errors that it was raised from."""
+    """Yields an error, and the errors that it was raised from."""
     while error is not None:
         yield error
         error = getattr(error, "inner_exception", None) or error.__cause__ or error.__context__

@@ -1,4 +1,4 @@
-"""Packages that only parts of roundoff need: which extra brings each, and one message where it is missing."""
+"""Lists packages that only parts of roundoff need with their extras, and makes the message if one is missing."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ TRACKERS = ("wandb", "mlflow")
 
 
 def missing(package: str) -> MissingExtraError | None:
-    """The error that says how to install ``package``; None if roundoff does not use it.
+    """Makes the error with the command that installs ``package``; None if roundoff does not use it.
 
     Args:
-        package: the name to import; a module inside it will do.
+        package: the name to import, of the package or a module inside it.
     """
     top = package.partition(".")[0]
     if top in TRACKERS:
@@ -60,7 +60,7 @@ def missing(package: str) -> MissingExtraError | None:
 
 @contextmanager
 def from_extras() -> Iterator[None]:
-    """For a block of imports: where a package of an extra is missing, the error says how to install it.
+    """Makes errors of missing packages in a block of imports name the command that installs the extra.
 
     Raises:
         MissingExtraError: a package is missing that an extra brings.
@@ -68,15 +68,15 @@ def from_extras() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        told = missing(error.name or "")
-        if told:
-            raise told from error
+        advice = missing(error.name or "")
+        if advice:
+            raise advice from error
         raise
 
 
 @contextmanager
 def heavy_imports() -> Iterator[None]:
-    """For a block of nothing but imports, as :func:`from_extras`; Python does not look for garbage meanwhile.
+    """Does the same as :func:`from_extras`, without garbage collection, for a block of imports only.
 
     Imports make a quarter of a million objects, and hardly any garbage.
 
@@ -104,7 +104,7 @@ def lazy_names(package: str) -> Callable[[str], Any]:
 
     @cache
     def places() -> dict[str, tuple[str, str]]:
-        """The module of each name, and its name there."""
+        """Returns the module of each name, and its name there."""
         source = sys.modules[package].__spec__.loader.get_source(package)  # type: ignore[union-attr]
         blocks = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
         imports = [line for block in blocks for line in block.body if isinstance(line, ast.ImportFrom)]
@@ -119,11 +119,15 @@ def lazy_names(package: str) -> Callable[[str], Any]:
             return sorted(places())
         if name.startswith("__") or name not in places():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module, called = places()[name]
+        module, original = places()[name]
         with heavy_imports():
-            found = import_module(module, package)
+            imported = import_module(module, package)
             # A name that the module does not have is a module inside it.
-            return getattr(found, called) if hasattr(found, called) else import_module(f"{module}.{called}", package)
+            return (
+                getattr(imported, original)
+                if hasattr(imported, original)
+                else import_module(f"{module}.{original}", package)
+            )
 
     return look_up
 
@@ -132,9 +136,9 @@ def require(*packages: str) -> None:
     """Checks that packages are installed, without importing them.
 
     Raises:
-        MissingExtraError: one is not.
+        MissingExtraError: a package is not installed.
     """
     for package in packages:
-        told = missing(package)
-        if told and find_spec(package) is None:
-            raise told
+        error = missing(package)
+        if error and find_spec(package) is None:
+            raise error

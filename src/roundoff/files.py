@@ -1,4 +1,4 @@
-"""Files that are either complete or not there, and never somebody else's: written, read and locked in one way by all.
+"""Writes, reads and locks files for all parts: files appear only complete, and links are not followed by writes.
 
 A folder of results may have been made by anybody, and hold links, pipes and devices in place of files. A write
 never follows a link at the path of the file, and a read takes only a regular file of a size that this package's
@@ -23,10 +23,10 @@ from typing import IO, Any
 from roundoff.errors import FileError, FolderInUseError
 
 LARGEST = 1 << 30
-"""Bytes of a file that is read as a whole, at most."""
+"""The most bytes of a file that is read as a whole."""
 
-_BETWEEN_TRIES = 0.1  # seconds
-# What open() is told on every system: Windows has none of the others, and would change ends of lines.
+_RETRY_SECONDS = 0.1  # seconds
+# Flags of open() on every system: Windows lacks the first two, and would change ends of lines without the third.
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
 _TEMPORARY = re.compile(r"\.roundoff-[0-9a-f]{16}\.tmp")
 
@@ -70,7 +70,7 @@ def create_file(path: Path, content: bytes) -> bool:
         try:
             os.link(temporary, path)
         except FileExistsError:
-            return temporary.stat().st_nlink > 1  # it is ours: NFS has asked twice
+            return temporary.stat().st_nlink > 1  # True if this call made it: NFS may repeat a request
     return True
 
 
@@ -92,9 +92,9 @@ def copy_directory(source: Path, target: Path) -> None:
 
 @contextmanager
 def _temporary(*, beside: Path, target: Path) -> Iterator[Path]:
-    """Gives a temporary name for a new ``target``; anything that still has the name when the block ends is removed.
+    """Yields a temporary name for a new ``target``; anything that still has the name when the block ends is removed.
 
-    Whoever opens the name must make the file (mode x), or it is an error: nobody can have put a link there.
+    The block must create the file exclusively (mode x), so that nobody can have put a link there.
     """
     if not beside.name:  # such as "." or "/"
         raise FileError(cannot_be_written(target, "Is a directory"))
@@ -102,7 +102,7 @@ def _temporary(*, beside: Path, target: Path) -> Iterator[Path]:
     try:
         yield temporary
     except OSError as error:
-        # shutil.Error has a list of what went wrong, each with its reason as text.
+        # shutil.Error has a list of failures, each with its reason as text.
         reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror or str(error)
         raise FileError(cannot_be_written(target, reason)) from error
     finally:
@@ -110,12 +110,12 @@ def _temporary(*, beside: Path, target: Path) -> Iterator[Path]:
 
 
 def temporary_beside(path: Path) -> Path:
-    """A name in the folder of ``path`` that nobody can know before; :func:`remove_temporaries` knows it afterwards."""
+    """Makes an unpredictable name in the folder of ``path``, which :func:`remove_temporaries` recognizes."""
     return path.with_name(f".roundoff-{secrets.token_hex(8)}.tmp")
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file or folder of this name was left by a process that was killed as it wrote."""
+    """Whether a file or folder of this name is the leftover of a process that was killed while it wrote."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
@@ -126,7 +126,7 @@ def remove_temporaries(folder: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Removes a file, a link or a folder, if that is possible: it is in the way of nobody."""
+    """Removes a file, a link or a folder if possible: a leftover does no harm."""
     with suppress(OSError):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -135,7 +135,7 @@ def _remove(path: Path) -> None:
 
 
 def cannot_be_written(path: str | Path, reason: str | None) -> str:
-    """The message about a file that cannot be written."""
+    """Makes the message about a file that cannot be written."""
     return f"{path}: cannot be written ({reason}); free space or choose another folder"
 
 
@@ -160,24 +160,24 @@ def write_json(path: str | Path, value: Any) -> None:
     write_text(path, json_text(value, indent=1, sort_keys=True) + "\n")
 
 
-def json_text(value: Any, **how: Any) -> str:
-    r"""``value`` as JSON, in ASCII, that :func:`parse_json` reads.
+def json_text(value: Any, **options: Any) -> str:
+    r"""Writes ``value`` as JSON, in ASCII, that :func:`parse_json` reads.
 
     Halves of surrogate pairs, which are not valid text, are written as their escapes: ``\\ud800``.
 
     Args:
-        value: what JSON has words for; keys are text.
-        how: as for ``json.dumps``.
+        value: a value that JSON can represent; keys are text.
+        options: arguments of ``json.dumps``.
 
     Raises:
         ValueError: a number is not finite, which JSON cannot represent.
     """
-    text = json.dumps(value, allow_nan=False, **how)
-    return text if "\\ud" not in text else json.dumps(_encodable(value), allow_nan=False, **how)
+    text = json.dumps(value, allow_nan=False, **options)
+    return text if "\\ud" not in text else json.dumps(_encodable(value), allow_nan=False, **options)
 
 
 def encodable(text: str) -> str:
-    r"""``text`` as a file can hold it: with halves of surrogate pairs as their escapes, ``\ud800``."""
+    r"""Replaces halves of surrogate pairs by their escapes, ``\ud800``, so that a file can hold the text."""
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -202,11 +202,11 @@ def open_to_append(path: str | Path) -> IO[bytes]:
         if error.errno == errno.ELOOP:
             raise OSError(errno.ELOOP, "is a link", str(path)) from error
         raise
-    return _regular(descriptor, path, "ab")
+    return _regular_file(descriptor, path, "ab")
 
 
 def separate(path: str | Path) -> None:
-    """Gives a file with other names, such as a backup's hard links, its own copy of the bytes; the others keep theirs.
+    """Gives a file with other hard links, such as a backup's, a separate copy of the bytes.
 
     Raises:
         OSError: it cannot be read.
@@ -215,8 +215,8 @@ def separate(path: str | Path) -> None:
     try:
         with open_to_read(path) as shared:
             if os.fstat(shared.fileno()).st_nlink > 1:
-                with atomic_writer(path) as own:
-                    shutil.copyfileobj(shared, own)
+                with atomic_writer(path) as copy:
+                    shutil.copyfileobj(shared, copy)
     except FileNotFoundError:
         pass
 
@@ -227,11 +227,11 @@ def open_to_read(path: str | Path) -> IO[bytes]:
     Raises:
         OSError: it cannot be read, or is a pipe, a device or anything else but a regular file.
     """
-    # Without the flag, a pipe would be waited for until somebody writes into it.
-    return _regular(os.open(path, os.O_RDONLY | _FLAGS), path, "rb")
+    # Without O_NONBLOCK, opening a pipe would wait until somebody writes into it.
+    return _regular_file(os.open(path, os.O_RDONLY | _FLAGS), path, "rb")
 
 
-def _regular(descriptor: int, path: str | Path, mode: str) -> IO[bytes]:
+def _regular_file(descriptor: int, path: str | Path, mode: str) -> IO[bytes]:
     kind = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(kind):
         os.close(descriptor)
@@ -240,7 +240,7 @@ def _regular(descriptor: int, path: str | Path, mode: str) -> IO[bytes]:
 
 
 def read_bytes(path: str | Path, largest: int = LARGEST) -> bytes:
-    """The content of a file of at most ``largest`` bytes.
+    """Reads the content of a file of at most ``largest`` bytes.
 
     Raises:
         OSError: it cannot be read, is larger, or is not a regular file.
@@ -252,7 +252,7 @@ def read_bytes(path: str | Path, largest: int = LARGEST) -> bytes:
 
 
 def parse_json(content: bytes) -> Any:
-    """The value of JSON text.
+    """Parses JSON text.
 
     Raises:
         ValueError: it is not JSON, not in UTF-8, or nested deeper than Python can follow.
@@ -267,7 +267,7 @@ def parse_json(content: bytes) -> Any:
 
 
 def try_json(path: Path) -> tuple[Any, str]:
-    """The JSON in a file, which may be damaged or somebody else's, and why it cannot be read, in words.
+    """Reads the JSON in a file, which may be damaged or foreign; also returns why it cannot be read.
 
     The JSON is None if it cannot be read; the reason is empty if it can, or if the file does not exist.
     """
@@ -312,13 +312,13 @@ def make_directory(path: str | Path) -> Path:
 
 
 def make_directory_inside(root: Path, name: str) -> Path:
-    """Makes the folder ``name`` in ``root``, which somebody else may have filled; it may not lead out of it.
+    """Makes the folder ``name`` in ``root``; refuses a link, by somebody else, that leads out of ``root``.
 
     Raises:
         FileError: it is a link to a place outside of ``root``, or cannot be made.
     """
     path = root / name
-    target = Path(os.path.realpath(path))  # which follows links that lead to themselves as far as it can
+    target = Path(os.path.realpath(path))  # works also for links that lead to themselves
     if not target.is_relative_to(os.path.realpath(root)):
         raise FileError(
             f"{path}: is a link that leads out of {root}, to {target}; nothing is written there: remove the"
@@ -334,16 +334,16 @@ def is_name(text: object) -> bool:
 
 @contextmanager
 def directory_lock(path: str | Path, *, wait: bool | float = False) -> Iterator[None]:
-    """Keeps every other process out of the folder ``path`` for the length of the block.
+    """Keeps every other process out of the folder ``path`` during the block.
 
     The lock is the operating system's and ends with the process, however that ends.
 
     Args:
         path: the folder.
-        wait: until another process that holds it has given it back; a number is the most seconds to wait.
+        wait: whether to wait until another process releases the lock; a number is the most seconds to wait.
 
     Raises:
-        FolderInUseError: another process holds it, or has held it for as long as was waited. One that is stopped, as by
+        FolderInUseError: another process holds the lock, also after the wait. A process that is stopped, as by
             Ctrl-Z, holds it until it is continued.
         FileError: the lock file cannot be made, or its file system does not support locks.
     """
@@ -365,19 +365,19 @@ def directory_lock(path: str | Path, *, wait: bool | float = False) -> Iterator[
 
 
 def _lock(file: IO[Any], wait: bool | float) -> None:
-    """Locks a file, after waiting or not; raises BlockingIOError where another process holds it."""
+    """Locks a file, after waiting if asked to; raises BlockingIOError if another process holds the lock."""
     try:
         import fcntl  # noqa: PLC0415  Windows has none
     except ModuleNotFoundError as error:
         raise OSError(errno.ENOTSUP, "this system has no locks of whole files") from error
-    last = time.monotonic() + (0 if wait is True else wait)
+    deadline = time.monotonic() + (0 if wait is True else wait)
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait is True else fcntl.LOCK_NB))
         except BlockingIOError:
-            if time.monotonic() >= last:
+            if time.monotonic() >= deadline:
                 raise
-            time.sleep(_BETWEEN_TRIES)
+            time.sleep(_RETRY_SECONDS)
         else:
             return
 

@@ -1,9 +1,9 @@
-"""Locks that do not outlive their thread in a forked child.
+"""Makes locks that are safe in a forked child.
 
-``os.fork`` copies every lock as it is, but only the thread that forks. A lock of another thread would never be
+``os.fork`` copies every lock in its state, but only the thread that forks. A lock of another thread would never be
 released in the child. So every lock of the package is made here, and the thread that forks takes all of them first: the
 state that they guard is then complete in the child. A lock that is not free within a second, since a thread compiles
-meanwhile, is new in the child.
+meanwhile, is replaced in the child.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["cached_property", "known", "new_lock"]
 _Lock = TypeVar("_Lock")
 
 _PATIENCE = 1.0  # seconds for all locks together
-_PAUSE = 0.0005  # seconds; only short work is done under most locks
+_PAUSE = 0.0005  # seconds between two tries; most locks are held only briefly
 
 _known: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
@@ -29,12 +29,12 @@ _this_thread = threading.local()  # with ``taken``, the locks that the thread ha
 
 
 def new_lock() -> threading.RLock:
-    """Makes a lock, which the thread that holds it may take again."""
+    """Makes a reentrant lock."""
     return known(threading.RLock())
 
 
 def known(lock: _Lock) -> _Lock:
-    """Returns a reentrant lock made elsewhere, which a fork then takes like the locks of the package."""
+    """Registers a reentrant lock made elsewhere, so that a fork takes it too; returns the lock."""
     _known[id(lock)] = lock
     return lock
 
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 else:
 
     def cached_property(function: Any) -> Any:
-        """Makes Python's ``cached_property``. In Python 3.11 each has a lock, which is made known."""
-        made = functools.cached_property(function)
-        if hasattr(made, "lock"):
-            known(made.lock)
-        return made
+        """Makes Python's ``cached_property``, and registers its lock, which it has in Python 3.11."""
+        property_ = functools.cached_property(function)
+        if hasattr(property_, "lock"):
+            known(property_.lock)
+        return property_
 
 
 def _all() -> list[Any]:
@@ -56,12 +56,12 @@ def _all() -> list[Any]:
 
 
 def _take_all() -> None:
-    """Takes all locks, and waits for none while it holds others: threads take them in different orders."""
-    end = time.monotonic() + _PATIENCE
+    """Takes all locks; does not wait for a lock while it holds others, as threads take them in different orders."""
+    deadline = time.monotonic() + _PATIENCE
     while True:
         locks = _all()
         _this_thread.taken = [lock for lock in locks if lock.acquire(blocking=False)]
-        if len(_this_thread.taken) == len(locks) or time.monotonic() > end:
+        if len(_this_thread.taken) == len(locks) or time.monotonic() > deadline:
             return
         _release()
         time.sleep(_PAUSE)

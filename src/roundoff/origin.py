@@ -1,4 +1,4 @@
-"""The origin of a result: versions, processor, commit and time."""
+"""Determines the origin of a result: versions, processor, commit and time."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ def origin() -> dict[str, str]:
         Versions of ``python``, ``torch`` and ``numpy``, the ``processor``, the ``commit`` of this package's checkout
         (``-dirty`` follows if files are changed), and ``ended``, the time now (UTC, ISO 8601).
     """
-    return _lasting() | {"ended": datetime.now(UTC).isoformat(timespec="seconds")}
+    return _constant_facts() | {"ended": datetime.now(UTC).isoformat(timespec="seconds")}
 
 
 def commit_of(file: Path) -> str | None:
-    """The commit that is checked out where a file is; None if git is missing or does not track the file."""
+    """Returns the commit of the checkout of a file; None if git is missing or does not track the file."""
     git = shutil.which("git")
     if git is None:
         return None
     tracked = [git, "ls-files", "--error-unmatch", file.name]
-    described = [git, "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty"]
+    describe = [git, "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty"]
     try:
-        for command in (tracked, described):
-            told = subprocess.run(  # noqa: S603  git itself, with our own arguments
+        for command in (tracked, describe):
+            result = subprocess.run(  # noqa: S603  git itself, with our own arguments
                 command, cwd=file.parent, env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"}, stdin=subprocess.DEVNULL,
                 capture_output=True, check=True, text=True, timeout=20,
             )  # fmt: skip
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return None
-    return told.stdout.strip()
+    return result.stdout.strip()
 
 
 @cache
-def _lasting() -> dict[str, str]:
-    """Returns the facts that do not change while a process lives."""
-    told = {"python": platform.python_version()}
+def _constant_facts() -> dict[str, str]:
+    """Returns the facts that do not change during a process."""
+    facts = {"python": platform.python_version()}
     for package in ("torch", "numpy"):
         try:
-            told[package] = version(package)
+            facts[package] = version(package)
         except PackageNotFoundError:
             continue
     commit = commit_of(Path(__file__).resolve())
-    return told | {"processor": _processor()} | ({"commit": commit} if commit else {})
+    return facts | {"processor": _processor()} | ({"commit": commit} if commit else {})
 
 
 def _processor() -> str:

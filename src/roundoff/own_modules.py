@@ -1,4 +1,4 @@
-"""Modules of the user, which define formats, tasks or algorithms: search path and import."""
+"""Finds and imports modules of the user, which define formats, tasks or algorithms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _folders: list[str] = []
 
 
 def look_in(folders: Iterable[str | Path]) -> None:
-    """Adds folders to search for modules: last, so that a ``random.py`` there is not taken for Python's."""
+    """Appends folders to the search path of modules: last, so that a ``random.py`` there does not hide Python's."""
     for folder in map(str, map(Path.absolute, map(Path, folders))):
         if folder not in sys.path:
             sys.path.append(folder)
@@ -37,7 +37,7 @@ def import_all(modules: Iterable[str]) -> None:
     """Imports modules that the user has allowed.
 
     Raises:
-        ImportError: one is not found, or one of its imports is not; the message names the folders that are searched.
+        ImportError: a module, or one of its imports, is not found; the message names the folders that are searched.
     """
     for module in modules:
         if not re.fullmatch(NAME, module):

@@ -1,4 +1,4 @@
-"""Processes that others start: started, asked, waited for, ended, also with their parent; and how they died."""
+"""Starts child processes, waits for them and ends them, also with their parent, and describes their end."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ GRACE = 5.0
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 """Variables that keep a process to one thread: two on two busy cores make a small update ten times slower."""
 _SET_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
-_TRIES, _BETWEEN_TRIES = 10, 0.11  # Linux takes a change of an autogroup every 0.1 seconds
-_PATIENCE = 5.0  # seconds for processes that start others faster than they are ended
+_TRIES, _BETWEEN_TRIES = 10, 0.11  # Linux accepts a change of an autogroup every 0.1 seconds
+_PATIENCE = 5.0  # seconds for ending children that keep starting new ones
 
 
 @final
@@ -59,13 +59,13 @@ class ChildProcess:
             stdin=stdin, stdout=stdout, stderr=stderr,
         )  # fmt: skip
         self.pid, self.stdin, self.stdout = self._process.pid, self._process.stdin, self._process.stdout
-        _give_way(self.pid)
+        _adjust_session_niceness(self.pid)
 
     @classmethod
     def asked_through_socket(
         cls, module: str, *arguments: str, descriptors: Sequence[int] = (), environment: Mapping[str, str] | None = None
     ) -> tuple[Self, Connection]:
-        """Starts a module with a socket as its first argument; also returns this end of the socket: closing it ends it.
+        """Starts a module with a socket as its first argument; also returns this end, whose closing ends the process.
 
         The process can import the same modules as this one. Output of libraries there goes to standard error.
         """
@@ -81,10 +81,10 @@ class ChildProcess:
         return child, ours
 
     def status(self, seconds: float | None = 0.0) -> int | None:
-        """The exit status, negative for the signal that killed it; None: it lives.
+        """Returns the exit status, negative for the signal that killed it; None while it lives.
 
         Args:
-            seconds: that are waited for it; None: as long as it takes.
+            seconds: the most seconds to wait for its end; None: no limit.
         """
         try:
             return self._process.poll() if seconds == 0 else self._process.wait(seconds)
@@ -96,10 +96,10 @@ class ChildProcess:
         self._process.terminate()
 
     def end(self, seconds: float = GRACE, *, session: bool = False) -> int:
-        """Waits for its end, and enforces it after some seconds; returns its exit status.
+        """Waits for its end, and kills it after some seconds; returns its exit status.
 
         Args:
-            seconds: that it is given.
+            seconds: the time until it is killed.
             session: whether the processes that it has started are killed with it.
         """
         if (status := self.status(max(0.0, seconds))) is not None:
@@ -124,11 +124,11 @@ def command_of(module: str) -> tuple[str, ...]:
 def begin_session() -> None:
     """Puts this process into a new session, with the priority of this process."""
     os.setsid()
-    _give_way(os.getpid())
+    _adjust_session_niceness(os.getpid())
 
 
-def _give_way(pid: int) -> None:
-    """Makes the session of a process as nice as the process.
+def _adjust_session_niceness(pid: int) -> None:
+    """Gives the session of a process the niceness of the process.
 
     Linux with autogroups shares processors among sessions first; niceness counts only within a session (sched(7)).
     """
@@ -137,14 +137,14 @@ def _give_way(pid: int) -> None:
             if (niceness := os.getpriority(os.PRIO_PROCESS, pid)) > 0:
                 Path(f"/proc/{pid}/autogroup").write_text(str(niceness), encoding="ascii")
             break
-        except BlockingIOError:  # the last change was too short a time ago
+        except BlockingIOError:  # too soon after the last change
             time.sleep(_BETWEEN_TRIES)
         except OSError:  # there are no autogroups, or the process has ended
             break
 
 
 def end_with(parent: int | None) -> None:
-    """Has this process killed when its parent ends, however that does; None: no longer."""
+    """Makes the system kill this process when its parent ends, in whatever way; None undoes that."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL if parent else 0)
     if parent and os.getppid() != parent:  # it has ended already
@@ -159,60 +159,60 @@ def adopt_orphans() -> None:
 
 def end_children() -> None:
     """Kills every child of this process, and, if it adopts orphans, their children in turn, and so on."""
-    end = time.monotonic() + _PATIENCE
-    while (found := children()) and time.monotonic() < end:
-        for pid in found:
+    deadline = time.monotonic() + _PATIENCE
+    while (pids := children()) and time.monotonic() < deadline:
+        for pid in pids:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        for pid in found:
+        for pid in pids:
             with suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
         time.sleep(0.001)
 
 
 def keep_from_children(descriptor: int) -> None:
-    """Has processes that this one forks begin with nothing in the place of a descriptor, as with those they execute."""
-    parent, kept = os.getpid(), os.fstat(descriptor)
+    """Makes forked processes replace a descriptor by /dev/null, so that they do not keep it open."""
+    parent, original = os.getpid(), os.fstat(descriptor)
 
-    def put_nothing() -> None:
+    def replace_descriptor() -> None:
         with suppress(OSError):
-            found = os.fstat(descriptor)
-            if os.getpid() != parent and (found.st_dev, found.st_ino) == (kept.st_dev, kept.st_ino):
-                nothing = os.open(os.devnull, os.O_RDWR)
-                os.dup2(nothing, descriptor, inheritable=False)
-                os.close(nothing)
+            current = os.fstat(descriptor)
+            if os.getpid() != parent and (current.st_dev, current.st_ino) == (original.st_dev, original.st_ino):
+                null = os.open(os.devnull, os.O_RDWR)
+                os.dup2(null, descriptor, inheritable=False)
+                os.close(null)
 
-    os.register_at_fork(after_in_child=put_nothing)
+    os.register_at_fork(after_in_child=replace_descriptor)
 
 
 def children() -> list[int]:
-    """The child processes of this one, including ended processes that were not waited for."""
-    this, found = os.getpid(), []
+    """Returns the child processes of this one, including ended processes that were not waited for."""
+    parent, pids = os.getpid(), []
     for name in os.listdir("/proc"):  # noqa: PTH208  names are all that is wanted
         if name.isdecimal():
             with suppress(OSError, ValueError, IndexError):
                 fields = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()
-                if int(fields[1]) == this:
-                    found.append(int(name))
-    return found
+                if int(fields[1]) == parent:
+                    pids.append(int(name))
+    return pids
 
 
 def terminals() -> list[int]:
-    """Returns the standard streams that are a terminal; asked before it may be gone."""
+    """Returns the standard streams that are a terminal; to be called before the terminal may be closed."""
     return [number for number in range(3) if os.isatty(number)]
 
 
 def let_go(descriptors: list[int]) -> None:
-    """Redirects descriptors to nothing, such as a closed terminal's, which fail when written to."""
-    nothing = os.open(os.devnull, os.O_RDWR)
+    """Redirects descriptors to /dev/null, such as those of a closed terminal, to which writes would fail."""
+    null = os.open(os.devnull, os.O_RDWR)
     for number in descriptors:
-        os.dup2(nothing, number)
-    os.close(nothing)
+        os.dup2(null, number)
+    os.close(null)
 
 
 def in_words(status: int) -> str:
     """Describes how a process has ended, by its exit status, negative for the signal that killed it."""
     if status >= 0:
         return f"ended with status {status}"
-    named = -status in set(signal.Signals)
-    return f"was killed by {signal.Signals(-status).name if named else f'signal {-status}'}"
+    is_known = -status in set(signal.Signals)
+    return f"was killed by {signal.Signals(-status).name if is_known else f'signal {-status}'}"

@@ -1,4 +1,4 @@
-"""Connecting to Ray, on a cluster or only on this machine."""
+"""Connects to Ray, on a cluster or only on this machine."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from roundoff.errors import RoundoffError
 from roundoff.extras import from_extras
 
 _SECONDS_TO_ANSWER = 10.0
-_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # on any system; 0: all of Ray listens at 127.0.0.1
-_OURS: set[str] = set()
-"""The environment variables that were set here for a Ray of our own."""
+_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # has an effect on any system; 0: Ray listens only at 127.0.0.1
+_SET_HERE: set[str] = set()
+"""The environment variables that were set here for a local Ray."""
 
 
 class ClusterError(RoundoffError):
@@ -31,47 +31,47 @@ def connect(address: str | None = None, **local: Any) -> Any:
     Args:
         address: Address of the cluster, as for ``ray.init``; None for the cluster named by RAY_ADDRESS, or else Ray is
             started on this machine, and ends with the connection. It then listens only on the loopback interface, and
-            asks for a token that this process and those it starts have.
-        local: more arguments of ``ray.init``, for that last case.
+            requires a token that this process and those it starts have.
+        local: further arguments of ``ray.init`` if Ray is started on this machine.
 
     Raises:
         MissingExtraError: Ray is not installed.
-        ClusterError: nobody answers there, or Ray does not start.
+        ClusterError: the cluster does not answer, or Ray does not start.
     """
     address = address or os.environ.get("RAY_ADDRESS")
-    _keep_to_itself(alone=not address)
+    _configure(alone=not address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's own is 15, with which actors wait for a busy learner
     with from_extras():
         import ray  # noqa: PLC0415  slow
-    _reach(address or "")
+    _check_answer(address or "")
     try:
-        with _own_signals():
+        with _kept_signal_handlers():
             ray.init(
                 address=address or "local", log_to_driver=False, logging_level="ERROR", configure_logging=True,
                 **({} if address else local),
             )  # fmt: skip
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
         reason = str(error).partition("\n")[0]
-        what = f"no Ray cluster at {address}" if address else "Ray does not start on this machine"
-        raise ClusterError(f"{what}: {reason}") from error
+        problem = f"no Ray cluster at {address}" if address else "Ray does not start on this machine"
+        raise ClusterError(f"{problem}: {reason}") from error
     return ray
 
 
-def _keep_to_itself(*, alone: bool) -> None:
+def _configure(*, alone: bool) -> None:
     """Configures Ray, before its import, to run only on this machine, out of reach of others, or on a cluster.
 
     Ray on Linux listens on all interfaces unless clusters are disabled; then it keeps to one machine, as on macOS and
     Windows. A user's own settings stay.
     """
-    for name in _OURS:
+    for name in _SET_HERE:
         os.environ.pop(name, None)
-    _OURS.clear()
-    wanted = {_CLUSTERS: "0", "RAY_AUTH_MODE": "token"} if alone else {}
+    _SET_HERE.clear()
+    variables = {_CLUSTERS: "0", "RAY_AUTH_MODE": "token"} if alone else {}
     if alone and not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
-        wanted["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-    _OURS.update(wanted.keys() - os.environ.keys())
-    os.environ.update({name: wanted[name] for name in _OURS})
+        variables["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    _SET_HERE.update(variables.keys() - os.environ.keys())
+    os.environ.update({name: variables[name] for name in _SET_HERE})
     if constants := sys.modules.get("ray._private.ray_constants"):  # imported already, and has read all this
         vars(constants)["ENABLE_RAY_CLUSTER"] = os.environ.get(_CLUSTERS, "1") not in ("0", "false")
         core = sys.modules["ray._raylet"]
@@ -79,8 +79,8 @@ def _keep_to_itself(*, alone: bool) -> None:
         core.AuthenticationTokenLoader.instance().reset_cache()
 
 
-def _reach(address: str) -> None:
-    """Raises ClusterError if nobody answers, which Ray itself finds out after minutes."""
+def _check_answer(address: str) -> None:
+    """Raises ClusterError if the cluster does not answer; Ray itself would notice only after minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         return
@@ -92,14 +92,14 @@ def _reach(address: str) -> None:
 
 
 @contextmanager
-def _own_signals() -> Iterator[None]:
+def _kept_signal_handlers() -> Iterator[None]:
     """Restores the handler of SIGTERM after the block, as Ray replaces it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)

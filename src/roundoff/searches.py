@@ -1,7 +1,7 @@
-"""Searches in rounds: a search asks, its driver runs and judges the candidates, and it asks on until it has a result.
+"""Searches in rounds: a search yields questions about candidates, and receives answers, until it has a result.
 
 A search is a generator: it yields a question, receives the answer, and returns its result. It does not know how the
-answer is computed, at once or by a sweep; :func:`ask` is the one driver of them all.
+answer is computed, at once or by a sweep; :func:`ask` drives all searches.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ Answer = TypeVar("Answer")
 Found = TypeVar("Found")
 
 FIRST = 2
-"""Seeds of the first round of :func:`halving`."""
+"""The number of seeds in the first round of :func:`halving`."""
 FEW = 4
-"""The number of candidates that all get all the seeds."""
+"""The number of candidates from which on all get all seeds."""
 _FEW_CHOICES = 2
-"""The number of choices for a unit of :func:`allocation` that all get all the seeds."""
+"""The number of choices for a unit of :func:`allocation` from which on all get all seeds."""
 
 
 def ask(
     search: Generator[Question, Answer, Found], answer: Callable[[Question], Answer | None]
 ) -> tuple[list[Question], Found | None]:
-    """Answers a search until it has found, or an answer is not known yet.
+    """Answers the questions of a search until it has a result, or an answer is not known yet.
 
     Args:
-        search: the search, new. The same answers give the same questions, so that a search is continued by a new one.
+        search: a new search. The same answers give the same questions, so that a new one continues an earlier one.
         answer: runs the candidates of a question, or looks up their results; None if they have not ended.
 
     Returns:
@@ -50,32 +50,32 @@ def ask(
 def minimal(units: Sequence[str]) -> Generator[Sequence[str], bool, tuple[str, ...]]:
     """Finds a part of ``units`` that passes, but fails without any one of its members, by delta debugging.
 
-    Asks of parts of ``units`` whether they pass. All of them together do. Some n^2 questions for n units at worst,
-    about k log n for a part of k.
+    It asks whether parts of ``units`` pass; all units together must pass. It asks some n^2 questions for n units at
+    worst, about k log n for a part of k.
 
     Source:
         Zeller & Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002 (ddmin).
     """
-    kept, parts = list(units), 2
-    while len(kept) > 1:
-        size = -(-len(kept) // parts)
-        pieces = [kept[start : start + size] for start in range(0, len(kept), size)]
-        rests = [[unit for unit in kept if unit not in piece] for piece in pieces]
+    units_left, parts = list(units), 2
+    while len(units_left) > 1:
+        size = -(-len(units_left) // parts)
+        pieces = [units_left[start : start + size] for start in range(0, len(units_left), size)]
+        complements = [[unit for unit in units_left if unit not in piece] for piece in pieces]
         candidates = [
             *((piece, 2) for piece in pieces),
-            *((rest, max(parts - 1, 2)) for rest in rests if len(pieces) > 2),
+            *((rest, max(parts - 1, 2)) for rest in complements if len(pieces) > 2),
         ]
-        for some, then in candidates:
-            if (yield some):
-                kept, parts = some, then
+        for part, next_count in candidates:
+            if (yield part):
+                units_left, parts = part, next_count
                 break
         else:
-            if parts >= len(kept):
+            if parts >= len(units_left):
                 break
-            parts = min(2 * parts, len(kept))
-    if len(kept) == 1 and (yield ()):
+            parts = min(2 * parts, len(units_left))
+    if len(units_left) == 1 and (yield ()):
         return ()
-    return tuple(kept)
+    return tuple(units_left)
 
 
 def bisection(candidates: Sequence[str]) -> Generator[str, bool, str | None]:
@@ -103,23 +103,23 @@ def halving(
     runs of earlier rounds.
 
     Args:
-        candidates: their names.
-        seeds: how many there are.
+        candidates: the names of the candidates.
+        seeds: the number of seeds.
         few: the number of candidates that are never dropped.
 
     Source:
         Jamieson & Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", 2016.
     """
-    left, count = list(candidates), FIRST
-    while left:
-        count = seeds if len(left) <= few else min(count, seeds)
-        scores = yield left, count
+    remaining, count = list(candidates), FIRST
+    while remaining:
+        count = seeds if len(remaining) <= few else min(count, seeds)
+        scores = yield remaining, count
         if count == seeds:
             break
-        kept = sorted(left, key=scores.__getitem__, reverse=True)[: max(few, math.ceil(len(left) / 2))]
-        left = [candidate for candidate in left if candidate in kept]
+        better = sorted(remaining, key=scores.__getitem__, reverse=True)[: max(few, math.ceil(len(remaining) / 2))]
+        remaining = [candidate for candidate in remaining if candidate in better]
         count *= 2
-    return left
+    return remaining
 
 
 def allocation(
@@ -127,30 +127,30 @@ def allocation(
 ) -> Generator[tuple[Sequence[Mapping[str, str]], int], Sequence[float], dict[str, str]]:
     """Finds for each unit in turn the best choice that still passes, given the choices found for the units before it.
 
-    Asks for the scores of several choices for some units, the others left as they are, with a number of seeds: above
-    0 it passes, the higher the more it is wanted; left as they are, all pass. Each unit's choice is found by
-    :func:`halving`. So the units that matter most come first: later units get the remaining slack.
+    It asks for the scores of several choices for some units, the others unchanged, with a number of seeds. A choice
+    with a score above 0 passes, and higher scores are better; without choices, all pass. :func:`halving` finds each
+    unit's choice. So the units that matter most must come first: later units get the remaining slack.
 
     Args:
-        units: their names.
-        choices: that each may get.
-        seeds: how many there are.
+        units: the names of the units.
+        choices: the choices for each unit.
+        seeds: the number of seeds.
 
     Returns:
-        The choices of the units that have one; the others stay as they are.
+        The choices of the units that have one; the others stay unchanged.
     """
-    found: dict[str, str] = {}
+    chosen: dict[str, str] = {}
     for unit in units:
         search = halving(choices, seeds, few=_FEW_CHOICES)
         scores: dict[str, float] = {}
-        left, count = next(search)
-        while left:
-            answers = yield [found | {unit: choice} for choice in left], count
-            scores = dict(zip(left, answers, strict=True))
+        remaining, count = next(search)
+        while remaining:
+            answers = yield [chosen | {unit: choice} for choice in remaining], count
+            scores = dict(zip(remaining, answers, strict=True))
             try:
-                left, count = search.send(scores)
+                remaining, count = search.send(scores)
             except StopIteration as end:
                 best = max(end.value, key=scores.__getitem__)
-                found |= {unit: best} if scores[best] > 0 else {}
+                chosen |= {unit: best} if scores[best] > 0 else {}
                 break
-    return found
+    return chosen

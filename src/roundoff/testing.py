@@ -1,4 +1,4 @@
-"""Tests of your own numerical code: are two functions the same, and how many bits do they need?"""
+"""Tests your own numerical code: whether two functions are equivalent, and how many bits they need."""
 
 from typing import TYPE_CHECKING
 

@@ -21,7 +21,7 @@ from roundoff.agents.algorithms.value_learner import projected
 from roundoff.agents.config.recursions import remarks, remarks_on
 from roundoff.agents.optimizers.decisions import add_product
 from roundoff.analysis.reports.writing import report
-from roundoff.analysis.runs.settings import flat
+from roundoff.analysis.runs.settings import flatten
 from roundoff.cli import app
 from roundoff.formats import FloatFormat
 from roundoff.formats.tools.recursions import least_change, reach, stop
@@ -221,8 +221,8 @@ def test_nothing_is_said_of_users_programs():
     config = {"format": "e4m3", "task": "cartpole_swingup", "seed": 0, "discount": 0.99, "tau": 0.005, "lr": 1e-4}
     assert len(remarks_on(config)) > 2
     assert remarks_on(config | {"program": "fit.py:train"}) == []
-    assert flat({"fixes": [*FIXES]})["fixes"] == "all"
-    assert flat({"fixes": [*FIXES], "program": "fit.py:train"})["fixes"] == " ".join(FIXES)
+    assert flatten({"fixes": [*FIXES]})["fixes"] == "all"
+    assert flatten({"fixes": [*FIXES], "program": "fit.py:train"})["fixes"] == " ".join(FIXES)
 
 
 def test_a_dry_run_a_run_and_a_report_say_it_once(tmp_path):

@@ -12,7 +12,7 @@ from PIL import Image
 
 from roundoff.analysis import AnalysisError, against, plot, read_experiment
 from roundoff.analysis.figures.catalogue import FIGURES
-from roundoff.analysis.figures.drawing.style import SIZES, look, ordered_looks, wrapped
+from roundoff.analysis.figures.drawing.style import SIZES, look, ordered_looks, wrap
 from roundoff.analysis.figures.relative import relative_table
 from roundoff.analysis.paper.measured import gradients
 from roundoff.analysis.plot import read_table
@@ -333,7 +333,7 @@ def test_names_that_would_run_into_each_other_are_slanted(tmp_path):
     ["a+b_c, " * 9, "x" * 70, "word " + "y" * 24 + " z", r"a\$b " * 20, "--" * 40, "a" * 24, "lr 1e-5 1e-5, " * 9],
 )
 def test_lines_of_names_are_short_and_lose_nothing(text):
-    shown = wrapped(text, 24)
+    shown = wrap(text, 24)
     assert max(len(line.replace(r"\$", "$")) for line in shown.split("\n")) <= 24
     assert "".join(shown.split()) == "".join(text.split())
     assert "1e-\n" not in shown

@@ -1,4 +1,4 @@
-"""The command ``roundoff``; the other modules of this folder have its commands by subject.
+"""Defines the command ``roundoff``; the other modules of this folder have its commands by subject.
 
 Heavy imports are inside the commands: PyTorch takes seconds to import, and ``--help`` must not.
 """
@@ -43,7 +43,7 @@ class _InPanels(TyperGroup):
 
 
 class _WithExamples(TyperCommand):
-    """Writes the examples below the help of a command as they are; the other texts are wrapped."""
+    """Writes the examples below the help of a command without wrapping them, unlike other texts."""
 
     def format_epilog(self, _: Any, formatter: Any) -> None:
         formatter.write(f"\n{self.epilog}\n")
@@ -76,7 +76,7 @@ def _options(
 
 
 def _whole_sentence(command: Callable[..., None]) -> str:
-    """The first sentence of a command's help, which lists would cut off."""
+    """Returns the first sentence of a command's help, which lists would cut off."""
     return (getdoc(command) or "").partition("\n\n")[0].replace("\n", " ")
 
 
@@ -97,8 +97,8 @@ for _command in chain.from_iterable(_PANELS.values()):
 
 
 def main() -> None:
-    """Runs the command; mistakes of the user's end it with one message and status 2."""
-    # Python would collect garbage several times at its end, among all that was imported. Once takes half a second less.
+    """Runs the command; a user's mistake ends it with one message and status 2."""
+    # At its end, Python collects garbage several times among all imported objects. Once takes half a second less.
     atexit.register(gc.freeze)
     atexit.register(gc.collect)  # first
     try:
@@ -110,13 +110,13 @@ def main() -> None:
     except OSError as error:
         say(f"roundoff: {error.filename or 'input/output'}: {error.strerror or error}", error=True)
         sys.exit(2)
-    except Exception as error:  # noqa: BLE001  told, whatever it is
+    except Exception as error:  # noqa: BLE001  reports any error
         from roundoff.errors import RoundoffError
         from roundoff.extras import missing
 
         if isinstance(error, ModuleNotFoundError):
             error = missing(error.name or "") or error
-        if not isinstance(error, RoundoffError):  # a mistake of ours; its text may be a file's
+        if not isinstance(error, RoundoffError):  # a bug; its text may come from a file
             say(traceback.format_exc(), error=True)
             sys.exit(1)
         say(f"roundoff: {error}", error=True)

@@ -151,7 +151,7 @@ def allocate(
 
 
 def cost_model(name: str) -> CostModel:
-    """A cost model by its name, or from a YAML file."""
+    """Returns a cost model by its name, or from a YAML file."""
     from roundoff.sweeps import read_cost_model
 
     return read_cost_model(name)

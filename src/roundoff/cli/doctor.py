@@ -1,4 +1,4 @@
-"""The command that looks at an installation."""
+"""The command that checks an installation."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import typer
 
 from roundoff.cli.options import AsJson, say, say_json
 
-_VERIFIED = ("e5m10", "mxfp4")  # a float, which has loops of its own, and blocks
-# One of each family that has a kernel for devices.
+_VERIFIED = ("e5m10", "mxfp4")  # a float, which has special loops, and a format of blocks
+# A format of each family that has a kernel for devices.
 _OF_KERNELS = (
     "e5m10",
     "q4.6",
@@ -41,17 +41,17 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Check this installation: versions, extras, devices, kernels, caches. Exit status 1: something is broken."""
-    found = _examine(bits=bits)
+    findings = _examine(bits=bits)
     if as_json:
-        say_json(found)
+        say_json(findings)
     else:
-        say(_described(found))
-    if found["broken"]:
+        say(_format_findings(findings))
+    if findings["broken"]:
         raise typer.Exit(1)
 
 
 def _examine(*, bits: bool) -> dict[str, Any]:
-    """All findings as JSON values; ``broken`` lists the failures of parts that should work."""
+    """Collects all findings as JSON values; ``broken`` lists the failures of parts that should work."""
     from importlib.metadata import version
 
     import torch
@@ -78,11 +78,11 @@ def _examine(*, bits: bool) -> dict[str, Any]:
     from roundoff.pytorch.private_names import AGENTS, COMPILED, FORMATS, SIMULATIONS, missing_names
     from roundoff.pytorch.versions import COMPILING, SIMULATING, installed, release
 
-    here = release(installed())
+    current = release(installed())
     parts = (FORMATS, SIMULATIONS, COMPILED, AGENTS)
     pytorch = {
-        "simulations_checked": here in SIMULATING,
-        "compiled_checked": here in COMPILING,
+        "simulations_checked": current in SIMULATING,
+        "compiled_checked": current in COMPILING,
         "missing_names": [name for part in parts for name in missing_names(part)],
     }
     checks = check_bits() if bits else []
@@ -122,13 +122,13 @@ def _examine(*, bits: bool) -> dict[str, Any]:
 
 
 def _kernels(device: str, broken: list[str]) -> dict[str, Any]:
-    """Whether rounding on a device is right to the bit, or the reason why this is unknown."""
+    """Checks whether rounding on a device is right to the bit; adds failures to ``broken``."""
     from roundoff.formats import verify
 
     try:
         report = verify(_VERIFIED, device, quick=True)
         tried, replaced = _tried_kernels(device)
-    except Exception as error:  # noqa: BLE001  whatever a driver or a compiler fails with
+    except Exception as error:  # noqa: BLE001  a driver or a compiler may raise anything
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         broken.append(f"rounding on {device} fails: {reason}")
         return {"device": device, "cases": 0, "differing": None, "tried": 0, "replaced": []}
@@ -137,7 +137,7 @@ def _kernels(device: str, broken: list[str]) -> dict[str, Any]:
         broken.append(
             f"rounding on {device} is wrong: `roundoff verify --device {device}` tells where; please report it"
         )
-    broken += [f"the kernel that rounds to {which}; the CPU replaces it" for which in replaced]
+    broken += [f"the kernel that rounds to {kernel}; the CPU replaces it" for kernel in replaced]
     cases = sum(check.cases for check in report.checks)
     return {"device": device, "cases": cases, "differing": differing, "tried": tried, "replaced": replaced}
 
@@ -145,7 +145,7 @@ def _kernels(device: str, broken: list[str]) -> dict[str, Any]:
 def _tried_kernels(device: str) -> tuple[int, list[str]]:
     """Returns the number of kinds of kernels that were compared with the CPU, and descriptions of the wrong ones.
 
-    On the CPU, which has loops, none.
+    The CPU has loops in place of kernels: none is compared.
     """
     if device == "cpu":
         return 0, []
@@ -155,7 +155,7 @@ def _tried_kernels(device: str) -> tuple[int, list[str]]:
 
     x = torch.ones(2, 64, device=device)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what is wrong is told here
+        warnings.simplefilter("ignore")  # the caller reports wrong kernels
         for fmt in map(Format.parse, _OF_KERNELS):
             for view in (x, x.t()):
                 round(view, fmt)
@@ -166,48 +166,52 @@ def _tried_kernels(device: str) -> tuple[int, list[str]]:
 
 def _cache(kind: str, folder_of: Callable[[], Path | None]) -> dict[str, Any]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that there is none is told here
+        warnings.simplefilter("ignore")  # the result reports a missing folder
         folder = folder_of()
     sizes = [path.lstat().st_size for path in folder.rglob("*") if path.is_file()] if folder else []
     return {"kind": kind, "folder": str(folder) if folder else None, "files": len(sizes), "bytes": sum(sizes)}
 
 
-def _described(found: dict[str, Any]) -> str:
+def _format_findings(findings: dict[str, Any]) -> str:
     """Formats the checks and their findings as lines."""
     from roundoff.extras import INSTALL
     from roundoff.formats import aligned
 
-    own = found["roundoff"]
-    commit = f" ({own['commit']})" if own["commit"] else ""
-    rows = [("roundoff", f"{own['version']} in {own['folder']}{commit}")]
-    rows += found["versions"].items()
-    rows.append(("this PyTorch", _checked(found["pytorch"])))
-    for extra, missing in found["missing"].items():
+    package = findings["roundoff"]
+    commit = f" ({package['commit']})" if package["commit"] else ""
+    rows = [("roundoff", f"{package['version']} in {package['folder']}{commit}")]
+    rows += findings["versions"].items()
+    rows.append(("this PyTorch", _format_pytorch(findings["pytorch"])))
+    for extra, missing in findings["missing"].items():
         advice = f"no {', '.join(missing)}: {INSTALL.format(extra)}"
         rows.append((f"extra {extra}", advice if missing else "installed"))
-    rows.append(("processor", f"{found['processor']}, {found['cores']} cores, {found['threads']} threads of PyTorch"))
-    for device, kernels in zip(found["devices"], found["kernels"], strict=True):
+    rows.append(
+        ("processor", f"{findings['processor']}, {findings['cores']} cores, {findings['threads']} threads of PyTorch")
+    )
+    for device, kernels in zip(findings["devices"], findings["kernels"], strict=True):
         model = f"{device['model']}, {device['memory'] / _GIB:.0f} GiB; " if "model" in device else ""
-        right = "rounds right to the bit" if kernels["differing"] == 0 else "BROKEN, see below"
+        rounding = "rounds right to the bit" if kernels["differing"] == 0 else "BROKEN, see below"
         kinds = f"; {kernels['tried']} kinds of kernels compared with the CPU" if kernels["tried"] else ""
-        rows.append((f"device {device['device']}", f"{model}{right} ({kernels['cases']:,} cases{kinds})"))
-    compiler = found["compiler"]
+        rows.append((f"device {device['device']}", f"{model}{rounding} ({kernels['cases']:,} cases{kinds})"))
+    compiler = findings["compiler"]
     rows.append(("C++ compiler", compiler["path"] or "none: steps run eagerly, and the backend qtorch does not run"))
     rows.append(("compiled steps", compiler["reason"] or "work"))
-    reason = found["native"]["reason"]
+    reason = findings["native"]["reason"]
     rows.append(("plain operations", f"run in Python: {reason}" if reason else "run in C++"))
-    for cache in found["caches"]:
-        kept = f"{cache['folder']}, {cache['files']} files, {cache['bytes'] / (1 << 20):,.1f} MiB"
-        rows.append((f"cache of {cache['kind']}", kept if cache["folder"] else "none: every process compiles anew"))
-    for check in found["bits"] or ():
-        same = f"{len(check['differing'])} samples differ" if check["differing"] else "the bits they should have"
-        result = f"not compared: {check['reason']}" if check["reason"] else f"{same} ({check['compared']:,} numbers)"
+    for cache in findings["caches"]:
+        content = f"{cache['folder']}, {cache['files']} files, {cache['bytes'] / (1 << 20):,.1f} MiB"
+        rows.append((f"cache of {cache['kind']}", content if cache["folder"] else "none: every process compiles anew"))
+    for check in findings["bits"] or ():
+        comparison = f"{len(check['differing'])} samples differ" if check["differing"] else "the bits they should have"
+        result = (
+            f"not compared: {check['reason']}" if check["reason"] else f"{comparison} ({check['compared']:,} numbers)"
+        )
         rows.append((f"bits of {check['what']}", result))
-    verdict = [f"BROKEN: {what}" for what in found["broken"]] or ["nothing is broken"]
+    verdict = [f"BROKEN: {failure}" for failure in findings["broken"]] or ["nothing is broken"]
     return "\n".join([aligned(rows, (0, 1)), *verdict])
 
 
-def _checked(pytorch: dict[str, Any]) -> str:
+def _format_pytorch(pytorch: dict[str, Any]) -> str:
     simulations = (
         "simulations were checked with it" if pytorch["simulations_checked"] else "NOT CHECKED with simulations"
     )

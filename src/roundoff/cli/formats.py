@@ -32,9 +32,8 @@ def formats(
     """Print the range and precision of number formats: a table, or every property of one."""
     if not vectors and (source, rounding, random_bits) != ("fp32", "nearest-even", 32):
         raise typer.BadParameter("--input, --rounding and --random-bits are for --vectors only")
-    if not any(
-        (names, plot, vectors, as_json, allow_import)
-    ):  # the usual table is kept: PyTorch takes seconds to import
+    # The default table is stored, since PyTorch takes seconds to import
+    if not any((names, plot, vectors, as_json, allow_import)):
         say(KEPT.read_text(encoding="utf-8").rstrip("\n"))
         return
     import_allowed(allow_import)

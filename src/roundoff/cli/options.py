@@ -67,51 +67,51 @@ AllowImport = Annotated[
 ]
 
 
-def import_allowed(named: list[str] | None, beside: Path | None = None, where: str = "'--allow-import'") -> None:
+def import_allowed(modules: list[str] | None, file: Path | None = None, option: str = "'--allow-import'") -> None:
     """Imports modules, so that the formats and algorithms that they have are known by their names.
 
     Args:
-        named: Modules named by the user.
-        beside: a file in the folder to search; else the current folder.
-        where: they are named, for messages.
+        modules: Modules named by the user.
+        file: a file in the folder to search first; the current folder is also searched.
+        option: the option or key that names them, for messages.
     """
-    if not named:
+    if not modules:
         return
-    _look_beside(beside)
+    _search_folder_of(file)
     try:
-        import_all(named)
+        import_all(modules)
     except ImportError as error:
-        raise typer.BadParameter(str(error), param_hint=where) from error
+        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
-def allowed_imports(named: list[str] | None, arguments: list[str] | None, beside: Path | None = None) -> list[str]:
-    """The modules that the user has allowed, or has named himself in ``key=value`` arguments.
+def allowed_imports(modules: list[str] | None, arguments: list[str] | None, file: Path | None = None) -> list[str]:
+    """Returns the modules that the user has allowed, or named in ``key=value`` arguments.
 
-    They are imported at once, except tasks' modules, which are imported when the task is made.
+    Imports them, except for modules of tasks, which are imported when the task is made.
     """
     from roundoff.agents import modules_of_tasks_in
     from roundoff.agents.config import modules_of_algorithms_in
 
     algorithms = [module for argument in arguments or () for module in modules_of_algorithms_in(argument)]
-    of_tasks = [module for argument in arguments or () for module in modules_of_tasks_in(argument)]
-    import_allowed(named, beside)
-    import_allowed(algorithms, beside, "'algorithm'")
-    if of_tasks:
-        _look_beside(beside)
-    return [*(named or ()), *of_tasks]
+    task_modules = [module for argument in arguments or () for module in modules_of_tasks_in(argument)]
+    import_allowed(modules, file)
+    import_allowed(algorithms, file, "'algorithm'")
+    if task_modules:
+        _search_folder_of(file)
+    return [*(modules or ()), *task_modules]
 
 
-def _look_beside(file: Path | None) -> None:
+def _search_folder_of(file: Path | None) -> None:
     look_in([*([file.parent] if file else []), "."])
 
 
 def parts(text: str) -> list[str]:
-    """The names in a list with commas."""
+    """Splits a list with commas into its names."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def settings_of(reference: list[str] | None) -> dict[str, str]:
-    """The settings of ``--reference``, by key."""
+    """Parses the settings of ``--reference``, by key."""
     pairs = [argument.partition("=") for argument in reference or ()]
     for argument, (key, sign, value) in zip(reference or (), pairs, strict=True):
         if not (key and sign and value):
@@ -120,14 +120,14 @@ def settings_of(reference: list[str] | None) -> dict[str, str]:
 
 
 def say(text: object, *, error: bool = False) -> None:
-    """Prints lines without control sequences, as much of the text comes from files of unknown origin."""
+    """Prints lines without control sequences, since much of the text comes from files of unknown origin."""
     stream = sys.stderr if error else sys.stdout
     with closed_pipe(stream):
         print(printable(str(text), lines=True), file=stream, flush=error)
 
 
 def say_json(value: Any) -> None:
-    """Prints a value for scripts to read, in ASCII, which no terminal obeys.
+    """Prints a value as JSON for scripts, in ASCII, without control characters.
 
     Raises:
         ValueError: a number is not finite; JSON lacks such numbers.
@@ -146,7 +146,7 @@ def say_table(table: DataFrame, text: str, *, as_json: bool) -> None:
 
 @contextmanager
 def closed_pipe(stream: TextIO) -> Iterator[None]:
-    """Lets a block print to a stream that nobody reads any more, as before ``head``, and the command continue."""
+    """Ignores in a block that nobody reads a stream any more, as with ``| head``; the command continues."""
     try:
         yield
     except BrokenPipeError:
@@ -160,7 +160,7 @@ def print_warnings(warnings: Iterable[str]) -> None:
 
 
 def say_outcome(summary: Summary, findings: Sequence[object], directory: Path) -> None:
-    """Prints the findings of a sweep and how it ended; exits with 1 if runs failed."""
+    """Prints the findings and the outcome of a sweep; exits with 1 if runs failed."""
     for finding in findings:
         say(finding)
     ran = summary.done + summary.crashed + summary.failed
@@ -179,13 +179,13 @@ class stoppable:  # noqa: N801  used as a statement
     def __init__(self, hint: str) -> None:
         self._hint = hint
         self._signal = signal.SIGINT
-        self._before: dict[int, Any] = {}
+        self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> None:
         self._terminals = terminals()
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._interrupt)
+                self._handlers[number] = signal.signal(number, self._interrupt)
 
     def _interrupt(self, number: int, _frame: FrameType | None) -> NoReturn:
         self._signal = signal.Signals(number)
@@ -194,7 +194,7 @@ class stoppable:  # noqa: N801  used as a statement
         raise KeyboardInterrupt
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
         if isinstance(error, KeyboardInterrupt):
             say(f"roundoff: stopped; {self._hint}", error=True)

@@ -138,12 +138,12 @@ def run(
     models = [cost_model(name) for name in cost_models or []]
     import_allowed(allow_import)
     program = Script(script, tuple(arguments or ()), module)
-    given = {
+    settings = {
         "rounding": rounding, "random_bits": random_bits, "accumulate": accumulate, "granularity": granularity,
         "scalars": scalars,
     }  # fmt: skip
     format_name = format_name or ("fp32" if record is not None and policy is None else None)
-    chosen = _policy(format_name, policy, {name: value for name, value in given.items() if value is not None})
+    chosen = _policy(format_name, policy, {name: value for name, value in settings.items() if value is not None})
     chosen = _with_exact(chosen, exact_in or [], only_in or [])
     for part in parts or []:
         chosen = _with_part(chosen, part)
@@ -178,14 +178,14 @@ def run(
         )
     if observe or observe_table is not None:
         sys.stdout.flush()
-        seen = simulation.report()
-        say(seen, error=True)
+        report = simulation.report()
+        say(report, error=True)
         if observe_table is not None:
             from roundoff.files import write_text
 
-            write_text(observe_table, seen.table.to_csv(index=False))
+            write_text(observe_table, report.table.to_csv(index=False))
     if counts:
-        _tell_cost(simulation, models, cost_table)
+        _print_cost(simulation, models, cost_table)
     end_as_python(error)
 
 
@@ -202,7 +202,7 @@ def _check_alone(*, observes: bool, counts: bool) -> None:
         raise typer.BadParameter("leave out --cost, --cost-table and --cost-model", param_hint="--blame")
 
 
-def _tell_cost(simulation: Simulation, models: Sequence[CostModel], table: Path | None) -> None:
+def _print_cost(simulation: Simulation, models: Sequence[CostModel], table: Path | None) -> None:
     """Prints the cost of a simulated script, also by models, and writes the table of its operations."""
     from roundoff.files import write_text
 
@@ -246,11 +246,11 @@ def digits(
     chosen = None if format_name is None and policy is None else _policy(format_name, policy, {})
     program = Script(script, tuple(arguments or ()), module)
     with stoppable("nothing was written"):
-        found = script_digits(
+        report = script_digits(
             program, samples, policy=chosen, randomness=randomness, seed=seed, seeds=seeds, threads=threads,
             imports=allow_import or (), on_sample=lambda line: say(line, error=True),
         )  # fmt: skip
-    say_json(found.as_json()) if as_json else say(found)
+    say_json(report.as_json()) if as_json else say(report)
 
 
 def diff(
@@ -272,14 +272,14 @@ def diff(
     _check_folder("--html", html)
     with stoppable("nothing was written"):
         traces = _trace(first), _trace(first if second is None else second, shlex.split(options))
-        found = DiffReport.of(*(trace for trace, _ in traces))
-    say_json(found.as_json()) if as_json else say(found)
+        report = DiffReport.of(*(trace for trace, _ in traces))
+    say_json(report.as_json()) if as_json else say(report)
     if html is not None:
         from roundoff.analysis import difference_page
         from roundoff.files import write_text
 
-        write_text(html, difference_page(found.as_json(), (first, f"{second or first} {options}".strip())))
-    if not found.explained or any(status for _, status in traces):
+        write_text(html, difference_page(report.as_json(), (first, f"{second or first} {options}".strip())))
+    if not report.explained or any(status for _, status in traces):
         raise typer.Exit(1)
 
 
@@ -293,23 +293,28 @@ def _trace(text: str, options: Sequence[str] = ()) -> tuple[Trace, int]:
     with tempfile.TemporaryDirectory(prefix="roundoff-diff-") as folder:
         file = Path(folder) / "trace.jsonl"
         words = [sys.executable, "-m", "roundoff", "run", "--record", str(file), *options, *command]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603
-        if done.returncode:
-            say(done.stderr, error=True)
+        process = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603
+        if process.returncode:
+            say(process.stderr, error=True)
         if not file.exists():
-            raise typer.BadParameter(f"{text} left no trace; its exit status is {done.returncode}")
-        if done.returncode:
-            say(f"{text} ended with exit status {done.returncode}; its operations before that are compared", error=True)
-        return Trace.read(file), done.returncode
+            raise typer.BadParameter(f"{text} left no trace; its exit status is {process.returncode}")
+        if process.returncode:
+            say(
+                f"{text} ended with exit status {process.returncode}; its operations before that are compared",
+                error=True,
+            )
+        return Trace.read(file), process.returncode
 
 
-def find_blame(script: Script, policy: Policy, measure: str, **how: Any) -> None:
-    """Looks for the parts of a script that must stay in high precision to reach a measure, and prints them."""
+def find_blame(script: Script, policy: Policy, measure: str, **options: Any) -> None:
+    """Finds the parts of a script that must stay in high precision to reach a measure, and prints them."""
     from roundoff.simulate import Measure, blame_script
 
     with stoppable("nothing was written"):
-        found = blame_script(script, policy, Measure.parse(measure), on_trial=lambda line: say(line, error=True), **how)
-    say(found)
+        result = blame_script(
+            script, policy, Measure.parse(measure), on_trial=lambda line: say(line, error=True), **options
+        )
+    say(result)
 
 
 def _with_exact(policy: Policy, exact: Sequence[str], only: Sequence[str]) -> Policy:
@@ -331,18 +336,18 @@ def _with_part(policy: Policy, text: str) -> Policy:
     from roundoff.formats import FormatError
     from roundoff.simulate import Policy
 
-    name, equals, described = text.partition("=")
-    if not (name and equals and described):
+    name, equals, description = text.partition("=")
+    if not (name and equals and description):
         raise typer.BadParameter(f"say NAME=POLICY, got {text!r}", param_hint="--part")
-    inside = _described(described, "--part")
+    content = _read_yaml(description, "--part")
     try:
-        return policy.with_part(name, Policy.parse(inside))
+        return policy.with_part(name, Policy.parse(content))
     except FormatError as error:
         raise typer.BadParameter(f"{name}: {error}", param_hint="--part") from None
 
 
-def _described(text: str, source: str) -> Any:
-    """Returns the content of YAML, or of a file of it."""
+def _read_yaml(text: str, source: str) -> Any:
+    """Parses YAML text, or a file of it."""
     from roundoff.sweeps import located_yaml  # which needs an extra
 
     if Path(text).is_file():
@@ -352,8 +357,8 @@ def _described(text: str, source: str) -> Any:
     return located_yaml.parse(text, source).plain()
 
 
-def _policy(format_name: str | None, text: str | None, given: dict[str, Any]) -> Policy:
-    """The policy that options describe; given options replace the policy's settings."""
+def _policy(format_name: str | None, text: str | None, settings: dict[str, Any]) -> Policy:
+    """Returns the policy that options describe; ``settings`` replace those of the policy."""
     from dataclasses import replace
 
     from roundoff.simulate import Policy
@@ -361,11 +366,11 @@ def _policy(format_name: str | None, text: str | None, given: dict[str, Any]) ->
     if text is None:
         if format_name is None:
             raise typer.BadParameter("say which: --format e5m10, or --policy", param_hint="--format")
-        return replace(Policy.of(format_name), **given)
-    described = _described(text, "--policy")
-    if isinstance(described, str):
-        described = {"preset": described}
-    chosen = replace(Policy.parse(described, format_name), **given)
+        return replace(Policy.of(format_name), **settings)
+    content = _read_yaml(text, "--policy")
+    if isinstance(content, str):
+        content = {"preset": content}
+    chosen = replace(Policy.parse(content, format_name), **settings)
     if chosen.rules and chosen.rounds_nothing:
         raise typer.BadParameter(
             "the policy rounds nothing in fp32; name another: PyTorch's mixed precision is --format bf16 or fp16",

@@ -1,4 +1,4 @@
-"""The commands that quantize policies after training, and take them out of their runs."""
+"""The commands that quantize policies after training, and export them from their runs."""
 
 from __future__ import annotations
 
@@ -44,29 +44,29 @@ def quantize(
         make_directory(out.parent)
     with stoppable("nothing was written; the same command begins anew"):
         for name, (folder, condition) in _runs(directory).items():
-            found = quantize_run(
+            result = quantize_run(
                 folder, quantizations, episodes=episodes, calibrate=calibrate,
                 allow_imports=imports,
             )  # fmt: skip
-            config = found.config
-            about: dict[str, Any] = {
+            config = result.config
+            columns: dict[str, Any] = {
                 "run": name,
                 "algorithm": config.algorithm,
                 "task": config.task,
                 "format": config.format,
                 "condition": condition,
             }
-            about |= {"seed": config.seed, "calibrated": calibrate}
-            for quantization, after in found.quantized.items():
-                numbers = quantized.of_run(found.original.returns, after.returns, crashed=after.crashed)
-                rows.append({**about, "in": quantization, **numbers})
+            columns |= {"seed": config.seed, "calibrated": calibrate}
+            for quantization, evaluation in result.quantized.items():
+                numbers = quantized.of_run(result.original.returns, evaluation.returns, crashed=evaluation.crashed)
+                rows.append({**columns, "in": quantization, **numbers})
     write_bytes(written, pd.DataFrame(rows).to_csv(index=False).encode())
     say(markdown.table(quantized.in_words(quantized.over_runs(rows))))
     say(written)
 
 
 def _runs(directory: Path) -> Mapping[str, tuple[Path, str]]:
-    """The folders of the runs to quantize (the named run, or the finished runs of a sweep), and their conditions."""
+    """Finds the folders of the runs to quantize (one run, or the finished runs of a sweep), and their conditions."""
     from roundoff.analysis import AnalysisError, read_experiment, records
 
     if (directory / "config.json").exists() or not directory.is_dir() or not any(directory.glob("*/")):

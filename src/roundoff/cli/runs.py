@@ -76,8 +76,8 @@ def train(
         say(f"{directory}: {outcome}; return {result.return_mean:.1f} ± {result.return_std:.1f}")
     except Stopped as stopped:
         anew = "; the same command begins it anew"
-        then = ", and saved; the same command continues from there" if stopped.saved else anew
-        say(f"roundoff: {stopped}{then} in {directory}", error=True)
+        continuation = ", and saved; the same command continues from there" if stopped.saved else anew
+        say(f"roundoff: {stopped}{continuation} in {directory}", error=True)
         raise SystemExit(128 + signal.SIGTERM) from None
     finally:
         for measured in profiles:
@@ -150,7 +150,7 @@ def blame(
     if workers or compiled is not None or (margin, population) != (0.05, 8):
         raise typer.BadParameter("--margin, --workers, --compile and --population are about --seeds; add it")
     with stoppable(hint):
-        found = blame_run(
+        result = blame_run(
             run_config,
             out,
             at_least=at_least,
@@ -158,11 +158,11 @@ def blame(
             on_trial=lambda line: say(line, error=True),
             allow_imports=imports,
         )
-    say(found)
+    say(result)
 
 
-def _blame_program(overrides: Sequence[str], measure: str, **how: Any) -> None:
-    """Looks for the operations, modules or roles that a program needs in high precision."""
+def _blame_program(overrides: Sequence[str], measure: str, **options: Any) -> None:
+    """Finds the operations, modules or roles that a program needs in high precision."""
     from roundoff.cli.programs import find_blame
     from roundoff.simulate import Script
     from roundoff.sweeps import called
@@ -171,4 +171,4 @@ def _blame_program(overrides: Sequence[str], measure: str, **how: Any) -> None:
         config = called.config_from(overrides)
         script = Script(called.MODULE, (called.argument_for(config),), is_module=True)
     settings = config.settings
-    find_blame(script, settings.policy_of_run(), measure, seed=settings.seed, threads=settings.threads, **how)
+    find_blame(script, settings.policy_of_run(), measure, seed=settings.seed, threads=settings.threads, **options)

@@ -1,4 +1,4 @@
-"""The commands that run sweeps and look at them."""
+"""The commands that run sweeps and show their status."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ def reproduce(
         bring_to_end(plan, directory, lambda: LocalProcesses(workers or usable_cores()), compiled, population)
         warnings: dict[str, None] = {}
         for figure in figures:
-            written, found = reproduce_figure(directory, figure, kinds)
-            warnings |= dict.fromkeys(found)
+            written, more = reproduce_figure(directory, figure, kinds)
+            warnings |= dict.fromkeys(more)
             for path in written:
                 say(path)
     print_warnings(warnings)
@@ -148,7 +148,7 @@ def _profiled(directory: Path) -> Iterator[None]:
     from roundoff.agents import Profile, read_profile
     from roundoff.errors import FileError
 
-    def say_it() -> None:
+    def print_profile() -> None:
         profiles = []
         for path in sorted(directory.glob("runs/*/timing.json")):
             try:
@@ -160,9 +160,9 @@ def _profiled(directory: Path) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, typer.Exit):
-        say_it()
+        print_profile()
         raise
-    say_it()
+    print_profile()
 
 
 def print_plan(plan: Plan, directory: Path, workers: int | None, imports: Sequence[str] = ()) -> None:
@@ -173,7 +173,7 @@ def print_plan(plan: Plan, directory: Path, workers: int | None, imports: Sequen
         say(line)
     if workers:
         say("estimating the time; --no-estimate does without")
-        sys.stdout.flush()  # it takes half a minute
+        sys.stdout.flush()  # the estimate takes half a minute
         for line in describe_estimate(plan, directory, workers, imports):
             say(line)
 
@@ -186,17 +186,17 @@ def bring_to_end(
     population: int,
     imports: Sequence[str] = (),
 ) -> None:
-    """Runs a sweep and says how it ended; exits with 1 if runs failed."""
+    """Runs a sweep and prints its outcome; exits with 1 if runs failed."""
     from roundoff.sweeps import ProgressDisplay, run_search, run_sweep
 
     findings: list[object] = []
     with ProgressDisplay() as display:
         if plan.search:
-            summary, found = run_search(
+            summary, results = run_search(
                 plan, directory, executors, display,
                 compiled=compiled, population=population, allow_imports=imports,
             )  # fmt: skip
-            findings += found
+            findings += results
         else:
             summary = run_sweep(
                 plan, directory, executor=executors(), watcher=display,

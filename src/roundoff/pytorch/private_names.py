@@ -1,10 +1,10 @@
-"""The private names of PyTorch that are used here: the purpose of each, and the effect of its absence.
+"""Lists the private names of PyTorch that are used here: the purpose of each, and the effect of its absence.
 
 A version of PyTorch may drop or change any of them. The imports are made where the names are used, since some take
 seconds; ``private_names.csv`` lists all of them, and a test compares it with the sources. Three other things depend on
 the version:
 
-- the tables of ATen operations (``simulate/aten/tables.py``, ``simulate/composites/``, ``simulate/rounded_once/``,
+-  (``simulate/aten/tables.py``, ``simulate/composites/``, ``simulate/rounded_once/``,
   ``simulate/compiling/graphs/written_operations.py``). An operation that no table has is run by its kernel, and its
   results are rounded, which is right for every new operation that computes; a name that a version lacks is passed over;
 - the C++ of plain operations (``simulate/native/``), compiled against PyTorch's headers. Where that fails, operations
@@ -43,8 +43,8 @@ def missing_names(part: str) -> Iterator[str]:
     Args:
         part: formats, simulations, compiled steps or agents.
     """
-    for name, about in NAMES.items():
-        if about.part == part:
+    for name, use in NAMES.items():
+        if use.part == part:
             try:
                 resolve_name(name)
             except (ImportError, AttributeError):

@@ -1,4 +1,4 @@
-"""The checked versions of PyTorch, and the behavior on other versions.
+"""Lists the checked versions of PyTorch, and handles other versions.
 
 ``docs/limits.md`` lists the tests of each. A new version is checked by ``roundoff doctor --bits`` and ``make test
 TORCH=...``, and added here, in ``pyproject.toml`` (the extra ``checked``) and on that page; a test compares the three.
@@ -19,9 +19,9 @@ SIMULATING = ((2, 13), (2, 14), (2, 15))
 COMPILING = ((2, 13), (2, 14), (2, 15))
 """The bits of compiled steps and populations were checked with these."""
 VARIABLE = "ROUNDOFF_UNCHECKED"
-"""Compiles on every version where this environment variable is ``1``: to check one."""
+"""If this environment variable is ``1``, steps are compiled on every version, to check one."""
 
-_told = False
+_warned = False
 
 
 class VersionWarning(UserWarning):
@@ -36,9 +36,9 @@ def installed() -> str:
 
 
 def release(version: str) -> tuple[int, int]:
-    """Returns the two numbers of a version that roundoff goes by: its major and its minor one."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    """Returns the major and the minor number of a version."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def written(releases: tuple[tuple[int, int], ...]) -> str:
@@ -48,10 +48,10 @@ def written(releases: tuple[tuple[int, int], ...]) -> str:
 
 def warn_where_unchecked() -> None:
     """Warns, once in a process, that simulations were not checked on the installed version."""
-    global _told  # noqa: PLW0603  once in a process
-    if _told:
+    global _warned  # noqa: PLW0603  once in a process
+    if _warned:
         return
-    _told = True
+    _warned = True
     version = installed()
     if release(version) not in SIMULATING:
         warnings.warn(
@@ -63,7 +63,7 @@ def warn_where_unchecked() -> None:
 
 
 def reason_against_compiled_bits() -> str | None:
-    """Returns why steps are not compiled on the installed version, in words; None if they are."""
+    """Describes why steps are not compiled on the installed version; None if they are."""
     version = installed()
     if release(version) in COMPILING or os.environ.get(VARIABLE) == "1":
         return None
@@ -76,12 +76,12 @@ def reason_against_compiled_bits() -> str | None:
 @contextmanager
 def compiling_on_any_version() -> Iterator[None]:
     """Compiles steps even on unchecked versions, within the block."""
-    before = os.environ.get(VARIABLE)
+    original = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = "1"
     try:
         yield
     finally:
-        if before is None:
+        if original is None:
             del os.environ[VARIABLE]
         else:
-            os.environ[VARIABLE] = before
+            os.environ[VARIABLE] = original

@@ -1,4 +1,4 @@
-"""The folder of a run: its owner, its files, the outcome of the run, and runs that no plan lists."""
+"""Reads and writes the folder of a run: its config, its files and its outcome; finds runs that no plan lists."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .result import MALFORMED, AnyResult, read_result
 
 
 class Outcome(NamedTuple):
-    """The outcome of a run, as its folder has it.
+    """The outcome of a run according to its folder.
 
     Attributes:
-        state: ``done`` and ``crashed`` are results; ``failed`` is tried again; ``waiting`` is every other run, also one
-            that somebody works on.
+        state: ``done`` and ``crashed`` are results; ``failed`` is tried again; ``waiting`` is every other run, even if
+            somebody works on it.
         reason: Reason of a crash or a failure; otherwise empty.
         result: Result of a run that has ended.
-        complaint: about a damaged file, with its path; empty if no file is damaged.
+        complaint: the message about a damaged file, with its path; empty if no file is damaged.
     """
 
     state: Literal["waiting", "done", "crashed", "failed"]
@@ -38,15 +38,15 @@ class Config(Protocol):
     """The config of a run."""
 
     def as_json(self) -> dict[str, Any]:
-        """Returns what ``config.json`` has."""
+        """Returns the content of ``config.json``."""
 
     def unsaid(self) -> dict[str, Any]:
-        """Keys that are left out of it at their defaults, and these."""
+        """Returns the keys that :meth:`as_json` leaves out at their defaults, with the defaults."""
 
 
 @final
 class RunDirectory:
-    """Names and meaning of the files of a run.
+    """The files of a run.
 
     Args:
         path: the folder.
@@ -78,7 +78,7 @@ class RunDirectory:
         return self.checkpoint_of(learner, step)
 
     def claim(self, config: Config) -> None:
-        """Makes the folder the one of the run with ``config``, or checks that it is.
+        """Writes the config of a run into the folder, or checks that the folder belongs to this run.
 
         Raises:
             RunError: it is another run's, or holds something else.
@@ -87,25 +87,25 @@ class RunDirectory:
         if self.config.exists():
             self.check(config)
             return
-        strangers = sorted(entry.name for entry in self.path.iterdir() if not entry.name.startswith("."))
-        if strangers:
+        foreign = sorted(entry.name for entry in self.path.iterdir() if not entry.name.startswith("."))
+        if foreign:
             raise RunError(
-                f"{self.path}: holds {strangers[0]} but no config.json, so it is no run's folder;"
+                f"{self.path}: holds {foreign[0]} but no config.json, so it is no run's folder;"
                 " choose an empty or a new one"
             )
         write_json(self.config, {"config": config.as_json(), "version": version("roundoff")})
 
     def check(self, config: Config) -> None:
-        """Raises RunError if the folder is the one of a run with another config, naming the keys that differ."""
-        found = config_in(read_json(self.config))
-        if found is None:
+        """Raises RunError if the folder belongs to a run with another config, naming the keys that differ."""
+        stored = config_in(read_json(self.config))
+        if stored is None:
             raise FileError(f"{self.config}: is not the config of a run; delete the folder to start the run anew")
-        check_same_config(found, config, str(self.config))
+        check_same_config(stored, config, str(self.config))
 
     def end(self, result: AnyResult, timing: Mapping[str, Any]) -> None:
         """Writes the outcome and the time of the run; removes its checkpoints.
 
-        The result comes last, since it says that all else is there.
+        The result is written last: its existence means that everything else is complete.
         """
         write_json(self.timing, {**origin(), **timing})
         write_json(self.result, result.as_json())
@@ -146,11 +146,11 @@ class RunDirectory:
         return Outcome("failed", reason, None, complaint and f"{self.failure}: {complaint}")
 
     def record_failure(self, reason: str) -> None:
-        """Keeps the reason why the run could not be brought to its end."""
+        """Writes the reason why the run has failed."""
         write_json(self.failure, {"reason": reason})
 
     def forget_failure(self) -> None:
-        """Called when the run is tried again."""
+        """Removes the reason of a failure when the run is tried again."""
         self.failure.unlink(missing_ok=True)
 
     def read_timing(self) -> dict[str, Any]:
@@ -159,19 +159,19 @@ class RunDirectory:
         return content if isinstance(content, dict) else {}
 
     def seconds(self) -> float:
-        """The wall-clock time of the run, without that lost to interruptions; NaN where it does not say it."""
+        """Returns the wall-clock time of the run without time lost to interruptions; NaN if it is not recorded."""
         seconds = self.read_timing().get("seconds")
         return float(seconds) if isinstance(seconds, (int, float)) and 0 <= seconds < math.inf else math.nan
 
 
 def config_in(content: Any) -> dict[str, Any] | None:
-    """The config in the content of ``config.json``; None if that is something else."""
+    """Returns the config in the content of ``config.json``; None if that is something else."""
     config = content.get("config") if isinstance(content, dict) else None
     return config if isinstance(config, dict) else None
 
 
 def unplanned_runs(runs: Path, planned: Collection[str]) -> list[str]:
-    """Warnings about folders that look like runs and are not planned; other files are ignored.
+    """Returns warnings about folders that look like runs and are not planned; other files are ignored.
 
     Args:
         runs: the folder that holds the folders of runs; it may be missing.
@@ -179,21 +179,21 @@ def unplanned_runs(runs: Path, planned: Collection[str]) -> list[str]:
     """
     if not runs.is_dir():
         return []
-    strangers = [RunDirectory(path) for path in sorted(runs.iterdir()) if path.name not in planned]
+    unplanned = [RunDirectory(path) for path in sorted(runs.iterdir()) if path.name not in planned]
     return [
         f"{files.path}: is not in sweep.json; left out"
-        for files in strangers
+        for files in unplanned
         if any(map(os.path.lexists, (files.config, files.metrics, files.result)))
     ]
 
 
-def check_same_config(found: dict[str, Any], config: Config, place: str) -> None:
-    """Raises RunError naming every key with different values in ``found``, read from ``place``, and ``config``."""
-    there, here = config.unsaid() | found, config.unsaid() | config.as_json()
+def check_same_config(stored: dict[str, Any], config: Config, place: str) -> None:
+    """Raises RunError naming every key with different values in ``stored``, read from ``place``, and ``config``."""
+    theirs, ours = config.unsaid() | stored, config.unsaid() | config.as_json()
     differing = [
-        f"{key} is {there.get(key)!r} there and {here.get(key)!r} here"
-        for key in sorted(there.keys() | here.keys())
-        if there.get(key) != here.get(key)
+        f"{key} is {theirs.get(key)!r} there and {ours.get(key)!r} here"
+        for key in sorted(theirs.keys() | ours.keys())
+        if theirs.get(key) != ours.get(key)
     ]
     if differing:
         raise RunError(f"{place}: belongs to another run: {'; '.join(differing)}; choose another folder")

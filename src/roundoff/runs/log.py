@@ -1,4 +1,4 @@
-"""The curves of a run: JSON lines, which count, and TensorBoard event files, which repeat them."""
+"""Writes and reads the curves of a run: JSON lines, and copies of them as event files of TensorBoard."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from roundoff.files import (
 
 from .folder import RunDirectory
 
-_TAIL = 4096  # bytes that are looked at for the last records
+_TAIL = 4096  # bytes at the end of a file that are read for the last records
 
 
 @final
@@ -38,8 +38,8 @@ class MetricsLog:
     Args:
         files: Files of the run.
         length: bytes of ``metrics.jsonl`` that are kept; a killed run's records after its checkpoint are cut off.
-        step: environment steps of that moment; later points in earlier event files are hidden.
-        checksum: what :attr:`checksum` was then; None: not known.
+        step: environment steps at the checkpoint; later points in earlier event files are hidden.
+        checksum: the value of :attr:`checksum` at the checkpoint; None if it is not known.
 
     Attributes:
         checksum: CRC-32 of the bytes written so far.
@@ -81,7 +81,7 @@ class MetricsLog:
 
     def __exit__(self, *_: object) -> None:
         for file in (self._file, self._events):
-            with suppress(OSError):  # every record was flushed, unless that failed, which has been said then
+            with suppress(OSError):  # every record was flushed, or the error was raised then
                 file.close()
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
@@ -104,7 +104,7 @@ class MetricsLog:
             self._write_event(f"{kind}/{values['in']}" if "in" in values else kind, step, values)
 
     def synced_length(self) -> int:
-        """Bytes written so far, all of them on the disk."""
+        """Syncs the file to the disk; returns the bytes written so far."""
         with self._writing():
             os.fsync(self._file.fileno())
         return self._file.tell()
@@ -134,13 +134,13 @@ class MetricsLog:
 
 
 def _checksum(path: Path, length: int) -> int:
-    """CRC-32 of the given number of bytes at the beginning of a file."""
-    found = 0
+    """Computes the CRC-32 of the given number of bytes at the beginning of a file."""
+    checksum = 0
     with open_to_read(path) as file:
         while length > 0 and (part := file.read(min(length, 1 << 20))):
-            found = crc32(part, found)
+            checksum = crc32(part, checksum)
             length -= len(part)
-    return found
+    return checksum
 
 
 @final
@@ -164,13 +164,13 @@ class NoLog:
 
 
 def _event_file(directory: Path) -> Any:
-    """A new event file, written at once: TensorBoard's own writer has a thread with errors that nobody could catch."""
+    """Opens a new event file, without a thread, unlike TensorBoard's own writer, whose errors could not be caught."""
     from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415  slow
     from tensorboard.summary.writer.record_writer import (  # type: ignore[import-untyped]  # noqa: PLC0415
         RecordWriter,
     )
 
-    # TensorBoard reads them in the order of their names.
+    # TensorBoard reads event files in the order of their names.
     name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{time.monotonic_ns()}"
     writer = RecordWriter((directory / name).open("xb"))
     writer.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
@@ -185,32 +185,32 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def last_records(path: Path, named: dict[str, str]) -> dict[str, Any]:
-    """The step of the last whole record, and the last values of some names.
+def last_records(path: Path, names: dict[str, str]) -> dict[str, Any]:
+    """Reads the step of the last complete record, and the last values of some names.
 
     Args:
         path: Path of ``metrics.jsonl``, which may be written at this moment.
-        named: the name of each value in records, by its new name.
+        names: the name of each value in records, by its new name.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     try:
         with open_to_read(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
             lines = file.read(_TAIL).split(b"\n")[:-1]
     except OSError:
-        return found
+        return values
     for line in lines:
         try:
             record = parse_json(line)
-            found["step"] = record["step"]
+            values["step"] = record["step"]
         except (ValueError, KeyError, TypeError):
-            continue  # the first is cut
-        found |= {ours: record[theirs] for ours, theirs in named.items() if theirs in record}
-    return found
+            continue  # the first line is incomplete
+        values |= {new: record[logged] for new, logged in names.items() if logged in record}
+    return values
 
 
 def read_log(path: Path, warnings: list[str]) -> bytes:
-    """The content of ``metrics.jsonl``; empty if the run has not begun, or, with a warning, if it cannot be read."""
+    """Reads ``metrics.jsonl``; returns nothing if the run has not begun, or, with a warning, if it cannot be read."""
     try:
         return read_bytes(path)
     except FileNotFoundError:
@@ -220,7 +220,7 @@ def read_log(path: Path, warnings: list[str]) -> bytes:
         return b""
 
 
-def about_damaged_line(path: Path, number: int, count: int) -> str:
-    """A warning about a line of ``metrics.jsonl`` that is not a record; the last of ``count`` was being written."""
-    what = "is torn (the run was killed as it wrote)" if number == count else "is damaged"
-    return f"{path}:{number}: this line {what}; left out"
+def damaged_line_warning(path: Path, number: int, count: int) -> str:
+    """Makes the warning about a line of ``metrics.jsonl`` that is not a record; the last one is an incomplete write."""
+    problem = "is torn (the run was killed as it wrote)" if number == count else "is damaged"
+    return f"{path}:{number}: this line {problem}; left out"

@@ -1,4 +1,4 @@
-"""The metric of a run: an agent's return, or one of the values that a program returns."""
+"""Defines the metric of a run: an agent's return, or one of the values that a program returns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Metric(BaseModel):
-    """The value of a program that its runs are judged by.
+    """The value that scores the runs of a program.
 
     Attributes:
         name: Name of the value in the returned mapping, or of the returned number.
@@ -22,7 +22,7 @@ class Metric(BaseModel):
             After a number that is not finite it has crashed in either case.
         unit: Unit of the value, for display.
         range: the smallest and the largest value that it can have, for axes.
-        of_agents: whether it is the return of an agent, with a range that depends on the task.
+        of_agents: whether it is the return of an agent, whose range depends on the task.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -37,12 +37,12 @@ class Metric(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _read(cls, given: Any) -> Any:
-        if isinstance(given, str):
-            given = {"name": given}
-        if isinstance(given, dict) and given.get("goal", "maximize") == "maximize":
-            return {"crash": 0.0, **given}
-        return given
+    def _read(cls, content: Any) -> Any:
+        if isinstance(content, str):
+            content = {"name": content}
+        if isinstance(content, dict) and content.get("goal", "maximize") == "maximize":
+            return {"crash": 0.0, **content}
+        return content
 
     @model_validator(mode="after")
     def _check_range(self) -> Self:
@@ -51,7 +51,7 @@ class Metric(BaseModel):
         return self
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the metric as files have it; without ``error`` at its default, which came later than other keys."""
+        """Returns the metric as JSON values; without ``error`` at its default, as it was added later than other keys."""
         return self.model_dump(mode="json", exclude={"error"} if self.error == "fail" else None)
 
     def score(self, value: float | None) -> float | None:
@@ -77,7 +77,7 @@ class Metric(BaseModel):
 
     @property
     def sign(self) -> int:
-        """The sign that makes more better when scores are multiplied by it."""
+        """The factor of scores that makes more better: 1 or -1."""
         return 1 if self.goal == "maximize" else -1
 
     @property
@@ -96,7 +96,7 @@ class Metric(BaseModel):
         return "above" if self.goal == "maximize" else "below"
 
     def shown(self, score: float) -> str:
-        """A score where space is dear."""
+        """Formats a score briefly."""
         return f"{score:.0f}" if self.of_agents else f"{score:.3g}"
 
 
@@ -112,10 +112,10 @@ RETURN = AgentMetric(name="return")
 
 
 def read_metric(content: Any) -> Metric:
-    """The metric that ``sweep.json`` or a result describes, which a later version may have written.
+    """Reads the metric in ``sweep.json`` or a result, which a later version may have written.
 
     Raises:
-        KeyError, TypeError, ValueError, AttributeError: it describes none.
+        KeyError, TypeError, ValueError, AttributeError: it is not a metric.
     """
-    told = {key: content[key] for key in Metric.model_fields if content.get(key) is not None}
-    return Metric.model_validate({"crash": None, "name": content["name"], "goal": content["goal"], **told})
+    fields = {key: content[key] for key in Metric.model_fields if content.get(key) is not None}
+    return Metric.model_validate({"crash": None, "name": content["name"], "goal": content["goal"], **fields})

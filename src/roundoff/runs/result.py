@@ -1,4 +1,4 @@
-"""The result of a run, as stored in ``result.json``."""
+"""Defines the result of a run, as stored in ``result.json``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .metric import Metric, read_metric
 
 Status = Literal["done", "crashed"]
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
-"""Errors of reading JSON that has another form."""
+"""Errors of reading JSON with another structure."""
 
 
 @final
@@ -33,12 +33,12 @@ class Result:
         return_mean: mean return of the final evaluation; 0 for a crash.
         return_std: standard deviation of its episodes' returns; 0 for a crash.
         step: environment steps taken.
-        crash: when and why, if it crashed.
-        quantized: mean return of the final evaluation by quantization; 0 where that took a non-finite action.
-        updates: the number of updates, of several learners by the first; None where a library does not tell, and in the
-            results of older versions.
-        untrained: mean return before the first update, in runs that others are compared with: those in fp32; None
-            where it was not looked at, or was not finite.
+        crash: the crash, if the run crashed.
+        quantized: mean return of the final evaluation by quantization; 0 if that took a non-finite action.
+        updates: the number of updates, of several learners by the first; None if a library does not count them, and in
+            the results of older versions.
+        untrained: mean return before the first update, in reference runs, which are in fp32; None if it was not
+            measured, or was not finite.
     """
 
     status: Status
@@ -72,8 +72,8 @@ class ProgramResult:
     """The result of a run of a program.
 
     Attributes:
-        status: ``crashed`` if its metric, or a value logged last, is not finite; or if it raised something after
-            it had met such a value; or, if its metric is so defined, if it raised anything.
+        status: ``crashed`` if its metric, or a value logged last, is not finite; or if it raised an exception after
+            such a value; or, if its metric is defined so, after any exception.
         score: The value of the metric; for a crash, the metric's score of a crash.
         step: The last logged step.
         crash: when and why, if it crashed.
@@ -102,14 +102,14 @@ def _common(result: AnyResult) -> dict[str, Any]:
 
 
 def read_result(value: Any) -> AnyResult:
-    """The result that ``as_json`` has told.
+    """Reads a result from the output of ``as_json``.
 
     Raises:
         KeyError, TypeError, ValueError, AttributeError, OverflowError: it is not a result.
     """
     status: Status = {"done": "done", "crashed": "crashed"}[value["status"]]  # type: ignore[assignment]
-    told, step = value.get("crash"), _whole(value["step"])
-    crash = Crash(_whole(told["step"]), str(told.get("reason", "unknown"))) if told else None
+    crash_content, step = value.get("crash"), _whole(value["step"])
+    crash = Crash(_whole(crash_content["step"]), str(crash_content.get("reason", "unknown"))) if crash_content else None
     values, metric = _numbers(value.get("values")), value.get("metric")
     if metric is not None:
         score = None if status == "crashed" and value["return"] is None else _real(value["return"])
@@ -127,8 +127,8 @@ def read_result(value: Any) -> AnyResult:
     )
 
 
-def _numbers(told: Mapping[str, Any] | None) -> dict[str, float]:
-    return {name: _real(value) for name, value in ({} if told is None else told).items()}
+def _numbers(content: Mapping[str, Any] | None) -> dict[str, float]:
+    return {name: _real(value) for name, value in ({} if content is None else content).items()}
 
 
 def _whole(value: Any) -> int:
