@@ -54,16 +54,15 @@ def plot(
     """Writes figures, each with the table (``.csv``) that it is drawn from, and two tables more, into the folder.
 
     Tables: ``summary.csv`` (:func:`~.tables.summary.summarize`, with the costs that ``roundoff cost`` has counted) and
-    ``runs.csv`` (every run); ``failures.csv``, if observed runs crashed
-    (:func:`~.tables.run_table.first_failures`). Figures:
-    ``degradation``, ``curves``, ``profiles`` and ``training``; ``degradation-exponent`` and ``plane``, if the exponent
-    varies too; ``degradation-significand`` and ``degradation-bits`` (per number), if formats of several families vary;
-    ``settings``, if a setting has three numbers or more; ``curves-environments`` and ``curves-batch_size``, if that
-    varies; ``comparison`` and ``heatmap``, if something
-    besides task, format and seed varies; ``hyperparameters``, if several numbers do; ``exponents``, ``gradients`` and
-    ``norms``, if runs were observed; ``differences``, if runs kept their networks; ``pareto-bits``, ``pareto-bytes``,
-    ``pareto-bops``, ``pareto-memory``, ``pareto-sent`` and ``pareto-energy``, if ``roundoff cost`` has counted the
-    cost of a step. The same runs give the same bytes. Each file is replaced as a whole.
+    ``runs.csv`` (every run); ``failures.csv``, if observed runs crashed (:func:`~.tables.run_table.first_failures`).
+    Figures: ``degradation``, ``curves``, ``profiles`` and ``training``; ``degradation-exponent`` and ``plane``, if the
+    exponent varies too; ``degradation-significand`` and ``degradation-bits`` (per number), if formats of several
+    families vary; ``settings``, if a setting has three numbers or more; ``curves-environments`` and
+    ``curves-batch_size``, if that varies; ``comparison`` and ``heatmap``, if something besides task, format and seed
+    varies; ``hyperparameters``, if several numbers do; ``exponents``, ``gradients`` and ``norms``, if runs were
+    observed; ``differences``, if runs kept their networks; ``pareto-bits``, ``pareto-bytes``, ``pareto-bops``,
+    ``pareto-memory``, ``pareto-sent`` and ``pareto-energy``, if ``roundoff cost`` has counted the cost of a step. The
+    same runs give the same bytes. Each file is replaced as a whole.
 
     Args:
         directory: the folder of a sweep, or of runs.

@@ -121,9 +121,7 @@ def runs_in(directory: str | Path) -> list[tuple[str, RunConfig]]:
         try:
             runs.append((str(entry["id"]), TrainConfig(**entry["config"])))
         except ValidationError as error:
-            mistakes = "; ".join(
-                f"{'.'.join(map(str, mistake['loc']))} {complaint(mistake)}".strip() for mistake in error.errors()
-            )
+            mistakes = "; ".join(f"{'.'.join(map(str, x['loc']))} {complaint(x)}".strip() for x in error.errors())
             raise SweepError(f"{directory}: the config of the run {entry['id']} cannot be used: {mistakes}") from None
     return runs
 

@@ -101,8 +101,7 @@ def estimate(runs: Sequence[Run], folders: Iterable[Path], allow_imports: Collec
         notes.append(f"{unmeasured} kinds not measured for lack of time: as slow as the slowest that was")
     if any(speed.crashed for speed in measured):
         notes.append("kinds that crashed as soon as they learned count as nothing")
-    in_order = {run.id: seconds[run.id] for run in runs if run.id in seconds}
-    return TimeEstimate(in_order, tuple(notes))
+    return TimeEstimate({run.id: seconds[run.id] for run in runs if run.id in seconds}, tuple(notes))
 
 
 def _speed_key(config: dict[str, Any], ignored: frozenset[str]) -> str:

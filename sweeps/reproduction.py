@@ -93,11 +93,7 @@ def take_over(plan: Plan, directory: Path) -> int:
         remove_temporaries(directory)
         runs = make_directory_inside(directory, "runs")
         taken = Leases(store.leases).numbers()
-        missing = {
-            identity: folder
-            for identity, folder in finished.items()
-            if identity not in taken and not (runs / identity).exists()
-        }
+        missing = {x: folder for x, folder in finished.items() if x not in taken and not (runs / x).exists()}
         for identity, folder in missing.items():
             copy_directory(folder, runs / identity)
     return len(missing)

@@ -165,9 +165,7 @@ class _FewestBits:
         other_keys = [plan.search.rest_of(runs[0].config) for runs in groups]
         # A key under ``actors`` is written ``actors.KEY``.
         keys = [key for key in dict.fromkeys(itertools.chain(*other_keys)) if key.partition(".")[0] in plan.varying]
-        distinguishing = [
-            key for key in keys if any(others.get(key) != other_keys[0].get(key) for others in other_keys)
-        ]
+        distinguishing = [key for key in keys if any(x.get(key) != other_keys[0].get(key) for x in other_keys)]
         self._branches = [
             _Branch(plan, runs, {key: value for key, value in others.items() if key in distinguishing})
             for runs, others in zip(groups, other_keys, strict=True)

@@ -147,8 +147,7 @@ class MLflow:
         with _raising_sweep_errors("mlflow"):
             logged = client.create_run(self._experiment, run_name=run.name, tags=tags).info.run_id
             try:
-                texts = [(_valid_name(key), str(value)[:_LONGEST]) for key, value in run.settings.items()]
-                settings = [entities.Param(key, text) for key, text in texts]
+                settings = [entities.Param(_valid_name(key), str(x)[:_LONGEST]) for key, x in run.settings.items()]
                 now = int(1000 * time.time())
                 numbers = [
                     entities.Metric(_valid_name(name), value, now, step)

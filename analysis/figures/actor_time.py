@@ -56,8 +56,7 @@ def draw_actor_time(name: str, table: pd.DataFrame, size: Size = SCREEN, metric:
                 axis.barh(range(len(labels)), rows[activity], left=left, color=look(i).color, height=0.7)
                 ends = list(zip(left, left + rows[activity], strict=True))
                 bars = [(start, place - 0.35, end, place + 0.35) for place, (start, end) in enumerate(ends)]
-                seconds = rows[activity].items()
-                texts = [f"{label}, {activity}: {number(value)} seconds" for label, value in seconds]
+                texts = [f"{label}, {activity}: {number(value)} seconds" for label, value in rows[activity].items()]
                 add_box_tooltips(axis, bars, texts)
                 left = left + rows[activity]
             axis.set_yticks(range(len(labels)), labels)

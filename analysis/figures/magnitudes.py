@@ -79,9 +79,7 @@ def draw_exponents(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: 
     """
     pairs = table[["format", "series"]].drop_duplicates()
     series = [
-        (fmt, name_)
-        for fmt in sort_formats(pairs["format"])
-        for name_ in sorted(pairs.loc[pairs["format"] == fmt, "series"])
+        (fmt, x) for fmt in sort_formats(pairs["format"]) for x in sorted(pairs.loc[pairs["format"] == fmt, "series"])
     ]
     low, high = int(table["exponent"].min()) - 1, int(table["exponent"].max()) + 2
     roles = [role for role in ROLES if (table["role"] == role).any()]

@@ -157,14 +157,12 @@ class References:
     def reference_of(self, condition: Mapping[str, object]) -> tuple[str, ...] | None:
         """Finds the reference's condition: the same; the same without a policy, as fp32 has none; or the only one.
 
-        Returns:
-            The condition as texts; None if the reference has no such condition.
+        None if the reference has no such condition.
         """
         same = self.text_of(condition)
-        pairs = zip(self._keys, same, strict=True)
-        without_policy = tuple(NO_POLICY if key == "policy" else text for key, text in pairs)
+        plain = tuple(NO_POLICY if key == "policy" else text for key, text in zip(self._keys, same, strict=True))
         only = list(self._known) if len(self._known) == 1 else []
-        return next((text for text in (same, without_policy, *only) if text in self._known), None)
+        return next((text for text in (same, plain, *only) if text in self._known), None)
 
 
 def fixes_in_words(text: str) -> str:
@@ -233,9 +231,7 @@ def duplicates_in_fp32(configs: Mapping[str, dict[str, Any]], outcomes: Mapping[
     ]
 
 
-def without_policies(
-    columns: dict[str, dict[str, Any]], configs: Mapping[str, dict[str, Any]]
-) -> dict[str, dict[str, Any]]:
+def drop_policy(columns: dict[str, dict[str, Any]], configs: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Removes the policy from columns of runs in fp32, by id, if the other runs have several policies."""
     free = {identity for identity in columns if without_policy(configs[identity]) is not None}
     if len({columns[identity].get("policy") for identity in columns.keys() - free}) < 2:

@@ -17,7 +17,7 @@ from roundoff.runs.result import MALFORMED
 
 from ...agents.config import config_class
 from ..errors import AnalysisError
-from .conditions import Conditions, duplicates_in_fp32, without_policies
+from .conditions import Conditions, drop_policy, duplicates_in_fp32
 from .files import planned_runs, read_costs, read_json
 from .outcome import COLUMNS, read_outcome
 from .records import Logged
@@ -132,7 +132,7 @@ def read_experiment(directory: str | Path) -> Experiment:
         del outcomes[identity]
     configs = {identity: configs[identity] for identity in outcomes}
     rows: list[dict[str, Any]] = []
-    columns = without_policies(_columns(configs), configs)
+    columns = drop_policy(_columns(configs), configs)
     for identity, outcome in outcomes.items():
         rows.append({"id": identity, **{key: outcome[key] for key in COLUMNS}, **columns[identity]})
     if not rows:

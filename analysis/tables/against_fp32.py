@@ -212,10 +212,8 @@ def _normalized(side: Side, reference: Side, tasks: Sequence[str]) -> Estimate:
     return interquartile_mean_of(scores, generator_for("normalized", *tasks, *map(str, side.settings.values())))
 
 
-def _power(
-    x: Sequence[Scores], y: Sequence[Scores], reference: Side, selection: Selection, margin: float
-) -> power.Power:
-    known = scales(reference, selection.tasks)
+def _power(x: Sequence[Scores], y: Sequence[Scores], plain: Side, selection: Selection, margin: float) -> power.Power:
+    known = scales(plain, selection.tasks)
     untrained = [0.0 if selection.scales else known[task].untrained for task in selection.tasks] if known else []
     return power.power_of(x, y, generator_for("power", selection.name, margin), margin=margin, untrained=untrained)
 

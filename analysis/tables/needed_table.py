@@ -102,9 +102,8 @@ def needed_bits(reference: Tasks, widths: Mapping[int, Tasks], *, margin: float 
 
     Width m is good (non-inferior) if mean(m) > mean(fp32) - margin |mean(fp32)|, with means over tasks of means over
     runs: the lower one of the two tests of :func:`~.equivalence.equivalence`. The widths are tested from wide to
-    narrow, each at 5 %, up to the first that is not shown to be good: a fixed sequence, with a chance of any
-    false step of 5 % at most, whatever the number of widths. A narrow width that is good by luck below a bad one does
-    not count.
+    narrow, each at 5 %, up to the first that is not shown to be good: a fixed sequence, with a chance of any false step
+    of 5 % at most, whatever the number of widths. A narrow width that is good by luck below a bad one does not count.
 
     Args:
         reference: the scores of fp32 by seed, for each task; more is better. The score of a crash may be

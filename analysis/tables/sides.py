@@ -158,8 +158,7 @@ def sides(
         runs: the ended runs; with their areas as ``area``, if areas are needed.
         keys: the keys of the conditions.
         metric: the metric of the scores.
-        planned: all runs, including unfinished ones: a finished reference is not the only one if others are to
-            come.
+        planned: all runs, including unfinished ones: a finished reference is not the only one if others are to come.
         reference: settings of the runs that others are compared with; None: fp32.
         left_out: a list that receives the formats and conditions without a run of the reference.
     """

@@ -123,11 +123,9 @@ def lazy_names(package: str) -> Callable[[str], Any]:
         with heavy_imports():
             imported = import_module(module, package)
             # A name that the module does not have is a module inside it.
-            return (
-                getattr(imported, original)
-                if hasattr(imported, original)
-                else import_module(f"{module}.{original}", package)
-            )
+            if hasattr(imported, original):
+                return getattr(imported, original)
+            return import_module(f"{module}.{original}", package)
 
     return look_up
 

@@ -94,9 +94,8 @@ class ProgressDisplay:
             reason, _, details = event.reason.partition("\n")
             shown = "no score" if score is None else f"{score:.4g}" if self._metric else f"return {score:.1f}"
             outcome = reason if state == "failed" else shown + (f", {reason}" if reason else "")
-            number = sum(self._counts.values())
-            line = f"[{number}/{self._total}] {run.id}: {state}, {printable(outcome)}, {duration}"
-            self._console.print(line, markup=False)
+            text = f"{run.id}: {state}, {printable(outcome)}, {duration}"
+            self._console.print(f"[{sum(self._counts.values())}/{self._total}] {text}", markup=False)
             if details and details not in self._shown:  # a traceback, which many runs may share
                 self._shown.add(details)
                 self._console.print(printable(details, lines=True), markup=False)

@@ -94,8 +94,7 @@ class Lease:
     """A run that this process holds, until it is released or the process ends; see :meth:`take`."""
 
     def __init__(self, path: Path, on_loss: Callable[[], None]) -> None:
-        self._path = path
-        self._on_loss = on_loss
+        self._path, self._on_loss = path, on_loss
         self._next_lease = path.with_suffix(f".{int(path.suffix[1:]) + 1}")
         self._offset = path.stat().st_size - _PROGRESS_BYTES
         self._progress: dict[str, Any] = {}
@@ -180,8 +179,7 @@ class Leases:
     """
 
     def __init__(self, folder: Path, stopwatch: Callable[[], float] = time.monotonic) -> None:
-        self.folder = folder
-        self._stopwatch = stopwatch
+        self.folder, self._stopwatch = folder, stopwatch
         self._last_signs: dict[str, tuple[object, float]] = {}
 
     def next_number(self, run: str, numbers: dict[str, list[int]]) -> int | None:

@@ -33,8 +33,7 @@ def candidates(runs: Iterable[Run], varying: Iterable[str]) -> dict[str, list[Ru
         groups.setdefault(json.dumps([run.case, *(values.get(key) for key in keys)]), []).append(run)
     named: dict[str, list[Run]] = {}
     for members in groups.values():
-        values = members[0].config.as_json()
-        case = members[0].case
+        values, case = members[0].config.as_json(), members[0].case
         name = ", ".join([case] * bool(case) + [f"{key} {brief(values.get(key))}" for key in keys])
         named[name if name not in named else f"{name} ({len(named) + 1})"] = members
     if len(named) < 2:

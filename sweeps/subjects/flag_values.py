@@ -111,11 +111,7 @@ class FlagValues:
         for group in parser._mutually_exclusive_groups:
             members = [action for action in group._group_actions if self._values.get(action.dest) is not None]
             values = [(action, self._values[action.dest]) for action in members]
-            unused = [
-                action
-                for action, value in values
-                if _are_equal(value, action.default) or (value is False and not action.default)
-            ]
+            unused = [flag for flag, x in values if _are_equal(x, flag.default) or (x is False and not flag.default)]
             used = {action.dest: _flag(action) for action in members if action not in unused}
             if len(used) > 1:
                 self._refuse(f"the flags {' and '.join(used.values())} exclude each other")

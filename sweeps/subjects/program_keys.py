@@ -235,11 +235,7 @@ class ProgramKeys(Subject):
 
         arithmetic = {name: value for name, value in given.items() if name not in self._parameters}
         arguments = {name: value for name, value in given.items() if name in self._parameters}
-        missing = [
-            name
-            for name, parameter in self._parameters.items()
-            if parameter.default is parameter.empty and name not in given
-        ]
+        missing = [name for name, x in self._parameters.items() if x.default is x.empty and name not in given]
         if missing:
             return [f"{self.program.text} needs {', '.join(missing)}, which has no default: set it in base or grid"]
         try:

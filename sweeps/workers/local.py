@@ -32,8 +32,7 @@ class LocalProcesses:
     is_local = True
 
     def __init__(self, limit: int, command: Sequence[str] = _COMMAND) -> None:
-        self.limit = limit
-        self._command = command
+        self.limit, self._command = limit, command
 
     def start(self, log: Path, on_message: Callable[[dict[str, Any] | None], None]) -> WorkerProcess:
         """Starts a process."""

@@ -98,8 +98,7 @@ class RayWorker:
     """A ``Worker`` somewhere in the cluster."""
 
     def __init__(self, ray: Any, actor: Any, on_message: Callable[[dict[str, Any] | None], None]) -> None:
-        self._ray = ray
-        self._actor = actor
+        self._ray, self._actor = ray, actor
         self._reason = "its end was not explained"
         self._placed = False
         self._ended = threading.Event()

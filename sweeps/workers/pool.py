@@ -163,11 +163,9 @@ class _Pool:
     _failed_starts: int = 0  # workers in a row that died before they were ready
 
     def __post_init__(self, groups: Sequence[list[Run]]) -> None:
-        algorithm_modules = {
-            module_of_algorithm(getattr(run.config, "algorithm", None)) for runs in groups for run in runs
-        }
+        algorithms = (getattr(run.config, "algorithm", None) for runs in groups for run in runs)
         # Those that are imported here may have registered formats, so workers import them too.
-        self._modules = sorted(sys.modules.keys() & {*self._allow_imports, *algorithm_modules})
+        self._modules = sorted(sys.modules.keys() & {*self._allow_imports, *map(module_of_algorithm, algorithms)})
         self._waiting = deque(groups)
         self._tries = dict.fromkeys(self._directories, 0)
         self._inbox: queue.SimpleQueue[tuple[_Slot, Any]] = queue.SimpleQueue()
@@ -218,10 +216,8 @@ class _Pool:
     def _take_waiting(self, limit: int) -> tuple[list[Run], list[list[tuple[Run, int]]]]:
         """Finds waiting runs that another sweep has ended, which wait no longer, and groups of runs that nobody holds.
 
-        Runs of a group that another sweep holds wait one by one from now on.
-
-        Returns:
-            The ended runs; and the first free groups, at most ``limit``, each run with the number of its next lease.
+        Returns the ended runs, and at most ``limit`` free groups, each run with the number of its next lease. Runs of a
+        group that another sweep holds wait one by one from now on.
         """
         ended: list[Run] = []
         free: list[list[tuple[Run, int]]] = []

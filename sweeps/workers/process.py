@@ -6,8 +6,7 @@ user's program also has ``"program"`` and ``"metric"``. ``imports`` are modules 
 imported first, for their formats and algorithms, and ``look_in`` are the folders of modules. For each run,
 ``{"run": id, "event": "progress", "progress": {...}}`` goes out while it trains, and then one last event:
 
-- ``"ended"``;
-- ``"failed"`` with a ``"reason"``;
+- ``"ended"``; or ``"failed"`` with a ``"reason"``;
 - ``"died"`` with a ``"reason"``, if the process of a program died: another try may succeed;
 - ``"elsewhere"``, if another process was faster to take the lease (``leases.py``), or, with a ``"reason"``, if one
   works in the folder without a lease: it was silent for too long, or never had one.
@@ -208,8 +207,7 @@ class _HeldRun:
         self.metric: dict[str, Any] = run.get("metric", {})
         self._id = run["lease"]["run"]
         self._lease: Lease | None = lease
-        self._events = events
-        self._stop = stop
+        self._events, self._stop = events, stop
         self._first_report: tuple[int, float] | None = None
 
     def report(self, progress: Progress) -> None:

@@ -66,7 +66,6 @@ SIZES = {
 }
 
 _LONGEST = 300  # characters of a text; the layout of very long ones takes minutes
-
 _LONGEST_TITLE = 200  # characters of the title of a panel, in all its lines
 _SLANTED: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
 _SHORT = 6  # characters of a name that fits under its place

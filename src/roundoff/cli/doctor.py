@@ -185,9 +185,8 @@ def _format_findings(findings: dict[str, Any]) -> str:
     for extra, missing in findings["missing"].items():
         advice = f"no {', '.join(missing)}: {INSTALL.format(extra)}"
         rows.append((f"extra {extra}", advice if missing else "installed"))
-    rows.append(
-        ("processor", f"{findings['processor']}, {findings['cores']} cores, {findings['threads']} threads of PyTorch")
-    )
+    numbers = f"{findings['cores']} cores, {findings['threads']} threads of PyTorch"
+    rows.append(("processor", f"{findings['processor']}, {numbers}"))
     for device, kernels in zip(findings["devices"], findings["kernels"], strict=True):
         model = f"{device['model']}, {device['memory'] / _GIB:.0f} GiB; " if "model" in device else ""
         rounding = "rounds right to the bit" if kernels["differing"] == 0 else "BROKEN, see below"
@@ -202,10 +201,8 @@ def _format_findings(findings: dict[str, Any]) -> str:
         content = f"{cache['folder']}, {cache['files']} files, {cache['bytes'] / (1 << 20):,.1f} MiB"
         rows.append((f"cache of {cache['kind']}", content if cache["folder"] else "none: every process compiles anew"))
     for check in findings["bits"] or ():
-        comparison = f"{len(check['differing'])} samples differ" if check["differing"] else "the bits they should have"
-        result = (
-            f"not compared: {check['reason']}" if check["reason"] else f"{comparison} ({check['compared']:,} numbers)"
-        )
+        bits = f"{len(check['differing'])} samples differ" if check["differing"] else "the bits they should have"
+        result = f"not compared: {check['reason']}" if check["reason"] else f"{bits} ({check['compared']:,} numbers)"
         rows.append((f"bits of {check['what']}", result))
     verdict = [f"BROKEN: {failure}" for failure in findings["broken"]] or ["nothing is broken"]
     return "\n".join([aligned(rows, (0, 1)), *verdict])

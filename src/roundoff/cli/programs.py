@@ -294,16 +294,14 @@ def _trace(text: str, options: Sequence[str] = ()) -> tuple[Trace, int]:
         file = Path(folder) / "trace.jsonl"
         words = [sys.executable, "-m", "roundoff", "run", "--record", str(file), *options, *command]
         process = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603
-        if process.returncode:
+        status = process.returncode
+        if status:
             say(process.stderr, error=True)
         if not file.exists():
-            raise typer.BadParameter(f"{text} left no trace; its exit status is {process.returncode}")
-        if process.returncode:
-            say(
-                f"{text} ended with exit status {process.returncode}; its operations before that are compared",
-                error=True,
-            )
-        return Trace.read(file), process.returncode
+            raise typer.BadParameter(f"{text} left no trace; its exit status is {status}")
+        if status:
+            say(f"{text} ended with exit status {status}; its operations before that are compared", error=True)
+        return Trace.read(file), status
 
 
 def find_blame(script: Script, policy: Policy, measure: str, **options: Any) -> None:
@@ -311,9 +309,8 @@ def find_blame(script: Script, policy: Policy, measure: str, **options: Any) -> 
     from roundoff.simulate import Measure, blame_script
 
     with stoppable("nothing was written"):
-        result = blame_script(
-            script, policy, Measure.parse(measure), on_trial=lambda line: say(line, error=True), **options
-        )
+        goal = Measure.parse(measure)
+        result = blame_script(script, policy, goal, on_trial=lambda line: say(line, error=True), **options)
     say(result)
 
 

@@ -51,7 +51,7 @@ class Metric(BaseModel):
         return self
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the metric as JSON values; without ``error`` at its default, as it was added later than other keys."""
+        """Returns the metric as JSON values; without ``error`` at its default, which was added later."""
         return self.model_dump(mode="json", exclude={"error"} if self.error == "fail" else None)
 
     def score(self, value: float | None) -> float | None:
