@@ -111,7 +111,7 @@ def _read(path: Path, warnings: list[str]) -> _Sweep | None:
 
 
 def _distinct_names(names: Sequence[str]) -> list[str]:
-    """Drops the size from names of sweeps; keeps it where names would be equal, and numbers those that still are."""
+    """Drops the size from names of sweeps; keeps it where names would be equal, and numbers names that still are."""
     short = [name.removesuffix(next(filter(name.endswith, _SIZES), "")) or name for name in names]
     distinct = [stem if short.count(stem) == 1 else name for stem, name in zip(short, names, strict=True)]
     return [x if distinct.count(x) == 1 else f"{x} ({distinct[: i + 1].count(x)})" for i, x in enumerate(distinct)]

@@ -102,7 +102,7 @@ class Allocation:
 
 @final
 class CheapestArithmetic:
-    """The search for the cheapest arithmetic of a plan, whose runs are in fp32 and differ in their seeds.
+    """The search for the cheapest arithmetic of a plan. The plan's runs are in fp32 and differ in their seeds.
 
     Args:
         plan: a plan with a search for the cheapest.

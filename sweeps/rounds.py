@@ -91,5 +91,5 @@ def mean(scores: Sequence[float | None]) -> float | None:
 
 
 def shown(score: float | None, none: str) -> str:
-    """Formats a score for a message; ``none`` stands for a missing score."""
+    """Formats a score for a message; a missing score becomes ``none``."""
     return none if score is None else f"{score:.4g}"

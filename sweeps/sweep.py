@@ -121,7 +121,7 @@ def claim(store: SweepDirectory, plan: Plan, directory: Path, watcher: SweepWatc
 
 
 def check_metric(event: Event, states: Iterable[str]) -> None:
-    """Ends a sweep whose first run has shown that no run of its program returns the metric.
+    """Ends a sweep if its first run has shown that no run of its program returns the metric.
 
     Raises:
         SweepError: the event shows that, and no run has ended with a result.

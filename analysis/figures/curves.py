@@ -179,7 +179,7 @@ def _panel(axis: Axes, table: pd.DataFrame, metric: Metric, size: Size) -> bool:
 
 
 def _length(steps: Any) -> float:
-    """Returns the planned steps of a run as a number; NaN if its config has no sensible value."""
+    """Returns the planned steps of a run as a number; NaN if its config lacks a sensible value."""
     return float(steps) if isinstance(steps, int | float) and abs(steps) < 1e15 else np.nan
 
 

@@ -133,7 +133,7 @@ def _is_reference(series: str) -> bool:
 
 
 def _reference_colors(lines: list[str], table: pd.DataFrame) -> dict[str, str]:
-    """Chooses colours of fp32 by series: grey if there is one, else that of the first line of the same condition."""
+    """Chooses colours of fp32 by series: grey if there is one, else as the first line of the same condition."""
     references = [series for series in dict.fromkeys(table["series"]) if _is_reference(series) and series not in lines]
     conditions = [series.partition(", ")[2] for series in lines]
     return {

@@ -30,7 +30,7 @@ def relative_table(experiment: Experiment, left_out: list[str] | None = None) ->
     """Computes the mean score of each float format relative to fp32's on the same task, under the same condition.
 
     If fp32 is run under only one condition on a task, it is the reference of all there, as in
-    :func:`~..tables.against_fp32.against_reference`. Shares need scores that are counted from 0, of which more is
+    :func:`~..tables.against_fp32.against_reference`. Shares need scores that are counted from 0, and more must be
     better; rows with an fp32 mean of 0 or less are left out. Crashed runs count with the metric's score for a crash.
 
     Columns: ``task``, ``series`` (exponent bits and condition), ``format``, ``significand_bits``, ``runs``, ``share``,

@@ -200,7 +200,7 @@ def _with_actors(experiment: Experiment) -> pd.DataFrame:
 
 
 def _curve(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
-    """Computes the mean return and clock of runs at each step at which all of them were evaluated."""
+    """Computes the mean return and clock of runs at each step with an evaluation of all of them."""
     points = experiment.curves[experiment.curves["id"].isin(runs["id"])]
     points = points.merge(actor_clocks(experiment), on=["id", "step"], how="left")
     grouped = points.groupby("step")
@@ -209,7 +209,7 @@ def _curve(experiment: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _first_reached(curve: pd.DataFrame, level: float) -> tuple[float, float]:
-    """Finds the first step and time at which a curve reaches a level; NaN if it does not."""
+    """Finds the step and time when a curve first reaches a level; NaN if it does not."""
     reached = curve.loc[curve["return"] >= level, ["step", "clock"]].to_numpy(float)
     return (reached[0, 0], reached[0, 1]) if len(reached) else (math.nan, math.nan)
 

@@ -42,7 +42,7 @@ def by_bits(experiment: Experiment) -> Experiment:
 def by_quantization(experiment: Experiment, belongs: Callable[[str], bool]) -> Experiment:
     """Returns the runs that were trained in fp32 and are done, and each again for each quantization of its policy.
 
-    In such a row, the ``format`` is the quantization, and the score is that of the quantized policy at the end.
+    In such a row, the ``format`` is the quantization, and the score is the quantized policy's at the end.
 
     Args:
         experiment: an experiment with runs that evaluated quantized policies.

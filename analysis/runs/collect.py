@@ -169,7 +169,7 @@ def _read_whole(content: bytes) -> pa.Table | None:
 
 
 def _read_lines(path: Path, content: bytes, warnings: list[str]) -> pa.Table:
-    """Reads the records line by line, and skips those that are damaged."""
+    """Reads the records line by line, and skips damaged ones."""
     rows = []
     lines = content.split(b"\n")
     for number, line in enumerate(lines, 1):
@@ -218,7 +218,7 @@ def _fitting(value: Any, kind: pa.DataType) -> Any:
 
 
 def _table(runs: list[dict[str, Any]], all_records: pa.Table, sizes: list[int]) -> pa.Table:
-    """Adds the columns of runs to their records, of which each run has a given number."""
+    """Adds the columns of runs to their records; ``sizes`` has the number of records of each run."""
     run_of = pa.array(np.repeat(np.arange(len(runs), dtype=np.int32), sizes))
     columns: dict[str, pa.Array] = {
         name: _repeat(pa.array([run[name] for run in runs], pa.string()), run_of) for name in _RUN_COLUMNS

@@ -38,8 +38,8 @@ class Conditions:
     Attributes:
         keys: settings that take more than one value, in alphabetical order; none of them are task, format, seed,
             settings of how a run is carried out, and settings that follow from the task or the algorithm.
-        independent: the keys whose value no other key determines; among less telling keys (:func:`is_less_telling`),
-            those that the other keys together do not determine.
+        independent: the keys that no other key determines; less telling keys (:func:`is_less_telling`) are left out
+            even if only several others together determine them.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Conditions:
 
 @final
 class References:
-    """The conditions of a reference's runs; finds the one that another condition is compared with.
+    """The conditions of a reference's runs; finds the condition to compare another one with.
 
     Args:
         conditions: values by key of the reference's runs, including runs that have not ended.
@@ -155,9 +155,9 @@ class References:
         return tuple(value_text(condition[key]) for key in self._keys)
 
     def reference_of(self, condition: Mapping[str, object]) -> tuple[str, ...] | None:
-        """Finds the reference's condition: the same; the same without a policy, as fp32 has none; or the only one.
+        """Finds the reference's condition: the same; the same without a policy, which fp32 lacks; or the only one.
 
-        None if the reference has no such condition.
+        None if the reference lacks such a condition.
         """
         same = self.text_of(condition)
         plain = tuple(NO_POLICY if key == "policy" else text for key, text in zip(self._keys, same, strict=True))
@@ -190,7 +190,7 @@ def value_text(value: Any) -> str:
 def without_determined(
     runs: pd.DataFrame, keys: Sequence[str], candidates: Iterable[str], fixed: Sequence[str] = ()
 ) -> list[str]:
-    """Drops candidates whose values are determined by the remaining keys together with the ``fixed`` ones."""
+    """Drops candidates that the remaining keys determine, together with the ``fixed`` ones."""
     remaining = list(keys)
     for key in candidates:
         others = [*fixed, *(other for other in remaining if other != key)]

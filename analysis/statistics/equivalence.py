@@ -116,7 +116,7 @@ def _interval(sides: MatchedRuns, sign: float, share: float) -> Interval:
 
 
 def _end(p_less_alpha: Callable[[float], float], share: float, reach: float) -> float:
-    """Finds the share beyond ``share``, within ``reach``, at which p is alpha; NaN if there is none."""
+    """Finds the share beyond ``share``, within ``reach``, where p is alpha; NaN if it does not exist."""
     if not p_less_alpha(share + reach) < 0:
         return float("nan")
     return float(optimize.brentq(p_less_alpha, share, share + reach))

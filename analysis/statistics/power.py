@@ -132,7 +132,7 @@ def _smoothed(runs: NDArray[np.float64], generator: np.random.Generator, seeds: 
 
 
 def _equivalent_share(x: Samples, y: Samples, margin: float, *, paired: bool) -> float:
-    """Returns the share of experiments in which both one-sided tests reject."""
+    """Returns the share of experiments where both one-sided tests reject."""
     rejected: NDArray[np.bool_] | bool = True
     for side in (1, -1):
         factor = 1 - side * margin

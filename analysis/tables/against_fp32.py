@@ -177,7 +177,7 @@ def _failed(experiment: Experiment, settings: Mapping[str, Any], tasks: Sequence
 
 
 def _all_failed(experiment: Experiment, margin: float) -> Iterator[dict[str, Any]]:
-    """Yields rows of formats and conditions with a task on which all runs have failed."""
+    """Yields rows of formats, conditions and tasks if all of their runs have failed."""
     keys = ["task", "format", *experiment.conditions.keys]
     for values, runs in experiment.runs.groupby(keys, dropna=False):
         if (runs["status"] == "failed").all():
@@ -270,7 +270,7 @@ class Learning(NamedTuple):
     """The number of runs of a format that learn a task as the reference does, and the returns of these runs.
 
     Attributes:
-        threshold: the score from which a run has learned: half of the way from the reference's mean before
+        threshold: the score that a run needs to have learned: half of the way from the reference's mean before
             learning to its median after it.
         learnable: the number of runs with a seed that has learned in the reference; or all, if no seed is shared.
         unlearned: the number of these that have not learned, including crashes.

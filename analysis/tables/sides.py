@@ -1,6 +1,6 @@
 """Pairs formats and conditions with their references: scores, crashes, and whether they have learned.
 
-On the common scale of all tasks, 0 is the return of a policy before it learns, and 1 that of fp32 afterwards.
+On the common scale of all tasks, 0 is the return of a policy before it learns, and 1 the return of fp32 afterwards.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class ChildProcess:
     def asked_through_socket(
         cls, module: str, *arguments: str, descriptors: Sequence[int] = (), environment: Mapping[str, str] | None = None
     ) -> tuple[Self, Connection]:
-        """Starts a module with a socket as its first argument; also returns this end, whose closing ends the process.
+        """Starts a module with a socket as its first argument; also returns this end: closing it ends the process.
 
         The process can import the same modules as this one. Output of libraries there goes to standard error.
         """
@@ -203,7 +203,7 @@ def terminals() -> list[int]:
 
 
 def let_go(descriptors: list[int]) -> None:
-    """Redirects descriptors to /dev/null, such as those of a closed terminal, to which writes would fail."""
+    """Redirects descriptors to /dev/null, such as a closed terminal's, where writes would fail."""
     null = os.open(os.devnull, os.O_RDWR)
     for number in descriptors:
         os.dup2(null, number)

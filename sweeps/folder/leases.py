@@ -2,8 +2,8 @@
 
 A lease is a file ``<run>.<n>`` in the sweep's folder ``leases/``. Its first line names its holder; the second, written
 again every few seconds, is the progress of the run. It is made with its content by a hard link, which fails if the file
-exists: of several takers one succeeds. An empty lease was given back. An abandoned lease is never replaced, but
-followed by the next number, and the highest number counts: a slow taker cannot push away a newer holder.
+exists, so that only one of several takers succeeds. An empty lease was given back. An abandoned lease is not replaced,
+but followed by the next number, and the highest number counts: a slow taker cannot push away a newer holder.
 
 A holder on the same machine is dead if its process does not exist. A holder on another machine counts as dead if the
 lease has not changed for :data:`STALE` seconds of the observer's own stopwatch. No two clocks are ever compared.
@@ -109,9 +109,9 @@ class Lease:
 
         Args:
             folder: the folder of the leases.
-            run: what to hold.
+            run: the id of the run.
             number: the number from :meth:`Leases.next_number`.
-            on_loss: called, in another thread, if this process was silent for so long that another one has taken over.
+            on_loss: called, in another thread, if another process has taken over after a long silence of this one.
 
         Raises:
             FileError: it cannot be written.

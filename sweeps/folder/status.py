@@ -60,7 +60,7 @@ class SweepStatus:
 
 
 def read_status(directory: str | Path) -> SweepStatus:
-    """Reads the status of a sweep from its folder, in which others may be working.
+    """Reads the status of a sweep from its folder, while others may be working there.
 
     Raises:
         SweepError: it is not a sweep's folder.

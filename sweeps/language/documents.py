@@ -89,7 +89,7 @@ def read_document(text: str, source: str, program: Program | None = None) -> tup
     Args:
         text: the text of the file.
         source: its path, or its name in messages; included files are looked for in the same folder.
-        program: the program, if the text was made by a program: messages then have no lines and columns.
+        program: the program, if the text was made by a program: messages then lack lines and columns.
 
     Raises:
         SweepFileError: it is not YAML, or its program cannot be imported.
@@ -109,7 +109,7 @@ def read_document(text: str, source: str, program: Program | None = None) -> tup
 def include(
     document: Located, source: str, arguments: Sequence[str], subject: Subject, problems: Problems
 ) -> list[Document]:
-    """Collects the documents of a sweep, in the order in which later values replace earlier ones.
+    """Collects the documents of a sweep in their order: later values replace earlier ones.
 
     Args:
         document: the sweep file; the files that it includes come before it.
@@ -222,7 +222,7 @@ class _Reader:
 
 
 def _find_included(name: str, path: Path) -> Path | None:
-    """Returns the file that ``path`` includes by this name; None if there is no such preset or file name."""
+    """Returns the file that ``path`` includes by this name; None if it is neither a preset's nor a file's name."""
     known = includable_files()
     if name in known:
         return known[name]

@@ -49,7 +49,7 @@ class Outline:
         description: for people.
         reproduces: names of figures and tables.
         base: values of all runs, unless an axis says otherwise.
-        axes: those of the grid by key, and the others by section; the last varies fastest.
+        axes: the grid's axes by key, and the others by section; the last varies fastest.
         random: ``draws`` and ``seed``, and the distributions of ``values`` by key, for drawing its axis.
         exclusions: runs to leave out.
         metric: the returned value that counts, for runs of a program.
@@ -120,7 +120,7 @@ def _merge_section(earlier: Located | None, later: Located) -> Located:
 
 
 class _Merger:
-    """Merges one document into the outline. A key must not stand in two of its sections."""
+    """Merges one document into the outline. No key may be in two of its sections."""
 
     def __init__(self, outline: Outline, problems: Problems) -> None:
         self._outline, self._problems = outline, problems
@@ -142,7 +142,7 @@ class _Merger:
                 readers[section](item)
 
     def _claim(self, key: str, section: str, place: str) -> None:
-        """Notes a key that stands in two sections of one document. A case may differ from the base."""
+        """Notes a key that is in two sections of one document. A case may differ from the base."""
         if key in self._claims and (self._claims[key][0], section) != ("base", "cases"):
             other, other_place = self._claims[key]
             self._problems.note(place, f"{key} stands in {section} and in {other} ({other_place}); keep one of them")

@@ -111,7 +111,7 @@ def _models() -> dict[str, Any]:
 
 
 def _describe(key: str) -> str:
-    """Returns the description of a key; if algorithms differ, those of all."""
+    """Returns the description of a key; if algorithms differ, the descriptions of all."""
     texts = {name: str(field.description).replace("`", "") for name, field in fields_of(key).items()}
     if len(set(texts.values())) == 1:
         return next(iter(texts.values()))

@@ -116,7 +116,7 @@ def _expand_range(key: str, item: Located, problems: Problems) -> list[Located] 
 
 
 def _map_values(item: Located, change: Callable[[str, Located], Located | None]) -> Located:
-    """Changes the values of a mapping, and drops those that become None; returns anything else unchanged."""
+    """Changes the values of a mapping, and drops values that become None; returns anything else unchanged."""
     if not isinstance(item.value, dict):
         return item
     changed = {name: change(name, part) for name, part in item.value.items()}

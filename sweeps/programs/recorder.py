@@ -150,7 +150,7 @@ class ProgramRecorder:
             self._log.__exit__(None, None, None)
 
     def _open_log(self, length: int = 0, step: int = 0, checksum: int | None = None) -> MetricsLog:
-        """Returns the log, and opens it at the first call. A program that logs before it restores starts anew."""
+        """Returns the log, and opens it at the first call. Without an earlier ``restore`` it is empty."""
         if self._log is None:
             self._log = MetricsLog(self._reporter.files, length=length, step=step, checksum=checksum)
             self._reporter.log = self._log

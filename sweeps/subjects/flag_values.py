@@ -155,7 +155,7 @@ class FlagValues:
         raise SweepError(f"{self._text}: {message}")
 
     def _convert(self, parser: ArgumentParser, actions: Sequence[Action], value: Any, depth: int = -1) -> Any:
-        """Converts a value to what the flags of a ``dest`` store, inside ``depth`` lists; -1: all lists of the flag."""
+        """Converts a value as the flags of a ``dest`` do, inside ``depth`` lists; -1: all lists of the flag."""
         flag = next((action for action in actions if action.nargs != 0), None)
         constants = [action.const for action in actions if action.nargs == 0 or not isinstance(action.const, str)]
         if flag is None or value is None or any(type(value) is type(x) and value == x for x in constants):

@@ -73,7 +73,7 @@ def _takes_flags(parameter: inspect.Parameter, names: Mapping[str, Any], *, read
 
 
 def _find_parser_maker(text: str, function: FunctionType) -> Callable[[], Any]:
-    """Finds what makes the parser beside ``function``: a variable of the module, or one of its functions.
+    """Finds the maker of the parser in the module of ``function``: a variable, or another function.
 
     A function that reads the flags and returns them is called by each run instead, since it may complete them.
 
@@ -118,10 +118,10 @@ def _returns_flags(reader: FunctionType, function: FunctionType) -> bool:
 
 
 def _find_parser(text: str, function: Callable[[], Any]) -> ArgumentParser:
-    """Calls a function; returns the parser that it returns, or that is about to read the command line in it.
+    """Calls a function; returns the parser that it returns, or that is about to read the command line.
 
     Raises:
-        SweepError: there is no such parser, or the function raises something before.
+        SweepError: it does neither, or it raises something before.
     """
 
     def stop(parser: ArgumentParser, *_args: Any, **_kwargs: Any) -> NoReturn:

@@ -166,7 +166,7 @@ def _import(program: Program) -> ModuleType:
 
 
 def _put_first_on_path(folder: str) -> None:
-    """Makes a folder the first one in which modules are looked for."""
+    """Puts a folder first on the search path of modules."""
     if folder not in sys.path:
         sys.path.insert(0, folder)
 

@@ -1,4 +1,4 @@
-"""Programs as the subject of a sweep: the keys of a run are the function's parameters and those of the arithmetic."""
+"""Programs as the subject of a sweep: the keys of a run are the function's parameters and the arithmetic's keys."""
 
 from __future__ import annotations
 

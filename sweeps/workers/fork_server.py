@@ -213,7 +213,7 @@ class _ForkServerProcess:
 
         A run that has reported its outcome, or has written its result after closing the pipe, gets a few seconds for
         its exit handlers, and is killed then: handlers that wait for threads lost in the fork would wait for ever.
-        Returns the reported outcome, if any, the exit status, and whether the run was asked to stop.
+        Returns the reported outcome, if any, the exit status, and whether the worker requested a stop.
         """
         outcome: dict[str, Any] | None = None
         unread, pipe_is_open, was_stopped, deadline = b"", True, False, float("inf")

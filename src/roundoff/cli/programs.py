@@ -355,7 +355,7 @@ def _read_yaml(text: str, source: str) -> Any:
 
 
 def _policy(format_name: str | None, text: str | None, settings: dict[str, Any]) -> Policy:
-    """Returns the policy that options describe; ``settings`` replace those of the policy."""
+    """Returns the policy that options describe; ``settings`` replace the policy's own."""
     from dataclasses import replace
 
     from roundoff.simulate import Policy

@@ -164,7 +164,7 @@ class NoLog:
 
 
 def _event_file(directory: Path) -> Any:
-    """Opens a new event file, without a thread, unlike TensorBoard's own writer, whose errors could not be caught."""
+    """Opens a new event file, written without a thread: errors in the thread of TensorBoard's writer would be lost."""
     from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415  slow
     from tensorboard.summary.writer.record_writer import (  # type: ignore[import-untyped]  # noqa: PLC0415
         RecordWriter,

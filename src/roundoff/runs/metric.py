@@ -22,7 +22,7 @@ class Metric(BaseModel):
             After a number that is not finite it has crashed in either case.
         unit: Unit of the value, for display.
         range: the smallest and the largest value that it can have, for axes.
-        of_agents: whether it is the return of an agent, whose range depends on the task.
+        of_agents: whether it is the return of an agent, with a range that depends on the task.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
