@@ -185,8 +185,8 @@ class CheapestArithmetic:
 
         def scores(question: _Question) -> list[float] | None:
             candidates, count = question
-            found = [self._score(store, chosen, count) for chosen in candidates]
-            return None if None in found else [score for score in found if score is not None]
+            scored = [self._score(store, chosen, count) for chosen in candidates]
+            return None if None in scored else [score for score in scored if score is not None]
 
         return ask(allocation(self.units, self._choices, len(self._choosing)), scores)
 

@@ -117,7 +117,7 @@ def blame_returns(
     over: str = "operation",
     seeds: int = 8,
     margin: float = MARGIN,
-    **how: Any,
+    **options: Any,
 ) -> tuple[Summary, Costs]:
     """Measures what each operation or role costs a training run's return, with more seeds for the large effects.
 
@@ -141,7 +141,7 @@ def blame_returns(
             outside; operations that only move values pass their inputs on.
         seeds: the number of seeds, 2 or more.
         margin: the share of the reference's mean that counts as no difference, as for ``roundoff against``.
-        how: as for :func:`~.sweep.run_sweep`.
+        options: further arguments of :func:`~.sweep.run_sweep`.
 
     Returns:
         How the runs ended, and the table of the ended runs.
@@ -155,7 +155,7 @@ def blame_returns(
     name = re.sub(r"[^\w.-]", "_", f"blame-{config.task}-{config.format}")
     about = f"What each {over} costs in {config.format}."
     plan = Plan(name, about, ("format", "policy", "seed"), ())
-    summary, costs = run_in_rounds(plan, directory, executors, watcher, search, FOUND, **how)
+    summary, costs = run_in_rounds(plan, directory, executors, watcher, search, FOUND, **options)
     write_json(directory / FOUND, asdict(costs))
     return summary, costs
 

@@ -47,5 +47,5 @@ class SweepFileError(SweepError):
 
 def _position(problem: Problem) -> tuple[int, int]:
     """Line and column; problems without either come last."""
-    found = re.search(r":(\d+):(\d+)$", problem.place)
-    return (int(found[1]), int(found[2])) if found else (sys.maxsize, 0)
+    match = re.search(r":(\d+):(\d+)$", problem.place)
+    return (int(match[1]), int(match[2])) if match else (sys.maxsize, 0)

@@ -34,7 +34,7 @@ def run_in_rounds(
     watcher: SweepWatcher,
     search: Search,
     answered_in: str,
-    **how: Any,
+    **options: Any,
 ) -> tuple[Summary, Any]:
     """Runs the runs that a search requests, round by round, until the search is complete or some runs fail.
 
@@ -45,7 +45,7 @@ def run_in_rounds(
         watcher: receives the events.
         search: requests the runs.
         answered_in: the file in the folder that the caller writes afterwards; without it, the search has not finished.
-        how: as for :func:`~.sweep.run_sweep`.
+        options: further arguments of :func:`~.sweep.run_sweep`.
 
     Returns:
         How the requested runs ended, and the search's result.
@@ -57,7 +57,8 @@ def run_in_rounds(
         (directory / answered_in).unlink()  # the answer of an earlier call
     runs = search.next_runs(store)
     while True:
-        summary = run_sweep(replace(plan, runs=tuple(runs)), directory, executor=executors(), watcher=watcher, **how)
+        part = replace(plan, runs=tuple(runs))
+        summary = run_sweep(part, directory, executor=executors(), watcher=watcher, **options)
         earlier, runs = {run.id for run in runs}, search.next_runs(store)
         if summary.failed or {run.id for run in runs} <= earlier:
             return summary, search.result(store)

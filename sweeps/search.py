@@ -58,15 +58,15 @@ class Finding:
 
     def __str__(self) -> str:
         named = ", ".join(f"{key} {value}" for key, value in self.given.items())
-        where = f"{named}: " if named else ""
+        prefix = f"{named}: " if named else ""
         if self.reference is None:
-            return f"{where}{REFERENCE} has no score to compare with"
+            return f"{prefix}{REFERENCE} has no score to compare with"
         if self.reason:
-            return f"{where}cannot be said: {self.reason} ({REFERENCE} {self.reference:.4g})"
+            return f"{prefix}cannot be said: {self.reason} ({REFERENCE} {self.reference:.4g})"
         tried = ", ".join(f"{name} {shown(mean, 'crashed')}" for name, mean in self.means.items())
         verdict = f"{self.enough} is enough" if self.enough else "none is good enough"
         verdict = verdict if self.finished else f"not finished, so far {verdict}"
-        return f"{where}{verdict} ({REFERENCE} {self.reference:.4g}; {tried}); {len(self.means)} of {self.formats} run"
+        return f"{prefix}{verdict} ({REFERENCE} {self.reference:.4g}; {tried}); {len(self.means)} of {self.formats} run"
 
 
 @final
@@ -124,7 +124,7 @@ class Standings:
 
 
 def run_search(
-    plan: Plan, directory: Path, executors: Callable[[], Executor], watcher: SweepWatcher, **how: Any
+    plan: Plan, directory: Path, executors: Callable[[], Executor], watcher: SweepWatcher, **options: Any
 ) -> tuple[Summary, list[Finding] | list[Standings] | list[Allocation]]:
     """Runs the part of a plan that its search needs, round by round.
 
@@ -133,7 +133,7 @@ def run_search(
         directory: the directory of the results; the findings are also written into it.
         executors: makes one for each round.
         watcher: receives the events.
-        how: as for :func:`run_sweep`.
+        options: further arguments of :func:`run_sweep`.
 
     Returns:
         How the runs ended, and the findings, which are few if some runs have failed.
@@ -143,10 +143,10 @@ def run_search(
     assert plan.search is not None
     search: Search
     if plan.search.looks_for == "cheapest":
-        search = CheapestArithmetic(plan, how.get("allow_imports", ()))
+        search = CheapestArithmetic(plan, options.get("allow_imports", ()))
     else:
         search = _BestCandidate(plan) if plan.search.looks_for == "best" else _FewestBits(plan)
-    summary, findings = run_in_rounds(plan, directory, executors, watcher, search, FOUND, **how)
+    summary, findings = run_in_rounds(plan, directory, executors, watcher, search, FOUND, **options)
     for finding in findings:
         if isinstance(finding, Allocation):
             finding.write(directory)
@@ -185,9 +185,9 @@ class _FewestBits:
 class _Branch:
     """Runs that differ only in the searched format and the seed."""
 
-    def __init__(self, plan: Plan, runs: list[Run], given: dict[str, Any]) -> None:
+    def __init__(self, plan: Plan, runs: list[Run], other_values: dict[str, Any]) -> None:
         assert plan.search is not None
-        self._given, self._margin, self._sign = given, plan.search.margin, sign(plan)
+        self._given, self._margin, self._sign = other_values, plan.search.margin, sign(plan)
         self.runs: dict[str, list[Run]] = {}
         for run in runs:
             self.runs.setdefault(plan.search.format_of(run.config), []).append(run)

@@ -37,15 +37,15 @@ class LogTo(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _read(cls, given: Any) -> Any:
-        if isinstance(given, str):
-            given = {"name": given}
-        if isinstance(given, dict) and given.get("name") == "tensorboard":
+    def _read(cls, content: Any) -> Any:
+        if isinstance(content, str):
+            content = {"name": content}
+        if isinstance(content, dict) and content.get("name") == "tensorboard":
             raise ValueError(
                 "each run has a log for TensorBoard in any case: leave it out, and see"
                 " `tensorboard --logdir` of the sweep's folder"
             )
-        return given
+        return content
 
 
 @dataclass(frozen=True)

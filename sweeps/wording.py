@@ -43,14 +43,14 @@ def brief(value: Any) -> str:
     return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
 
 
-def unknown(what: str, name: str, known: Sequence[str]) -> str:
+def unknown(kind: str, name: str, known: Sequence[str]) -> str:
     """Writes the message that ``name`` does not exist, with the nearest of the ``known`` names."""
     fixes = FIXES if "fixes" in known else ()
     near = nearest(name, [*known, *fixes])
     if near in fixes:
-        return f"unknown {what} {name!r}; fixes are chosen with fixes: [{near}, ...]"
+        return f"unknown {kind} {name!r}; fixes are chosen with fixes: [{near}, ...]"
     hint = f"did you mean {near!r}?" if near else f"allowed are {', '.join(known)}"
-    return f"unknown {what} {shown(name)}; {hint}"
+    return f"unknown {kind} {shown(name)}; {hint}"
 
 
 def _is_number(text: str) -> bool:

@@ -40,15 +40,15 @@ def training_table(experiment: Experiment) -> pd.DataFrame | None:
     times, a row is the summary of several consecutive records (the mean of each value, and the last step).
     """
     logged = experiment.training
-    wanted = drawn_values(experiment.configs.values()) if experiment.metric.of_agents else []
-    wanted = [name for name in wanted if name in logged]
-    wanted = wanted or [str(name) for name in logged if name not in _ABOUT][:_MOST]
-    if not wanted:
+    names = drawn_values(experiment.configs.values()) if experiment.metric.of_agents else []
+    names = [name for name in names if name in logged]
+    names = names or [str(name) for name in logged if name not in _ABOUT][:_MOST]
+    if not names:
         return None
     if not experiment.metric.of_agents:
-        parts = {run: thin(rows.set_index("step")[wanted]) for run, rows in logged.groupby("id")}
+        parts = {run: thin(rows.set_index("step")[names]) for run, rows in logged.groupby("id")}
         logged = pd.concat(parts, names=["id", "step"]).reset_index()
-    return _with_runs(experiment, logged, wanted)
+    return _with_runs(experiment, logged, names)
 
 
 def _with_runs(experiment: Experiment, logged: pd.DataFrame, names: list[str]) -> pd.DataFrame:

@@ -83,20 +83,20 @@ def draw_exponents(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: 
     ]
     low, high = int(table["exponent"].min()) - 1, int(table["exponent"].max()) + 2
     roles = [role for role in ROLES if (table["role"] == role).any()]
-    panels = [(fmt, name_, role) for fmt, name_ in series for role in roles]
+    panels = [(fmt, label, role) for fmt, label in series for role in roles]
     columns = len(roles) if size.width is None else min(len(roles), size.columns)
     with figure(
         len(panels), f"{name}: where results lie", 3.6, 2.8, size, columns=columns, sharex=True, sharey=True
     ) as (canvas, axes):
         drawn = None
-        for axis, (fmt, name_, role) in zip(axes, panels, strict=True):
-            rows = table[table["series"] == name_]
+        for axis, (fmt, label, role) in zip(axes, panels, strict=True):
+            rows = table[table["series"] == label]
             drawn = (
-                _panel(axis, rows[rows["role"] == role], f"{name_}: {role}", low, high, np.unique(rows["step"]))
+                _panel(axis, rows[rows["role"] == role], f"{label}: {role}", low, high, np.unique(rows["step"]))
                 or drawn
             )
             _mark_range(axis, fmt)
-            axis.set_title(f"{name_}: {role}")
+            axis.set_title(f"{label}: {role}")
             axis.set_ylim(low, high)
         for axis in axes[::columns]:
             axis.set_ylabel("exponent k of the magnitude")
@@ -124,14 +124,14 @@ def draw_gradients(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: 
     subject = "gradients" if has_only_gradients else "magnitudes of results"
     with figure(len(roles), f"{name}: {subject}", size=size) as (canvas, axes):
         for axis, role in zip(axes, roles, strict=False):
-            for label, style in zip(series, ordered_looks(len(series)), strict=True):
-                rows = table[(table["series"] == label) & (table["role"] == role)].sort_values("exponent")
+            for name_of_line, style in zip(series, ordered_looks(len(series)), strict=True):
+                rows = table[(table["series"] == name_of_line) & (table["role"] == role)].sort_values("exponent")
                 if rows.empty:
                     continue
                 axis.step(np.exp2(rows["exponent"]), rows["share"], where="post", color=style.color,
                           linestyle=style.line, linewidth=points(1.6))  # fmt: skip
                 texts = [
-                    f"{label}: {share:.2g} of results in [2^{k}, 2^{k + 1})"
+                    f"{name_of_line}: {share:.2g} of results in [2^{k}, 2^{k + 1})"
                     for k, share in zip(rows["exponent"], rows["share"], strict=True)
                 ]
                 add_mean_tooltips(axis, np.exp2(rows["exponent"] + 0.5), rows["share"], texts)

@@ -59,7 +59,7 @@ def published(name: str) -> tuple[Printed, ...]:
     with (Path(__file__).parent / "published.csv").open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["name"] == name]
     settings = [dict(setting.split("=") for setting in row.pop("where").split()) for row in rows]
-    return tuple(Printed(**row, settings=where) for row, where in zip(rows, settings, strict=True))
+    return tuple(Printed(**row, settings=setting) for row, setting in zip(rows, settings, strict=True))
 
 
 class PrintedTable(NamedTuple):

@@ -82,7 +82,8 @@ def after_training(experiment: Experiment, _summary: pd.DataFrame) -> list[Measu
     rows = []
     for case, runs in experiment.runs.groupby(keys, sort=False, dropna=False):
         missing = pd.isna(pd.Series(case)).tolist()
-        where = {key: "" if lost else value_text(value) for key, value, lost in zip(keys, case, missing, strict=True)}
+        texts = ["" if lost else value_text(value) for value, lost in zip(case, missing, strict=True)]
+        case_cells = dict(zip(keys, texts, strict=True))
         by_run = runs.assign(run=runs["id"].str.partition("/")[0]).set_index("run")
         trained = by_run.loc[by_run["format"] == REFERENCE, "return"]
         tries: list[tuple[dict[str, str], str, float]] = []
@@ -90,7 +91,8 @@ def after_training(experiment: Experiment, _summary: pd.DataFrame) -> list[Measu
             scores = by_run.loc[by_run["format"] == name, "return"]
             differences = (scores - trained).dropna()
             low, high = paired_interval(differences)
-            cells = {**where, "policy": _COLUMNS.get(name, name), "return": spread(scores.mean(), scores.std(), ".1f")}
+            cells = {**case_cells, "policy": _COLUMNS.get(name, name)}
+            cells["return"] = spread(scores.mean(), scores.std(), ".1f")
             cells["difference"] = "" if name == REFERENCE else f"{differences.mean():+.3g}"
             has_interval = name != REFERENCE and not np.isnan(low)
             cells["95 % interval"] = f"{low:+.3g} to {high:+.3g}" if has_interval else ""
@@ -99,7 +101,7 @@ def after_training(experiment: Experiment, _summary: pd.DataFrame) -> list[Measu
             tries.append((cells, name, float(stats.ttest_1samp(differences, 0).pvalue) if is_testable else np.nan))
         for (cells, name, _), p in zip(tries, holm([p for *_, p in tries]), strict=True):
             completed = cells | {"p, of all": "" if np.isnan(p) else f"{p:.2g}"}
-            rows.append(Measured(completed, {**where, "format": name}, over_tasks=True))
+            rows.append(Measured(completed, {**case_cells, "format": name}, over_tasks=True))
     return rows
 
 

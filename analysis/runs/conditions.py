@@ -160,9 +160,9 @@ class References:
         None if the reference lacks such a condition.
         """
         same = self.text_of(condition)
-        plain = tuple(NO_POLICY if key == "policy" else text for key, text in zip(self._keys, same, strict=True))
+        no_policy = tuple(NO_POLICY if key == "policy" else text for key, text in zip(self._keys, same, strict=True))
         only = list(self._known) if len(self._known) == 1 else []
-        return next((text for text in (same, plain, *only) if text in self._known), None)
+        return next((text for text in (same, no_policy, *only) if text in self._known), None)
 
 
 def fixes_in_words(text: str) -> str:

@@ -191,9 +191,9 @@ def _columns(configs: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]
 
 def _most_common(configs: Mapping[str, dict[str, Any]], outcomes: Mapping[str, dict[str, Any]]) -> Metric:
     """Returns the metric of most runs."""
-    found = [outcome["metric"] if is_program(configs[identity]) else RETURN for identity, outcome in outcomes.items()]
-    metrics = {metric.model_dump_json(): metric for metric in found if metric is not None}
-    counts = Counter(metric.model_dump_json() for metric in found if metric is not None)
+    per_run = [outcome["metric"] if is_program(configs[identity]) else RETURN for identity, outcome in outcomes.items()]
+    metrics = {metric.model_dump_json(): metric for metric in per_run if metric is not None}
+    counts = Counter(metric.model_dump_json() for metric in per_run if metric is not None)
     return metrics[counts.most_common(1)[0][0]] if counts else Metric()
 
 

@@ -68,7 +68,7 @@ def _seeds(group: _Rows, experiment: Experiment) -> int:
 
 def _names(group: _Rows, rows: _Rows) -> str:
     """Names formats; floats of consecutive widths by the first and the last, from narrow to wide."""
-    names, every = ([row["format"] for row in some] for some in (group, rows))
+    names, every = ([row["format"] for row in side] for side in (group, rows))
     is_row = every[every.index(names[0]) :][: len(names)] == names and len({exponent_bits(name) for name in names}) == 1
     return f"{names[-1]} to {names[0]}" if is_row and len(names) > 2 else _join(names)
 

@@ -151,10 +151,10 @@ def with_costs(summary: pd.DataFrame, experiment: Experiment) -> pd.DataFrame:
 def _first_run(row: dict[Any, Any], experiment: Experiment) -> str | None:
     """Finds a run of a row of the summary with a counted cost; None if no run has one."""
     runs = experiment.runs
-    here = runs["id"].isin(list(experiment.costs)) & (runs["task"] == row["task"]) & (runs["format"] == row["format"])
+    mask = runs["id"].isin(list(experiment.costs)) & (runs["task"] == row["task"]) & (runs["format"] == row["format"])
     for key in experiment.conditions.keys:
         value = row[key]
         is_missing = value is None or (isinstance(value, float) and math.isnan(value))
-        here &= runs[key].isna() if is_missing else runs[key] == value
-    ids = runs.loc[here, "id"]
+        mask &= runs[key].isna() if is_missing else runs[key] == value
+    ids = runs.loc[mask, "id"]
     return None if ids.empty else str(ids.iloc[0])

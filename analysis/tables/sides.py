@@ -166,12 +166,12 @@ def sides(
         _side(dict(zip(["format", *keys], settings, strict=True)), group, metric)
         for settings, group in runs.groupby(["format", *keys], dropna=False)
     ]
-    wanted = reference or {"format": REFERENCE} | ({_PERTURBED: "0"} if metric.of_agents and _PERTURBED in keys else {})
+    values = reference or {"format": REFERENCE} | ({_PERTURBED: "0"} if metric.of_agents and _PERTURBED in keys else {})
 
     def is_reference(settings: Mapping[str, Any]) -> bool:
-        return all(value_text(settings[key]) == text for key, text in wanted.items())
+        return all(value_text(settings[key]) == text for key, text in values.items())
 
-    others = [key for key in ("format", *keys) if key not in wanted]
+    others = [key for key in ("format", *keys) if key not in values]
     planned_conditions = records(planned[["format", *keys]].drop_duplicates())
     references = References(filter(is_reference, planned_conditions), others)
     reference_sides = {references.text_of(side.settings): side for side in all_sides if is_reference(side.settings)}
@@ -203,7 +203,7 @@ def scales(reference: Side, tasks: Iterable[str]) -> dict[str, Scale]:
     task_scales = {}
     for task in tasks:
         untrained, learned = reference.untrained.get(task, {}), reference.judged[task]
-        scale = Scale(*(float(np.mean(list(of.values()))) if of else math.nan for of in (untrained, learned)))
+        scale = Scale(*(float(np.mean(list(x.values()))) if x else math.nan for x in (untrained, learned)))
         if not (math.isfinite(scale.learned) and scale.learned > scale.untrained):
             return {}
         task_scales[task] = scale

@@ -43,14 +43,14 @@ def nearest(name: str, known: Collection[str], least: float = 0.6) -> str | None
     return next(completions, None) or next(iter(difflib.get_close_matches(name, known, n=1, cutoff=least)), None)
 
 
-def check_name(what: str, name: str, known: Collection[str]) -> str:
+def check_name(kind: str, name: str, known: Collection[str]) -> str:
     """Returns ``name`` if it is one of ``known``.
 
     Raises:
         ValueError: it is not one of them; the message names the nearest.
     """
     if name not in known:
-        raise ValueError(f'unknown {what} "{name}"{suggestion(name, known)}; allowed are {", ".join(known)}')
+        raise ValueError(f'unknown {kind} "{name}"{suggestion(name, known)}; allowed are {", ".join(known)}')
     return name
 
 

@@ -37,9 +37,7 @@ class ProgressDisplay:
         self._begun: dict[str, float] = {}
         self._active: dict[str, tuple[Run, dict[str, Any]]] = {}
         self._counts = {"done": 0, "crashed": 0, "failed": 0}
-        self._total = 0
-        self._steps_total = 0
-        self._steps_ended = 0
+        self._total = self._steps_total = self._steps_ended = 0
         self._first_steps: dict[str, int] = {}
         self._metric: str | None = None
         self._shown: set[str] = set()

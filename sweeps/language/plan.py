@@ -157,16 +157,16 @@ def _fp32_once(runs: dict[str, Run], subject: Subject) -> dict[str, Run]:
     """Drops runs in fp32 that differ from an earlier one only in a policy, which rounds nothing there."""
     if isinstance(subject, ProgramKeys) and "policy" in subject.takes:  # a program may use the policy in any way
         return runs
-    seen: set[str] = set()
-    kept = {}
+    texts: set[str] = set()
+    remaining = {}
     for run in runs.values():
         if (plain := without_policy(run.config.as_json())) is not None:
             text = json.dumps(plain, sort_keys=True)
-            if text in seen:
+            if text in texts:
                 continue
-            seen.add(text)
-        kept[run.id] = run
-    return kept
+            texts.add(text)
+        remaining[run.id] = run
+    return remaining
 
 
 def _metric(outline: Outline, program: ProgramKeys | None, problems: Problems) -> Metric | None:

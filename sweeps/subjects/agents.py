@@ -33,25 +33,25 @@ class Agents(Subject):
     def is_whole(self, key: str) -> bool:  # noqa: D102
         return _field(key).annotation is int
 
-    def config(self, given: dict[str, Any]) -> RunConfig | list[str]:  # noqa: D102
+    def config(self, values: dict[str, Any]) -> RunConfig | list[str]:  # noqa: D102
         try:
-            return TrainConfig(**given)
+            return TrainConfig(**values)
         except ValidationError as error:
-            return [complaint(found) for found in error.errors()]
+            return [complaint(mistake) for mistake in error.errors()]
 
     def value(self, run: RunConfig, key: str) -> Any:  # noqa: D102
         return getattr(run, key, None)  # None for keys of other algorithms
 
-    def default(self, key: str, given: Mapping[str, Any]) -> Any:  # noqa: D102
-        field = config_class(given).model_fields.get(key)
+    def default(self, key: str, values: Mapping[str, Any]) -> Any:  # noqa: D102
+        field = config_class(values).model_fields.get(key)
         return field.default if field else None
 
     def in_format(self, run: RunConfig, name: str, key: str = "format") -> RunConfig:  # noqa: D102
-        given = run.as_json()
+        values = run.as_json()
         if key == "format":
-            return TrainConfig(**{**given, "format": name, "native": False})
+            return TrainConfig(**{**values, "format": name, "native": False})
         holder, _, inner = key.partition(".")
-        return TrainConfig(**{**given, holder: {**given[holder], inner: name}})
+        return TrainConfig(**{**values, holder: {**values[holder], inner: name}})
 
 
 AGENTS = Agents()

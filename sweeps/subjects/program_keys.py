@@ -230,19 +230,19 @@ class ProgramKeys(Subject):
     def is_whole(self, key: str) -> bool:  # noqa: D102
         return self._annotation(key) is int if key in self._parameters else key in ("seed", "threads")
 
-    def config(self, given: dict[str, Any]) -> RunConfig | list[str]:  # noqa: D102
+    def config(self, values: dict[str, Any]) -> RunConfig | list[str]:  # noqa: D102
         from ...formats import FormatError  # noqa: PLC0415  imports torch, which costs seconds
 
-        arithmetic = {name: value for name, value in given.items() if name not in self._parameters}
-        arguments = {name: value for name, value in given.items() if name in self._parameters}
-        missing = [name for name, x in self._parameters.items() if x.default is x.empty and name not in given]
+        arithmetic = {name: value for name, value in values.items() if name not in self._parameters}
+        arguments = {name: value for name, value in values.items() if name in self._parameters}
+        missing = [name for name, x in self._parameters.items() if x.default is x.empty and name not in values]
         if missing:
             return [f"{self.program.text} needs {', '.join(missing)}, which has no default: set it in base or grid"]
         try:
             settings = ArithmeticKeys(**arithmetic)
             if settings.policy or any(getattr(settings, name) is not None for name in _SETTINGS):
                 settings.policy_of_run()  # checks that the valid keys go together
-            values = {name: self.canonical(name, value) for name, value in arguments.items()}
+            canonical = {name: self.canonical(name, value) for name, value in arguments.items()}
         except ValidationError as error:
             return [complaint(parameter) for parameter in error.errors()]
         except FormatError as error:
@@ -250,7 +250,7 @@ class ProgramKeys(Subject):
         if settings.device != "cpu" and "device" not in self.takes:
             needed = f"a parameter device in {self.program.text}, which puts its tensors there"
             return [f"device: {settings.device} needs {needed}"]
-        return ProgramConfig(self.program, values, settings)
+        return ProgramConfig(self.program, canonical, settings)
 
     def value(self, run: RunConfig, key: str) -> Any:  # noqa: D102
         assert isinstance(run, ProgramConfig)
@@ -258,7 +258,7 @@ class ProgramKeys(Subject):
             return getattr(run.settings, key)
         return run.arguments.get(key, self.default(key, {}))
 
-    def default(self, key: str, given: Mapping[str, Any]) -> Any:  # noqa: ARG002, D102
+    def default(self, key: str, values: Mapping[str, Any]) -> Any:  # noqa: ARG002, D102
         if key not in self._parameters:
             return _default(key)
         default = self._parameters[key].default

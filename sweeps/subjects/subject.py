@@ -58,14 +58,14 @@ class Subject(Protocol):
     def is_whole(self, key: str) -> bool:
         """Whether the values of ``key`` are integers."""
 
-    def config(self, given: dict[str, Any]) -> RunConfig | list[str]:
+    def config(self, values: dict[str, Any]) -> RunConfig | list[str]:
         """Returns the config of the run with these values, or the mistakes in them."""
 
     def value(self, run: RunConfig, key: str) -> Any:
         """Returns a config's value of a key, in canonical form; None for a key that it does not have."""
 
-    def default(self, key: str, given: Mapping[str, Any]) -> Any:
-        """Returns the value of ``key`` where ``given`` does not have it."""
+    def default(self, key: str, values: Mapping[str, Any]) -> Any:
+        """Returns the value of ``key`` in a run without it; ``values`` are the others."""
 
     def in_format(self, run: RunConfig, name: str, key: str = "format") -> RunConfig:
         """Returns the run with another format under ``key``, where it has a format."""
@@ -75,7 +75,7 @@ class Subject(Protocol):
         try:
             self.canonical(key, value)
         except ValidationError as error:
-            return [f"{key}: {complaint(found)}" for found in error.errors()]
+            return [f"{key}: {complaint(mistake)}" for mistake in error.errors()]
         return []
 
 

@@ -99,8 +99,7 @@ class RayWorker:
 
     def __init__(self, ray: Any, actor: Any, on_message: Callable[[dict[str, Any] | None], None]) -> None:
         self._ray, self._actor = ray, actor
-        self._reason = "its end was not explained"
-        self._placed = False
+        self._reason, self._placed = "its end was not explained", False
         self._ended = threading.Event()
         threading.Thread(target=self._listen, args=(on_message,), daemon=True).start()
 
