@@ -61,6 +61,7 @@ def count_costs(
         SweepError: the list of runs is empty, or no run could be counted.
         FileError: the file cannot be written.
     """
+    # Groups the runs by their arithmetic, and reads earlier counts
     path = Path(directory) / COSTS
     all_models = [*MODELS.values(), *models]
     groups: dict[str, list[tuple[str, RunConfig]]] = {}
@@ -71,6 +72,7 @@ def count_costs(
         raise SweepError(f"{directory}: there is no run of which a cost could be counted")
     earlier = {} if again else _earlier_counts(path, source, [model.name for model in all_models])
     counts = {key: earlier[key] for key in groups if key in earlier}
+    # Counts one run of each group
     reasons = []
     for key, members in groups.items():
         if key not in counts:

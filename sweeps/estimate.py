@@ -63,6 +63,7 @@ def estimate(runs: Sequence[Run], folders: Iterable[Path], allow_imports: Collec
         The estimate. Runs unlike all finished ones are measured, for at most about :data:`CALIBRATION_SECONDS`, except
         for programs, and runs with actors in separate processes.
     """
+    # Finds the seconds of similar finished runs, and groups the other runs by kind
     past = _past_seconds(folders)
     seconds: dict[str, float] = {}
     unknown: dict[str, list[tuple[str, TrainConfig]]] = {}
@@ -78,6 +79,7 @@ def estimate(runs: Sequence[Run], folders: Iterable[Path], allow_imports: Collec
             reason = _UNTRIED.format("a run with actors" if isinstance(run.config, TrainConfig) else "a program")
             impossible[reason] = impossible.get(reason, 0) + 1
     notes = [f"{len(seconds)} runs as long as finished ones took"] if seconds else []
+    # Measures the kinds, the most frequent first; kinds without time left count as the slowest one measured
     measured: list[_Speed] = []
     unmeasured = 0
     start = time.perf_counter()

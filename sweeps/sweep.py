@@ -75,6 +75,7 @@ def run_sweep(
             where workers are to run, lacks the device of a run.
         FileError: it cannot be written.
     """
+    # Checks the folder and the configs before anything is written
     store = SweepDirectory(directory)
     store.check(plan)
     if plan.program is None:
@@ -87,12 +88,14 @@ def run_sweep(
     states = {run.id: store.state(run) for run in plan.runs}
     if executor.is_local:
         _check_devices([run.config for run in plan.runs if states[run.id] not in ("done", "crashed")])
+    # Announces the unfinished runs, and reports damaged results as failures
     jobs = _jobs(plan, store, states, runs, leases)
     damaged = [(run, damage) for run in plan.runs if (damage := store.damage(run))]
     waiting = [*(run for run, _ in jobs), *(run for run, _ in damaged)]
     watcher.begin(waiting, len(plan.runs) - len(waiting), max(1, min(executor.limit, len(jobs))))
     for run, damage in damaged:
         watcher.event(Event("failed", run, reason=damage), "failed", None)
+    # Carries out the runs, and reports their events
     if jobs:
         running = execute(
             jobs, executor, leases, logs,

@@ -36,14 +36,7 @@ def actor_time_table(experiment: Experiment) -> pd.DataFrame | None:
 
 
 def draw_actor_time(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:  # noqa: ARG001
-    """Draws a bar for each format and condition, of its activities one after the other; a panel per task.
-
-    Args:
-        name: the name of the experiment.
-        table: from :func:`actor_time_table`.
-        size: the size of the figure.
-        metric: the metric of the scores, which the figure does not show.
-    """
+    """Draws :func:`actor_time_table`: a bar of activities for each format and condition, a panel per task."""
     tasks, labels = sorted(table["task"].unique()), sorted(table["series"].unique(), reverse=True)
     height = 1.2 + 0.36 * len(labels)
     width = 4.0 + 0.09 * max(map(len, labels))

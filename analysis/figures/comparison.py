@@ -34,17 +34,12 @@ def comparison_table(experiment: Experiment, summary: pd.DataFrame) -> pd.DataFr
 
 
 def draw_comparison(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
-    """Draws a row for each format and condition: mean, 95 % bootstrap interval, every run, crashes.
+    """Draws :func:`comparison_table`: rows of formats and conditions, with mean, 95 % interval, runs and crashes.
 
     A panel per task, and one for their mean if there are several; the best is at the top. A row is hatched where all
     runs failed.
-
-    Args:
-        name: the name of the experiment.
-        table: from :func:`comparison_table`.
-        size: the size of the figure.
-        metric: the metric of the scores.
     """
+    # The size of the figure; long names are written into the panels, above their rows
     tasks = sorted(dict.fromkeys(table["task"]), key=lambda task: task == ALL_TASKS)
     labels = list(dict.fromkeys(table["series"]))
     columns = len(tasks) if size.columns > 1 else 1

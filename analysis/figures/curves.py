@@ -85,15 +85,9 @@ def curves_table(experiment: Experiment, across: str = "format") -> pd.DataFrame
 
 
 def draw_curves(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
-    """Draws the mean score over seeds with its 95 % bootstrap interval, a panel per task and condition.
+    """Draws :func:`curves_table`: means over seeds with 95 % bootstrap intervals, a panel per task and condition.
 
     A crashed run has a cross where it crashed: at its score, or at the edge of the panel if it lacks one.
-
-    Args:
-        name: the name of the experiment.
-        table: from :func:`curves_table`.
-        size: the size of the figure.
-        metric: the metric of the scores.
     """
     panels = list(table.groupby("panel", sort=False))
     crosses = f"; a cross: crashed ({metric.scored})" if (table["kind"] == "crash").any() else ""

@@ -145,6 +145,7 @@ def _reference_colors(lines: list[str], table: pd.DataFrame) -> dict[str, str]:
 
 
 def _panel(axis: Axes, rows: pd.DataFrame, lines: list[str], x: str, metric: Metric) -> None:
+    # References: a band and a horizontal line
     means, colors = rows[rows["kind"] == "mean"], _reference_colors(lines, rows)
     for row in records(means[means["series"].isin(colors)]):
         color = colors[row["series"]]
@@ -152,6 +153,7 @@ def _panel(axis: Axes, rows: pd.DataFrame, lines: list[str], x: str, metric: Met
         axis.axhline(row["return"], color=color, linestyle=REFERENCE.line, linewidth=points(1.4))
         ends = np.nan_to_num([row["ci_low"], row["ci_high"]], nan=row["return"])
         add_box_tooltips(axis, [0, ends[0], 1, ends[1]], [mean_tooltip(row)], axis.get_yaxis_transform())
+    # Horizontal places of all other rows
     rows = rows[rows["series"].isin(lines)]
     names = sort_formats(rows["format"])
     values = rows["format"].map(names.index) if x == "format" else rows[x].astype(float)
@@ -165,6 +167,7 @@ def _panel(axis: Axes, rows: pd.DataFrame, lines: list[str], x: str, metric: Met
             add_box_tooltips(
                 axis, [place - 0.3, 0, place + 0.3, 1], [f"{series}: all runs failed"], axis.get_xaxis_transform()
             )
+        # Places beside the other lines; NaN interrupts a line between formats that are far apart
         offset = min(0.12, 0.7 / len(lines)) * (number - (len(lines) - 1) / 2)
         positions = line["place"].to_numpy(float) + offset * (x == "format")
         drawn, joined = line[["ci_low", "ci_high", "return"]].to_numpy(float), x != "format" and len(positions) > 1
@@ -178,6 +181,7 @@ def _panel(axis: Axes, rows: pd.DataFrame, lines: list[str], x: str, metric: Met
         axis.plot(spread, drawn[:, 2], style.marker, color=style.color, linestyle=line_style, markersize=points(7))
         _draw_runs(axis, rows[(rows["kind"] == "run") & (rows["series"] == series)], style.color, offset, metric)
         add_mean_tooltips(axis, positions, line["return"], [mean_tooltip(row) for row in records(line)])
+    # Ticks; formats with familiar names are added to significand bits
     axis.set_ylabel(metric.label)
     places, texts = sorted(set(rows["place"])), [f"{value:g}" for value in sorted(set(rows["value"]))]
     if not places:

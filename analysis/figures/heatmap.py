@@ -129,6 +129,7 @@ def heatmap_table(experiment: Experiment, summary: pd.DataFrame, warnings: list[
     ``up`` (their values), ``column`` and ``row`` (their places from 0), ``n``, ``crashed``, ``failed``, ``return`` (the
     mean score).
     """
+    # Puts names or texts in place of policies and storages
     conditions = experiment.conditions
     summary = summary.assign(
         **{
@@ -137,6 +138,7 @@ def heatmap_table(experiment: Experiment, summary: pd.DataFrame, warnings: list[
             if key in MAPPINGS and not pd.api.types.is_numeric_dtype(summary[key])
         }
     )
+    # Chooses the keys of both axes and of the panels
     keys = [key for key in ("format", *conditions.independent) if len(_places(experiment, summary, key)) > 1]
     if len(keys) < 2:
         return None
@@ -162,6 +164,7 @@ def heatmap_table(experiment: Experiment, summary: pd.DataFrame, warnings: list[
         for row in records(summary)
     ]
     table = pd.DataFrame(rows).sort_values(["condition", "row", "column"], kind="stable", ignore_index=True)
+    # Limits the number of panels
     panels = dict.fromkeys(zip(table["condition"], table["task"], strict=True))
     if len(panels) > _MOST:
         warnings.append(f"heatmap: {len(panels)} panels would be too many; the first {_MOST} are drawn")
@@ -171,14 +174,7 @@ def heatmap_table(experiment: Experiment, summary: pd.DataFrame, warnings: list[
 
 
 def draw_heatmap(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
-    """Draws :func:`heatmap_table`: a panel per task and condition, a cell with its mean score, x for crashed runs.
-
-    Args:
-        name: the name of the experiment.
-        table: from :func:`heatmap_table`.
-        size: the size of the figure.
-        metric: the metric of the scores.
-    """
+    """Draws :func:`heatmap_table`: a panel per task and condition, a cell with its mean score, x for crashed runs."""
     across, up = _labels(table, "column", "across"), _labels(table, "row", "up")
     x, y = str(table["x"].iloc[0]), str(table["y"].iloc[0])
     panels = sorted(table.groupby(["condition", "task"], sort=False), key=lambda panel: panel[0][1] == ALL_TASKS)

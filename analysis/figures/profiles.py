@@ -56,13 +56,7 @@ def profiles_table(experiment: Experiment) -> pd.DataFrame:
 
 
 def draw_profiles(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Metric = RETURN) -> Figure:
-    """Draws performance profiles with their 95 % bands, a panel per task: the higher line is the better one.
-
-    Args:
-        name: the name of the experiment.
-        table: from :func:`profiles_table`.
-        size: the size of the figure.
-        metric: the metric of the scores.
+    """Draws :func:`profiles_table`: a line and its 95 % band for each series, a panel per task; higher is better.
 
     Source:
         Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", Section 4.2.

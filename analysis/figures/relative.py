@@ -45,6 +45,7 @@ def relative_table(experiment: Experiment, left_out: list[str] | None = None) ->
     runs, keys = ended(experiment.runs), experiment.conditions.keys
     runs = runs[runs["return"].notna()]
     rows: list[dict[str, Any]] = []
+    # The conditions that fp32 is planned under, and its scores
     planned = experiment.runs.loc[experiment.runs["format"] == REFERENCE, ["task", *keys]].drop_duplicates()
     references = {str(task): References(records(rows), keys) for task, rows in planned.groupby("task")}
     scores_of_fp32 = {

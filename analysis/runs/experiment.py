@@ -123,6 +123,7 @@ def read_experiment(directory: str | Path) -> Experiment:
     configs = _configs(plan, warnings)
     outcomes = {identity: read_outcome(plan.folders[identity], warnings) for identity in sorted(configs)}
     metric = plan.metric or _most_common(configs, outcomes)
+    # Leaves out runs with another metric, and duplicates
     for identity, outcome in list(outcomes.items()):
         metric_of_run = (outcome["metric"] if is_program(configs[identity]) else RETURN) or metric
         if metric_of_run.name != metric.name:
@@ -131,6 +132,7 @@ def read_experiment(directory: str | Path) -> Experiment:
     for identity in duplicates_in_fp32(configs, outcomes):
         del outcomes[identity]
     configs = {identity: configs[identity] for identity in outcomes}
+    # The table of runs: outcomes and settings
     rows: list[dict[str, Any]] = []
     columns = drop_policy(_columns(configs), configs)
     for identity, outcome in outcomes.items():

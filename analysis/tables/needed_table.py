@@ -39,6 +39,7 @@ def needed_table(experiment: Experiment, margin: float = MARGIN) -> pd.DataFrame
         family = (name, *(side.settings[key] for key in keys))
         families.setdefault(family, {}).setdefault(width, side)
         references[family] = reference
+    # The answer for each family on each selection of tasks
     rows: list[dict[str, Any]] = []
     for family, widths in families.items():
         reference = references[family]

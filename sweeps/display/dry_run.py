@@ -24,6 +24,7 @@ def describe_plan(plan: Plan, directory: Path) -> Iterator[str]:
     store = SweepDirectory(directory)
     store.check(plan)
     yield f"{plan.name}: {len(plan.runs)} runs into {directory}"
+    # The runs, the modules that they import, and remarks on their configs
     width = max(len(run.id) for run in plan.runs)
     for run in plan.runs:
         values = run.config.as_json()
@@ -35,6 +36,7 @@ def describe_plan(plan: Plan, directory: Path) -> Iterator[str]:
     configs = [run.config for run in plan.runs if isinstance(run.config, TrainConfig)]
     for remark, count in Counter(remark for config in configs for remark in remarks(config)).items():
         yield f"  {remark}" + (f" (of {count} runs)" if count < len(plan.runs) else "")
+    # Their number and length; for a search, the part of them that it runs
     steps = sum(run.config.steps for run in plan.runs)
     length = f" of {plan.program.program.text}" if plan.program else f", {steps} environment steps"
     if plan.search and plan.search.looks_for == "cheapest":

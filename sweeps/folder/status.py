@@ -84,6 +84,7 @@ def read_status(directory: str | Path) -> SweepStatus:
         outcome = files.outcome()
         if outcome.complaint:
             warnings.append(outcome.complaint)
+        # The outcome in the folder comes first; without one, a living holder of the lease makes the run "running"
         lease = leases.get(identity)
         holder_lives = None if lease is None or lease.holder is None else is_alive(lease.holder)
         state: State = outcome.state
@@ -98,6 +99,7 @@ def read_status(directory: str | Path) -> SweepStatus:
             reason = f"on {lease.holder.host}, process {lease.holder.pid}" if lease.holder else "by somebody unknown"
         elif state == "waiting" and lease and lease.holder and holder_lives is None:
             reason = f"no sign of life from {lease.holder.host} for {lease.silence:.0f} s"
+        # Progress from the log, with values of the lease on top
         if state in ("running", "waiting"):
             columns = {"return": "return_mean", "loss_scale": f"{leading(entry['config'])}_loss_scale"}
             progress = last_records(files.metrics, columns) | progress
@@ -106,6 +108,7 @@ def read_status(directory: str | Path) -> SweepStatus:
         runs.append(
             RunStatus(identity, state, steps if _is_number(steps) and metric is None else 0, progress, reason, metric)
         )
+    # Folders that no plan lists, and a search without its answer
     warnings += unplanned_runs(store.path / "runs", {run.run for run in runs})
     answer = content.get("answered_in")
     searching = isinstance(answer, str) and is_name(answer) and not (store.path / answer).exists()

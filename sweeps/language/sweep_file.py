@@ -99,6 +99,7 @@ def shape_of(keys: tuple[str, ...]) -> Shape:
     values: dict[str, Any] = {key: TypeAliasType(key, Any) for key in keys}
     lists = {key: _list(value) for key, value in values.items()}
     draws = {key: _distribution(key, choice) for key, choice in lists.items()}
+    # The parts of sections
     settings = _mapping("Settings", values)
     random = {
         "draws": _whole_number(1, MAX_DRAWS),
@@ -107,6 +108,7 @@ def shape_of(keys: tuple[str, ...]) -> Shape:
     }
     case = {"name": Annotated[str, Field(pattern=r"\S"), _must_be("text")], **values}
     exclusion = {CASE: _names("of cases"), **{key: Union[value, lists[key]] for key, value in values.items()}}  # noqa: UP007
+    # The sections
     file = {
         **_ABOUT,
         "base": _section("Values of all runs.", settings),

@@ -142,6 +142,7 @@ def run(
         "rounding": rounding, "random_bits": random_bits, "accumulate": accumulate, "granularity": granularity,
         "scalars": scalars,
     }  # fmt: skip
+    # The policy: format or --policy, replaced settings, exact functions, and policies of parts
     format_name = format_name or ("fp32" if record is not None and policy is None else None)
     chosen = _policy(format_name, policy, {name: value for name, value in settings.items() if value is not None})
     chosen = _with_exact(chosen, exact_in or [], only_in or [])
@@ -155,6 +156,7 @@ def run(
         import torch
 
         torch.set_num_threads(threads)
+    # The run
     recorder = None if record is None else Recorder()
     simulation = Simulation(
         chosen, seed=seed, observe=observe or observe_table is not None, cost=counts,
@@ -162,6 +164,7 @@ def run(
     )  # fmt: skip
     with SteppedOptimizers() as stepped, PythonChildren() as children:
         error = run_as_main(program, simulation)
+    # The traceback, files and reports; output of the script is flushed before each
     show_as_python(error)
     if recorder is not None and record is not None:
         recorder.trace.write(record)

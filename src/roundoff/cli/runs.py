@@ -119,6 +119,7 @@ def blame(
     from roundoff.agents import blame_run
     from roundoff.sweeps import plan_run
 
+    # A program
     if any(override.startswith("program=") for override in overrides or ()):
         if config or at_least is not None or seeds is not None:
             raise typer.BadParameter("of a program, leave out --config, --at-least and --seeds", param_hint="program")
@@ -127,6 +128,7 @@ def blame(
         import_allowed(allow_import)
         _blame_program(overrides or [], measure, over=over, imports=allow_import or ())
         return
+    # An agent: with --seeds, means over seeds; else a search with single runs
     if measure is not None:
         raise typer.BadParameter("is about programs; an agent's run has --at-least", param_hint="--measure")
     imports = allowed_imports(allow_import, overrides, config)
