@@ -55,7 +55,7 @@ def against(
         warnings.append(f"{path}: no run in {name} that can be compared with {'; '.join([*names[:_NAMED], *rest])}")
     if table.empty:
         raise AnalysisError(f"{path}: no run in {name}, or none to compare with it, has ended; see --reference")
-    return table, _text(table, experiment), tuple(warnings)
+    return table, _report_text(table, experiment), tuple(warnings)
 
 
 def answer_of(directory: str | Path) -> str:
@@ -67,7 +67,7 @@ def answer_of(directory: str | Path) -> str:
     return answer(against_reference(experiment), experiment)
 
 
-def _text(table: pd.DataFrame, experiment: Experiment) -> str:
+def _report_text(table: pd.DataFrame, experiment: Experiment) -> str:
     """Writes the answer and tables for people: differences; learning and the power of the tests, where known."""
     rows = records(table)
     learning = [row for row in rows if row["learnable"] or not math.isnan(row["area_difference"])]

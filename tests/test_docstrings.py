@@ -83,6 +83,17 @@ def test_docstrings_stay_within_their_budget():
         assert not [line for line in lines if re.match(r"\s+\w+: (of|that of|whose)\b", line)]
 
 
+def test_a_private_function_is_named_after_what_it_does():
+    """A name that three modules use, such as ``_values``, says too little."""
+    modules = {}
+    for file in {path.resolve() for folder in PRODUCT for path in (ROOT / folder).rglob("*.py")}:
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("_") and not node.name.startswith("__"):
+                modules.setdefault(node.name, set()).add(str(file.relative_to(ROOT)))
+    assert len(modules) > 1000
+    assert not {name: sorted(files) for name, files in modules.items() if len(files) > 2}
+
+
 def is_linked(file):
     return any(parent.is_symlink() for parent in file.parents)
 

@@ -79,7 +79,7 @@ class Environment:
     def reset(self) -> NDArray[np.float64]:
         """Begins an episode and returns its first observation, flat."""
         self._steps = 0
-        return _flatten(self._env.reset().observation)
+        return _observation_vector(self._env.reset().observation)
 
     def step(self, action: NDArray[np.floating[Any]]) -> Transition:
         """Repeats an action.
@@ -110,7 +110,7 @@ class Environment:
                         break
         except PhysicsError as error:
             raise RunError(f"the simulation of {self.task} became unstable: {error}") from error
-        observation = _flatten(task.get_observation(physics))
+        observation = _observation_vector(task.get_observation(physics))
         return Transition(observation, reward, 1.0 if discount is None else float(discount), discount is not None)
 
     def physics(self) -> tuple[Any, Any]:
@@ -129,7 +129,7 @@ class Environment:
         self._env.task.random.set_state(("MT19937", keys, state["position"], state["has_gauss"], state["cached"]))
 
 
-def _flatten(observation: Mapping[str, Any]) -> NDArray[np.float64]:
+def _observation_vector(observation: Mapping[str, Any]) -> NDArray[np.float64]:
     return np.concatenate([np.ravel(part) for part in observation.values()]).astype(np.float64, copy=False)
 
 

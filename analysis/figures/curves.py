@@ -101,7 +101,7 @@ def draw_curves(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Met
         room = True
         for axis, (panel, group) in zip(axes, panels, strict=False):
             axis.set_ylim(limits[group["task"].iloc[0]])
-            room = _panel(axis, group, metric, size) and room
+            room = _draw_lines_of(axis, group, metric, size) and room
             task = group["task"].iloc[0]
             words = ", ".join(filter(None, [task_titles[task], str(panel).removeprefix(task).removeprefix(", ")]))
             axis.set_title(f"{words} ({plural(group['seeds'].max(), 'seed')})")
@@ -135,7 +135,7 @@ def _lines_across(experiment: Experiment, across: str) -> tuple[pd.DataFrame, li
     return runs.assign(line=lines), ["format", *without_determined(runs, keys, candidates, [across])]
 
 
-def _panel(axis: Axes, table: pd.DataFrame, metric: Metric, size: Size) -> bool:
+def _draw_lines_of(axis: Axes, table: pd.DataFrame, metric: Metric, size: Size) -> bool:
     """Draws a panel; returns whether the names of its lines are written next to them."""
     labels = list(dict.fromkeys(table["line"]))  # fp32, then from wide to narrow; or numbers, the smallest first
     ends: list[tuple[float, float, str, Look]] = []

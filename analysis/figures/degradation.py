@@ -120,7 +120,7 @@ def draw_degradation(
             axes[0].set_yscale("log")
         for axis, task, title_of_panel in zip(axes, tasks, titles(tasks, metric), strict=False):
             axis.set_ylim(limits[task])
-            _panel(axis, table[table["task"] == task], lines, x, metric)
+            _draw_series(axis, table[table["task"] == task], lines, x, metric)
             axis.set_xlabel(words)
             seeds = table.loc[table["task"] == task, "n"].max()
             axis.set_title(title_of_panel if task == ALL_TASKS else f"{title_of_panel} ({plural(seeds, 'seed')})")
@@ -144,7 +144,7 @@ def _reference_colors(lines: list[str], table: pd.DataFrame) -> dict[str, str]:
     }
 
 
-def _panel(axis: Axes, rows: pd.DataFrame, lines: list[str], x: str, metric: Metric) -> None:
+def _draw_series(axis: Axes, rows: pd.DataFrame, lines: list[str], x: str, metric: Metric) -> None:
     # References: a band and a horizontal line
     means, colors = rows[rows["kind"] == "mean"], _reference_colors(lines, rows)
     for row in records(means[means["series"].isin(colors)]):

@@ -121,7 +121,7 @@ def _load(path: Path, warnings: list[str]) -> dict[str, np.ndarray]:
         with open_to_read(path) as raw, np.load(raw, allow_pickle=False) as file:
             if any(part.compress_type != zipfile.ZIP_STORED for part in file.zip.infolist()):  # may be a zip bomb
                 raise ValueError("it is compressed, and snapshots are not")  # noqa: TRY301  it is damaged
-            return {name: _numbers(file[name]) for name in file.files}
+            return {name: _as_float64(file[name]) for name in file.files}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile, MemoryError) as error:
@@ -129,7 +129,7 @@ def _load(path: Path, warnings: list[str]) -> dict[str, np.ndarray]:
         return {}
 
 
-def _numbers(values: np.ndarray) -> np.ndarray:
+def _as_float64(values: np.ndarray) -> np.ndarray:
     if values.dtype.kind not in "fiub":
         raise ValueError(f"it holds {values.dtype}, not numbers")
     return values.astype(np.float64)

@@ -93,7 +93,7 @@ def draw_training(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: M
                 declared = _agent_panel(value) if metric.of_agents else None
                 panel = declared or Panel(drawable(str(value)), log=spans_decades(rows[value]))
                 logged = rows if metric.of_agents else rows.dropna(subset=value)  # some more often than others
-                _panel(axis, logged, value, looks)
+                _draw_values(axis, logged, value, looks)
                 axis.set_yscale("log" if panel.log else "linear")
                 axis.set_title(task)
                 axis.set_ylabel(panel.label)
@@ -122,7 +122,7 @@ def _agent_panel(value: str) -> Panel:
     return panels().get(value, Panel(drawable(value)))
 
 
-def _panel(axis: Axes, table: pd.DataFrame, column: str, looks: dict[str, Look]) -> None:
+def _draw_values(axis: Axes, table: pd.DataFrame, column: str, looks: dict[str, Look]) -> None:
     many = table["id"].nunique() > _FEW
     table = table.assign(**{column: table[column].replace([np.inf, -np.inf], np.nan)})
     for series, style in looks.items():

@@ -92,7 +92,7 @@ def draw_exponents(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: 
         for axis, (fmt, label, role) in zip(axes, panels, strict=True):
             rows = table[table["series"] == label]
             drawn = (
-                _panel(axis, rows[rows["role"] == role], f"{label}: {role}", low, high, np.unique(rows["step"]))
+                _histogram(axis, rows[rows["role"] == role], f"{label}: {role}", low, high, np.unique(rows["step"]))
                 or drawn
             )
             _mark_range(axis, fmt)
@@ -146,7 +146,7 @@ def draw_gradients(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: 
         return canvas
 
 
-def _panel(axis: Axes, rows: pd.DataFrame, name: str, low: int, high: int, steps: np.ndarray) -> QuadMesh | None:
+def _histogram(axis: Axes, rows: pd.DataFrame, name: str, low: int, high: int, steps: np.ndarray) -> QuadMesh | None:
     if rows.empty:
         axis.text(0.5, 0.5, "no results", transform=axis.transAxes, ha="center", va="center")
         return None

@@ -62,7 +62,7 @@ def draw_pareto(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Met
     title = f"{name}: {metric.name} against {label.partition(', by')[0]}"
     with figure(len(tasks), title, 6.4, 4.2, size) as (canvas, axes):
         for axis, task, title_of_panel in zip(axes, tasks, titles(tasks, metric), strict=True):
-            _panel(axis, table[table["task"] == task], marks, metric)
+            _draw_costs(axis, table[table["task"] == task], marks, metric)
             room = letters((size.width or 6.4) / min(len(tasks), size.columns), size.font)
             axis.set_title(title_of_panel)
             axis.set_xlabel(fill(label, room))
@@ -71,7 +71,7 @@ def draw_pareto(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Met
         return canvas
 
 
-def _panel(axis: Axes, table: pd.DataFrame, marks: dict[str, str], metric: Metric) -> None:
+def _draw_costs(axis: Axes, table: pd.DataFrame, marks: dict[str, str], metric: Metric) -> None:
     rows = records(table)
     costs = [row["cost"] for row in rows]
     if min(costs) > 0 and max(costs) / min(costs) > _WIDE:

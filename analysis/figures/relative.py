@@ -72,7 +72,7 @@ def relative_table(experiment: Experiment, left_out: list[str] | None = None) ->
             scores = group.loc[group["format"] == name, "return"].to_numpy(float)
             family = f"e{exponent_bits(name):.0f}mX"
             series = experiment.conditions.series({"format": family, **condition})
-            interval = _interval(scores, fp32, generator_for("relative", task, name, *map(str, values[1:])))
+            interval = _quotient_interval(scores, fp32, generator_for("relative", task, name, *map(str, values[1:])))
             rows.append(
                 {
                     "task": task, "series": series, "format": name, "significand_bits": significand_bits(name),
@@ -84,7 +84,7 @@ def relative_table(experiment: Experiment, left_out: list[str] | None = None) ->
     return table.sort_values(["task", "series", "significand_bits"], ignore_index=True)
 
 
-def _interval(scores: np.ndarray, reference_scores: np.ndarray, generator: np.random.Generator) -> Interval:
+def _quotient_interval(scores: np.ndarray, reference_scores: np.ndarray, generator: np.random.Generator) -> Interval:
     """Computes the interval of the quotient of two means; infinite if fp32's may be 0."""
     if min(scores.size, reference_scores.size) < 2:
         return NO_INTERVAL

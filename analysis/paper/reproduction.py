@@ -54,7 +54,7 @@ def reproduce(
     files = FigureFiles(content.figure, path / f"{name}.csv", images)
     written = write_figure(files, points, "", metric=experiment.metric)
     rows = content.measured(experiment, summary)
-    page = "\n\n".join([*_about(name, content, experiment, images), *_numbers(name, rows, content.quantity)])
+    page = "\n\n".join([*_about(name, content, experiment, images), *_compare_with_paper(name, rows, content.quantity)])
     return [*written, replace_file(path / f"{name}.md", f"{page}\n".encode())], (*experiment.said, *warnings)
 
 
@@ -68,7 +68,7 @@ def _about(name: str, content: FigureContent, experiment: Experiment, images: Se
     yield f"![{content.title}]({images[0].name})" if images else ""
 
 
-def _numbers(name: str, rows: Sequence[Measured], quantity: str) -> Iterable[str]:
+def _compare_with_paper(name: str, rows: Sequence[Measured], quantity: str) -> Iterable[str]:
     """Yields the table with the paper's printed numbers for the same settings; then its other printed numbers."""
     printed = published(name)
     comparable = [number for number in printed if number.quantity == quantity]

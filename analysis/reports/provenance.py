@@ -57,7 +57,7 @@ def environment(experiment: Experiment) -> dict[str, str]:
     for key in _SETTINGS:
         if key in experiment.runs and key not in facts:
             facts[key] = _count_values(list(experiment.runs[key]))
-    seconds, speeds = (_numbers(entry.get(key) for entry in timings) for key in ("seconds", "steps_per_second"))
+    seconds, speeds = (_showable(entry.get(key) for entry in timings) for key in ("seconds", "steps_per_second"))
     if seconds:
         facts["time"] = f"{number(sum(seconds) / 3600)} hours for {plural(len(seconds), 'run')}, one after the other"
     if spent := _shares([entry.get("spent") for entry in timings]):
@@ -79,7 +79,7 @@ def sources(experiment: Experiment) -> list[str]:
         f"{program or 'the program'} was changed between runs (sources {_count_values(made_by)}): what looks like a"
         " difference of formats may be one of programs"
         for program, made_by in sorted(sources_by_program.items())
-        if len(set(map(_text, made_by))) > 1
+        if len(set(map(_setting_text, made_by))) > 1
     ]
 
 
@@ -149,9 +149,9 @@ def recipe(experiment: Experiment) -> tuple[str, list[str]]:
     head: dict[str, Any] = {"name": experiment.name}
     if "program" in shared and not experiment.metric.of_agents:
         head |= {"program": shared.pop("program"), "metric": _metric_section(experiment.metric)}
-    rows = [tuple(_text(config.get(key)) for key in varied) for config in experiment.configs.values()]
+    rows = [tuple(_setting_text(config.get(key)) for key in varied) for config in experiment.configs.values()]
     is_full_grid = prod(map(len, varied.values())) == len(rows)  # else there may be more combinations than fit anywhere
-    combinations = [tuple(map(_text, values)) for values in product(*varied.values())] if is_full_grid else []
+    combinations = [tuple(map(_setting_text, values)) for values in product(*varied.values())] if is_full_grid else []
     name = re.sub(r"[^A-Za-z0-9_-]", "-", experiment.name).lstrip("-") or "sweep"  # not to be read as an option
     if is_full_grid and sorted(combinations) == sorted(rows):
         content = {**head, "base": shared, "grid": varied or {"seed": [shared.pop("seed", 0)]}}
@@ -165,7 +165,11 @@ def recipe(experiment: Experiment) -> tuple[str, list[str]]:
         " ".join(
             [f"roundoff train --config {name}.yaml --out runs/{i}"]
             # Keys of roundoff are words; any other key could be read as an option.
-            + [shlex.quote(f"{k}={_text(config[k])}") for k in varied if config.get(k) is not None and k.isidentifier()]
+            + [
+                shlex.quote(f"{k}={_setting_text(config[k])}")
+                for k in varied
+                if config.get(k) is not None and k.isidentifier()
+            ]
         )
         for i, config in enumerate(experiment.configs.values())
     ]
@@ -179,14 +183,14 @@ def _metric_section(metric: Metric) -> dict[str, Any]:
     return content | ({"range": list(metric.range)} if metric.range else {})
 
 
-def _text(value: Any) -> str:
+def _setting_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
 def _count_values(values: list[Any]) -> str:
     """Lists the distinct values; if there are several, with the number of runs of each."""
     simple = (str, int, float)
-    counts = Counter(_text(value) if isinstance(value, simple) else _NOT_RECORDED for value in values)
+    counts = Counter(_setting_text(value) if isinstance(value, simple) else _NOT_RECORDED for value in values)
     if len(counts) < 2:
         return next(iter(counts), _NOT_RECORDED)
     return ", ".join(f"{name} ({plural(count, 'run')})" for name, count in sorted(counts.items()))
@@ -211,13 +215,13 @@ def _shares(spent: list[Any]) -> str:
     for activities in spent:
         if isinstance(activities, dict):
             for name, value in activities.items():
-                seconds[name] = seconds.get(name, 0.0) + sum(_numbers([value]))
+                seconds[name] = seconds.get(name, 0.0) + sum(_showable([value]))
     total = sum(seconds.values())
     ordered = sorted(seconds.items(), key=lambda item: -item[1])
     return ", ".join(f"{name} {percent(value / total)}" for name, value in ordered if value > 0)
 
 
-def _numbers(values: Iterable[Any]) -> list[float]:
+def _showable(values: Iterable[Any]) -> list[float]:
     """Returns the numbers among values that have a size that can be shown."""
     return [float(value) for value in values if isinstance(value, (int, float)) and 0 <= value < _LARGEST]
 

@@ -179,7 +179,7 @@ def _read_lines(path: Path, content: bytes, warnings: list[str]) -> pa.Table:
             record = parse_json(line)
             if not isinstance(record, dict) or type(record.get("step")) is not int:
                 raise ValueError  # noqa: TRY301  it is no record
-            rows.append(_flatten(record))
+            rows.append(_without_mappings(record))
         except ValueError:
             warnings.append(damaged_line_warning(path, number, len(lines)))
     columns = {}
@@ -194,7 +194,7 @@ def _read_lines(path: Path, content: bytes, warnings: list[str]) -> pa.Table:
     return pa.table(columns)
 
 
-def _flatten(record: dict[str, Any]) -> dict[str, Any]:
+def _without_mappings(record: dict[str, Any]) -> dict[str, Any]:
     """Returns a record without mappings: the mappings of numerics records, by role, become one text.
 
     A program's number with the name of a column of another type gets a trailing ``_``.

@@ -145,7 +145,7 @@ def _points(record: dict[str, Any], metric: str) -> list[tuple[str, dict[str, An
             for exponent, results in counts["exponents"].items()
         ]
     if record["kind"] == "train":
-        return [("train", {"step": whole(record["step"]), **_numbers(record)})]
+        return [("train", {"step": whole(record["step"]), **_numeric_values(record)})]
     if record["kind"] == "log":
         return list(_program_points(record, metric))
     return []
@@ -154,7 +154,7 @@ def _points(record: dict[str, Any], metric: str) -> list[tuple[str, dict[str, An
 def _program_points(record: dict[str, Any], metric: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the records of a program: the metric, and everything else; infinity for values that are not finite."""
     step = whole(record["step"])
-    numbers = {name: value if isfinite(value) else inf for name, value in _numbers(record).items()}
+    numbers = {name: value if isfinite(value) else inf for name, value in _numeric_values(record).items()}
     score = numbers.pop(metric, inf)
     if score < inf:
         yield "eval", {"step": step, "return": score}
@@ -162,7 +162,7 @@ def _program_points(record: dict[str, Any], metric: str) -> Iterator[tuple[str, 
         yield "train", {"step": step, **numbers}
 
 
-def _numbers(record: dict[str, Any]) -> dict[str, float]:
+def _numeric_values(record: dict[str, Any]) -> dict[str, float]:
     """Returns the values of a record besides its kind and step; NaN for null (a value that is not finite)."""
     return {
         name: float("nan") if value is None else float(value)

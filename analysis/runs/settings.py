@@ -59,12 +59,12 @@ def flatten(config: dict[str, Any]) -> dict[str, Any]:
     if isinstance(actors, dict):
         others = {key: value for key, value in config.items() if key != "actors"}
         config = others | {f"actors.{key}": value for key, value in actors.items()}
-    return {key: _text(value) for key, value in config.items()} | (
+    return {key: _groupable(value) for key, value in config.items()} | (
         {"fixes": _fixes(fixes)} if isinstance(fixes, list) else {}
     )
 
 
-def _text(value: Any) -> Any:
+def _groupable(value: Any) -> Any:
     """Writes lists and mappings as text, so that runs can be grouped by them."""
     if value is None or value is True or value is False or type(value) is str:  # most values
         return value

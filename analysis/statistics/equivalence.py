@@ -78,7 +78,7 @@ def equivalence(x: Tasks, y: Tasks, margin: float = MARGIN) -> EquivalenceTest:
     worse = sides.contrast(1 - sign * margin).p_greater
     better = (-sides.contrast(1 + sign * margin)).p_greater
     share = sides.contrast().value / abs(sides.reference)
-    return EquivalenceTest(share, _interval(sides, sign, share), float(np.maximum(worse, better)), worse)
+    return EquivalenceTest(share, _unrejected_interval(sides, sign, share), float(np.maximum(worse, better)), worse)
 
 
 def in_words(p_difference: float, p_equivalence: float, margin: float, *, at_ceiling: bool = False) -> str:
@@ -103,7 +103,7 @@ def _finite(scores: Mapping[Any, float]) -> bool:
     return all(map(math.isfinite, scores.values()))
 
 
-def _interval(sides: MatchedRuns, sign: float, share: float) -> Interval:
+def _unrejected_interval(sides: MatchedRuns, sign: float, share: float) -> Interval:
     """Returns the interval of the shares that neither one-sided test rejects."""
 
     def excess_below(share: float) -> float:

@@ -163,7 +163,9 @@ def _row(side: Side, reference: Side, selection: Selection, margin: float, exper
         "area_p": area_gap.p,
         "normalized": bool(selection.scales),
         **_estimate_columns("normalized_iqm", _normalized(side, reference, tasks)),
-        **dict(zip(_POWER, power.UNKNOWN if obstacle else _power(x, y, reference, selection, margin), strict=True)),
+        **dict(
+            zip(_POWER, power.UNKNOWN if obstacle else _test_power(x, y, reference, selection, margin), strict=True)
+        ),
     }
 
 
@@ -212,7 +214,9 @@ def _normalized(side: Side, reference: Side, tasks: Sequence[str]) -> Estimate:
     return interquartile_mean_of(scores, generator_for("normalized", *tasks, *map(str, side.settings.values())))
 
 
-def _power(x: Sequence[Scores], y: Sequence[Scores], plain: Side, selection: Selection, margin: float) -> power.Power:
+def _test_power(
+    x: Sequence[Scores], y: Sequence[Scores], plain: Side, selection: Selection, margin: float
+) -> power.Power:
     known = scales(plain, selection.tasks)
     untrained = [0.0 if selection.scales else known[task].untrained for task in selection.tasks] if known else []
     return power.power_of(x, y, generator_for("power", selection.name, margin), margin=margin, untrained=untrained)

@@ -120,7 +120,7 @@ class Lease:
         first = json.dumps(this_process()).encode() + b"\n"
         if not create_file(path, first + b" " * (_PROGRESS_BYTES - 1) + b"\n"):
             return None
-        numbers = sorted(_numbers(folder)[run])
+        numbers = sorted(_lease_numbers(folder)[run])
         if numbers[-1] > number:
             path.unlink(missing_ok=True)
             return None
@@ -208,7 +208,7 @@ class Leases:
 
     def numbers(self) -> dict[str, list[int]]:
         """The numbers of all leases, by run."""
-        return _numbers(self.folder)
+        return _lease_numbers(self.folder)
 
     def all(self) -> Iterator[tuple[str, LeaseContent]]:
         """Yields the runs and contents of all leases that are not given back."""
@@ -250,7 +250,7 @@ class Leases:
         )
 
 
-def _numbers(folder: Path) -> dict[str, list[int]]:
+def _lease_numbers(folder: Path) -> dict[str, list[int]]:
     numbers: dict[str, list[int]] = {}
     try:
         names = os.listdir(folder)  # noqa: PTH208  called often, and only the names are needed

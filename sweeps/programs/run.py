@@ -148,7 +148,7 @@ def _outcome(
                         returned = function(**arguments)
             if recorder.last is not None and (returned is None or is_success(function, returned)):
                 returned = {metric.name: recorder.last}
-            values = _values(config.program, metric, returned)
+            values = _returned_values(config.program, metric, returned)
             reason = _final_crash_reason(metric, values, recorder, stepped)
         except ProgramStopped:
             raise Stopped(recorder.step) from None
@@ -212,7 +212,7 @@ def surroundings(threads: int) -> Iterator[None]:
         sys.path[:] = path
 
 
-def _values(program: Program, metric: Metric, returned: Any) -> dict[str, float]:
+def _returned_values(program: Program, metric: Metric, returned: Any) -> dict[str, float]:
     """The numbers that a program has returned, by name.
 
     Raises:

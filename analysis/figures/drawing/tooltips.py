@@ -81,14 +81,14 @@ def fill_tooltips(svg: str, canvas: Figure) -> str:
 
 def add_mean_tooltips(axis: Axes, x: ArrayLike, y: ArrayLike, texts: Sequence[str]) -> None:
     """Adds a text to each mean, or other rare mark; marks without a place are skipped."""
-    _add(axis, x, y, texts, _MEAN)
+    _add_tooltips(axis, x, y, texts, _MEAN)
 
 
 def add_run_tooltips(
     axis: Axes, x: ArrayLike, y: ArrayLike, texts: Sequence[str], transform: Transform | None = None
 ) -> None:
     """Adds a text to each run."""
-    _add(axis, x, y, texts, _RUN, transform)
+    _add_tooltips(axis, x, y, texts, _RUN, transform)
 
 
 def add_line_tooltips(
@@ -108,7 +108,7 @@ def add_line_tooltips(
     selected = [all_points[i] for i in indices]
     mean = "mean " if of_means else ""
     texts = [f"{name}, {across} {_plain(x)}\n{mean}{with_interval(y, low, high)}" for x, y, low, high in selected]
-    _add(axis, [x for x, *_ in selected], [y for _, y, *_ in selected], texts, _MEAN if of_means else _RUN)
+    _add_tooltips(axis, [x for x, *_ in selected], [y for _, y, *_ in selected], texts, _MEAN if of_means else _RUN)
 
 
 def without_intervals(x: ArrayLike, y: ArrayLike) -> list[tuple[float, float, float, float]]:
@@ -124,7 +124,7 @@ def add_box_tooltips(axis: Axes, boxes: ArrayLike, texts: Sequence[str], transfo
         axis.add_artist(Tooltips(corners, _unescape(texts), transform or axis.transData, None))
 
 
-def _add(
+def _add_tooltips(
     axis: Axes, x: ArrayLike, y: ArrayLike, texts: Sequence[str], radius: float, transform: Transform | None = None
 ) -> None:
     places = np.stack([np.asarray(x, dtype=float), np.asarray(y, dtype=float)], axis=1)

@@ -110,7 +110,7 @@ def read_result(value: Any) -> AnyResult:
     status: Status = {"done": "done", "crashed": "crashed"}[value["status"]]  # type: ignore[assignment]
     crash_content, step = value.get("crash"), _whole(value["step"])
     crash = Crash(_whole(crash_content["step"]), str(crash_content.get("reason", "unknown"))) if crash_content else None
-    values, metric = _numbers(value.get("values")), value.get("metric")
+    values, metric = _parse_values(value.get("values")), value.get("metric")
     if metric is not None:
         score = None if status == "crashed" and value["return"] is None else _real(value["return"])
         return ProgramResult(status, score, step, crash, values, read_metric(metric))
@@ -121,13 +121,13 @@ def read_result(value: Any) -> AnyResult:
         _real(value.get("return_std", 0.0)),
         step,
         crash,
-        _numbers(value.get("in")),
+        _parse_values(value.get("in")),
         None if updates is None else _whole(updates),
         None if untrained is None else _real(untrained),
     )
 
 
-def _numbers(content: Mapping[str, Any] | None) -> dict[str, float]:
+def _parse_values(content: Mapping[str, Any] | None) -> dict[str, float]:
     return {name: _real(value) for name, value in ({} if content is None else content).items()}
 
 
