@@ -46,7 +46,7 @@ class Audit:
                 plan.outcome.calls,
                 plan.outcome.rounded,
                 plan.outcome.left_whole,
-                plan.operands_seen(),
+                plan.describe_operands(),
             )
             for plan in plans
             if plan.outcome.calls  # else it was unrounded at this place, in the program's own float32

@@ -23,7 +23,7 @@ from ..presence.entering import SimulationWarning, innermost
 from .plan import OperationPlan
 
 _MOST_NAMED = 30
-_MOST_OF_RULE = 5  # operations; a recipe's rule about products names some thirty
+_MOST_RULE_OPERATIONS = 5  # operations; a recipe's rule about products names some thirty
 
 
 class PolicyWarning(SimulationWarning):
@@ -31,7 +31,7 @@ class PolicyWarning(SimulationWarning):
 
 
 def unused(rules: Iterable[Rule], plans: Iterable[OperationPlan]) -> list[Rule]:
-    """The rules that name an operation, module or function, and matched nothing; optimizer steps need not happen."""
+    """Returns the rules that name an operation, module or function, and matched nothing, except for optimizer steps."""
     used = {rule for plan in plans for rule in plan.rules}
     return [
         rule
@@ -48,11 +48,11 @@ def complaints(
     called: Collection[str] = (),
     parts: Parts = NO_PARTS,
 ) -> list[str]:
-    """All that there is to say of a policy after a program ran, each in a sentence.
+    """Returns the warnings about a policy after a program ran, each in a sentence.
 
     Args:
         policy: the policy.
-        plans: the treatment of every operation that ran.
+        plans: the plans of all operations that ran.
         modules: the paths of the modules that existed.
         called: the functions named by the policy that were called.
         parts: the parts that the program was in.
@@ -60,76 +60,78 @@ def complaints(
     ran = list(plans)
     missed = {pattern for pattern in policy.within if not any(fits(name, [pattern]) for name in parts.begun)}
     out_of_reach = [rule for rule in policy.rules if rule.parts and missed.issuperset(rule.parts)]
-    named = dict.fromkeys(pattern for rule in out_of_reach for pattern in rule.parts)
+    unmet = dict.fromkeys(pattern for rule in out_of_reach for pattern in rule.parts)
     left_out = dict.fromkeys(pattern[1:] for rule in policy.rules for pattern in rule.within if pattern.startswith("!"))
-    of_parts = [_of_part(pattern, parts) for pattern in {**named, **left_out} if pattern in missed]
-    of_rules = [_of_rule(rule, ran, modules) for rule in unused(policy.rules, ran) if rule not in out_of_reach]
-    never = [name for name in (*policy.exact_in, *policy.only_in) if name not in called]
-    of_functions = [
+    part_complaints = [_part_complaint(pattern, parts) for pattern in {**unmet, **left_out} if pattern in missed]
+    unmatched = [rule for rule in unused(policy.rules, ran) if rule not in out_of_reach]
+    rule_complaints = [_rule_complaint(rule, ran, modules) for rule in unmatched]
+    uncalled = [name for name in (*policy.exact_in, *policy.only_in) if name not in called]
+    function_complaints = [
         f"the function {name} that the policy names was not called by that name: who imports it by name, before the"
         " simulation is entered, has the plain one"
-        for name in never
+        for name in uncalled
     ]
-    of_sums = [*_of_contractions(policy, ran), *_of_accumulators(ran)]
+    sum_complaints = [*_product_complaints(policy, ran), *_accumulator_complaints(ran)]
     kinds = {"complex": "of complex numbers", "sparse": "that are sparse tensors"}
-    of_unrounded = [
-        f"operands {words} are not rounded, which the policy has rules about: in {_some(names)}"
+    unrounded_complaints = [
+        f"operands {words} are not rounded, which the policy has rules about: in {_list(names)}"
         for what, words in kinds.items()
         if (names := [plan.name for plan in ran if plan.outcome.unrounded[what]])
     ]
-    of_operands = [*_of_weights(ran), *of_unrounded]
-    return [*of_parts, *of_rules, *of_functions, *of_sums, *of_operands, *_of_islands(ran)]
+    operand_complaints = [*_weight_complaints(ran), *unrounded_complaints]
+    others = [*sum_complaints, *operand_complaints, *_island_complaints(ran)]
+    return [*part_complaints, *rule_complaints, *function_complaints, *others]
 
 
-def _of_rule(rule: Rule, ran: list[OperationPlan], there: Sequence[str]) -> str:
-    found = []
-    idle = [path for path in there if rule.module != ("*",) and rule.matches_module(path)]
+def _rule_complaint(rule: Rule, ran: list[OperationPlan], existing: Sequence[str]) -> str:
+    remarks = []
+    idle = [path for path in existing if rule.module != ("*",) and rule.matches_module(path)]
     if idle:
-        found.append(
+        remarks.append(
             f"there is a module {idle[0]}, and no operation ran in its forward: what its other methods compute belongs"
             " to no module; exact_in and only_in of a policy name functions"
         )
     if rule.operation != ("*",):
-        found.append(f"operations that ran: {_some(plan.name for plan in ran)}")
+        remarks.append(f"operations that ran: {_list(plan.name for plan in ran)}")
     if rule.module != ("*",):
-        modules = _some(path for plan in ran for path in _around(split(plan.module)[1]))
-        found.append(
+        modules = _list(path for plan in ran for path in _enclosing_modules(split(plan.module)[1]))
+        remarks.append(
             f"modules that ran: {modules or 'none'} (named from the outermost module that was called;"
             " simulate(..., root=network) names them from the network)"
         )
     if rule.parts:
-        within = _some(name for name in (split(plan.module)[0] for plan in ran) if name)
-        found.append(f"parts of the program that operations ran in: {within or 'none'}")
-    first, *others = rule.operation
-    about = str(
-        replace(rule, operation=(f"{first} and {len(others)} others",)) if len(others) > _MOST_OF_RULE else rule
-    )
-    return f"the rule ({about}) of the policy matched nothing that ran; {'; '.join(found)}"
+        within = _list(name for name in (split(plan.module)[0] for plan in ran) if name)
+        remarks.append(f"parts of the program that operations ran in: {within or 'none'}")
+    first, *other_operations = rule.operation
+    if len(other_operations) > _MOST_RULE_OPERATIONS:
+        rule = replace(rule, operation=(f"{first} and {len(other_operations)} others",))
+    return f"the rule ({rule}) of the policy matched nothing that ran; {'; '.join(remarks)}"
 
 
-def _of_part(pattern: str, parts: Parts) -> str:
+def _part_complaint(pattern: str, parts: Parts) -> str:
     """Returns the complaint about a rule for functions and blocks that the program never entered."""
     near = suggestion(pattern.rpartition(":")[2], {*parts.functions, *parts.begun})
     return (
         f"the policy has rules within {pattern}{near}, and inside of the simulation no function with this qualified"
         " name was called, and no block roundoff.part has it; parts that the program was in:"
-        f" {_some(parts.begun) or 'none'}"
+        f" {_list(parts.begun) or 'none'}"
     )
 
 
-def _around(module: str) -> list[str]:
-    """The module of this path, and those around it."""
+def _enclosing_modules(module: str) -> list[str]:
+    """Returns the paths of the modules that enclose a module, from the outermost one to itself."""
     parts = module.split(".") if module else []
     return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
 
-def _of_contractions(policy: Policy, ran: list[OperationPlan]) -> list[str]:
-    about = [rule for rule in policy.rules if rule.operation != ("*",) and any(map(rule.matches_operation, _NAMES))]
+def _product_complaints(policy: Policy, ran: list[OperationPlan]) -> list[str]:
+    named = [rule for rule in policy.rules if rule.operation != ("*",)]
+    product_rules = [rule for rule in named if any(map(rule.matches_operation, _PRODUCT_NAMES))]
     missed = [plan.name for plan in unreached_products(policy, ran)]
     unnamed = [
         plan.name
         for plan in ran
-        if is_contraction(plan.name) and about and _ran_itself(plan) and not _is_named(plan.name, about)
+        if is_contraction(plan.name) and product_rules and _ran_itself(plan) and not _is_named(plan.name, product_rules)
     ]
     in_carrier = [
         plan
@@ -141,32 +143,32 @@ def _of_contractions(policy: Policy, ran: list[OperationPlan]) -> list[str]:
     texts = []
     if unnamed:
         texts.append(
-            f"the policy has rules about matrix products or convolutions, and none that names {_some(unnamed)}, which"
+            f"the policy has rules about matrix products or convolutions, and none that names {_list(unnamed)}, which"
             " ran too; roundoff.simulate.aten.tables.CONTRACTIONS names them all"
         )
     if missed:
         texts.append(
-            f"no rule about products reaches {_some(missed)}, which ran too: operands and sums stayed in the carrier;"
+            f"no rule about products reaches {_list(missed)}, which ran too: operands and sums stayed in the carrier;"
             " dense tensors have products that rules reach"
         )
     if summed:
         texts.append(
-            f"the accumulator of the policy does not reach {_some(summed)}: sums were taken in the carrier"
+            f"the accumulator of the policy does not reach {_list(summed)}: sums were taken in the carrier"
             " (granularity: primitive makes losses, norms and softmax of sums that it reaches)"
         )
     if at_once:
         texts.append(
-            f"granularity: primitive has no formula for {_some(at_once)}: each call was computed in the carrier, and"
+            f"granularity: primitive has no formula for {_list(at_once)}: each call was computed in the carrier, and"
             " rounded once"
         )
     return texts
 
 
 def unreached_products(policy: Policy, ran: Iterable[OperationPlan]) -> list[OperationPlan]:
-    """The products that a policy rounds neither as its rules about products say, nor because a rule names them."""
-    about = policy.tells_products_apart or any(_is_named(name, policy.rules) for name in _NAMES)
-    others = [plan for plan in ran if about and is_other_product(plan.name) and _ran_itself(plan)]
-    return [plan for plan in others if not _is_named(plan.name, policy.rules)]
+    """Returns the plans of products that no rule reaches, neither those about products nor one that names them."""
+    rounds_products = policy.tells_products_apart or any(_is_named(name, policy.rules) for name in _PRODUCT_NAMES)
+    other_products = [plan for plan in ran if rounds_products and is_other_product(plan.name) and _ran_itself(plan)]
+    return [plan for plan in other_products if not _is_named(plan.name, policy.rules)]
 
 
 def _ran_itself(plan: OperationPlan) -> bool:
@@ -177,8 +179,8 @@ def _is_named(name: str, rules: Iterable[Rule]) -> bool:
     return any(rule.operation != ("*",) and rule.matches_operation(name) for rule in rules)
 
 
-def _of_accumulators(ran: list[OperationPlan]) -> list[str]:
-    otherwise = {
+def _accumulator_complaints(ran: list[OperationPlan]) -> list[str]:
+    modes = {
         str(plan.arithmetic.rounding)
         for plan in ran
         if plan.outcome.accumulated
@@ -186,31 +188,31 @@ def _of_accumulators(ran: list[OperationPlan]) -> list[str]:
         and plan.rounds_sums
         and plan.arithmetic.rounding != Rounding.NEAREST_EVEN
     }
-    if not otherwise:
+    if not modes:
         return []
     text = (
-        f"rounding {_some(otherwise)} is about results: an accumulator rounds its sums to nearest-even, whatever the"
+        f"rounding {_list(modes)} is about results: an accumulator rounds its sums to nearest-even, whatever the"
         " policy says; accumulate: quire rounds nothing but results"
     )
     return [text]
 
 
-def _of_weights(ran: list[OperationPlan]) -> list[str]:
-    about = [plan for plan in ran if any(Role.WEIGHTS in rule.role for rule in plan.arithmetic.of_operands)]
-    products = [plan for plan in about if is_contraction(plan.name) and _ran_itself(plan)]
+def _weight_complaints(ran: list[OperationPlan]) -> list[str]:
+    plans = [plan for plan in ran if any(Role.WEIGHTS in rule.role for rule in plan.arithmetic.of_operands)]
+    products = [plan for plan in plans if is_contraction(plan.name) and _ran_itself(plan)]
     reached = any(role == Role.WEIGHTS for plan in products for _, role, _ in plan.outcome.seen)
     missed = [plan for plan in products if plan.outcome.missed] if reached else products
     if not missed:
         return []
-    where = _some(f"{plan.name} ({plan.module or 'outside of modules'})" for plan in missed)
+    places = _list(f"{plan.name} ({plan.module or 'outside of modules'})" for plan in missed)
     text = (
-        f"rules about weights met {'no weight' if reached else 'none'} in {where}: a weight is a parameter or a"
+        f"rules about weights met {'no weight' if reached else 'none'} in {places}: a weight is a parameter or a"
         " persistent buffer of a module that was called, or a leaf that requires a gradient, or made of such alone"
     )
     return [text]
 
 
-def _of_islands(ran: list[OperationPlan]) -> list[str]:
+def _island_complaints(ran: list[OperationPlan]) -> list[str]:
     if not any(plan.is_island for plan in ran) or any(plan.rounds and plan.outcome.rounded for plan in ran):
         return []
     text = (
@@ -220,56 +222,56 @@ def _of_islands(ran: list[OperationPlan]) -> list[str]:
     return [text]
 
 
-_NAMES = [name for name in CONTRACTIONS if "*" not in name] + ["_scaled_dot_product_flash_attention_for_cpu"]
+_PRODUCT_NAMES = [name for name in CONTRACTIONS if "*" not in name] + ["_scaled_dot_product_flash_attention_for_cpu"]
 
 
-def _some(names: Iterable[str]) -> str:
-    found = sorted(set(names))
-    return ", ".join(found[:_MOST_NAMED]) + (", ..." if len(found) > _MOST_NAMED else "")
+def _list(names: Iterable[str]) -> str:
+    unique = sorted(set(names))
+    return ", ".join(unique[:_MOST_NAMED]) + (", ..." if len(unique) > _MOST_NAMED else "")
 
 
 @final
 class Float64Notice:
-    """Finds out whether a program computes in float64: by PyTorch's default dtype, or the first module with parameters.
+    """Warns of a float64 program, found by PyTorch's default dtype or by the first module that has float tensors.
 
-    A simulation in fp32 changes no bit, whatever the dtypes, and sees no operation. So it does not notice another
-    float64 program.
+    A simulation in fp32 changes no bit, whatever the dtypes, and sees no operation, so that it cannot find other
+    float64 programs.
 
     Args:
-        simulation: Simulation in fp32.
+        simulation: the simulation in fp32.
     """
 
     def __init__(self, simulation: object) -> None:
         self._simulation = simulation
         self._hook: RemovableHandle | None = None
-        self._knows = False
+        self._is_decided = False
 
     def enter(self) -> None:
-        """The simulation is entered."""
-        if self._knows:
+        """Checks the default dtype, and begins to watch modules, when the simulation is entered."""
+        if self._is_decided:
             return
         if torch.get_default_dtype() is torch.float64:
-            self._find(torch.float64)
+            self._decide(torch.float64)
         elif self._hook is None:
-            self._hook = register_module_forward_pre_hook(self._look)
+            self._hook = register_module_forward_pre_hook(self._on_module_call)
 
     def leave(self) -> None:
-        """The simulation is left."""
+        """Stops watching modules when the simulation is left."""
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
 
-    def _look(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+    def _on_module_call(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         if torch.compiler.is_compiling():
             return
         values = (*module.parameters(recurse=False), *args)
         dtypes = [x.dtype for x in values if isinstance(x, torch.Tensor) and x.is_floating_point()]
         if dtypes and innermost() is self._simulation:
             self.leave()
-            self._find(dtypes[0])
+            self._decide(dtypes[0])
 
-    def _find(self, dtype: torch.dtype) -> None:
-        self._knows = True
+    def _decide(self, dtype: torch.dtype) -> None:
+        self._is_decided = True
         if dtype is torch.float64:
             text = (
                 "simulate('fp32') runs a program as it is, and this one computes in float64: no result is rounded to"

@@ -1,4 +1,4 @@
-"""The plan for one operation at one place: resolved once from the policy, then looked up."""
+"""The plan of one operation at one place: decided once from the policy, then looked up."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from .whole import WholeNumberUse
 Operation = OpOverload | HigherOrderOperator
 
 UNSIMULATED = Policy("fp32")
-_READING = "_local_scalar_dense"  # ``.item()``, ``float()``, ``if``
+_READ_NUMBER = "_local_scalar_dense"  # ``.item()``, ``float()``, ``if``
 
 
-_WHOLE_STEP = Outputs(results=False, viewing=(), written=((0, "self"),), lifts=False)
-_OF_STEPS = Outputs(results=False, viewing=(), written=(), lifts=False)
+_OPTIMIZER_OUTPUTS = Outputs(results=False, viewing=(), written=((0, "self"),), lifts=False)
+_NO_OUTPUTS = Outputs(results=False, viewing=(), written=(), lifts=False)
 
 
 @final
@@ -56,13 +56,13 @@ class OperationOutcome:
         moved: how often it was an exact move.
         left_whole: how often its results were integers, and left as they were.
         taken_apart: how often its decomposition ran instead.
-        accumulated: how often its sums were accumulated.
-        unaccumulated: how often it added up in the carrier, though the policy has an accumulator, or took several steps
+        accumulated: how often the policy's accumulator took its sums.
+        unaccumulated: how often it summed in the carrier, though the policy has an accumulator, or took several steps
             there, though each primitive step is to be rounded.
-        widened: how often float16 and bfloat16 tensors became float32 for it.
-        seen: how often its operands were seen rounded, by product, role (or argument) and format.
+        widened: how often its float16 and bfloat16 tensors were converted to float32.
+        seen: how often it took rounded operands, by product, role (or argument) and format.
         unrounded: how often an operand that a rule may be about was not rounded, by its kind: complex, or sparse.
-        missed: how often a rule about weights met none among the factors, though some came from outside.
+        missed: how often a rule about weights found none among the factors, though some came from outside.
     """
 
     __slots__ = (
@@ -77,17 +77,18 @@ class OperationOutcome:
         self.seen: Counter[tuple[str, str, str]] = Counter()
 
 
-def _zeroed(operation: OpOverload) -> Callable[..., torch.Tensor]:
-    """Fills memory without numbers with zeros: what lay there before would have a say in the scale of its neighbours.
+def _zeroing(operation: OpOverload) -> Callable[..., torch.Tensor]:
+    """Returns a kernel that fills new memory with zeros, where formats share scales among neighbours.
 
-    PyTorch writes to such memory part by part (circular padding), and reads the one before it has written the other.
+    PyTorch writes to such memory part by part (circular padding): rounding the first part would take its scale from
+    old values in the rest.
     """
 
-    def zeroed(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def allocate_zeros(*args: Any, **kwargs: Any) -> torch.Tensor:
         x: torch.Tensor = operation(*args, **kwargs)
         return x.zero_() if x.is_floating_point() or x.is_complex() else x
 
-    return zeroed
+    return allocate_zeros
 
 
 class OperationPlan:
@@ -96,29 +97,29 @@ class OperationPlan:
     Attributes:
         operation: the ATen operation, or one with function arguments; None for the whole step of an optimizer.
         name: its name without overload.
-        role: where it runs, as in :class:`Role`; empty where the policy does not ask.
-        module: path of the module it runs in; empty where the policy does not ask.
-        place: the three of them.
+        role: its :class:`Role`; empty if the policy does not depend on places.
+        module: path of the module it runs in; empty if the policy does not depend on places.
+        place: role, module and name.
         arithmetic: the arithmetic that the policy gives it.
         rules: the rules of the policy that apply to it.
-        outputs: The tensors that it computes.
+        outputs: the tensors that it computes.
         rounds: whether its floating-point results are rounded.
-        widens: whether float16 and bfloat16 tensors become float32 for it.
-        spares: whether it stays unrounded where no such tensor takes part.
-        is_island: whether this is the plan for that case.
-        passes_on: whether its results existed before it ran, or have been computed elsewhere.
+        widens: whether its float16 and bfloat16 tensors are converted to float32.
+        spares: whether it is unrounded without such a tensor (``islands: exact``).
+        is_island: whether this is the plan for calls without such a tensor.
+        passes_on: whether it only returns existing results, such as those of other processes.
         kernel: its implementation: the operation itself, another library's matrix product, or exact arithmetic.
-        exact: whether its results are exact ones, rounded to the carrier so that rounding them again is right.
+        exact: whether rounding its carrier results equals rounding the exact results once.
         decomposition: runs instead of it; None if it runs itself.
         accumulate: whether its sums are accumulated by the policy's accumulator.
-        prepares: whether operands must be looked at before it runs.
-        multiplies: whether its weights, activations and gradients must be told apart.
+        prepares: whether its operands are rounded or recorded before it runs.
+        multiplies: whether its weights, activations and gradients are distinguished.
         narrows: whether tensor cores may compute it, from operands that were rounded to narrow formats.
-        moves: The calls that are exact moves; None if no call is.
+        moves: the calls that are exact moves; None if no call is.
         contracts: whether it is a product, which a GPU is to compute without TF32.
-        settles: whether it has only begun when it returns, and must be waited for.
-        takes_nested: whether the decomposition can be given nested tensors.
-        counts: its relation to counts and other integer values; None if the policy rounds these.
+        settles: whether it returns before it has ended, so that the simulation waits for it.
+        takes_nested: whether the decomposition accepts nested tensors.
+        counts: its use of counts and other integer values; None if the policy rounds these.
         outcome: the counters of its outcomes so far.
     """
 
@@ -149,7 +150,7 @@ class OperationPlan:
         self.outcome = OperationOutcome()
         notes = changes, integers, readers, stored
         self._decide(policy, operation, role, module, draw, notes, fast_products, narrow_products)
-        self.__class__ = _DecidedPlan  # noqa: PLE0237  what has slots has a class, too
+        self.__class__ = _DecidedPlan  # noqa: PLE0237  __class__ needs no slot
 
     def _decide(
         self,
@@ -163,8 +164,9 @@ class OperationPlan:
         narrow_products: bool,
     ) -> None:
         changes, integers, readers, stored = notes
+        # Identity and arithmetic
         name = _name_of(operation)
-        self.operation = cast("OpOverload | None", operation)  # those of functions never run themselves
+        self.operation = cast("OpOverload | None", operation)  # higher-order operators are always decomposed
         self.name, self.role, self.module = name, role, module
         self.place = Place(role, module, name)
         self.arithmetic, self.rules = policy.arithmetic(name, module, role)
@@ -177,27 +179,30 @@ class OperationPlan:
         self.counts: WholeNumberUse | None = None
         self.decomposition: Callable[..., Any] | None = None
         self.kernel: Callable[..., Any] | None = self.operation
+        # Outputs, and exact moves and integers among them
         if isinstance(operation, HigherOrderOperator):
-            self.outputs = _OF_STEPS
+            self.outputs = _NO_OUTPUTS
             self.decomposition = steps(operation)
             return
-        self.outputs = _WHOLE_STEP if operation is None else outputs(operation)
+        self.outputs = _OPTIMIZER_OUTPUTS if operation is None else outputs(operation)
         self.moves = None if operation is None else moves_of(operation)
         if self.operation is not None and policy.whole == Whole.EXACT:
             self.counts = WholeNumberUse.by(self.operation, rounds=self.rounds)
             auxiliary = (*self.outputs.auxiliary, *self.counts.auxiliary)
             self.outputs = self.outputs._replace(written=self.counts.written, auxiliary=auxiliary)
-        if operation is not None and name == _READING:
+        # Operations that read or allocate, and compute nothing
+        if operation is not None and name == _READ_NUMBER:
             self.widens = self.rounds
             if changes is not None:
                 self.kernel = reading(operation, changes)
             self.kernel = noting(self.kernel or operation, name, readers)
             return
         if operation is not None and operation.overloadpacket in EMPTY and policy.shares_scales:
-            self.kernel = _zeroed(operation)
+            self.kernel = _zeroing(operation)
         if operation is None or not (self.outputs.results or self.outputs.written):
             return
         self.settles = communicates(operation) and operation.namespace == "c10d"
+        # The kernel, or the decomposition
         a = self.arithmetic
         self.accumulate = a.accumulate is not None and accumulates(operation, a.accumulate)
         fused = a.accumulate is not None and any(part in name for part in FUSED_CONTRACTIONS)
@@ -212,12 +217,12 @@ class OperationPlan:
         self._compute_exactly(operation, draw)
         if not accumulates(operation):
             self._count_steps(operation)
-        self._look_at_numbers(policy, operation, integers, stored)
+        self._adapt_to_format(policy, operation, integers, stored)
         self.kernel = noting(self.kernel or operation, name, readers)
         self._prepare(policy, operation, narrow_products=narrow_products)
 
     def _compute_exactly(self, operation: OpOverload, draw: DrawAt) -> None:
-        """Makes the exact results of arithmetic rounded once, where the operation itself would not suffice."""
+        """Replaces the kernel by exact arithmetic, where rounding the results of the kernel would round twice."""
         a = self.arithmetic
         if not self.rounds:
             return
@@ -228,30 +233,30 @@ class OperationPlan:
             self.kernel, self.exact = exact, True
 
     def _count_steps(self, operation: OpOverload) -> None:
-        """Counts the calls with sums inside that no accumulator reaches, or steps inside that are to be primitive."""
+        """Makes the kernel count calls whose inner sums no accumulator reaches, or whose inner steps stay unrounded."""
         a = self.arithmetic
-        asked = steps_inside(operation) if a.accumulate is None else sums_inside(operation)
-        primitive = a.granularity == Granularity.PRIMITIVE and self.rounds
-        of_units = isinstance(a.accumulate, FusedSum)  # only products run on them
-        if asked is None or (a.accumulate is None and not primitive):
+        has_inner = steps_inside(operation) if a.accumulate is None else sums_inside(operation)
+        is_primitive = a.granularity == Granularity.PRIMITIVE and self.rounds
+        on_matrix_unit = isinstance(a.accumulate, FusedSum)  # which computes only products
+        if has_inner is None or (a.accumulate is None and not is_primitive):
             return
-        if of_units and not (self.contracts or is_other_product(self.name)):
+        if on_matrix_unit and not (self.contracts or is_other_product(self.name)):
             return
         kernel = self.kernel or operation
 
         def counting(*args: Any, **kwargs: Any) -> Any:
-            self.outcome.unaccumulated += asked(args, kwargs) and are_floats(args)
+            self.outcome.unaccumulated += has_inner(args, kwargs) and are_floats(args)
             return kernel(*args, **kwargs)
 
         self.kernel = counting
 
-    def _look_at_numbers(
+    def _adapt_to_format(
         self, policy: Policy, operation: OpOverload, integers: Integers | None, stored: Rounder
     ) -> None:
-        """Adapts operations that have to know the format, and warns of integers that are made of rounded values."""
+        """Adapts kernels that depend on the format, and makes them warn of integers computed from rounded values."""
         assert self.kernel is not None
         compares = policy.rounds_results and compares_with_results(operation)
-        # Results have been rounded in the forward pass, whatever a rule says of the backward pass.
+        # Comparisons use the format of the forward pass, which has rounded the compared values.
         a = policy.arithmetic("amax", self.module, Role.FORWARD)[0] if compares else self.arithmetic
         if compares or self.rounds:
             self.kernel = of_the_format(Adapted(operation, self.kernel, a.format, a.rounding, stored))
@@ -259,14 +264,14 @@ class OperationPlan:
             self.kernel = integers.warning(self.kernel, self.name, self.arithmetic.format)
 
     def _prepare(self, policy: Policy, operation: OpOverload, *, narrow_products: bool) -> None:
-        """Finds out what must be done before the operation runs."""
+        """Decides about the operands: whether they are rounded, distinguished, narrowed or widened."""
         a = self.arithmetic
         self.multiplies = policy.tells_products_apart and self.role != Role.OPTIMIZER and is_contraction(self.name)
         rounds_scalars = a.scalars == Scalars.ROUNDED and self.rounds
         self.prepares = any((a.operands, a.of_operands, rounds_scalars, self.multiplies))
-        kernel = a.granularity == Granularity.KERNEL
-        self.narrows = narrow_products and kernel and not self.accumulate and operation in products.MATRIX_PRODUCTS
-        self.passes_on = communicates(operation) and not self.settles  # those only wait for results
+        by_kernel = a.granularity == Granularity.KERNEL
+        self.narrows = narrow_products and by_kernel and not self.accumulate and operation in products.MATRIX_PRODUCTS
+        self.passes_on = communicates(operation) and not self.settles  # such operations only wait for results
         self.widens = (self.rounds or self.prepares or self.accumulate) and not self.passes_on
 
     def __str__(self) -> str:
@@ -277,18 +282,18 @@ class OperationPlan:
         a = self.arithmetic
         return exact_operations.sum_rounding(a.format, dtype, a.rounding, rounds=self.rounds)
 
-    def operands_seen(self) -> str:
-        """Returns the formats of its operands, in words: by product, for an operation of a layer with a weight."""
+    def describe_operands(self) -> str:
+        """Describes the formats of its operands, by product for an operation with a weight."""
         texts: dict[str, list[str]] = {}
         for product, role, fmt in sorted(self.outcome.seen):
             texts.setdefault(product, []).append(f"{role} {fmt}")
-        for what in sorted(self.outcome.unrounded):
-            texts.setdefault("", []).append(f"{what} unrounded")
-        return "; ".join(f"{product}: {', '.join(of)}" if product else ", ".join(of) for product, of in texts.items())
+        for kind in sorted(self.outcome.unrounded):
+            texts.setdefault("", []).append(f"{kind} unrounded")
+        return "; ".join(f"{product}: {', '.join(x)}" if product else ", ".join(x) for product, x in texts.items())
 
     @property
     def rounds_sums(self) -> bool:
-        """Whether its sums are rounded while they are accumulated, which is to nearest-even."""
+        """Whether the accumulator rounds its sums, always to nearest-even."""
         return isinstance(self.arithmetic.accumulate, Accumulation) and not self.arithmetic.accumulate.is_exact
 
     def kind(self) -> str:
@@ -301,35 +306,35 @@ class OperationPlan:
         if not self.rounds and self.outcome.accumulated:
             return f"left in the carrier, with sums by {self.arithmetic.accumulate}"
         if not self.rounds:
-            why = "float32 of the program's own" if self.is_island else "the policy says fp32"
-            return f"left in the carrier: {why}"
+            reason = "float32 of the program's own" if self.is_island else "the policy says fp32"
+            return f"left in the carrier: {reason}"
         if not self.outcome.rounded:
-            return self._why_not_rounded()
-        text = self._how_often()
+            return self._reason_unrounded()
+        text = self._describe_rounding()
         if self.outcome.accumulated:
             other_mode = self.rounds_sums and self.arithmetic.rounding != Rounding.NEAREST_EVEN
             text = "rounded, and accumulated to nearest-even" if other_mode else "rounded, and accumulated"
-        inside = "steps" if self.arithmetic.accumulate is None else "sums"
-        return f"{text}; {inside} in the carrier" if self.outcome.unaccumulated else text
+        unreached = "steps" if self.arithmetic.accumulate is None else "sums"
+        return f"{text}; {unreached} in the carrier" if self.outcome.unaccumulated else text
 
-    def _why_not_rounded(self) -> str:
+    def _reason_unrounded(self) -> str:
         if self.outcome.left_whole:
             return "unrounded: integer values"
         return "unrounded: data from outside" if self.outputs.lifts else "unrounded: no floating-point results"
 
-    def _how_often(self) -> str:
+    def _describe_rounding(self) -> str:
         if self.outcome.calls == self.outcome.moved:
             return "exact move"
-        nearest = self.arithmetic.rounding in NEAREST
-        once = nearest or self.exact or is_exact_in_carrier(self.operation)
-        rounded = "rounded" if once else "rounded twice: its kernel rounds to the carrier first"
-        rounded += "; unrounded where its values are integers" if self.outcome.left_whole else ""
-        return f"{rounded}; exact move where its arguments make it one" if self.outcome.moved else rounded
+        is_nearest = self.arithmetic.rounding in NEAREST
+        is_once = is_nearest or self.exact or is_exact_in_carrier(self.operation)
+        text = "rounded" if is_once else "rounded twice: its kernel rounds to the carrier first"
+        text += "; unrounded where its values are integers" if self.outcome.left_whole else ""
+        return f"{text}; exact move where its arguments make it one" if self.outcome.moved else text
 
 
 @final
 class _DecidedPlan(OperationPlan):
-    """A plan with everything decided: a separate class, since to look at each assignment takes time."""
+    """A finished plan, which refuses assignments; a separate class, since checking them slows down the decisions."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Rounding results in place, or in the graph of a traced program, and values that an optimizer stores."""
+"""Rounds results in place, or in the graph of a traced program, and values that an optimizer stores."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .plan import OperationPlan
 _WIDE = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 _SINGLE = (torch.float32, torch.complex64)
 _CARRIERS = (torch.float32, torch.float64)
-_OF_DTYPES = {torch.float16: Format.parse("fp16"), torch.bfloat16: Format.parse("bf16")}
+_FORMATS_OF_DTYPES = {torch.float16: Format.parse("fp16"), torch.bfloat16: Format.parse("bf16")}
 
 
 @final
@@ -40,11 +40,11 @@ class Results:
     Args:
         draws: counts stochastic roundings.
         watchers: objects called for each rounding.
-        changes: where to note the effect of rounding on single values; None: nowhere.
-        integers: where to note which values it changed, if integers may be made from them; None: nowhere.
+        changes: the record of the effects of rounding on single values; None without one.
+        integers: the record of changed values that integers may be computed from; None without one.
 
     Attributes:
-        writer: while a program is traced, writes roundings into its graph instead; else None.
+        writer: writes roundings into the graph of a program that is traced; else None.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class Results:
             args: its arguments.
             kwargs: its arguments by name.
             result: its return value.
-            call: for watchers; None without watchers.
-            spared: the ``id`` of tensors that are left as they are.
+            call: the description for watchers; None without watchers.
+            spared: the ``id`` of each tensor that is not rounded.
         """
         changes = None if self.writer else self._changes
         measured = None if changes is None else changes.before(plan.name, result)
@@ -109,16 +109,16 @@ class Results:
         if isinstance(value, torch.Tensor):
             if not spared or id(value) not in spared:
                 self._round(value, plan, call)
-        elif isinstance(value, (tuple, list)) and not self._round_together(value, plan, spared):
+        elif isinstance(value, (tuple, list)) and not self._round_list(value, plan, spared):
             for item in value:
                 self.round_all(item, plan, call, spared)
 
-    def _round_together(self, values: Sequence[Any], plan: OperationPlan, spared: Container[int]) -> bool:
-        """Rounds tensors on one device at once; False if they are not on one device, or watchers must see each."""
+    def _round_list(self, values: Sequence[Any], plan: OperationPlan, spared: Container[int]) -> bool:
+        """Rounds a list of similar tensors on a GPU by one call; returns False, without rounding, if it cannot."""
         first = values[0] if len(values) > 1 else None
         if not isinstance(first, torch.Tensor) or first.is_cpu or self._watchers or self.writer or not plan.rounds:
             return False
-        if not all(_is_like(x, first) and id(x) not in spared for x in values):
+        if not all(_is_similar(x, first) and id(x) not in spared for x in values):
             return False
         _check_carrier(first, plan)
         plan.outcome.rounded += len(values)
@@ -128,7 +128,7 @@ class Results:
         return True
 
     def _round_new(self, value: Any, plan: OperationPlan, call: Call | None, spared: Container[int]) -> None:
-        """Rounds new results, which no kernel may have rounded to another dtype than a carrier."""
+        """Rounds new results; raises FormatError if the kernel has rounded them to a narrow dtype already."""
         for x in (value,) if isinstance(value, torch.Tensor) else value if isinstance(value, (tuple, list)) else ():
             if plan.rounds and isinstance(x, torch.Tensor) and x.dtype in NARROW and not plan.passes_on:
                 raise FormatError(
@@ -138,23 +138,23 @@ class Results:
         self.round_all(value, plan, call, spared)
 
     def rounder(self, plan: OperationPlan) -> Rounder:
-        """Returns the function that rounds the operands of an operation, given a tensor, a format and its mode."""
-        usual = plan.arithmetic.rounding
+        """Returns a function that rounds an operand of an operation to a format, by default in the mode of the plan."""
+        default = plan.arithmetic.rounding
 
-        def rounded(x: torch.Tensor, fmt: Format, rounding: Rounding = usual) -> torch.Tensor:
+        def round_operand(x: torch.Tensor, fmt: Format, rounding: Rounding = default) -> torch.Tensor:
             return self.stored(x, fmt, rounding)
 
-        return rounded
+        return round_operand
 
     def stored(self, x: torch.Tensor, fmt: Format, rounding: Rounding) -> torch.Tensor:
-        """A tensor rounded to a format, whatever the arithmetic around it."""
+        """Returns a tensor rounded to a format, whatever the policy."""
         random = self.draw(rounding)
         if self.writer:
             return self.writer.rounded(x, fmt, rounding, random)
         return round(x, fmt, rounding=rounding, random=random)
 
     def draw(self, rounding: Rounding) -> RandomBits | None:
-        """The random bits of the next rounding, if it is stochastic."""
+        """Draws the random bits of the next rounding; returns None if it is not stochastic."""
         if rounding is not Rounding.STOCHASTIC:
             return None
         if self.writer is None and _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None:
@@ -164,10 +164,10 @@ class Results:
             )
         return self._draws.bits()
 
-    def draw_apart(self) -> tuple[RandomBits, torch.Tensor | None]:
-        """The random bits of the next rounding to the carrier, and their place in a program to trace.
+    def draw_for_carrier(self) -> tuple[RandomBits, torch.Tensor | None]:
+        """Draws the random bits of the next rounding to the carrier; also returns their place in a traced program.
 
-        These are always 32 for an element, whatever the policy says about roundings to its format.
+        An element has always 32 of them, whatever number the policy has for roundings to its formats.
         """
         bits = self.draw(Rounding.STOCHASTIC)
         assert bits is not None
@@ -201,7 +201,9 @@ class Results:
             x.copy_(rounded)
 
     def _round_dense(self, x: torch.Tensor, plan: OperationPlan, call: Call | None) -> None:
-        exact = x.clone() if self._watchers and x.dtype != torch.float4_e2m1fn_x2 else None  # PyTorch reads no pairs
+        exact = (
+            x.clone() if self._watchers and x.dtype != torch.float4_e2m1fn_x2 else None
+        )  # PyTorch cannot read pairs of values
         if plan.rounds:
             fmt, rounding = plan.arithmetic.format, plan.arithmetic.rounding
             if self.writer:
@@ -209,14 +211,16 @@ class Results:
             else:
                 fmt.round_into(x, x, rounding, None, self.draw(rounding))
         if exact is not None and call is not None:
-            if x.dtype not in _CARRIERS:  # left in a narrow dtype of the program's own, whose numbers float32 has
-                call = call._replace(format=_OF_DTYPES.get(x.dtype, call.format))
+            if (
+                x.dtype not in _CARRIERS
+            ):  # unrounded, in a narrow dtype of the program; float32 represents its values exactly
+                call = call._replace(format=_FORMATS_OF_DTYPES.get(x.dtype, call.format))
                 exact = x = x.to(torch.float32)
             for watcher in self._watchers:
                 watcher.rounded(call, exact, x)
 
 
-def _is_like(x: Any, first: torch.Tensor) -> bool:
+def _is_similar(x: Any, first: torch.Tensor) -> bool:
     """Whether ``x`` is a plain, dense tensor of a carrier's dtype in memory, like ``first``."""
     if type(x) not in (torch.Tensor, torch.nn.Parameter) or x.layout is not torch.strided or x.is_meta:
         return False
@@ -262,7 +266,7 @@ def names_steps(policy: Policy) -> bool:
 def round_stored(
     optimizer: torch.optim.Optimizer, plan: OperationPlan, results: Results, watchers: Sequence[Watcher], *, after: bool
 ) -> None:
-    """Rounds the gradients of an optimizer, or ``after`` its step its parameters and buffers, in place."""
+    """Rounds in place the gradients of an optimizer before its step, or its parameters and buffers ``after`` it."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if after:
         states = [optimizer.state.get(p, {}) for p in parameters]

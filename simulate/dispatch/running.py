@@ -1,4 +1,4 @@
-"""Running one operation of a simulated program as its plan says, and rounding its results."""
+"""Runs one operation of a simulated program as its plan says, and rounds its results."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class Runner:
     """Runs the operations of one simulation, each by its plan.
 
     Args:
-        mode: the simulation; the operations of a decomposition come back to it.
+        mode: the simulation, which also runs the operations of a decomposition.
         policy: the arithmetic of each operation.
         draws: counts stochastic roundings.
         watchers: objects called for every operation.
-        readers: returns the watchers that note which values are read.
+        readers: returns the objects that record which values are read.
         fast_products: whether large matrix products take the faster library of this machine.
         narrow_products: whether products of operands in narrow formats take the tensor cores of a GPU.
         leave_moves: whether exact moves pass values on unchanged.
@@ -69,7 +69,7 @@ class Runner:
         plans: the treatment of every operation that ran, by the operation and its place.
         results: rounds the results of operations.
         operands: handles operands that are rounded before an operation runs.
-        watchers: the given watchers.
+        watchers: objects called for every operation.
         whole: remembers which memory holds integers; None if none would be rounded, or the policy rounds them.
     """
 
@@ -105,22 +105,22 @@ class Runner:
         self._lock = new_lock()
 
     def take_shortcut(self, places: ModuleTracker | None) -> None:
-        """Makes plain operations run without Python from now on, where nothing looks at each.
+        """Makes plain operations run in C++ only from now on, unless a watcher must see each operation.
 
         Args:
-            places: follows modules and optimizers, not entered yet; None if it does not matter where they run.
+            places: follows modules and optimizers, not entered yet; None if the policy does not depend on them.
         """
         if self._shortcut is not None or self.watchers or self._leaves_moves:
             return
-        if places is not None and places.is_entered():  # by a thread of which nothing could be told any more
+        if places is not None and places.is_entered():  # C++ would not know the modules that a thread is in
             return
         integers, whole = self._integers, self.whole
-        always, of_counts = (
+        always_noted, noted_of_counts = (
             (ALWAYS_NOTED, NOTED_OF_COUNTS) if integers is not None else (frozenset[str](), frozenset[str]())
         )
         with self._lock:
-            of_singles = None if self._changes is None else is_measure
-            notes = Notes(whole is not None, of_singles, always, of_counts, self.operands.follows, draws)
+            notes_single = None if self._changes is None else is_measure
+            notes = Notes(whole is not None, notes_single, always_noted, noted_of_counts, self.operands.follows, draws)
             arithmetic = self._policy, *self._products.values()
             self._shortcut = Shortcut.of(self._mode, notes, arithmetic, self._draws, follows=places is not None)
             if self._shortcut is not None:
@@ -134,40 +134,42 @@ class Runner:
         if self._shortcut is not None and not plan.is_island:
             self._shortcut.describe(plan)
 
-    def held(self) -> AbstractContextManager[None]:
-        """For the block, every operation goes through Python."""
+    def without_shortcut(self) -> AbstractContextManager[None]:
+        """Runs every operation of the block through Python."""
         return self._shortcut.held() if self._shortcut else nullcontext()
 
-    def counted(self) -> tuple[OperationPlan, ...]:
-        """All plans, with their effects so far."""
+    def counted_plans(self) -> tuple[OperationPlan, ...]:
+        """Returns all plans, with their outcomes up to now, also those that the C++ part has counted."""
         if self._shortcut is not None:
             self._shortcut.count(self._resolve_plain)
         return tuple(self.plans.values())
 
     def resolve(self, key: Any, operation: OpOverload | None, role: str, module: str) -> OperationPlan:
-        """The plan of an operation at a place, made when first asked for; it is kept under ``key``."""
+        """Returns the plan of an operation at a place, made at the first call and kept under ``key``."""
         with self._lock:
-            if key not in self.plans:  # another thread may have been faster
+            if key not in self.plans:  # another thread may have made it meanwhile
                 self.plans[key] = plan = self.plan(operation, role, module)
                 self._describe(plan)
             return self.plans[key]
 
     def _resolve_plain(self, operation: OpOverload, role: str, module: str) -> None:
-        """Makes the plan of an operation that so far ran without one, as an earlier simulation has described it."""
+        """Makes the plan of an operation that ran without one, from the description of an earlier simulation."""
         self.resolve((operation, role, module) if role else operation, operation, role, module)
 
     def plan(self, operation: OpOverload | None, role: str, module: str) -> OperationPlan:
-        """A plan of an operation at a place, which is not kept."""
-        draw = self.results.draw_apart
+        """Makes the plan of an operation at a place, without keeping it."""
+        draw = self.results.draw_for_carrier
         return OperationPlan(self._policy, operation, role, module, draw, **self._notes, **self._products)
 
-    def island(self, plan: OperationPlan) -> OperationPlan:
+    def island_plan(self, plan: OperationPlan) -> OperationPlan:
         """Returns the plan for an operation that the program itself computes in full precision."""
         with self._lock:
             if plan not in self.plans:
-                where = plan.operation, plan.role, plan.module
+                place = plan.operation, plan.role, plan.module
                 notes = {name: self._notes[name] for name in ("readers", "stored")}
-                self.plans[plan] = OperationPlan(_CARRIER, *where, self.results.draw_apart, **notes, is_island=True)
+                self.plans[plan] = OperationPlan(
+                    _CARRIER, *place, self.results.draw_for_carrier, **notes, is_island=True
+                )
             return self.plans[plan]
 
     def run(
@@ -179,23 +181,23 @@ class Runner:
             plan: plan of the operation.
             args: its arguments.
             kwargs: its arguments by name.
-            narrow: the program's own call, if the arguments are its float16 or bfloat16 tensors in float32, and what
-                it has in float32 stays unrounded.
+            narrow: the program's call, if ``args`` are float32 copies of its narrow tensors, and its own float32 results
+                stay unrounded; else None.
         """
         plan.outcome.calls += 1
         if plan.decomposition is not None:
-            result = self._run_apart(plan, args, kwargs)
+            result = self._run_decomposed(plan, args, kwargs)
             if result is not NotImplemented:  # with these arguments the operation is primitive
                 plan.outcome.taken_apart += 1
                 return result
         this_thread.rounding = True
         try:
-            return self._run_itself(plan, args, kwargs, narrow)
+            return self._run_primitive(plan, args, kwargs, narrow)
         finally:
             this_thread.rounding = False
 
-    def detached(self, plan: OperationPlan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Runs autograd's detach, so that outer simulations do not take the C++ part for an operation of theirs."""
+    def run_detach(self, plan: OperationPlan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Runs autograd's detach, with the C++ part off, which would count it for outer simulations."""
         hold_thread(1)
         try:
             return self.run(plan, args, kwargs)
@@ -203,40 +205,40 @@ class Runner:
             hold_thread(-1)
 
     def run_widened(self, plan: OperationPlan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Runs an operation on float16 or bfloat16 tensors with their numbers in float32."""
+        """Runs an operation on float32 copies of its float16 or bfloat16 tensors."""
         if self.results.writer is not None:
             raise FormatError(
                 f"a compiled step computes in float32 or float64, but {plan} has tensors of the program's own float16"
                 " or bfloat16: leave out .half(), .bfloat16() and autocast, or run the step without roundoff.compile"
             )
-        carried = self._carried if self.watchers or self.operands.follows else None
-        before = this_thread.carrying
+        carried = self._report_copy if self.watchers or self.operands.follows else None
+        was_carrying = this_thread.carrying
         this_thread.rounding = True
         try:
             call = NarrowCall(plan, args, kwargs, self._dtypes)
             # Kernels of whole layers may return float32 gradients of what they have computed in half precision.
-            island = plan.spares and call.computes.isdisjoint(NARROW) and plan.name not in LAYER_KERNELS
-            wide = (args, kwargs) if island else call.widened(carried)
+            is_island = plan.spares and call.computes.isdisjoint(NARROW) and plan.name not in LAYER_KERNELS
+            new_arguments = (args, kwargs) if is_island else call.widened(carried)
             this_thread.rounding = False
-            if island:
-                return self.run(self.island(plan), *wide)
+            if is_island:
+                return self.run(self.island_plan(plan), *new_arguments)
             plan.outcome.widened += 1
             this_thread.carrying = True
-            result = self.run(plan, *wide, call if plan.spares else None)
+            result = self.run(plan, *new_arguments, call if plan.spares else None)
             this_thread.rounding = True
             return call.narrowed(result, carried)
         finally:
-            this_thread.rounding, this_thread.carrying = False, before
+            this_thread.rounding, this_thread.carrying = False, was_carrying
 
-    def _carried(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Tells watchers, and what sees to operands, of a copy in another dtype."""
+    def _report_copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Informs the watchers and the operands of a copy in another dtype."""
         for watcher in self.watchers:
             watcher.carried(source, target)
         if self.operands.follows:
             self.operands.carried(source, target)
 
-    def _run_apart(self, plan: OperationPlan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Runs the decomposition; its operations come back to the mode one by one."""
+    def _run_decomposed(self, plan: OperationPlan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Runs the decomposition, whose operations call the mode one by one."""
         assert plan.decomposition is not None
         if not plan.takes_nested and any(isinstance(x, torch.Tensor) and x.is_nested for x in args):
             return NotImplemented
@@ -246,61 +248,59 @@ class Runner:
         finally:
             _pop_mode()
 
-    def _run_itself(
+    def _run_primitive(
         self, plan: OperationPlan, args: Sequence[Any], kwargs: Mapping[str, Any], narrow: NarrowCall | None
     ) -> Any:
+        """Runs an operation that is not decomposed, rounds its results and informs the watchers."""
         assert plan.operation is not None
-        given, separate = (args, kwargs), None
+        # Rounds the operands
+        original_arguments, separate = (args, kwargs), None
         operand_formats: dict[tuple[str, str], Format] | None = {} if self.watchers and plan.prepares else None
         if plan.prepares:
             args, kwargs, separate = self.operands.ready(
                 plan, args, kwargs, self.results.rounder(plan), operand_formats
             )
         whole = self.whole is not None and self.whole.are_made(plan.counts, args, kwargs)
+        # Informs the watchers before the operation
         call, tokens = None, []
         if self.watchers:
             arithmetic = plan.arithmetic
             call = Call(
-                plan.place,
-                arithmetic.format,
-                plan.operation,
-                args,
-                kwargs,
-                given,
-                arithmetic.rounding,
+                plan.place, arithmetic.format, plan.operation, args, kwargs, original_arguments, arithmetic.rounding,
                 arithmetic.accumulate if plan.accumulate and not whole else None,
-                NO_OPERANDS if operand_formats is None else operand_formats,
-                whole,
+                NO_OPERANDS if operand_formats is None else operand_formats, whole,
                 plan.moves is not None and plan.moves.these(args, kwargs),
-            )
+            )  # fmt: skip
             tokens = [watcher.before(call) for watcher in self.watchers]
-        counted_before = self._counted(plan, args, whole=whole)
-        result = self._computed(plan, args, kwargs, separate, whole=whole)
-        moved = plan.moves is not None and plan.moves.these(args, kwargs)
-        plan.outcome.moved += moved
+        count = self._count_to_check(plan, args, whole=whole)
+        result = self._compute(plan, args, kwargs, separate, whole=whole)
+        # Marks integers, which are not rounded
+        is_move = plan.moves is not None and plan.moves.these(args, kwargs)
+        plan.outcome.moved += is_move
         if self.whole is not None and plan.counts is not None and (whole or plan.counts.writes):
             self.whole.note(plan.counts, args, kwargs, result, whole=whole)
             plan.outcome.left_whole += whole
             if whole and plan.rounds and plan.role != Role.OPTIMIZER:
                 warn_if_beyond(result, plan.arithmetic.format)
-        if (plan.rounds or self._sees_roundings) and not (whole or (moved and self._leaves_moves)):
-            self.results.round(plan, args, kwargs, result, call, _spared(plan, narrow, result))
-            if counted_before is not None:
-                warn_if_absorbed(counted_before, args, result, plan.arithmetic.format)
+        # Rounds the results, and informs the watchers after the operation
+        if (plan.rounds or self._sees_roundings) and not (whole or (is_move and self._leaves_moves)):
+            self.results.round(plan, args, kwargs, result, call, _unrounded_ids(plan, narrow, result))
+            if count is not None:
+                warn_if_absorbed(count, args, result, plan.arithmetic.format)
         if self.operands.follows:
-            self.operands.note(plan, *given, result)
+            self.operands.note(plan, *original_arguments, result)
         if call is not None:
             for watcher, token in zip(self.watchers, tokens, strict=True):
                 watcher.after(call, token, result)
         return result
 
-    def _counted(self, plan: OperationPlan, args: Sequence[Any], *, whole: bool) -> torch.Tensor | None:
-        """Returns the tensor that may be a count, before the operation adds to it."""
+    def _count_to_check(self, plan: OperationPlan, args: Sequence[Any], *, whole: bool) -> torch.Tensor | None:
+        """Returns the value of a possible count before the operation adds to it; None if there is none to check."""
         if whole or self.whole is None or plan.counts is None or not plan.counts.adds or self.results.writer:
             return None
         return count_before_addition(plan.name, args)
 
-    def _computed(
+    def _compute(
         self,
         plan: OperationPlan,
         args: Sequence[Any],
@@ -311,27 +311,27 @@ class Runner:
     ) -> Any:
         """Computes the results of the operation, before they are rounded."""
         assert plan.kernel is not None
-        if computed.waits and computed.is_readable():  # it ran in C++, and Python had nothing to say until it saw this
+        if computed.waits and computed.is_readable():  # C++ ran it; only what follows is left to Python
             result = computed.take()
-            # The operands of each product are still seen to: their roundings draw, and are counted.
+            # The operands of each product are still rounded, since their roundings draw random bits and are counted.
             return result if separate is None else separate(lambda _: result)
         if plan.contracts and is_on_gpu(args):
             with in_float32(plan.name):
-                result = separate(partial(self._compute, plan)) if separate else self._compute(plan, args, kwargs)
+                result = separate(partial(self._run_kernel, plan)) if separate else self._run_kernel(plan, args, kwargs)
         elif separate is not None:
-            result = separate(partial(self._compute, plan))
+            result = separate(partial(self._run_kernel, plan))
         elif (plan.accumulate and not whole) or self.results.writer:
-            result = self._compute(plan, args, kwargs, whole=whole)
+            result = self._run_kernel(plan, args, kwargs, whole=whole)
         else:
             result = plan.kernel(*args, **kwargs) if kwargs else plan.kernel(*args)
         if plan.settles:
             settle(result)
         return result
 
-    def _compute(
+    def _run_kernel(
         self, plan: OperationPlan, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, *, whole: bool = False
     ) -> Any:
-        """Computes the results of the operation, with sums as the policy says, except sums of integers."""
+        """Runs the kernel, or the sums of the policy's accumulator, except for sums of integers."""
         assert plan.operation is not None
         assert plan.kernel is not None
         if plan.accumulate and not whole:
@@ -343,19 +343,19 @@ class Runner:
             except UnfitOperandsError:
                 if not plan.arithmetic.of_operands:
                     raise
-                result = NotImplemented  # a recipe leaves the operands of some products as they are
+                result = NotImplemented  # recipes do not round the operands of some products
             if result is not NotImplemented:
                 plan.outcome.accumulated += 1
                 return result
             plan.outcome.unaccumulated += are_floats(args)
-        if self.results.writer and plan.exact:  # which computes with numbers in Python
+        if self.results.writer and plan.exact:  # exact kernels compute with numbers in Python
             args, kwargs = recognized(args, kwargs or {})
         return plan.kernel(*args, **(kwargs or {}))
 
 
-def _spared(plan: OperationPlan, narrow: NarrowCall | None, result: Any) -> Container[int]:
-    """Returns the ``id`` of each tensor that is left as it is."""
-    spared = () if narrow is None else narrow.wide_results(result)
+def _unrounded_ids(plan: OperationPlan, narrow: NarrowCall | None, result: Any) -> Container[int]:
+    """Returns the ``id`` of each tensor that is not rounded."""
+    ids = () if narrow is None else narrow.wide_results(result)
     if not plan.outputs.auxiliary:
-        return spared
-    return {*spared, *(id(result[i]) for i in plan.outputs.auxiliary)}
+        return ids
+    return {*ids, *(id(result[i]) for i in plan.outputs.auxiliary)}

@@ -1,4 +1,4 @@
-"""Running any PyTorch computation in simulated arithmetic: the mode that every operation passes through."""
+"""Runs any PyTorch computation in simulated arithmetic, through a mode that PyTorch calls for every operation."""
 
 from __future__ import annotations
 
@@ -51,24 +51,24 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 _DETACH = torch.ops.aten.detach.default
-"""Autograd calls the mode with it outside PyTorch's dispatcher, so that simulations around would take it for a call of
-their own in C++, which goes by the dispatcher's state."""
+"""Autograd calls the mode with this operation outside of PyTorch's dispatcher. The C++ part, which relies on the
+dispatcher's state, would count it for outer simulations."""
 
 
 class Simulation(Witness):
-    """The mode that :func:`simulate` makes; entered with ``with``, and entered again at will.
+    """The mode that :func:`simulate` makes; entered with ``with``, any number of times.
 
     Args:
         policy: the arithmetic of each operation.
         seed: seed of stochastic rounding.
-        observe: whether to count what rounding does.
+        observe: whether to count the effects of rounding.
         shadow: ``"fp64"`` to carry a float64 twin of every value.
         cost: whether to count products, bytes and memory.
         products: ``"plain"`` leaves all matrix products to PyTorch, in float32; see :func:`simulate`.
-        warn_unused: whether leaving the block, for the first time, warns of rules that matched nothing, and of matrix
-            products and convolutions that no rule or accumulator reached.
-        root: the module, or the modules, where module names in rules begin; see :func:`simulate`.
-        leave_moves: whether exact moves pass values on in the precision of their computation.
+        warn_unused: whether the first end of the block warns of rules that matched nothing, and of matrix products and
+            convolutions that no rule or accumulator reached.
+        root: the modules where module names in rules begin, one or a list; see :func:`simulate`.
+        leave_moves: whether exact moves keep their values unrounded.
         watchers: watchers in addition to ``observe``, ``shadow`` and ``cost``.
         stored: formats that :func:`store` is called with; compiled programs also have these floats as data.
 
@@ -77,7 +77,7 @@ class Simulation(Witness):
         watchers: objects called for every operation.
         places: follows modules and optimizers, where policy or watchers ask for them; else None.
         products: ``"fast"`` where large matrix products take the faster library of this machine, else ``"plain"``.
-        last_read: the values that the program has read last, where they were not finite.
+        last_read: the values that the program has read last, if they were not finite.
         whole: remembers which memory holds integers that are not rounded; None where the policy rounds them all.
     """
 
@@ -100,58 +100,59 @@ class Simulation(Witness):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         warn_where_unchecked()
-        self._made_with: dict[str, Any] = {
+        self._arguments: dict[str, Any] = {
             "policy": policy, "seed": seed, "observe": observe, "shadow": shadow, "cost": cost, "products": products,
             "warn_unused": warn_unused, "leave_moves": leave_moves, "stored": tuple(stored),
         }  # fmt: skip
-        self._further: dict[str, Any] = {"root": root, "watchers": watchers}
+        self._other_arguments: dict[str, Any] = {"root": root, "watchers": watchers}
         self.last_read = LastRead()
         if products not in ("fast", "plain"):
             raise FormatError(f'products must be "fast" or "plain", got {products!r}')
         policy = Policy.of(policy)
         self._draws = Draws(seed, policy.random_bits)
         assert isinstance(policy.format, Format)
-        self._watching = self.watch(policy.format, watchers, observe=observe, shadow=shadow, cost=cost)
+        self._initial_watchers = self.watch(policy.format, watchers, observe=observe, shadow=shadow, cost=cost)
         roots = [root] if isinstance(root, torch.nn.Module) else root
         if not isinstance(roots, (list, tuple)) or not all(isinstance(module, torch.nn.Module) for module in roots):
             raise FormatError(f"root must be a torch.nn.Module, or a list of them, got {root!r}")
         self._roots = roots
-        self._follow(policy)
-        spares = Islands.EXACT in policy.settings("islands")
-        named = policy.exact_in or policy.only_in
+        self._set_policy(policy)
+        islands = Islands.EXACT in policy.settings("islands")
+        functions = policy.exact_in or policy.only_in
         primitive = policy.granularity == Granularity.PRIMITIVE
-        self._warns_unused = warn_unused and bool(policy.rules or policy.accumulate or spares or named or primitive)
+        has_targets = policy.rules or policy.accumulate or islands or functions or primitive
+        self._warns_unused = warn_unused and bool(has_targets)
         self.presence = Presence(self)
-        self._notice = Float64Notice(self) if warn_unused and policy.rounds_nothing else None
+        self._float64_notice = Float64Notice(self) if warn_unused and policy.rounds_nothing else None
 
-    def _follow(self, policy: Policy) -> None:
+    def _set_policy(self, policy: Policy) -> None:
         """Creates the objects that a policy needs."""
         assert isinstance(policy.format, Format)
         self.policy, self.format = policy, policy.format
         self._names_steps = names_steps(policy)
-        follows = policy.depends_on_place or bool(self._watching) or self._names_steps
-        stores = bool(self._made_with["stored"])
-        self._does_anything = bool(self._watching) or stores or policy != Policy.of("fp32")
+        needs_places = policy.depends_on_place or bool(self._initial_watchers) or self._names_steps
+        has_stored_formats = bool(self._arguments["stored"])
+        self._has_effect = bool(self._initial_watchers) or has_stored_formats or policy != Policy.of("fp32")
         self._rounds_stochastically = "stochastic" in policy.settings("rounding")
-        self._narrows = self._made_with["products"] == "fast" and self._does_anything
-        fast = self._narrows and reason_against() is None
-        self.products = "fast" if fast else "plain"
+        self._narrows_products = self._arguments["products"] == "fast" and self._has_effect
+        is_fast = self._narrows_products and reason_against() is None
+        self.products = "fast" if is_fast else "plain"
         self._runner = Runner(
-            self, policy, self._draws, self._watching, readers=self._readers,
-            fast_products=fast, narrow_products=self._narrows, leave_moves=self._made_with["leave_moves"],
+            self, policy, self._draws, self._initial_watchers, readers=self._readers,
+            fast_products=is_fast, narrow_products=self._narrows_products, leave_moves=self._arguments["leave_moves"],
         )  # fmt: skip
         operands = self._runner.operands
-        on_module = self._module_begins if operands.follows or self._watching else None
-        self.places = ModuleTracker(self._stepped, self._roots, on_module, policy.within) if follows else None
+        on_module = self._on_module if operands.follows or self._initial_watchers else None
+        self.places = ModuleTracker(self._on_step, self._roots, on_module, policy.within) if needs_places else None
         self._plans, self.whole = self._runner.plans, self._runner.whole
         self.watchers = self._runner.watchers
-        named = policy.exact_in or policy.only_in
-        self._named = NamedBlocks(self, unrounded, at_work) if named else None
+        functions = policy.exact_in or policy.only_in
+        self._named_blocks = NamedBlocks(self, unrounded, at_work) if functions else None
 
     def change(self, policy: Policy | Format | str) -> None:
-        """Takes another policy, with the same format of results, for when it is entered next.
+        """Replaces the policy by another one with the same format of results; it holds from the next entry on.
 
-        Its step and its counts stay. :meth:`plans`, :meth:`audit` and :meth:`unused_rules` describe only
+        The step and the counts are kept. :meth:`plans`, :meth:`audit` and :meth:`unused_rules` describe only
         the new policy.
 
         Raises:
@@ -159,15 +160,15 @@ class Simulation(Witness):
         """
         if self.presence.is_inside():
             raise FormatError("a simulation cannot change its policy inside of its block: leave it before")
-        changed = Policy.of(policy)
-        if changed.format != self.format:
-            raise FormatError(f"a simulation in {self.format} cannot change to {changed.format}: make another one")
-        self._made_with["policy"] = changed
-        self._follow(changed)
+        new_policy = Policy.of(policy)
+        if new_policy.format != self.format:
+            raise FormatError(f"a simulation in {self.format} cannot change to {new_policy.format}: make another one")
+        self._arguments["policy"] = new_policy
+        self._set_policy(new_policy)
 
     def __repr__(self) -> str:
-        narrow = [str(dtype).removeprefix("torch.") for dtype in self.narrow_products]
-        on_gpu = f", on this GPU in {' or '.join(narrow)}" if narrow else ""
+        dtypes = [str(dtype).removeprefix("torch.") for dtype in self.narrow_products]
+        on_gpu = f", on this GPU in {' or '.join(dtypes)}" if dtypes else ""
         return f"Simulation({self.policy}, products={self.products}{on_gpu})"
 
     @property
@@ -179,7 +180,7 @@ class Simulation(Witness):
     def named_formats(self) -> list[Format]:
         """The formats of results and of stored values, in the order of the settings and with duplicates."""
         results = (self.policy.format, *(rule.format for rule in self.policy.rules))
-        return [*(fmt for fmt in results if isinstance(fmt, Format)), *self._made_with["stored"]]
+        return [*(fmt for fmt in results if isinstance(fmt, Format)), *self._arguments["stored"]]
 
     @property
     def narrow_products(self) -> tuple[torch.dtype, ...]:
@@ -187,33 +188,33 @@ class Simulation(Witness):
 
         Empty without a GPU, where the policy rounds no operands, and with ``products="plain"``.
         """
-        return on_this_gpu(self.policy) if self._narrows else ()
+        return on_this_gpu(self.policy) if self._narrows_products else ()
 
     def __reduce__(self) -> Any:
-        """A copy is made as this was, without ``root`` and ``watchers``, at the same step; it has seen nothing."""
-        return _remade, (self._made_with, self.step)
+        """Describes a copy: the same arguments and step, without ``root``, ``watchers`` and any counts."""
+        return _remade, (self._arguments, self.step)
 
     def __enter__(self) -> Self:
         """Starts rounding in this thread; simulations entered before it pause until it is left."""
-        (self._named.enter if self._named else self.enter_block)(sys._getframe(1))  # noqa: SLF001  the only access
+        (self._named_blocks.enter if self._named_blocks else self.enter_block)(sys._getframe(1))  # noqa: SLF001  the only access
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Stops rounding, also when an exception leaves the block."""
-        (self._named.leave if self._named else self.leave_block)(sys._getframe(1))  # noqa: SLF001  the only access
+        (self._named_blocks.leave if self._named_blocks else self.leave_block)(sys._getframe(1))  # noqa: SLF001  the only access
         if self._warns_unused and kind is None and not self.presence.is_inside():
             self._warns_unused = False
             names, parts = (self.places.known, self.places.parts) if self.places else ((), NO_PARTS)
-            called = self._named.called if self._named else ()
-            for text in complaints(self.policy, self._runner.counted(), names, called, parts):
+            called_functions = self._named_blocks.called if self._named_blocks else ()
+            for text in complaints(self.policy, self._runner.counted_plans(), names, called_functions, parts):
                 warnings.warn(text, PolicyWarning, stacklevel=2)
 
     def enter_block(self, frame: FrameType) -> None:
-        """Starts rounding in this thread, whatever functions are named, in the block that ``frame`` is at."""
-        # fp32 alone costs nothing; inside another simulation it must be there to pause that one.
-        needed = self._does_anything or any(
+        """Starts rounding in this thread, in the block that ``frame`` enters, whatever functions the policy names."""
+        # fp32 has no effect, except inside of another simulation, which it pauses.
+        needed = self._has_effect or any(
             isinstance(mode, (Simulation, Bystander)) for mode in _get_current_dispatch_mode_stack()
         )
         if self.presence.is_shared() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -224,7 +225,7 @@ class Simulation(Witness):
         if needed:
             self._runner.take_shortcut(self.places)
         if self.places:
-            self.places.enter()  # which may refuse, so that nothing else is entered
+            self.places.enter()  # first, since it may raise, and then nothing else is to be undone
         if needed:
             _process.enter()
             if self.policy.finfo == Finfo.FORMAT:
@@ -234,13 +235,13 @@ class Simulation(Witness):
             _repeated_views.enter(stochastic=self._rounds_stochastically)
         self.presence.enter(frame, push=needed)
         self._draws.enter()
-        if self._notice:
-            self._notice.enter()
+        if self._float64_notice:
+            self._float64_notice.enter()
 
     def leave_block(self, frame: FrameType) -> None:
-        """Ends what :meth:`enter_block` began."""
-        if self._notice:
-            self._notice.leave()
+        """Undoes :meth:`enter_block`."""
+        if self._float64_notice:
+            self._float64_notice.leave()
         if self.presence.leave(frame):
             _process.leave()
             if self.policy.finfo == Finfo.FORMAT:
@@ -260,25 +261,25 @@ class Simulation(Witness):
 
         Raises:
             FormatError: it is a class, or an asynchronous generator; or this simulation counts or carries twins, and
-                their reports would be out of reach.
+                their reports would be inaccessible.
         """
-        if asked := self.asked_for():
+        if requested := self.requested_reports():
             raise FormatError(
                 f"a decorated function makes a simulation for each call, so that nobody could ask for the report of"
-                f" {' and '.join(asked)}: write `with roundoff.simulate(...) as simulation:` around the call"
+                f" {' and '.join(requested)}: write `with roundoff.simulate(...) as simulation:` around the call"
             )
-        return decorated(function, self._again, "roundoff.simulate(...)")
+        return decorated(function, self._new_simulation, "roundoff.simulate(...)")
 
-    def _again(self) -> Simulation:
-        """One like this, which has seen nothing; the first of them warns."""
-        made = Simulation(**self._made_with, **self._further)
-        made.presence.told_of_generators = True  # it is meant so
-        made._warns_unused, self._warns_unused = self._warns_unused, False
-        return made
+    def _new_simulation(self) -> Simulation:
+        """Makes a simulation with the same settings and no counts; only the first one warns of unused rules."""
+        simulation = Simulation(**self._arguments, **self._other_arguments)
+        simulation.presence.warned_of_generators = True  # suspended generators are intended here
+        simulation._warns_unused, self._warns_unused = self._warns_unused, False
+        return simulation
 
     @property
     def step(self) -> int:
-        """Number of the step that stochastic rounding draws its bits for, counted by the program; 0 at first.
+        """The number of the step that stochastic rounding draws its bits for, set by the program; 0 at first.
 
         Setting it restarts the counting of roundings within the step: a program that sets it at the beginning of
         every training step continues after a restart with the bits it would have drawn.
@@ -296,15 +297,15 @@ class Simulation(Witness):
 
     @contextmanager
     def writing(self, writer: GraphWriter) -> Iterator[None]:
-        """For the block, roundings are written into a graph by ``writer`` instead of being done.
+        """Within the block, ``writer`` writes roundings into a graph instead of computing them.
 
-        The block begins at step 0, before any stochastic rounding. Behind it the simulation is where it was.
+        The block begins at step 0, before any stochastic rounding; its end restores the step and the number of draws.
         """
         step, draws = self.step, self.draws
         self._runner.results.writer = writer
         try:
             self.step = 0
-            with self, self._runner.held():
+            with self, self._runner.without_shortcut():
                 yield
         finally:
             self._runner.results.writer = None
@@ -322,13 +323,13 @@ class Simulation(Witness):
         return self._draws.place
 
     def advance(self, steps: int = 0, draws: int = 0) -> None:
-        """Counts steps that were begun, and stochastic roundings made in the last of them, by a compiled program."""
+        """Counts the steps that a compiled program has begun, and its stochastic roundings in the last of them."""
         if steps:
             self.step += steps
         self._draws.skip(draws)
 
     def count_cost(self) -> CostCounter:
-        """Counts from when it is entered next, as ``cost=True`` does from the beginning.
+        """Counts costs from the next entry on, as ``cost=True`` does from the beginning.
 
         Returns:
             The counter, which can be configured further, and reset.
@@ -340,57 +341,59 @@ class Simulation(Witness):
             raise FormatError("a simulation cannot begin to count inside of its block: say so before")
         if self.counter is None:
             self.counter = cost_counter()
-            self._watching = [*self._watching, self.counter]
-            self._follow(self.policy)
+            self._initial_watchers = [*self._initial_watchers, self.counter]
+            self._set_policy(self.policy)
         return self.counter
 
     def audit(self) -> Audit:
-        """Every operation that ran, and the treatment of its results: nothing escapes silently."""
+        """Returns a table of every operation that ran and the treatment of its results."""
         from .audit import Audit  # noqa: PLC0415  pandas costs half a second
 
-        ran = self._runner.counted()
-        return Audit.of(ran, self.unused_rules(), unreached_products(self.policy, ran))
+        plans = self._runner.counted_plans()
+        return Audit.of(plans, self.unused_rules(), unreached_products(self.policy, plans))
 
     def plans(self) -> tuple[OperationPlan, ...]:
         """Returns the plans of all operations that ran, at every place."""
-        return self._runner.counted()
+        return self._runner.counted_plans()
 
     def unused_rules(self) -> list[Rule]:
-        """The rules of the policy that name an operation or a module, and have matched nothing so far."""
-        return unused(self.policy.rules, self._runner.counted())
+        """Returns the rules of the policy that name an operation or a module, and have matched nothing so far."""
+        return unused(self.policy.rules, self._runner.counted_plans())
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Runs one ATen operation and rounds its results."""
-        # The innermost simulation is asked first, and what it calls comes to the outer ones: those pass it on.
+        # PyTorch calls the innermost simulation first. Its operations reach the outer ones, which do not round them.
         if this_thread.rounding or (Presence.suspendable and self.presence.is_passed_over()):
             return func(*args, **(kwargs or {}))
         if types and not are_plain(types):
             if are_shapes(args, kwargs):
                 return func(*args, **(kwargs or {}))
             if go_first(types, args, kwargs):
-                return NotImplemented  # its own operations come here, on the tensors that it stands for
+                return NotImplemented  # the wrapper's operations on its inner tensors call this mode again
+        # Looks up the plan for the operation at its place
         if self.places is None:
             plan = self._plans.get(func) or self._runner.resolve(func, func, "", "")
         else:
             key = (func, *self.places.here())
             plan = self._plans.get(key) or self._runner.resolve(key, *key)
+        # Runs it, with float16 and bfloat16 tensors in float32
         if plan.widens and takes_narrow(args, kwargs or {}):
             return self._runner.run_widened(plan, args, kwargs or {})
         if plan.spares and not this_thread.carrying:
-            plan = self._runner.island(plan)
+            plan = self._runner.island_plan(plan)
         if func is _DETACH and _len_torch_dispatch_stack():
-            return self._runner.detached(plan, args, kwargs or {})
+            return self._runner.run_detach(plan, args, kwargs or {})
         return self._runner.run(plan, args, kwargs or {})
 
     def _readers(self) -> list[LastRead]:
         """Returns the recorders of read values of all active simulations: the program also reads inside ``exact()``."""
-        around = (mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Simulation))
-        return [self.last_read, *(mode.last_read for mode in around if mode is not self)]
+        modes = (mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Simulation))
+        return [self.last_read, *(mode.last_read for mode in modes if mode is not self)]
 
-    def _stepped(self, optimizer: torch.optim.Optimizer, after: bool) -> None:
-        """Called around each step of an optimizer; a rule may ask to round the values that the step stores."""
+    def _on_step(self, optimizer: torch.optim.Optimizer, after: bool) -> None:
+        """Rounds what a step of an optimizer stores, if a rule says so; called before and after each step."""
         if at_work() is not self or this_thread.rounding:
             return
         if after:
@@ -404,8 +407,8 @@ class Simulation(Witness):
         plan.outcome.calls += after
         round_stored(optimizer, plan, self._runner.results, self.watchers, after=after)
 
-    def _module_begins(self, module: torch.nn.Module) -> None:
-        """Called with each module that begins its forward pass."""
+    def _on_module(self, module: torch.nn.Module) -> None:
+        """Passes a module that begins its forward pass on to the operands and the watchers."""
         operands = self._runner.operands
         if operands.follows:
             operands.note_module(module)
@@ -416,21 +419,21 @@ class Simulation(Witness):
 Simulation.__torch_dispatch__ = unseen(Simulation.__torch_dispatch__)  # type: ignore[method-assign]
 
 
-def _remade(made_with: dict[str, Any], step: int) -> Simulation:
-    simulation = Simulation(**made_with)
+def _remade(arguments: dict[str, Any], step: int) -> Simulation:
+    simulation = Simulation(**arguments)
     simulation.step = step
     return simulation
 
 
 def unrounded() -> Simulation:
-    """Makes a simulation that pauses all others and never warns: generators are suspended there."""
-    made = Simulation("fp32", warn_unused=False)
-    made.presence.told_of_generators = True
-    return made
+    """Makes a simulation that pauses all others, and does not warn of suspended generators."""
+    simulation = Simulation("fp32", warn_unused=False)
+    simulation.presence.warned_of_generators = True
+    return simulation
 
 
 def at_work() -> Simulation | None:
-    """The simulation that the code of this thread runs in now."""
+    """Returns the simulation that the current code of this thread runs in."""
     for index in range(_len_torch_dispatch_stack() - 1, -1, -1):
         mode = _get_dispatch_stack_at(index)
         if isinstance(mode, Simulation) and not (Presence.suspendable and mode.presence.is_passed_over()):
@@ -439,7 +442,7 @@ def at_work() -> Simulation | None:
 
 
 def _is_inside() -> bool:
-    """Whether a simulation is entered in this thread; dynamo asks four times when an optimizer forgets gradients."""
+    """Whether a simulation is entered in this thread; dynamo calls this four times in ``Optimizer.zero_grad``."""
     for index in range(_len_torch_dispatch_stack()):  # noqa: SIM110  any() takes twice as long
         if isinstance(_get_dispatch_stack_at(index), Simulation):
             return True
@@ -447,7 +450,7 @@ def _is_inside() -> bool:
 
 
 def _backend() -> Any:
-    """The backend that a watcher of the active simulation compiles with, if any, and if nothing is rounded."""
+    """Returns the backend that a watcher of the active simulation compiles with, if any, and if nothing is rounded."""
     simulation = at_work()
     watchers = () if simulation is None or not simulation.policy.rounds_nothing else simulation.watchers
     return next((watcher.backend for watcher in watchers if watcher.backend), None)
@@ -459,7 +462,7 @@ def _presence_at_work() -> Presence | None:
 
 
 def _before_step(optimizer: torch.optim.Optimizer) -> None:
-    """Makes the active simulation keep an optimizer's step counts exact, which it may have made elsewhere."""
+    """Marks an optimizer's step counts as integers in the active simulation; they may come from outside of it."""
     simulation = None if this_thread.rounding else at_work()
     if simulation is not None and simulation.whole is not None:
         simulation.whole.note_steps(optimizer)
@@ -475,7 +478,7 @@ _process = ProcessState(_presence_at_work, _is_inside, _backend, _before_step, G
 
 
 def _finfo_at_work(dtype: torch.dtype) -> FormatInfo | None:
-    """Returns the format facts of a dtype in the simulation that runs in this thread; None if it gives none."""
+    """Returns the ``torch.finfo`` of the active simulation for a dtype; None if PyTorch's own applies."""
     simulation = None if this_thread.rounding else at_work()
     if simulation is None or simulation.policy.finfo != Finfo.FORMAT or simulation.format.native:
         return None

@@ -1,4 +1,4 @@
-"""Questions to a simulation about past operations: values, errors and cost."""
+"""The reports of a simulation about past operations: values, errors and cost."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class Witness(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode with the watchers that the package itself has, and with their answers.
+    """A mode that holds the watchers of this package, and returns their reports.
 
     Attributes:
-        observer: counts what rounding does; None: nobody asked for it.
-        shadow: carries the float64 twins; None: nobody asked for them.
-        counter: counts products, bytes and memory; None: nobody asked for it.
+        observer: counts the effects of rounding; None if not requested.
+        shadow: carries the float64 twins; None if not requested.
+        counter: counts products, bytes and memory; None if not requested.
     """
 
     observer: Observer | None = None
@@ -36,7 +36,7 @@ class Witness(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def watch(
         self, format: Format, watchers: Sequence[Watcher], *, observe: bool, shadow: str | None, cost: bool
     ) -> list[Watcher]:
-        """Makes the requested watchers, and returns them after further ones.
+        """Makes the requested watchers, and returns them after the user's own watchers.
 
         Raises:
             FormatError: one of these is not a watcher, or the shadow does not exist.
@@ -48,15 +48,15 @@ class Witness(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
             self.observer = Observer(format)
         self.counter = cost_counter() if cost else None
-        own = (self.shadow, self.observer, self.counter)
+        requested = (self.shadow, self.observer, self.counter)
         if not isinstance(watchers, (list, tuple)) or not all(isinstance(watcher, Watcher) for watcher in watchers):
             raise FormatError(f"watchers must be a list of objects of classes made from Watcher, got {watchers!r}")
-        return [*watchers, *(watcher for watcher in own if watcher is not None)]
+        return [*watchers, *(watcher for watcher in requested if watcher is not None)]
 
-    def asked_for(self) -> list[str]:
-        """The names of the arguments of :func:`simulate` that made it watch."""
-        own = {"observe": self.observer, "shadow": self.shadow, "cost": self.counter}
-        return [name for name, given in own.items() if given]
+    def requested_reports(self) -> list[str]:
+        """Returns the names of the arguments of :func:`simulate` that request a report."""
+        watchers = {"observe": self.observer, "shadow": self.shadow, "cost": self.counter}
+        return [name for name, watcher in watchers.items() if watcher]
 
     def report(self) -> Report:
         """Returns the report of an observing simulation so far.
@@ -64,7 +64,7 @@ class Witness(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Raises:
             FormatError: it does not observe.
         """
-        with simulations_off():  # it may be asked for inside, and what it computes is not the program's
+        with simulations_off():  # inside the block, the report's own operations are not the program's
             return self._observing().report()
 
     def observer_state(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Witness(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._observing().state_dict()
 
     def load_observer_state(self, state: dict[str, Any]) -> None:
-        """Goes on counting from what :meth:`observer_state` returned.
+        """Continues counting from the counts that :meth:`observer_state` returned.
 
         Raises:
             FormatError: it does not observe.

@@ -45,10 +45,10 @@ class Bystander(TorchDispatchMode):
         """Runs an operation, and warns if it is the first that computes while the simulation is entered elsewhere."""
         result = func(*args, **kwargs) if kwargs else func(*args)
         presence = self._presence
-        if presence.told_of_threads or this_thread.rounding or not presence.is_inside() or not _computes(func):
+        if presence.warned_of_threads or this_thread.rounding or not presence.is_inside() or not _computes(func):
             return result
         if any(isinstance(x, torch.Tensor) and x.dtype.is_floating_point for x in tree_leaves(result)):
-            presence.told_of_threads = True
+            presence.warned_of_threads = True
             warnings.warn(
                 f"the thread {threading.current_thread().name} was started inside {presence}, and computes"
                 f" ({func.name()}) without it: a simulation belongs to the thread that enters it; enter it in the"

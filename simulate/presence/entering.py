@@ -88,8 +88,8 @@ class Presence:
         mode: the mode.
 
     Attributes:
-        told_of_generators: whether a warning was given of a generator that is suspended in a block, or is not to be.
-        told_of_threads: whether a warning was given of a thread that it does not reach.
+        warned_of_generators: whether a warning was given of a generator that is suspended in a block, or is not to be.
+        warned_of_threads: whether a warning was given of a thread that it does not reach.
     """
 
     suspendable = 0
@@ -99,8 +99,8 @@ class Presence:
     def __init__(self, mode: TorchDispatchMode) -> None:
         self._mode = mode
         self._inside = 0
-        self.told_of_generators = False
-        self.told_of_threads = False
+        self.warned_of_generators = False
+        self.warned_of_threads = False
 
     def __str__(self) -> str:
         return repr(self._mode)
@@ -165,7 +165,7 @@ class Presence:
         if not Presence.suspendable or not _here.blocks:
             return False
         passed_over = _innermost(_here.blocks) is not self._mode
-        if passed_over and not self.told_of_generators:
+        if passed_over and not self.warned_of_generators:
             self._tell()
         return passed_over
 
@@ -175,7 +175,7 @@ class Presence:
             return
         code = block.frame.f_code
         if code.co_flags & _GENERATOR:
-            self.told_of_generators = True
+            self.warned_of_generators = True
             warnings.warn(
                 f"the generator {code.co_name} ({code.co_filename}:{code.co_firstlineno}) is suspended inside"
                 f" {self._mode!r}: until it goes on, its caller computes without this simulation. A generator that"

@@ -122,7 +122,7 @@ def test_both_sides_find_the_same_place(name, monkeypatch):
         return dispatch(self, *args, **kwargs)
 
     monkeypatch.setattr(Simulation, "__torch_dispatch__", comparing)
-    with simulation, simulation._runner.held():  # so that every operation comes to Python
+    with simulation, simulation._runner.without_shortcut():  # so that every operation comes to Python
         trained()
     assert {role for role, _ in places} == {"forward", "backward", "optimizer", "averages"}
     learn, convolved = "learn: ", "Net.convolved: " if name == "parts" else ""

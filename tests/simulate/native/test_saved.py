@@ -124,7 +124,7 @@ def test_whole_numbers_are_left_whole_by_the_other_side():
             if in_cpp:
                 count = torch.ones(3)
             else:
-                with simulation._runner.held():
+                with simulation._runner.without_shortcut():
                     count = torch.ones(3)
             assert (count + 4098).tolist() == [4099.0] * 3
             count[:1] = 0.3  # data, told to the C++
