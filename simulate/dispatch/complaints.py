@@ -42,12 +42,9 @@ def unused(rules: Iterable[Rule], plans: Iterable[OperationPlan]) -> list[Rule]:
 
 
 def complaints(
-    policy: Policy,
-    plans: Iterable[OperationPlan],
-    modules: Sequence[str] = (),
-    called: Collection[str] = (),
+    policy: Policy, plans: Iterable[OperationPlan], modules: Sequence[str] = (), called: Collection[str] = (),
     parts: Parts = NO_PARTS,
-) -> list[str]:
+) -> list[str]:  # fmt: skip
     """Returns the warnings about a policy after a program ran, each in a sentence.
 
     Args:
@@ -58,7 +55,7 @@ def complaints(
         parts: the parts that the program was in.
     """
     ran = list(plans)
-    missed = {pattern for pattern in policy.within if not any(fits(name, [pattern]) for name in parts.begun)}
+    missed = {pattern for pattern in policy.within if not any(fits(name, [pattern]) for name in parts.entered)}
     out_of_reach = [rule for rule in policy.rules if rule.parts and missed.issuperset(rule.parts)]
     unmet = dict.fromkeys(pattern for rule in out_of_reach for pattern in rule.parts)
     left_out = dict.fromkeys(pattern[1:] for rule in policy.rules for pattern in rule.within if pattern.startswith("!"))
@@ -110,11 +107,11 @@ def _rule_complaint(rule: Rule, ran: list[OperationPlan], existing: Sequence[str
 
 def _part_complaint(pattern: str, parts: Parts) -> str:
     """Returns the complaint about a rule for functions and blocks that the program never entered."""
-    near = suggestion(pattern.rpartition(":")[2], {*parts.functions, *parts.begun})
+    near = suggestion(pattern.rpartition(":")[2], {*parts.functions, *parts.entered})
     return (
         f"the policy has rules within {pattern}{near}, and inside of the simulation no function with this qualified"
         " name was called, and no block roundoff.part has it; parts that the program was in:"
-        f" {_list(parts.begun) or 'none'}"
+        f" {_list(parts.entered) or 'none'}"
     )
 
 

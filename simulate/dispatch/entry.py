@@ -1,4 +1,4 @@
-"""Making a simulation: from a format and a few choices, or from a policy."""
+"""The function that makes a simulation, from a format and settings or from a policy."""
 
 from __future__ import annotations
 
@@ -109,14 +109,14 @@ def simulate(
     note = mistaken(format) if isinstance(format, str) else None
     if note:
         warnings.warn(note, UserWarning, stacklevel=2)
-    given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
+    changes: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
     if rounding is not None and rounding != Rounding.NEAREST_EVEN and Policy.of(format) == UNSIMULATED:
         text = (
             f"rounding {rounding} changes nothing: {format} is fp32, which leaves results to PyTorch, in float64"
             " programs, too; other formats round them"
         )
         warnings.warn(text, SimulationWarning, stacklevel=2)
-    policy = replace(Policy.of(format), **given)
+    policy = replace(Policy.of(format), **changes)
     if policy.rules and policy.rounds_nothing:
         text = "the policy rounds nothing, since it names fp32 alone; PyTorch's mixed precision is in bf16 or fp16"
         warnings.warn(text, SimulationWarning, stacklevel=2)

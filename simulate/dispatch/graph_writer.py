@@ -47,7 +47,7 @@ class FormatsAsData:
         return tuple(data.by_addition for data in self._data.values()), tuple(self._exactly), tuple(self._constants)
 
     def standing_for(self, tensors: Iterable[torch.Tensor]) -> dict[Format, FloatData]:
-        """The formats with these tensors instead of the original tensors."""
+        """Returns the formats with these tensors instead of the original ones."""
         return {
             fmt: FloatData(data.by_addition, tensor)
             for (fmt, data), tensor in zip(self._data.items(), tensors, strict=True)
@@ -73,7 +73,7 @@ class GraphWriter:
         x.copy_(self.rounded(x, fmt, rounding, random))
 
     def rounded(self, x: torch.Tensor, fmt: Format, rounding: Rounding, random: RandomBits | None) -> torch.Tensor:
-        """Stands for ``x`` rounded."""
+        """Returns the stand-in for ``x`` rounded."""
         rounded: torch.Tensor
         data = self._formats.get(fmt)
         # A tensor of another type, or on another device than the program's, takes its format as a constant.

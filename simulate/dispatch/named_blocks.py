@@ -13,7 +13,7 @@ from ..presence.functions import NamedFunctions
 
 
 class BlockSimulation(Protocol):
-    """A simulation."""
+    """A simulation whose blocks can be entered and left."""
 
     policy: Policy
 
@@ -21,7 +21,7 @@ class BlockSimulation(Protocol):
         """Starts rounding in this thread."""
 
     def leave_block(self, frame: FrameType) -> None:
-        """Ends that."""
+        """Undoes :meth:`enter_block`."""
 
 
 @final
@@ -31,20 +31,20 @@ class NamedBlocks:
     Args:
         simulation: a simulation with a policy that names some.
         pausing: makes a simulation that rounds nothing.
-        at_work: says which simulation the code of this thread runs in.
+        at_work: returns the simulation that the current code of this thread runs in.
     """
 
     def __init__(
         self,
         simulation: BlockSimulation,
-        pausing: Callable[[], BlockSimulation],
+        make_pause: Callable[[], BlockSimulation],
         at_work: Callable[[], BlockSimulation | None],
     ) -> None:
         policy = simulation.policy
-        self._simulation, self._pausing, self._at_work = simulation, pausing, at_work
-        self._waiting = pausing() if policy.only_in else None  # what the simulation waits in
-        exact = dict.fromkeys(policy.exact_in, self._exact)
-        self._functions = NamedFunctions(exact | dict.fromkeys(policy.only_in, self._going_on))
+        self._simulation, self._make_pause, self._at_work = simulation, make_pause, at_work
+        self._waiting = make_pause() if policy.only_in else None  # pauses the simulation outside of these functions
+        blocks = dict.fromkeys(policy.exact_in, self._pause)
+        self._functions = NamedFunctions(blocks | dict.fromkeys(policy.only_in, self._resume))
 
     @property
     def called(self) -> set[str]:
@@ -52,7 +52,7 @@ class NamedBlocks:
         return self._functions.called
 
     def enter(self, frame: FrameType) -> None:
-        """The simulation is entered, in the block that ``frame`` is at.
+        """Enters the simulation, in the block that ``frame`` begins.
 
         Raises:
             FormatError: the function does not exist; or the simulation cannot be entered.
@@ -67,23 +67,23 @@ class NamedBlocks:
             self._waiting.enter_block(frame)
 
     def leave(self, frame: FrameType) -> None:
-        """Notes that the block of ``frame`` is left."""
+        """Leaves the simulation, in the block that ``frame`` ends."""
         if self._waiting:
             self._waiting.leave_block(frame)
         self._simulation.leave_block(frame)
         self._functions.leave()
 
-    def _exact(self) -> AbstractContextManager[Any]:
-        return _Block(self._pausing()) if self._at_work() is self._simulation else nullcontext()
+    def _pause(self) -> AbstractContextManager[Any]:
+        return _Block(self._make_pause()) if self._at_work() is self._simulation else nullcontext()
 
-    def _going_on(self) -> AbstractContextManager[Any]:
-        waits = self._waiting is not None and self._at_work() is self._waiting
-        return _Block(self._simulation) if waits else nullcontext()
+    def _resume(self) -> AbstractContextManager[Any]:
+        is_waiting = self._waiting is not None and self._at_work() is self._waiting
+        return _Block(self._simulation) if is_waiting else nullcontext()
 
 
 @final
 class _Block:
-    """A block of a simulation, whatever functions it names."""
+    """A block of a simulation, without its named functions."""
 
     def __init__(self, simulation: BlockSimulation) -> None:
         self._simulation = simulation

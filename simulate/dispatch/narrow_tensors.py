@@ -1,7 +1,7 @@
-"""Tensors of a program's own float16 and bfloat16: an operation computes with their numbers in float32.
+"""Tensors of a program's own float16 and bfloat16: an operation computes with float32 copies of them.
 
-What it computes is rounded to the format there, once, and then stored in the dtype that the program expects, which has
-every number of the format.
+Its results are rounded to the format in float32, once, and then stored in the dtype that the program expects, which
+represents every value of the format.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Carried = Callable[[torch.Tensor, torch.Tensor], None]
 
 NARROW = frozenset((torch.float16, torch.bfloat16))
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
-_OF_THE_DTYPE = frozenset(
+_COMPARISONS = frozenset(
     [
         "eq", "fmod", "ge", "gt", "hardshrink", "hardshrink_backward", "le", "lt", "ne", "remainder",
         "softshrink_backward",
@@ -40,7 +40,7 @@ _OF_THE_DTYPE = frozenset(
 
 
 class NotHeldError(FormatError):
-    """A program's own dtype does not have all numbers of the format that is to be simulated in it."""
+    """A program's own dtype lacks values of the format that is to be simulated in it."""
 
 
 def takes_narrow(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -62,13 +62,13 @@ def check_held(dtype: torch.dtype, plan: OperationPlan) -> None:
     fmt = plan.arithmetic.format
     if holds(dtype, fmt):
         return
-    alone, optimizers = f"Rule({plan.name!r}, format='fp32')", "Rule(role='optimizer', format='fp32')"
-    rules = {"": f"{alone}, or, for an optimizer such as Muon, {optimizers}", Role.OPTIMIZER: optimizers}
-    enough = [str(other) for other in (torch.float16, torch.bfloat16) if holds(other, fmt)] + [str(fmt.carrier)]
+    one_rule, optimizers = f"Rule({plan.name!r}, format='fp32')", "Rule(role='optimizer', format='fp32')"
+    rules = {"": f"{one_rule}, or, for an optimizer such as Muon, {optimizers}", Role.OPTIMIZER: optimizers}
+    dtypes = [str(other) for other in (torch.float16, torch.bfloat16) if holds(other, fmt)] + [str(fmt.carrier)]
     raise NotHeldError(
         f"{dtype} does not have all numbers of {fmt}, which {plan} is to compute in the program's own {dtype}: run the"
-        f" program in {' or '.join(enough)} (leave out .half(), .bfloat16() and autocast, or choose another dtype for"
-        f" them); or have a rule leave the operation to PyTorch, such as {rules.get(plan.role, alone)}"
+        f" program in {' or '.join(dtypes)} (leave out .half(), .bfloat16() and autocast, or choose another dtype for"
+        f" them); or have a rule leave the operation to PyTorch, such as {rules.get(plan.role, one_rule)}"
     )
 
 
@@ -97,7 +97,7 @@ class NarrowCall:
         known: dict[Any, list[torch.dtype | None]],
     ) -> None:
         assert plan.operation is not None
-        self._plan, self._operation, self._given = plan, plan.operation, (args, kwargs)
+        self._plan, self._operation, self._arguments = plan, plan.operation, (args, kwargs)
         written = [args[i] if i < len(args) else kwargs.get(name) for i, name in plan.outputs.written]
         self._written = [x for x in _flatten(written) if isinstance(x, torch.Tensor)]
         computes = plan.outputs.results and returns_tensors(plan.operation)
@@ -110,28 +110,28 @@ class NarrowCall:
             check_held(dtype, plan)
 
     def widened(self, carried: Carried | None) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments in float32: exact copies of tensors; ``carried`` is called with each copy and its original."""
-        args, kwargs = self._given
-        wide = [_mapped(self._wide, x) for x in args]
-        if plain_name(self._plan.name) in _OF_THE_DTYPE:
-            wide = [self._compared(x) if type(x) in (int, float) else x for x in wide]
+        """Returns the arguments with exact float32 copies of tensors; calls ``carried`` with each tensor and its copy."""
+        args, kwargs = self._arguments
+        wide = [_map_nested(self._widen, x) for x in args]
+        if plain_name(self._plan.name) in _COMPARISONS:
+            wide = [self._round_compared(x) if type(x) in (int, float) else x for x in wide]
         names = argument_names(self._operation)
-        if "half_to_float" in names[: len(wide)]:  # tells a softmax to convert, which is done
+        if "half_to_float" in names[: len(wide)]:  # asks a softmax for a conversion, which has been done
             wide[names.index("half_to_float")] = False
-        wide_kwargs = {name: _mapped(self._wide, x) for name, x in kwargs.items()}
+        wide_kwargs = {name: _map_nested(self._widen, x) for name, x in kwargs.items()}
         if carried is not None:
             for original, copy in self._copies.values():
                 carried(original, copy)
         return wide, wide_kwargs
 
-    def _compared(self, number: float) -> float:
-        """A Python number that is compared with values of the format: rounded to it, unless overflow would give NaN."""
+    def _round_compared(self, number: float) -> float:
+        """Rounds a Python number that is compared with values of the format, unless overflow would give NaN."""
         arithmetic = self._plan.arithmetic
         mode = Rounding.NEAREST_EVEN if arithmetic.rounding is Rounding.STOCHASTIC else arithmetic.rounding
         rounded = float(arithmetic.format.rounded(torch.tensor([float(number)], dtype=torch.float64), mode))
         return number if math.isnan(rounded) or not self._plan.rounds else rounded
 
-    def _wide(self, x: Any) -> Any:
+    def _widen(self, x: Any) -> Any:
         if isinstance(x, torch.Tensor):
             if x.dtype not in NARROW:
                 return x
@@ -149,7 +149,7 @@ class NarrowCall:
         return frozenset((wide - self._originals.keys()) | {id(x) for x in self._written if x.dtype not in NARROW})
 
     def narrowed(self, result: Any, carried: Carried | None) -> Any:
-        """The results as the program expects them, with values written to its own memory.
+        """Returns the results in the dtypes that the program expects, and copies written values to its own memory.
 
         Args:
             result: result of the operation with arguments in float32.
@@ -176,14 +176,14 @@ class NarrowCall:
                 carried(x, narrowed)
             return narrowed
 
-        return _mapped(narrow, result)
+        return _map_nested(narrow, result)
 
     def _dtypes(self, results: list[Any]) -> list[torch.dtype | None]:
-        """The dtypes that the program expects of the results, one by one."""
+        """Returns the dtypes that the program expects of the results, one by one."""
         if len(self._results) == len(results):
             return self._results
-        # Of operations that only write, and of lists as long as the data say.
-        return [self._results[0] if self._results else _promoted(*self._given)] * len(results)
+        # Operations that only write, or return lists whose length depends on the data
+        return [self._results[0] if self._results else _promoted(*self._arguments)] * len(results)
 
 
 def _flatten(values: Iterable[Any]) -> list[Any]:
@@ -197,17 +197,17 @@ def _flatten(values: Iterable[Any]) -> list[Any]:
     return flat
 
 
-def _mapped(function: Callable[[Any], Any], x: Any) -> Any:
-    """A value with the elements of its lists replaced."""
+def _map_nested(function: Callable[[Any], Any], x: Any) -> Any:
+    """Applies a function to a value, or to the elements of nested lists and tuples."""
     if isinstance(x, list):
-        return [_mapped(function, item) for item in x]
-    return tuple(_mapped(function, item) for item in x) if isinstance(x, tuple) else function(x)
+        return [_map_nested(function, item) for item in x]
+    return tuple(_map_nested(function, item) for item in x) if isinstance(x, tuple) else function(x)
 
 
 def _result_dtypes(
-    operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], known: dict[Any, list[torch.dtype | None]]
+    operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], cache: dict[Any, list[torch.dtype | None]]
 ) -> list[torch.dtype | None]:
-    """The dtypes of an operation's results, one by one; None for anything other than a tensor of floats.
+    """Returns the dtypes of an operation's results, one by one; None for anything other than a tensor of floats.
 
     They come from PyTorch's kernel, which is run once for each combination of dtypes: PyTorch's description of results
     without computing them is not always the same (the means of a layer norm with float32 weights).
@@ -215,42 +215,42 @@ def _result_dtypes(
     Raises:
         RuntimeError: PyTorch's own, of a kernel that does not mix these dtypes.
     """
-    given = [*args, *kwargs.values()] if kwargs else args
-    key = operation, tuple(map(_what_decides, _flatten(given))), tuple(kwargs)
-    if key not in known:
-        tensors = [x for x in _flatten(given) if isinstance(x, torch.Tensor)]
+    arguments = [*args, *kwargs.values()] if kwargs else args
+    key = operation, tuple(map(_dtype_key, _flatten(arguments))), tuple(kwargs)
+    if key not in cache:
+        tensors = [x for x in _flatten(arguments) if isinstance(x, torch.Tensor)]
         dense = all(x.layout is torch.strided and not x.is_nested for x in tensors)
         repeatable = operation.namespace == "aten" and torch.Tag.nondeterministic_seeded not in operation.tags
         with _disable_current_modes():
-            found = _dtypes_of(operation, args, kwargs, torch.clone) if dense and repeatable else None
-            if isinstance(found, RuntimeError) and "same dtype" in str(found):
-                raise found
-            if not isinstance(found, list) and dense and not communicates(operation):
-                with _quiet(), FakeTensorMode(), torch.inference_mode(mode=False):
-                    found = _dtypes_of(operation, args, kwargs, _without_numbers)
-        known[key] = found if isinstance(found, list) else [_promoted(args, kwargs)]
-    return known[key]
+            dtypes = _dtypes_of(operation, args, kwargs, torch.clone) if dense and repeatable else None
+            if isinstance(dtypes, RuntimeError) and "same dtype" in str(dtypes):
+                raise dtypes
+            if not isinstance(dtypes, list) and dense and not communicates(operation):
+                with _muted_log(), FakeTensorMode(), torch.inference_mode(mode=False):
+                    dtypes = _dtypes_of(operation, args, kwargs, _unwritten)
+        cache[key] = dtypes if isinstance(dtypes, list) else [_promoted(args, kwargs)]
+    return cache[key]
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps PyTorch from logging the traceback of an operation that cannot be tried without numbers."""
+def _muted_log() -> Iterator[None]:
+    """Keeps PyTorch from logging the traceback of an operation that fails without data."""
     log = logging.getLogger(FakeTensorMode.__module__)
-    before, log.disabled = log.disabled, True
+    was_disabled, log.disabled = log.disabled, True
     try:
         yield
     finally:
-        log.disabled = before
+        log.disabled = was_disabled
 
 
-def _what_decides(x: Any) -> Any:
-    """Returns the properties of an argument that can affect the dtypes of results."""
+def _dtype_key(x: Any) -> Any:
+    """Returns the properties of an argument that the dtypes of results may depend on."""
     if isinstance(x, torch.Tensor):
         return x.dtype, x.dim() == 0
     return x if x is None or isinstance(x, (bool, torch.dtype)) else type(x)
 
 
-def _without_numbers(x: torch.Tensor) -> torch.Tensor:
+def _unwritten(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
 
 
@@ -260,25 +260,28 @@ def _dtypes_of(
     kwargs: Mapping[str, Any],
     stand_in: Callable[[torch.Tensor], torch.Tensor],
 ) -> list[torch.dtype | None] | Exception:
-    """The dtypes of the results for substitutes of the given tensors; otherwise the error of the operation."""
+    """Returns the dtypes of the results for substitutes of the tensors, or the error of the operation."""
 
-    def given(x: Any) -> Any:
+    def substitute(x: Any) -> Any:
         return stand_in(x) if isinstance(x, torch.Tensor) else x
 
-    args, kwargs = [_mapped(given, x) for x in args], {name: _mapped(given, x) for name, x in kwargs.items()}
+    args, kwargs = (
+        [_map_nested(substitute, x) for x in args],
+        {name: _map_nested(substitute, x) for name, x in kwargs.items()},
+    )
     try:
         results = _flatten([operation(*args, **kwargs)])
-    except Exception as error:  # noqa: BLE001  no kernel for this dtype, or no shape before there are numbers
+    except Exception as error:  # noqa: BLE001  no kernel for this dtype, or a shape that depends on data
         return error
     return [x.dtype if isinstance(x, torch.Tensor) and x.dtype.is_floating_point else None for x in results]
 
 
 def _promoted(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.dtype | None:
-    """The dtype that an operation asks for; otherwise the promoted dtype of these dtypes."""
-    given = _flatten([*args, *kwargs.values()])
-    asked = [x for x in given if isinstance(x, torch.dtype)]
-    if asked:
-        return asked[-1]
-    floats = [x for x in given if isinstance(x, torch.Tensor) and x.dtype.is_floating_point]
+    """Returns the dtype among the arguments, if any; otherwise the promoted dtype of the tensors."""
+    arguments = _flatten([*args, *kwargs.values()])
+    requested = [x for x in arguments if isinstance(x, torch.dtype)]
+    if requested:
+        return requested[-1]
+    floats = [x for x in arguments if isinstance(x, torch.Tensor) and x.dtype.is_floating_point]
     deciding = [x.dtype for x in floats if x.dim()] or [x.dtype for x in floats]
     return reduce(torch.promote_types, deciding) if deciding else None

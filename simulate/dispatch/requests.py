@@ -45,18 +45,18 @@ def store(x: torch.Tensor, format: Format | str, rounding: Rounding | str = Roun
             is stochastic, outside of any simulation.
     """
     format, rounding = Format.parse(format), Rounding.parse(rounding)
-    simulation = at_work() or innermost()  # fp32 alone is not on the stack
+    simulation = at_work() or innermost()  # an outer simulation in fp32 is on no stack
     with simulations_off(), torch.no_grad():
         if not isinstance(simulation, Simulation):
             return round(x, format, rounding=rounding)
-        kept = simulation._runner.results.stored(x, format, rounding)  # noqa: SLF001  of this folder
+        rounded = simulation._runner.results.stored(x, format, rounding)  # noqa: SLF001  of this folder
         for watcher in simulation.watchers:
-            watcher.stored(kept, format)
-        return kept
+            watcher.stored(rounded, format)
+        return rounded
 
 
 def result_format(operation: str) -> Format | None:
-    """The rounding format for the results of an operation where the caller runs.
+    """Returns the format that results of an operation are rounded to at the place of the caller.
 
     Args:
         operation: name of an ATen operation without overload, such as ``add``, as in rules of policies.
@@ -87,7 +87,7 @@ class ExactBlock:
 
     def __enter__(self) -> None:
         """Pauses the simulations of this thread."""
-        if is_compiling():  # torch.compile compiles outside of simulations alone
+        if is_compiling():  # torch.compile compiles only outside of simulations
             return
         if self._simulation is None:
             self._simulation = unrounded()
@@ -96,7 +96,7 @@ class ExactBlock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """The simulations go on, also when an exception leaves the block."""
+        """Resumes the simulations, also when an exception leaves the block."""
         if self._simulation is not None and not is_compiling():
             self._simulation.__exit__(kind, error, traceback)
 
@@ -114,7 +114,7 @@ def exact() -> ExactBlock: ...
 @overload
 def exact(function: _F) -> _F: ...
 def exact(function: _F | None = None) -> ExactBlock | _F:
-    """Code that is not rounded, whatever is simulated around it: metrics, data loading, evaluation.
+    """Pauses simulations for code that must not be rounded: metrics, data loading, evaluation.
 
     ``with roundoff.exact(): accuracy = (net(x).argmax(-1) == labels).float().mean()`` computes as without a simulation,
     bit for bit, and returns tensors that need not hold values of the format, until an operation outside of the block

@@ -60,14 +60,9 @@ class Results:
         self.writer: GraphWriter | None = None
 
     def round(
-        self,
-        plan: OperationPlan,
-        args: Sequence[Any],
-        kwargs: Any,
-        result: Any,
-        call: Call | None,
+        self, plan: OperationPlan, args: Sequence[Any], kwargs: Any, result: Any, call: Call | None,
         spared: Container[int] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Rounds the output of an operation's call: its results, and the arguments that it writes to.
 
         Args:

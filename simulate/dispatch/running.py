@@ -126,7 +126,7 @@ class Runner:
             if self._shortcut is not None:
                 self._marks.move_to(self._shortcut)
                 if places is not None:
-                    places.be_followed(self._shortcut)
+                    places.set_follower(self._shortcut)
                 for plan in self.plans.values():
                     self._describe(plan)
 
@@ -181,8 +181,8 @@ class Runner:
             plan: plan of the operation.
             args: its arguments.
             kwargs: its arguments by name.
-            narrow: the program's call, if ``args`` are float32 copies of its narrow tensors, and its own float32 results
-                stay unrounded; else None.
+            narrow: the program's call, if ``args`` are float32 copies of its narrow tensors, and float32 results stay
+                unrounded; else None.
         """
         plan.outcome.calls += 1
         if plan.decomposition is not None:
@@ -301,14 +301,9 @@ class Runner:
         return count_before_addition(plan.name, args)
 
     def _compute(
-        self,
-        plan: OperationPlan,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        separate: Callable[[Callable[..., Any]], Any] | None,
-        *,
-        whole: bool,
-    ) -> Any:
+        self, plan: OperationPlan, args: Sequence[Any], kwargs: Mapping[str, Any],
+        separate: Callable[[Callable[..., Any]], Any] | None, *, whole: bool,
+    ) -> Any:  # fmt: skip
         """Computes the results of the operation, before they are rounded."""
         assert plan.kernel is not None
         if computed.waits and computed.is_readable():  # C++ ran it; only what follows is left to Python

@@ -206,7 +206,7 @@ class Simulation(Witness):
         (self._named_blocks.leave if self._named_blocks else self.leave_block)(sys._getframe(1))  # noqa: SLF001  the only access
         if self._warns_unused and kind is None and not self.presence.is_inside():
             self._warns_unused = False
-            names, parts = (self.places.known, self.places.parts) if self.places else ((), NO_PARTS)
+            names, parts = (self.places.module_paths, self.places.parts) if self.places else ((), NO_PARTS)
             called_functions = self._named_blocks.called if self._named_blocks else ()
             for text in complaints(self.policy, self._runner.counted_plans(), names, called_functions, parts):
                 warnings.warn(text, PolicyWarning, stacklevel=2)
@@ -402,7 +402,7 @@ class Simulation(Witness):
         if not self._names_steps:
             return
         role = Role.OPTIMIZER.value
-        key = (OPTIMIZER_STEP, role, self.places.alone if self.places else "")
+        key = (OPTIMIZER_STEP, role, self.places.place_outside_modules if self.places else "")
         plan = self._runner.resolve(key, None, *key[1:])
         plan.outcome.calls += after
         round_stored(optimizer, plan, self._runner.results, self.watchers, after=after)

@@ -29,24 +29,24 @@ _CARRIERS = (torch.float32, torch.float64)
 
 
 class WholeNumberUse(NamedTuple):
-    """The relation of an operation to counts and other integer values."""
+    """The use of counts and other integer values by an operation."""
 
     making: MakesWholeNumbers | None
     """The calls that make integers; None if none does."""
     writes: tuple[tuple[int, str], ...]
-    """The arguments that it writes to, be it zeros: position and name."""
+    """The arguments that it writes to, also only zeros: position and name."""
     written: tuple[tuple[int, str], ...]
     """The arguments that it writes to and that are rounded: position and name."""
     auxiliary: tuple[int, ...]
     """The positions of results that are not rounded, since they are only for its derivative."""
     noted: bool
-    """Whether changes of its results by rounding are noted, since integers may be made from them."""
+    """Whether changes of its results by rounding are recorded, since integers may be computed from them."""
     adds: bool
-    """Whether it may add a number to a count that rounding stops, which must be reported."""
+    """Whether it may add to a count that rounding would stop, which is worth a warning."""
 
     @classmethod
     def by(cls, operation: OpOverload, *, rounds: bool) -> WholeNumberUse:
-        """Returns the known properties of an ATen operation, which is rounded or not."""
+        """Returns the use of integers by an ATen operation; ``rounds``: whether its results are rounded."""
         name = operation.overloadpacket.__name__
         return cls(
             making_of(operation),
@@ -63,7 +63,7 @@ class WholeNumbers:
     """Remembers which memory holds integers.
 
     Args:
-        marks: Table of marks of the simulation.
+        marks: the table of marks of the simulation.
     """
 
     def __init__(self, marks: Marks) -> None:
@@ -71,7 +71,7 @@ class WholeNumbers:
 
     @staticmethod
     def under(policy: Policy, marks: Marks) -> WholeNumbers | None:
-        """Makes one for a simulation with this policy; None if it rounds no integers, or all of them."""
+        """Makes the memory for a simulation with this policy; None if it rounds no integers, or all of them."""
         rules = [rule for rule in policy.rules if rule.format is not None and not rule.about_operands]
         rounds = policy.format != FP32 or any(rule.matches_operation(name) for rule in rules for name in MAKING)
         return WholeNumbers(marks) if rounds and policy.whole == Whole.EXACT else None
@@ -96,7 +96,7 @@ class WholeNumbers:
             self._marks.add(x, Mark.INTEGERS)
 
     def are_made(self, counts: WholeNumberUse | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether a call of an operation makes integers, to be checked before it runs."""
+        """Whether a call computes integers from integers; to be called before it runs, since it may overwrite them."""
         making = counts and counts.making
         if making is None:
             return False
@@ -105,13 +105,13 @@ class WholeNumbers:
             return False
         if not making.are_made(args, kwargs, self.__contains__):
             return False
-        # Gradients are data: one of ones that is summed, too. A checkpoint computes positions again, with its mode on.
+        # Gradients are data, also a sum of ones. A checkpoint, which recomputes positions, has its gradient mode on.
         return not computes_gradients()
 
     def note(
         self, counts: WholeNumberUse, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, *, whole: bool
     ) -> None:
-        """Notes the results of a call: marks for integers, none where it wrote something else."""
+        """Marks the results of a call if they are integers (``whole``); else unmarks the tensors that it wrote to."""
         if whole and not counts.writes:
             for x in _nested_tensors(result):
                 self.mark(x)
@@ -135,8 +135,8 @@ class WholeNumbers:
 def holds_integers(x: torch.Tensor) -> bool:
     """Whether every element of a floating-point tensor is an integer; NaN and infinities are not.
 
-    Values that are not in the CPU's memory are not read, and count as integers: while a program is traced there are
-    none, and a GPU would have to be waited for. NumPy cannot write there; ``roundoff.exact()`` and other threads can.
+    Values outside of the CPU's memory are not read, and count as integers: a traced program has none, and reading from
+    a GPU would wait for it. NumPy cannot write there; ``roundoff.exact()`` and other threads can.
     """
     if is_virtual(x) or is_traced() or not x.is_cpu:
         return True

@@ -1,4 +1,4 @@
-"""The plain operations of one simulation, which run without Python: described to the C++ one by one, and counted."""
+"""The plain operations of one simulation, which run without Python: describes each to C++, and reads its counts."""
 
 from __future__ import annotations
 
@@ -25,33 +25,32 @@ class Counting(Protocol):
     seed: int
     width: int
 
-    def tell(self, listener: Callable[[int, int], None]) -> None:
+    def set_listener(self, listener: Callable[[int, int], None]) -> None:
         """Makes each thread that counts call ``listener``."""
 
 
 @final
 class Shortcut:
-    """The C++ counterpart of one simulation.
+    """The C++ counterpart of one simulation, which receives its places (:class:`.policy.places.PlaceFollower`).
 
     Args:
         loaded: the library.
         mode: the simulation.
-        follows: whether the treatment of an operation depends on its place; see
-            :class:`.policy.places.PlaceFollower`, which this is.
-        descriptions: Plain operations, shared with simulations of equal arithmetic.
-        draws: Counter of its stochastic roundings.
+        follows: whether the plan of an operation depends on its place.
+        descriptions: the plain operations, shared with simulations of equal arithmetic.
+        draws: the counter of its stochastic roundings.
     """
 
     def __init__(
         self, loaded: Any, mode: object, descriptions: Descriptions, draws: Counting, *, follows: bool
     ) -> None:
         self._loaded, self._descriptions, self._follows = loaded, descriptions, follows
-        # Plans, with what the C++ counts for them.
+        # Plans, with their C++ counters
         self._plain: dict[At, tuple[Any, int, OperationDescription]] = {}
         self._handle = loaded.simulation(descriptions.handle, follows, draws.number, draws.seed & _WORD, draws.width)
         self._draws = draws
         if descriptions.draws:
-            draws.tell(loaded.tell_draws)
+            draws.set_listener(loaded.tell_draws)
         weakref.finalize(self, loaded.free, self._handle).atexit = False
         loaded.know(id(mode), self._handle)
         weakref.finalize(mode, loaded.forget, id(mode)).atexit = False
@@ -62,8 +61,8 @@ class Shortcut:
 
         Args:
             mode: as above.
-            notes: the facts that it takes notes of.
-            arithmetic: everything else in its plans.
+            notes: the kinds of notes that it takes.
+            arithmetic: everything else that its plans depend on.
             draws: as above.
             follows: as above.
         """
@@ -80,7 +79,7 @@ class Shortcut:
         if described is not None:
             plain = self._loaded.describe(self._handle, *self._place(at), described.description)
             if described.description.draws:
-                self._draws.tell(self._loaded.tell_draws)
+                self._draws.set_listener(self._loaded.tell_draws)
             if plain:
                 self._plain[at] = plan, plain, described
 
@@ -92,7 +91,7 @@ class Shortcut:
         """Adds to the plans the counts since the last call.
 
         Args:
-            resolve: makes the plan of an operation at a place, which has come here without.
+            resolve: makes the plan of an operation at a place that Python has no plan for.
         """
         for at, _ in self._descriptions.plain():
             if at not in self._plain and self._loaded.counted(self._handle, *self._place(at)):
@@ -109,38 +108,38 @@ class Shortcut:
                 if times:
                     plan.outcome.seen[which] += times
 
-    def module_begins(self, path: str, around: int) -> None:
+    def module_begins(self, path: str, depth: int) -> None:
         """See :class:`.policy.places.PlaceFollower`."""
-        self._loaded.module(self._handle, self._descriptions.module(path), around)
+        self._loaded.module(self._handle, self._descriptions.module(path), depth)
 
-    def module_ends(self, around: int) -> None:
+    def module_ends(self, depth: int) -> None:
         """See :class:`.policy.places.PlaceFollower`."""
-        self._loaded.module(self._handle, -1, around)
+        self._loaded.module(self._handle, -1, depth)
 
-    def part_begins(self, path: str, around: int) -> None:
+    def part_begins(self, path: str, depth: int) -> None:
         """See :class:`.policy.places.PlaceFollower`."""
-        self._loaded.part_begins(self._handle, self._descriptions.module(path), around)
+        self._loaded.part_begins(self._handle, self._descriptions.module(path), depth)
 
-    def part(self, path: str, begun: int) -> None:
+    def part_changes(self, path: str, backward_pass: int) -> None:
         """See :class:`.policy.places.PlaceFollower`."""
-        self._loaded.part(self._handle, self._descriptions.module(path), begun)
+        self._loaded.part(self._handle, self._descriptions.module(path), backward_pass)
 
-    def optimizers(self, count: int) -> None:
+    def optimizers_change(self, count: int) -> None:
         """See :class:`.policy.places.PlaceFollower`."""
         self._loaded.optimizers(self._handle, count)
 
-    def left(self) -> None:
+    def forget_threads(self) -> None:
         """See :class:`.policy.places.PlaceFollower`."""
         self._loaded.left(self._handle)
 
     def here(self) -> tuple[str, str] | None:
-        """The role and the module of this thread, as the C++ finds them; None if it does not know."""
-        found = self._loaded.here(self._handle)
-        return None if found < 0 else (_ROLES[found & 15], self._descriptions.path(found >> 4))
+        """Returns the role and module of this thread in the C++ part; None if it does not know them."""
+        place = self._loaded.here(self._handle)
+        return None if place < 0 else (_ROLES[place & 15], self._descriptions.path(place >> 4))
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """For the block, every operation of the simulation goes through Python."""
+        """Runs every operation of the block through Python."""
         self._loaded.hold_simulation(self._handle, True)
         try:
             yield

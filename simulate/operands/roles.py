@@ -1,4 +1,4 @@
-"""Roles of the operands of products: weights, activations and gradients, told apart by their memory."""
+"""Roles of the operands of products: weights, activations and gradients, distinguished by marks on their memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .weights import Certainty
 
 
 class PlannedOutcome(Protocol):
-    """Counters, which are also described there."""
+    """The counters of an operation, as ``OperationOutcome`` describes them."""
 
     missed: int
     unrounded: Counter[str]
@@ -25,7 +25,7 @@ class PlannedOutcome(Protocol):
 
 
 class PlannedOperation(Protocol):
-    """An operation at one place: it has the attributes of ``OperationPlan``, which describes them."""
+    """An operation at one place, with attributes as ``OperationPlan`` describes them."""
 
     operation: OpOverload | None
     name: str
@@ -42,10 +42,10 @@ class PlannedOperation(Protocol):
 
 
 class KnownOperands(NamedTuple):
-    """The known facts about the operands of one call."""
+    """The roles of the operands of one call, and its product."""
 
     roles: Mapping[str, Role]
-    """The role of each operand that is multiplied, by argument."""
+    """The role of each multiplied operand, by argument."""
     product: Product | None
     """The product that the call is; for the gradients of input and weight at once, the input's."""
     rotates: bool = False
@@ -58,21 +58,21 @@ NOTHING = KnownOperands({}, None)
 class MultipliedOperands:
     """Remembers the operands of forward products; any other operand of a backward product is a gradient.
 
-    A checkpoint computes activations again in the backward pass, and is known by its gradient mode, which is on. It
-    stops before its last product; so an activation that no product has multiplied yet, known since it needs a
-    gradient, is taken as the input of a product with a weight. In a backward pass with ``create_graph=True`` the mode
+    A checkpoint recomputes activations in the backward pass, where its gradient mode, which is on, reveals it. It
+    stops before its last product; so an activation that no product has multiplied yet, which requires a gradient,
+    counts as the input of a product with a weight. In a backward pass with ``create_graph=True`` the mode
     is also on: its gradients count as activations.
 
     Args:
-        sure: Returns how sure it is that a tensor is a weight; None if it is data.
-        marks: Table of marks of the simulation.
+        certainty: returns the certainty that a tensor is a weight; None if it is data.
+        marks: the table of marks of the simulation.
     """
 
-    def __init__(self, sure: Callable[[torch.Tensor], Certainty | None], marks: Marks) -> None:
-        self._sure, self._marks = sure, marks
+    def __init__(self, certainty: Callable[[torch.Tensor], Certainty | None], marks: Marks) -> None:
+        self._certainty, self._marks = certainty, marks
 
-    def tell(self, plan: PlannedOperation, named: Mapping[str, Any]) -> KnownOperands:
-        """The roles of the operands of a call.
+    def classify(self, plan: PlannedOperation, named: Mapping[str, Any]) -> KnownOperands:
+        """Determines the roles of the operands of a call, and remembers those of the forward pass.
 
         Args:
             plan: plan of the operation.
@@ -90,26 +90,26 @@ class MultipliedOperands:
         if Role.WEIGHTS in roles.values():
             return KnownOperands(roles, Product.GRAD_INPUT)
         activations = [x for name, x in operands.items() if roles[name] == Role.ACTIVATIONS]
-        known = [self._marks.of(x) for x in activations]
-        weighted = any(bits & Mark.WEIGHTED or not bits & Mark.ACTIVATION for bits in known)
+        marks = [self._marks.of(x) for x in activations]
+        weighted = any(bits & Mark.WEIGHTED or not bits & Mark.ACTIVATION for bits in marks)
         return KnownOperands(roles, Product.GRAD_WEIGHT if weighted else None)
 
     def _weights(self, operands: Mapping[str, torch.Tensor]) -> list[str]:
-        """The names of those operands of one product that are its weights: the surest of them."""
-        sure = {name: rank for name, x in operands.items() if (rank := self._sure(x)) is not None}
-        if not sure:
+        """Returns the names of the operands of a product that are its weights: those of the highest certainty."""
+        certainties = {name: certainty for name, x in operands.items() if (certainty := self._certainty(x)) is not None}
+        if not certainties:
             return []
-        surest = [name for name, rank in sure.items() if rank == min(sure.values())]
-        if sure[surest[0]] == Certainty.PERHAPS and len(surest) == len(operands):
+        surest = [name for name, certainty in certainties.items() if certainty == min(certainties.values())]
+        if certainties[surest[0]] == Certainty.PERHAPS and len(surest) == len(operands):
             return []
-        # Of a network's parameter and a tensor whose gradient is asked for, the parameter is the weight.
+        # Of a network's parameter and another tensor that requires a gradient, the parameter is the weight.
         registered = [name for name in surest if isinstance(_base(operands[name]), torch.nn.Parameter)]
         return registered or surest
 
     def _role_in_backward(self, x: torch.Tensor) -> Role:
         if self._marks.of(x) & Mark.ACTIVATION:
             return Role.ACTIVATIONS
-        if self._sure(x) is not None:
+        if self._certainty(x) is not None:
             return Role.WEIGHTS
         return Role.ACTIVATIONS if x.requires_grad else Role.GRADIENTS
 
@@ -119,12 +119,12 @@ def _base(x: torch.Tensor) -> torch.Tensor:
 
 
 def is_backward(role: str) -> bool:
-    """Whether an operation with this role computes gradients, and not activations again."""
+    """Whether an operation with this role computes gradients, and does not recompute activations."""
     return role == Role.BACKWARD and not torch.is_grad_enabled()
 
 
 def is_number(x: object) -> bool:
-    """Whether ``x`` is a tensor of numbers that operands are rounded in."""
+    """Whether ``x`` is a tensor that operands can be rounded in: dense, float32 or float64."""
     return (
         isinstance(x, torch.Tensor)
         and x.dtype in (torch.float32, torch.float64)

@@ -43,22 +43,22 @@ class _Rounding(NamedTuple):
 
     format: Format
     mode: dict[str, Any]
-    """The mode, if it is not the plan's."""
+    """The argument ``rounding``, if the mode is not the plan's."""
     as_forward: bool = False
-    """Whether blocks lie as they did in the forward product."""
+    """Whether blocks are those of the forward product."""
     hadamard: int | None = None
-    """The size of a Hadamard transform that comes before."""
+    """The size of a Hadamard transform before the rounding; None without one."""
 
 
 class Operands:
     """Rounds operands, and remembers which memory holds weights and values computed inside.
 
     Args:
-        policy: Policy of the simulation.
-        marks: Table of marks of the simulation.
+        policy: the policy of the simulation.
+        marks: the table of marks of the simulation.
 
     Attributes:
-        follows: whether it must follow operations and modules: where a rule is about operands of some role.
+        follows: whether it must see all operations and modules, since a rule is about operands of some role.
     """
 
     def __init__(self, policy: Policy, marks: Marks) -> None:
@@ -67,7 +67,7 @@ class Operands:
         self._tracks_inputs = Role.INPUTS in roles
         self._marks = marks
         self._weights = Weights(marks)
-        self._multiplied = MultipliedOperands(self._weights.sure, marks)
+        self._multiplied = MultipliedOperands(self._weights.certainty, marks)
         self.note_module = self._weights.note_module
 
     def note(self, plan: PlannedOperation, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
@@ -96,88 +96,76 @@ class Operands:
             self._marks.add(target, Mark.INSIDE)
 
     def ready(
-        self,
-        plan: PlannedOperation,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        rounded: Rounder,
-        told_of: dict[tuple[str, str], Format] | None = None,
-    ) -> tuple[Sequence[Any], Mapping[str, Any], Callable[[Compute], Any] | None]:
+        self, plan: PlannedOperation, args: Sequence[Any], kwargs: Mapping[str, Any], round_operand: Rounder,
+        formats: dict[tuple[str, str], Format] | None = None,
+    ) -> tuple[Sequence[Any], Mapping[str, Any], Callable[[Compute], Any] | None]:  # fmt: skip
         """Rounds the operands of an operation before it runs.
 
         Args:
             plan: plan of the operation.
             args: its arguments.
             kwargs: its arguments by name.
-            rounded: gives a tensor rounded to a format, and in a mode if it is not the plan's.
-            told_of: takes the format that each operand is rounded to, by argument and product; None: nobody asks.
+            round_operand: rounds a tensor to a format, and in a mode if it is not the plan's.
+            formats: filled with the format of each rounded operand, by argument and product; None if not needed.
 
         Returns:
             The arguments with operands rounded as the policy says, except for tensors it writes to, and None. For an
-            operation with products that see an operand in different ways, the arguments unchanged, and a function of
-            the kernel: it computes product by product, each with operands rounded for it. For a matrix product
-            that tensor cores compute, the arguments rounded, and a function that has them do it.
+            operation whose products round an operand in different ways: the unchanged arguments, and a function of
+            the kernel that computes product by product, each with operands rounded for it. For a matrix product
+            that tensor cores compute: the rounded arguments, and a function that computes it there.
         """
         assert plan.operation is not None
         named = dict(zip(argument_names(plan.operation), args, strict=False)) | dict(kwargs)
-        known = self._multiplied.tell(plan, named) if plan.multiplies else NOTHING
-        plan.outcome.missed += plan.multiplies and self._misses(plan, named, known)
-        # The products of one operation may see an operand in different ways.
-        differ = _has_blocks(plan) or any(rule.product for rule in plan.arithmetic.of_operands)
-        products = separate_products(plan.operation) if differ else None
+        facts = self._multiplied.classify(plan, named) if plan.multiplies else NOTHING
+        plan.outcome.missed += plan.multiplies and self._misses_weights(plan, named, facts)
+        # The products of one operation may need an operand rounded in different ways.
+        may_differ = _has_blocks(plan) or any(rule.product for rule in plan.arithmetic.of_operands)
+        products = separate_products(plan.operation) if may_differ else None
         if products is None:
-            prepared = self._prepared(plan, args, kwargs, known, rounded, told_of)
-            return *prepared, self._by_tensor_cores(plan, named, known, *prepared) if plan.narrows else None
+            new = self._round_operands(plan, args, kwargs, facts, round_operand, formats)
+            return *new, self._narrow_product(plan, named, facts, *new) if plan.narrows else None
 
         def see(name: str, x: torch.Tensor, contraction: Contraction) -> torch.Tensor:
-            product = Product.GRAD_WEIGHT if known.product and contraction.over_all_others else known.product
-            return self._seen(
-                plan, name, named | {name: x}, contraction, known._replace(product=product), rounded, told_of
+            product = Product.GRAD_WEIGHT if facts.product and contraction.over_all_others else facts.product
+            return self._round_for_product(
+                plan, name, named | {name: x}, contraction, facts._replace(product=product), round_operand, formats
             )
 
         def separate(compute: Compute) -> Any:
             result = products(compute, see, *args, **kwargs)
             if result is not NotImplemented:
                 return result
-            return compute(*self._prepared(plan, args, kwargs, known, rounded, told_of))
+            return compute(*self._round_operands(plan, args, kwargs, facts, round_operand, formats))
 
         return args, kwargs, separate
 
-    def _by_tensor_cores(
-        self,
-        plan: PlannedOperation,
-        named: Mapping[str, Any],
-        known: KnownOperands,
-        args: Sequence[Any],
+    def _narrow_product(
+        self, plan: PlannedOperation, named: Mapping[str, Any], facts: KnownOperands, args: Sequence[Any],
         kwargs: Mapping[str, Any],
-    ) -> Callable[[Compute], torch.Tensor] | None:
+    ) -> Callable[[Compute], torch.Tensor] | None:  # fmt: skip
         """Returns the function for a product of rounded operands that a narrow dtype holds; None if not allowed."""
         assert plan.operation is not None
         if not takes(plan.operation, args, kwargs):
             return None
         multiplied = argument_names(plan.operation)[len(args) - 2 : len(args)]
-        roundings = [self._roundings(plan, named[name], known.roles.get(name), known.product) for name in multiplied]
-        carrier = carrier_of(*(done[-1].format if done else None for done in roundings))
+        roundings = [self._roundings(plan, named[name], facts.roles.get(name), facts.product) for name in multiplied]
+        carrier = carrier_of(*(steps[-1].format if steps else None for steps in roundings))
         return None if carrier is None else lambda _: narrow_product(args, carrier)
 
-    def _prepared(
-        self,
-        plan: PlannedOperation,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        known: KnownOperands,
-        rounded: Rounder,
-        told_of: dict[tuple[str, str], Format] | None,
-    ) -> tuple[list[Any], dict[str, Any]]:
+    def _round_operands(
+        self, plan: PlannedOperation, args: Sequence[Any], kwargs: Mapping[str, Any], facts: KnownOperands,
+        round_operand: Rounder, formats: dict[tuple[str, str], Format] | None,
+    ) -> tuple[list[Any], dict[str, Any]]:  # fmt: skip
+        """Returns the arguments with all operands rounded that the operation does not write to."""
         assert plan.operation is not None
         written = {name for _, name in plan.outputs.written}
         names = argument_names(plan.operation)
         rounds_scalars = plan.arithmetic.scalars == "rounded" and plan.rounds
         numbers = set(number_names(plan.operation)) if rounds_scalars else set()
         named = dict(zip(names, args, strict=False)) | dict(kwargs)
-        rotates = _rotates(plan, known)
-        by_argument = contractions(plan.name, named) if rotates or _has_blocks(plan) else {}
-        known = known._replace(rotates=rotates and all(one.is_plain for one in by_argument.values()))
+        has_rotation = _has_rotation(plan, facts)
+        by_argument = contractions(plan.name, named) if has_rotation or _has_blocks(plan) else {}
+        facts = facts._replace(rotates=has_rotation and all(each.is_plain for each in by_argument.values()))
 
         def prepare(name: str, value: Any) -> Any:
             if name in written:
@@ -185,8 +173,8 @@ class Operands:
             if isinstance(value, torch.Tensor):
                 if not is_operand(plan.name, name):
                     return value
-                return self._seen(
-                    plan, name, named | {name: value}, by_argument.get(name, LAST), known, rounded, told_of
+                return self._round_for_product(
+                    plan, name, named | {name: value}, by_argument.get(name, LAST), facts, round_operand, formats
                 )
             if isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
                 return [prepare(name, item) for item in value]
@@ -199,49 +187,43 @@ class Operands:
             {name: prepare(name, value) for name, value in kwargs.items()},
         )
 
-    def _seen(
-        self,
-        plan: PlannedOperation,
-        name: str,
-        named: Mapping[str, Any],
-        contraction: Contraction,
-        known: KnownOperands,
-        rounded: Rounder,
-        told_of: dict[tuple[str, str], Format] | None,
-    ) -> torch.Tensor:
-        """An operand as an operation sees it.
+    def _round_for_product(
+        self, plan: PlannedOperation, name: str, named: Mapping[str, Any], contraction: Contraction,
+        facts: KnownOperands, round_operand: Rounder, formats: dict[tuple[str, str], Format] | None,
+    ) -> torch.Tensor:  # fmt: skip
+        """Returns an operand rounded for one product of an operation.
 
         Args:
             plan: plan of the operation.
             name: name of the argument.
             named: the arguments by name.
             contraction: the axis along which the product contracts the operand.
-            known: known facts about the operands, and about the product that sees them.
-            rounded: as for :meth:`ready`.
-            told_of: as for :meth:`ready`.
+            facts: known facts about the operands, and about the product that sees them.
+            round_operand: as for :meth:`ready`.
+            formats: as for :meth:`ready`.
         """
         x: torch.Tensor = named[name]
         if not is_number(x):
-            what = "complex" if x.is_complex() else "sparse" if x.layout is not torch.strided else ""
+            kind = "complex" if x.is_complex() else "sparse" if x.layout is not torch.strided else ""
             rules = plan.arithmetic.of_operands
-            about = any(plan.multiplies or not set(rule.role).issubset(MULTIPLIED_ROLES) for rule in rules)
-            if what and (about or plan.arithmetic.operands):
-                plan.outcome.unrounded[what] += 1
+            has_rules = any(plan.multiplies or not set(rule.role).issubset(MULTIPLIED_ROLES) for rule in rules)
+            if kind and (has_rules or plan.arithmetic.operands):
+                plan.outcome.unrounded[kind] += 1
             return x
-        for fmt, mode, as_forward, hadamard in self._roundings(plan, x, known.roles.get(name), known.product):
-            plan.outcome.seen[known.product or "", known.roles.get(name) or name, str(fmt)] += 1
-            if told_of is not None:
-                told_of[name, known.product or ""] = fmt
-            along = of_forward(plan.name, name, contraction, named) if as_forward else contraction
-            if hadamard and known.rotates:
+        for fmt, mode, as_forward, hadamard in self._roundings(plan, x, facts.roles.get(name), facts.product):
+            plan.outcome.seen[facts.product or "", facts.roles.get(name) or name, str(fmt)] += 1
+            if formats is not None:
+                formats[name, facts.product or ""] = fmt
+            blocks_along = of_forward(plan.name, name, contraction, named) if as_forward else contraction
+            if hadamard and facts.rotates:
                 x = rotated(x, contraction.axis, hadamard)
-            x = round_along(x, fmt, along, partial(rounded, **mode))
+            x = round_along(x, fmt, blocks_along, partial(round_operand, **mode))
         return x
 
-    def _misses(self, plan: PlannedOperation, named: Mapping[str, Any], known: KnownOperands) -> bool:
+    def _misses_weights(self, plan: PlannedOperation, named: Mapping[str, Any], facts: KnownOperands) -> bool:
         """Whether a rule is about the weight of a product without a known weight, but with unknown operands."""
-        about = any(Role.WEIGHTS in rule.role for rule in plan.arithmetic.of_operands)
-        if not about or known.product or is_backward(plan.role):
+        has_rules = any(Role.WEIGHTS in rule.role for rule in plan.arithmetic.of_operands)
+        if not has_rules or facts.product or is_backward(plan.role):
             return False
         multiplied = [x for name, x in named.items() if isinstance(x, torch.Tensor) and is_multiplied(plan.name, name)]
         return any(not self._marks.of(x) & (Mark.INSIDE | Mark.DATA) for x in multiplied)
@@ -251,10 +233,10 @@ class Operands:
     ) -> list[_Rounding]:
         """Returns the roundings of the operand ``x``, in order."""
         rules = plan.arithmetic.of_operands
-        about = (_last(rules, self._origin(x), None), _last(rules, role, product)) if rules else ()
+        applicable = (_last_rule(rules, self._origin(x), None), _last_rule(rules, role, product)) if rules else ()
         roundings = []
         backward = is_backward(plan.role)
-        for rule in about:
+        for rule in applicable:
             if rule is not None and not (backward and rule.backward == Backward.UNROUNDED):
                 assert isinstance(rule.format, Format)
                 mode = {} if rule.rounding is None else {"rounding": rule.rounding}
@@ -271,19 +253,20 @@ class Operands:
         return Role.INPUTS if self._tracks_inputs and not self._marks.of(x) & Mark.INSIDE else None
 
 
-def _rotates(plan: PlannedOperation, known: KnownOperands) -> bool:
+def _has_rotation(plan: PlannedOperation, facts: KnownOperands) -> bool:
     """Whether the rules about both operands of a product ask for a Hadamard transform of the same size."""
-    if len(known.roles) < 2:
+    if len(facts.roles) < 2:
         return False
     rules = plan.arithmetic.of_operands
-    sizes = {rule and rule.hadamard for rule in (_last(rules, role, known.product) for role in known.roles.values())}
+    last_rules = [_last_rule(rules, role, facts.product) for role in facts.roles.values()]
+    sizes = {rule and rule.hadamard for rule in last_rules}
     return len(sizes) == 1 and None not in sizes and not plan.name.startswith("convolution")
 
 
-def _last(rules: Sequence[Rule], role: Role | None, product: Product | None) -> Rule | None:
-    """The last of the rules that is about operands of that role, in that product."""
-    about = (r for r in reversed(rules) if role in r.role and (r.product is None or product in r.product))
-    return next(about, None)
+def _last_rule(rules: Sequence[Rule], role: Role | None, product: Product | None) -> Rule | None:
+    """Returns the last of the rules that is about operands of this role in this product."""
+    matching = (r for r in reversed(rules) if role in r.role and (r.product is None or product in r.product))
+    return next(matching, None)
 
 
 def _has_blocks(plan: PlannedOperation) -> bool:
@@ -293,7 +276,7 @@ def _has_blocks(plan: PlannedOperation) -> bool:
 
 
 def rotated(x: torch.Tensor, axis: int, size: int) -> torch.Tensor:
-    """Each ``size`` neighbours along ``axis`` times one orthogonal matrix: random signs, then Hadamard's matrix.
+    """Multiplies each ``size`` neighbours along ``axis`` by an orthogonal matrix: random signs, Hadamard's matrix.
 
         y = x diag(s) H / sqrt(size)
 
@@ -304,17 +287,17 @@ def rotated(x: torch.Tensor, axis: int, size: int) -> torch.Tensor:
 
     Args:
         x: float32 or float64, any shape of at least one axis.
-        axis: along which it is contracted; the remainder after the last full group of ``size`` is unchanged.
+        axis: the contracted axis; the remainder after the last full group of ``size`` is unchanged.
         size: a power of two.
 
     Returns:
         A new tensor of the shape of ``x``.
     """
     rows = x.movedim(axis, -1)
-    whole = rows.shape[-1] // size * size
-    parts = rows[..., :whole].reshape(*rows.shape[:-1], whole // size, size) @ _matrix(size, x.dtype, x.device)
-    together: torch.Tensor = torch.cat([parts.flatten(-2), rows[..., whole:]], -1).movedim(-1, axis)
-    return together
+    length = rows.shape[-1] // size * size
+    groups = rows[..., :length].reshape(*rows.shape[:-1], length // size, size) @ _matrix(size, x.dtype, x.device)
+    result: torch.Tensor = torch.cat([groups.flatten(-2), rows[..., length:]], -1).movedim(-1, axis)
+    return result
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Operations that make several products of the same operands, which contract them along different axes."""
+"""Operations that compute several products of the same operands, contracted along different axes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..composites.attention import SEEN
 
 Compute = Callable[[Sequence[Any]], Any]
 See = Callable[[str, Tensor, Contraction], Tensor]
-Separate = Callable[..., Any]
+SeparateProducts = Callable[..., Any]
 
 _aten = torch.ops.aten
 
@@ -24,7 +24,7 @@ def _convolution_backward(
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], transposed: bool,
     output_padding: Sequence[int], groups: int, mask: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
-    """The gradient of the input, of the weight and of the bias, each of operands rounded for it."""
+    """Computes the gradients of input, weight and bias, each from operands rounded for its product."""
     rest = (bias_sizes, stride, padding, dilation, transposed, output_padding, groups)
     results: list[Tensor | None] = [None, None, None]
     if mask[0]:
@@ -32,33 +32,33 @@ def _convolution_backward(
         factors = see("grad_output", gradient, axes["grad_output"]), x, see("weight", weight, axes["weight"])
         results[0] = compute([*factors, *rest, [True, False, False]])[0]
     if mask[1] or mask[2]:
-        of_positions = see("grad_output", gradient, OVER_POSITIONS)
-        factors = of_positions, see("input", x, OVER_POSITIONS) if mask[1] else x, weight
+        seen_gradient = see("grad_output", gradient, OVER_POSITIONS)
+        factors = seen_gradient, see("input", x, OVER_POSITIONS) if mask[1] else x, weight
         _, *results[1:] = compute([*factors, *rest, [False, mask[1], mask[2]]])
     return tuple(results)
 
 
-def _of_attention(formula: Callable[..., Any]) -> Separate:
+def _separate_attention(formula: Callable[..., Any]) -> SeparateProducts:
     def separate(_compute: Compute, see: See, *args: Any, **kwargs: Any) -> Any:
-        def along(name: str, x: Tensor, axis: int) -> Tensor:
+        def see_along(name: str, x: Tensor, axis: int) -> Tensor:
             return see(name, x, LAST if axis == -1 else Contraction(axis))
 
-        return formula(*args, **kwargs, see=along)
+        return formula(*args, **kwargs, see=see_along)
 
     return separate
 
 
-_SEPARATE: dict[Any, Separate] = {
+_SEPARATE: dict[Any, SeparateProducts] = {
     _aten.convolution_backward: _convolution_backward,
-    **{operation: _of_attention(formula) for operation, formula in SEEN.items()},
+    **{operation: _separate_attention(formula) for operation, formula in SEEN.items()},
 }
 
 
-def separate_products(operation: OpOverload) -> Separate | None:
-    """A function that computes an operation product by product; None if all its products contract an operand alike.
+def separate_products(operation: OpOverload) -> SeparateProducts | None:
+    """Returns a function that computes an operation product by product; None if one rounding serves all its products.
 
-    It takes ``compute(args)``, which runs the operation itself; ``see(name, x, contraction)``, which gives the operand
-    as it is seen by a product; and the operation's arguments. It returns the operation's results, or
+    It takes ``compute(args)``, which runs the operation itself; ``see(name, x, contraction)``, which rounds an operand
+    for a product; and the operation's arguments. It returns the operation's results, or
     ``NotImplemented`` for unsupported arguments.
     """
     return _SEPARATE.get(operation.overloadpacket)

@@ -1,4 +1,4 @@
-"""Weights, told from data by the memory that they lie in."""
+"""Weights, distinguished from data by marks on their memory."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _REPLACING = ("copy", "fill", "zero")
 
 
 class Certainty(IntEnum):
-    """The certainty that a tensor is a weight; the lower, the surer."""
+    """The certainty that a tensor is a weight; lower values are surer."""
 
     PARAMETER = 0
     """A registered parameter, or the result of moves, casts or elementwise work on only such."""
     LEAF = 1
-    """Another leaf that requires a gradient, moved or cast: it may be an input with a requested gradient."""
+    """Another leaf that requires a gradient, moved or cast; it may also be an input with a requested gradient."""
     BUFFER = 2
     """A matrix that a module keeps in its state, such as weights that are not trained."""
     PERHAPS = 3
-    """Looked up in a weight by index, as an expert's weight is; or the product of two parameters, as a low-rank
-    correction is; or a weight with noise of its shape, as a noisy layer has it. Multiplied with a surer weight it is an
-    activation, as a token's embedding is."""
+    """A part of a weight found by index (an expert's weight), the product of two parameters (a low-rank correction), or
+    a weight with noise of its shape (a noisy layer). Multiplied with a surer weight it counts as an activation (a
+    token's embedding)."""
 
 
 @final
@@ -57,24 +57,24 @@ class Weights:
     numbers. Values computed with data, or overwritten with data, do not count.
 
     Args:
-        marks: Table of marks of the simulation.
+        marks: the table of marks of the simulation.
     """
 
     def __init__(self, marks: Marks) -> None:
         self._marks = marks
 
-    def sure(self, x: torch.Tensor) -> Certainty | None:
-        """Returns how sure it is that ``x`` is a weight; None if it is data."""
-        self._look_at(x)
+    def certainty(self, x: torch.Tensor) -> Certainty | None:
+        """Returns the certainty that ``x`` is a weight; None if it is data."""
+        self._mark_if_parameter(x)
         bits = self._marks.of(x)
-        return next((sure for sure in Certainty if bits & _bit_of(sure)), None)
+        return next((certainty for certainty in Certainty if bits & _mark_of(certainty)), None)
 
     def is_parameter(self, x: torch.Tensor) -> bool:
         """Whether ``x`` is a parameter, or was made only of parameters."""
-        self._look_at(x)
+        self._mark_if_parameter(x)
         return bool(self._marks.of(x) & (Mark.PARAMETER | Mark.LEAF))
 
-    def _look_at(self, x: torch.Tensor) -> None:
+    def _mark_if_parameter(self, x: torch.Tensor) -> None:
         """Remembers ``x`` if autograd or its class says that it is a parameter."""
         base = x if x._base is None else x._base  # noqa: SLF001  the only access there is
         # Sharded parameters are gathered into a buffer, of which the leaf that autograd knows is a part.
@@ -87,14 +87,14 @@ class Weights:
     def note_module(self, module: torch.nn.Module) -> None:
         """Remembers the registered tensors of a called module: parameters, and matrices in its state."""
         for parameter in module._parameters.values():  # noqa: SLF001  parameters() asks its children, too
-            if parameter is not None and not is_lazy(parameter):  # its first call makes it, behind this
-                self._add(_unwrapped(parameter), Certainty.PARAMETER)
+            if parameter is not None and not is_lazy(parameter):  # else the first call creates it, after this hook
+                self._add(_unwrap(parameter), Certainty.PARAMETER)
         for name, buffer in module._buffers.items():  # noqa: SLF001  as above
-            plain = None if buffer is None or is_lazy(buffer) else _unwrapped(buffer)
+            plain = None if buffer is None or is_lazy(buffer) else _unwrap(buffer)
             if plain is None or self.is_known_data(plain) or not plain.is_floating_point():
                 continue
             if name in module._non_persistent_buffers_set:  # noqa: SLF001  the only access there is
-                self._marks.add(plain, Mark.DATA)  # the module can compute it again, such as frequencies of positions
+                self._marks.add(plain, Mark.DATA)  # the module can recompute it, such as frequencies of positions
             elif plain.dim() >= _MATRIX:
                 self._add(plain, Certainty.BUFFER)
 
@@ -103,68 +103,70 @@ class Weights:
         return bool(self._marks.of(x) & Mark.DATA)
 
     def carried(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Takes the copy of a weight in another dtype for one."""
-        sure = self.sure(source)
-        if sure is not None:
-            self._add(target, sure)
+        """Marks the copy of a weight in another dtype as a weight."""
+        certainty = self.certainty(source)
+        if certainty is not None:
+            self._add(target, certainty)
 
     def note(self, operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
-        """Remembers the results of a forward operation on only weights, and forgets tensors that it wrote data to."""
+        """Marks results of a forward operation on only weights as weights; unmarks tensors that it wrote data to."""
         written = [args[i] if i < len(args) else kwargs.get(name) for i, name in writes_of(operation)]
         # The values that the operation reads, as a flat list
         replaces = plain_name(operation.overloadpacket.__name__) in _REPLACING
         rest = {name: x for name, x in kwargs.items() if name != "out"} if kwargs else kwargs
         read = tree_leaves((args[1:] if replaces and writes_of(operation) else args, rest))
         if self._is_noise(operation, read):
-            for x in _floats([written, result]):
+            for x in _float_tensors([written, result]):
                 self._marks.add(x, Mark.NOISE)
             return
-        sure = self._made(operation, read, result)
-        if sure is None and not written:
+        certainty = self._result_certainty(operation, read, result)
+        if certainty is None and not written:
             return
-        if sure is None:
-            for x in _floats(written):
+        if certainty is None:
+            for x in _float_tensors(written):
                 if self._marks.of(x) & Mark.BUFFER:
                     self._marks.add(x, Mark.DATA)
                 self._marks.remove(x, Mark.WEIGHTS | Mark.NOISE)
             return
-        for x in _floats([written, result]):
-            self._add(x, sure)
+        for x in _float_tensors([written, result]):
+            self._add(x, certainty)
 
     def _is_noise(self, operation: OpOverload, read: Iterable[Any]) -> bool:
         """Whether an operation draws random numbers, or computes only with such."""
-        floats = [x for x in _floats(read) if not is_lazy(x) and x.dim()]
+        floats = [x for x in _float_tensors(read) if not is_lazy(x) and x.dim()]
         if draws(operation):
-            return operation.overloadpacket.__name__ != "normal" or not floats  # around data they are actions
+            return (
+                operation.overloadpacket.__name__ != "normal" or not floats
+            )  # with data as its mean it draws actions, which are no noise
         if not floats or not self._marks.may_have(Mark.NOISE):
             return False
-        return all(self._marks.of(x) & Mark.NOISE and self.sure(x) is None for x in floats)
+        return all(self._marks.of(x) & Mark.NOISE and self.certainty(x) is None for x in floats)
 
-    def _made(self, operation: OpOverload, read: Iterable[Any], result: Any) -> Certainty | None:
+    def _result_certainty(self, operation: OpOverload, read: Iterable[Any], result: Any) -> Certainty | None:
         """Returns the certainty that the results of an operation are weights; None if they are not."""
         tensors = [x for x in read if isinstance(x, torch.Tensor) and not is_lazy(x) and x.dim()]
         floats = [x for x in tensors if x.is_floating_point()]
-        weights = {x: sure for x in floats if (sure := self.sure(x)) is not None}
+        weights = {x: certainty for x in floats if (certainty := self.certainty(x)) is not None}
         others = [x for x in floats if x not in weights]
         if not weights or _gives_data(operation) or any(not self._marks.of(x) & Mark.NOISE for x in others):
             return None
-        worst = max(weights.values())
+        lowest = max(weights.values())
         if others:
-            return Certainty.PERHAPS if worst != Certainty.LEAF and _keeps_shape(operation, weights, result) else None
-        if _multiplies(operation):
-            return Certainty.PERHAPS if worst == Certainty.PARAMETER else None
-        if worst == Certainty.LEAF and not _moves(operation):
+            return Certainty.PERHAPS if lowest != Certainty.LEAF and _keeps_shape(operation, weights, result) else None
+        if _is_product(operation):
+            return Certainty.PERHAPS if lowest == Certainty.PARAMETER else None
+        if lowest == Certainty.LEAF and not _is_move(operation):
             return None
         is_indexed = any(x.dtype not in (torch.bool, torch.uint8) for x in tensors if not x.is_floating_point())
-        return Certainty.PERHAPS if is_indexed else worst
+        return Certainty.PERHAPS if is_indexed else lowest
 
-    def _add(self, x: torch.Tensor, sure: Certainty) -> None:
+    def _add(self, x: torch.Tensor, certainty: Certainty) -> None:
         if not self._marks.of(x) & Mark.WEIGHTS:
-            self._marks.add(x, _bit_of(sure))
+            self._marks.add(x, _mark_of(certainty))
 
 
-def _bit_of(sure: Certainty) -> int:
-    return Mark.PARAMETER << sure
+def _mark_of(certainty: Certainty) -> int:
+    return Mark.PARAMETER << certainty
 
 
 @cache
@@ -180,30 +182,30 @@ def draws(operation: OpOverload) -> bool:
 
 def _keeps_shape(operation: OpOverload, weights: Iterable[torch.Tensor], result: Any) -> bool:
     """Whether an operation works elementwise on matrices, with results of the shape of one of the weights."""
-    if _multiplies(operation) or _moves(operation) or not isinstance(result, torch.Tensor):
+    if _is_product(operation) or _is_move(operation) or not isinstance(result, torch.Tensor):
         return False
     return result.dim() >= _MATRIX and any(x.shape == result.shape for x in weights)
 
 
 @cache
-def _moves(operation: OpOverload) -> bool:
+def _is_move(operation: OpOverload) -> bool:
     name = plain_name(operation.overloadpacket.__name__)
     return name in MOVES or name in _CASTING or all(outputs(operation).viewing)
 
 
 @cache
-def _multiplies(operation: OpOverload) -> bool:
+def _is_product(operation: OpOverload) -> bool:
     return is_contraction(operation.overloadpacket.__name__)
 
 
-def _floats(values: Any) -> Iterator[torch.Tensor]:
+def _float_tensors(values: Any) -> Iterator[torch.Tensor]:
     for x in tree_leaves(values):
         if isinstance(x, torch.Tensor) and x.is_floating_point() and x.layout is torch.strided:
             yield x
 
 
-def _unwrapped(x: torch.Tensor) -> torch.Tensor:
-    """The tensor that functional transforms (``torch.func.grad``, ``vmap``) have wrapped."""
+def _unwrap(x: torch.Tensor) -> torch.Tensor:
+    """Returns the tensor that functional transforms (``torch.func.grad``, ``vmap``) have wrapped."""
     while _functorch.is_functorch_wrapped_tensor(x):
         x = _functorch.get_unwrapped(x)
     return x

@@ -1,4 +1,4 @@
-"""The narrow dtypes that hold every number of a format: a matrix product may be handed to tensor cores in them."""
+"""The narrow dtypes that represent every value of a format, in which tensor cores may compute a matrix product."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _CARRIERS = (torch.float16, torch.bfloat16)
 
 @cache
 def holds(dtype: torch.dtype, fmt: Format) -> bool:
-    """Whether every number of a format is one of ``dtype``; False where the data decide which numbers it has."""
+    """Whether ``dtype`` represents every value of a format; False if the values depend on the data (shared scales)."""
     if not fmt.elementwise or fmt.native:
         return False
     with _disable_current_modes():
         try:
             numbers = fmt.values()
-        except FormatError:  # more than there are codes of 16 bits
+        except FormatError:  # it has more values than 16 bits
             return False
         return torch.equal(numbers.to(dtype).double(), numbers)
 
 
 def carrier_of(*formats: Format | None) -> torch.dtype | None:
-    """The dtype that holds every number of all the formats: float16, else bfloat16; None if neither does.
+    """Returns the dtype that represents every value of all the formats: float16, else bfloat16; None if neither does.
 
-    None represents an operand that was not rounded to a format, and may be any number.
+    A format of None stands for an unrounded operand, which may have any value.
     """
     if any(fmt is None for fmt in formats):
         return None
@@ -39,17 +39,17 @@ def carrier_of(*formats: Format | None) -> torch.dtype | None:
 
 
 def carriers_of_operands(policy: Policy) -> tuple[torch.dtype | None, ...]:
-    """The carriers of the formats that a policy rounds operands to, in its order; None for one without a carrier."""
-    named = (policy.operands, *(rule.format if rule.about_operands else rule.operands for rule in policy.rules))
-    return tuple(carrier_of(fmt) for fmt in named if isinstance(fmt, Format))
+    """Returns the carriers of the formats that a policy rounds operands to, in its order; None for one without any."""
+    formats = (policy.operands, *(rule.format if rule.about_operands else rule.operands for rule in policy.rules))
+    return tuple(carrier_of(fmt) for fmt in formats if isinstance(fmt, Format))
 
 
 def on_this_gpu(policy: Policy) -> tuple[torch.dtype, ...]:
-    """The carriers that products of a policy may take on the GPU of this machine; empty without a GPU."""
-    found = dict.fromkeys(dtype for dtype in carriers_of_operands(policy) if dtype is not None)
-    if not found or not torch.cuda.is_available():
+    """Returns the carriers that products of a policy may use on this machine's GPU; empty without a GPU."""
+    carriers = dict.fromkeys(dtype for dtype in carriers_of_operands(policy) if dtype is not None)
+    if not carriers or not torch.cuda.is_available():
         return ()
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # the program may be about to fork
-        return tuple(found)
+        return tuple(carriers)
     device = torch.device("cuda", torch.cuda.current_device())
-    return tuple(dtype for dtype in found if reason_against(dtype, device) is None)
+    return tuple(dtype for dtype in carriers if reason_against(dtype, device) is None)

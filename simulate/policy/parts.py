@@ -17,31 +17,31 @@ _INSIDE = "/"
 
 
 def place_in(part: str, module: str) -> str:
-    """The path of a module in a part of the program: ``generate: Llama.layers.0``; without a part only the module."""
+    """Returns the path of a module in a part: ``generate: Llama.layers.0``; without a part only the module."""
     return f"{part}{_BEFORE_MODULE}{module}" if part else module
 
 
 def split(place: str) -> tuple[str, str]:
-    """The part, and the module, of a path that :func:`place_in` has made."""
+    """Splits a path of :func:`place_in` into the part and the module."""
     part, colon, module = place.partition(_BEFORE_MODULE)
     return (part, module) if colon else ("", place)
 
 
 def inside_of(part: str, name: str) -> str:
-    """The part that ``name`` is inside of another part; a part that calls itself is one."""
-    around = part.split(_INSIDE) if part else []
-    return part if name in around else _INSIDE.join((*around, name))
+    """Returns the path of part ``name`` inside of another part; a part that calls itself stays the same."""
+    names = part.split(_INSIDE) if part else []
+    return part if name in names else _INSIDE.join((*names, name))
 
 
 def fits(part: str, patterns: Sequence[str]) -> bool:
-    """Whether a part, or an enclosing part, fits a pattern, and none after a ``!``. Outside of parts it is empty."""
+    """Whether a part (empty: none) or an enclosing one fits a pattern, and none fits a pattern after ``!``."""
     names = part.split(_INSIDE)
-    against = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
-    meant = [pattern for pattern in patterns if not pattern.startswith("!")] or ["*"]
-    return _any(names, meant) and not _any(names, against)
+    excluded = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
+    included = [pattern for pattern in patterns if not pattern.startswith("!")] or ["*"]
+    return _any_fits(names, included) and not _any_fits(names, excluded)
 
 
-def _any(names: Sequence[str], patterns: Sequence[str]) -> bool:
+def _any_fits(names: Sequence[str], patterns: Sequence[str]) -> bool:
     return any(fits_name(name, pattern) for name in names for pattern in patterns)
 
 
@@ -54,11 +54,11 @@ class Parts(NamedTuple):
     """The parts that a program was in while it was followed.
 
     Attributes:
-        begun: names of the parts that began.
+        entered: names of the parts that began.
         functions: qualified names of all functions that were called, if functions were followed.
     """
 
-    begun: set[str]
+    entered: set[str]
     functions: set[str]
 
 
@@ -90,39 +90,39 @@ class _Watch:
         self.follower = follower
         self.times = 1
         self.patterns = patterns
-        # By the code's address: the code, which keeps its address by this, and its name if it is a part.
-        self._known: dict[int, tuple[CodeType, str | None]] = {}
+        # By the address of the code: the code, whose reference keeps the address unique, and its name if it is a part.
+        self._names_by_code: dict[int, tuple[CodeType, str | None]] = {}
         self._frames: list[int] = []
         self._open = 0
 
     def part_begins(self, name: str) -> None:
-        """Tells of a part that begins."""
+        """Notifies the follower of a part that begins."""
         self._open += 1
-        self.follower.parts.begun.add(name)
+        self.follower.parts.entered.add(name)
         self.follower.part_begins(name)
 
     def part_ends(self) -> None:
-        """Tells of the end of the part that began last."""
+        """Notifies the follower of the end of the part that began last."""
         self._open -= 1
         self.follower.part_ends()
 
     def leave(self) -> None:
-        """Tells of the end of all that has begun."""
+        """Notifies the follower of the end of all open parts."""
         while self._open:
             self.part_ends()
 
     def begins(self, frame: FrameType) -> None:
-        """The function of a frame begins or resumes."""
+        """Handles a function that begins or resumes."""
         code = frame.f_code
-        known = self._known.get(id(code))
-        if known is None:
-            known = self._known[id(code)] = code, self._name(frame)
-        if known[1] is not None:
+        entry = self._names_by_code.get(id(code))
+        if entry is None:
+            entry = self._names_by_code[id(code)] = code, self._name(frame)
+        if entry[1] is not None:
             self._frames.append(id(frame))
-            self.part_begins(known[1])
+            self.part_begins(entry[1])
 
     def ends(self, frame: FrameType) -> None:
-        """The function of a frame ends or is suspended."""
+        """Handles a function that ends or is suspended."""
         if self._frames and self._frames[-1] == id(frame):
             self._frames.pop()
             self.part_ends()
@@ -152,7 +152,7 @@ _state = _ThreadState()
 
 @contextmanager
 def part(name: str) -> Iterator[None]:
-    """Operations in the block belong to a part of the program with this name. Also a decorator.
+    """Makes the operations in a block belong to a named part of the program. Also a decorator.
 
     ``with roundoff.part("rollout"):`` gives a part of your code a name. Rules of policies use it to give the part an
     arithmetic (``Rule(within="rollout", format="e4m3")``), and audits and reports to list the operations in it.
@@ -207,10 +207,10 @@ def follow(follower: PartFollower, patterns: Sequence[str]) -> None:
 
 
 def unfollow(follower: PartFollower) -> bool:
-    """Ends what :func:`follow` began.
+    """Undoes :func:`follow`.
 
     Returns:
-        Whether functions were followed all the time: no profiler that began meanwhile has ended it.
+        Whether functions were followed all the time; False if a profiler that began meanwhile has ended it.
     """
     watch = _watch_of(follower)
     if watch is None:
@@ -220,11 +220,11 @@ def unfollow(follower: PartFollower) -> bool:
         _state.watches.remove(watch)
         watch.leave()
         if _state.hook is not None and not any(other.patterns for other in _state.watches):
-            hook, other = _state.hook, _state.other_profiler
+            hook, profiler = _state.hook, _state.other_profiler
             _state.hook = _state.other_profiler = None
             if sys.getprofile() is not hook:
                 return False
-            sys.setprofile(other)
+            sys.setprofile(profiler)
             return True
     return True
 
@@ -234,7 +234,7 @@ def _watch_of(follower: PartFollower) -> _Watch | None:
 
 
 def _stack() -> list[FrameType]:
-    """The frames of this thread, the outermost one first."""
+    """Returns the frames of this thread, the outermost one first."""
     frames = []
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the only access there is
     while frame is not None:
@@ -244,8 +244,8 @@ def _stack() -> list[FrameType]:
 
 
 def _take_hook() -> None:
-    other = sys.getprofile()
-    if other is not None and not callable(other):
+    profiler = sys.getprofile()
+    if profiler is not None and not callable(profiler):
         raise FormatError(
             "rules within functions follow calls by sys.setprofile, which another profiler (cProfile) has taken: run"
             " without it"
@@ -259,8 +259,8 @@ def _take_hook() -> None:
         elif event == "return":
             for watch in watches:
                 watch.ends(frame)
-        if other is not None:
-            other(frame, event, argument)
+        if profiler is not None:
+            profiler(frame, event, argument)
 
-    _state.hook, _state.other_profiler = hook, other
+    _state.hook, _state.other_profiler = hook, profiler
     sys.setprofile(hook)

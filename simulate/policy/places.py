@@ -37,8 +37,8 @@ class _DeclaredRoles(threading.local):
     def __init__(self) -> None:
         self.roles: list[str] = []
 
-    def tell(self) -> None:
-        """Tells the C++ of it."""
+    def send_to_native(self) -> None:
+        """Sends the innermost role to the C++ part."""
         set_role(OPERATION_ROLES.index(Role(self.roles[-1])) if self.roles else -1)
 
 
@@ -46,33 +46,33 @@ _declared = _DeclaredRoles()
 
 
 class PlaceFollower(Protocol):
-    """Follows the modules, parts and steps that begin and end in each thread, alongside Python."""
+    """Receives the beginnings and ends of modules, parts and steps in each thread: the C++ part."""
 
-    def module_begins(self, path: str, around: int) -> None:
-        """A module with this path begins its forward pass, inside of this number of modules."""
+    def module_begins(self, path: str, depth: int) -> None:
+        """Handles the beginning of a module's forward pass, inside of ``depth`` modules."""
 
-    def module_ends(self, around: int) -> None:
-        """A module has ended its forward pass, inside of this number of modules."""
+    def module_ends(self, depth: int) -> None:
+        """Handles the end of a module's forward pass, inside of ``depth`` modules."""
 
-    def part_begins(self, path: str, around: int) -> None:
-        """A part begins inside of this number of modules; the innermost one continues under this path."""
+    def part_begins(self, path: str, depth: int) -> None:
+        """Handles the beginning of a part inside of ``depth`` modules; ``path`` is the innermost module's in it."""
 
-    def part(self, path: str, begun: int) -> None:
-        """The thread is in this part, as the path of a module; ``begun``: in this backward pass, or in none, -1."""
+    def part_changes(self, path: str, backward_pass: int) -> None:
+        """Handles a change of the part: its path as of a module, and the backward pass that it began in, or -1."""
 
-    def optimizers(self, count: int) -> None:
-        """The thread is in this number of optimizers' steps."""
+    def optimizers_change(self, count: int) -> None:
+        """Handles a change of the number of optimizer steps that the thread is in."""
 
-    def left(self) -> None:
-        """Everything told about any thread no longer holds."""
+    def forget_threads(self) -> None:
+        """Forgets the state of all threads."""
 
 
 @contextmanager
 def in_role(role: Role | str) -> Iterator[None]:
-    """Operations in the block have this role, which nothing else could tell of them. Also a decorator.
+    """Gives the operations in a block a role that PyTorch does not reveal. Also a decorator.
 
     ``with roundoff.in_role("averages"): ema.lerp_(weight, 0.005)`` gives a moving average its role, so that rules of
-    policies, observers and blame tell it from the forward pass. Steps of ``torch.optim`` optimizers have the role
+    policies, observers and blame can treat it separately. Steps of ``torch.optim`` optimizers have the role
     ``optimizer`` anyway; work of an optimizer between its steps, such as a change of scale, gets it by this. Of nested
     blocks the innermost one counts. Outside of simulations it does nothing.
 
@@ -86,25 +86,25 @@ def in_role(role: Role | str) -> Iterator[None]:
         raise FormatError(f"role must be {', '.join(OPERATION_ROLES)}, got {role!r}")
     _declared.roles.append(Role(role).value)
     try:
-        _declared.tell()
+        _declared.send_to_native()
         yield
     finally:
         _declared.roles.pop()
-        _declared.tell()
+        _declared.send_to_native()
 
 
 class _ProgramPart(NamedTuple):
     """A part of the program that a thread is in."""
 
     path: str
-    around: int
-    """The number of modules, and parts, around it."""
-    begun: int
-    """The backward pass where it began; -1: outside."""
+    depth: int
+    """The number of enclosing modules and parts."""
+    backward_pass: int
+    """The backward pass that it began in; -1: none."""
 
 
-class _Thread(threading.local):
-    """The modules, parts and optimizers at work in one thread."""
+class _ThreadPlaces(threading.local):
+    """The modules, parts and optimizer steps that one thread is in."""
 
     def __init__(self) -> None:
         self.modules: list[str] = []
@@ -117,15 +117,15 @@ class _Thread(threading.local):
         self.owners: list[str] = []
 
 
-# Modules that stand around another one, under this name, and do what it does.
-_WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-_REPLICATING = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+# The attributes in which wrappers keep the module that they call.
+_WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+_REPLICATORS = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
 
 
 class ModuleTracker:
     """Follows modules and optimizers through PyTorch's global hooks, between :meth:`enter` and :meth:`leave`.
 
-    A module's path begins at the outermost module that was called around it, or at one of ``roots``. It skips
+    A module's path begins at the outermost module whose call encloses its own, or at one of ``roots``. It skips
     wrappers such as ``torch.compile``'s.
 
     Args:
@@ -151,15 +151,15 @@ class ModuleTracker:
         self._within = within
         self.parts = Parts(set(), set())
         self._names: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
-        # Of modules that were called before anything around them: which one their path begins at.
-        self._begins: WeakKeyDictionary[torch.nn.Module, weakref.ref[torch.nn.Module]] = WeakKeyDictionary()
+        # The module that a path begins at, if it is not a root: replaced when an enclosing module is called.
+        self._path_starts: WeakKeyDictionary[torch.nn.Module, weakref.ref[torch.nn.Module]] = WeakKeyDictionary()
         for root in roots:
-            self._name(root, "", for_good=True)
+            self._name(root, "", permanent=True)
         self._handles: list[RemovableHandle] = []
-        self._inside = 0
+        self._entry_count = 0
         self._lock = new_lock()
-        self._thread = _Thread()
-        self._latest: tuple[list[int], list[str]] = ([], [])
+        self._thread = _ThreadPlaces()
+        self._latest_owners: tuple[list[int], list[str]] = ([], [])
         self._follower: PlaceFollower | None = None
 
     @property
@@ -168,29 +168,29 @@ class ModuleTracker:
         return self._thread.parts[-1].path if self._thread.parts else ""
 
     @property
-    def alone(self) -> str:
-        """The place outside of modules that this thread is in: the part, if any."""
+    def place_outside_modules(self) -> str:
+        """The place of operations outside of modules: the part that this thread is in, if any."""
         return place_in(self.part, "")
 
     @property
-    def known(self) -> list[str]:
-        """The paths of the modules that it has a name for, whether they were called or not."""
+    def module_paths(self) -> list[str]:
+        """The paths of all named modules, called or not."""
         return sorted(set(self._names.values()))
 
-    def be_followed(self, follower: PlaceFollower) -> None:
-        """Makes ``follower`` receive all beginnings and ends from now on; before it is entered."""
+    def set_follower(self, follower: PlaceFollower) -> None:
+        """Sets the follower, which receives all beginnings and ends; to be called before it is entered."""
         self._follower = follower
 
     def is_entered(self) -> bool:
-        """Whether it follows what some thread does."""
-        return self._inside > 0
+        """Whether any thread has entered it."""
+        return self._entry_count > 0
 
     def enter(self) -> None:
-        """Begins to follow modules and optimizers."""
-        _declared.tell()  # the C++ may have been loaded inside of a block
+        """Starts following modules and optimizers."""
+        _declared.send_to_native()  # the C++ part may have been loaded within a block
         with self._lock:
-            self._inside += 1
-            if self._inside == 1:
+            self._entry_count += 1
+            if self._entry_count == 1:
                 self._handles = [
                     register_module_forward_pre_hook(self._module_begins),
                     # also when forward raises, so that a failed call does not leave its module behind
@@ -205,7 +205,7 @@ class ModuleTracker:
             raise
 
     def leave(self) -> None:
-        """Ends what :meth:`enter` began."""
+        """Undoes :meth:`enter`."""
         if not unfollow(self):
             warnings.warn(
                 "another profiler has begun inside of the simulation, and has ended what follows calls of functions:"
@@ -217,201 +217,203 @@ class ModuleTracker:
 
     def _leave(self) -> None:
         with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
+            self._entry_count -= 1
+            if self._entry_count == 0:
                 for handle in self._handles:
                     handle.remove()
-                self._thread = _Thread()
+                self._thread = _ThreadPlaces()
                 if self._follower:
-                    self._follower.left()
+                    self._follower.forget_threads()
 
     def here(self) -> tuple[str, str]:
-        """The role and the path of the innermost module of the operation that runs now.
+        """Returns the role and the path of the innermost module of the current operation.
 
-        The path begins with the class of the outermost module; it is empty outside of modules, in optimizers and where
-        the program says the role. A closure that a step calls is a forward and a backward pass, as everywhere.
-        An operation of the backward pass belongs to the module of the operation that it derives, and to its part, if
-        no part has begun in this pass. Operations that a checkpoint repeats in a module are part of the forward pass.
+        The path begins with the class of the outermost module; it is empty outside of modules, in optimizers and in
+        blocks :func:`in_role`. A closure that a step calls is a forward and a backward pass, as everywhere.
+        An operation of the backward pass belongs to the module of its forward operation, and to its part, if no part
+        has begun in this pass. Operations that a checkpoint repeats in a module are part of the forward pass.
         """
         thread = self._thread
-        alone = self.alone if thread.parts else ""
+        outside = self.place_outside_modules if thread.parts else ""
         if _declared.roles:
-            return _declared.roles[-1], alone
+            return _declared.roles[-1], outside
         if thread.optimizers:
-            return Role.OPTIMIZER.value, alone
-        inside = thread.modules[-1] if thread.modules else ""
+            return Role.OPTIMIZER.value, outside
+        module = thread.modules[-1] if thread.modules else ""
         backward = torch._C._current_graph_task_id()  # noqa: SLF001  -1 outside of the autograd engine
         if backward == -1 or (thread.passes and thread.passes[-1] == backward):
             # Outside of the backward pass, or in a module that a checkpoint calls again in this one.
-            return Role.FORWARD.value, inside
-        if inside != alone:
-            return Role.BACKWARD.value, inside
-        owner = self._owner(alone)
-        if thread.parts and thread.parts[-1].begun == backward:
+            return Role.FORWARD.value, module
+        if module != outside:
+            return Role.BACKWARD.value, module
+        owner = self._owner(outside)
+        if thread.parts and thread.parts[-1].backward_pass == backward:
             owner = place_in(self.part, split(owner)[1])
         return Role.BACKWARD.value, owner
 
-    def _owner(self, otherwise: str) -> str:
+    def _owner(self, default: str) -> str:
+        """Returns the path of the module whose forward operation the current backward operation derives."""
         node = torch._C._current_autograd_node()  # noqa: SLF001  the only access there is
         number = _NO_FORWARD if node is None else node._sequence_nr()  # noqa: SLF001  the only access there is
         if number == _NO_FORWARD:
-            return otherwise
+            return default
         # On a GPU, autograd works in threads of its own, for the thread that ran the forward pass.
-        starts, owners = (self._thread.starts, self._thread.owners) if self._thread.starts else self._latest
+        starts, owners = (self._thread.starts, self._thread.owners) if self._thread.starts else self._latest_owners
         position = bisect_right(starts, number) - 1
-        return owners[position] if position >= 0 else otherwise
+        return owners[position] if position >= 0 else default
 
-    def _owner_changes(self) -> None:
+    def _record_owner(self) -> None:
+        """Records that the innermost module makes the operations from autograd's next sequence number on."""
         thread = self._thread
         number = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]  # noqa: SLF001  the only access
         owner = thread.modules[-1] if thread.modules else ""
-        self._latest = (thread.starts, thread.owners)
+        self._latest_owners = (thread.starts, thread.owners)
         if thread.starts and thread.starts[-1] == number:
-            thread.owners[-1] = owner  # the one before made nothing that can be derived
+            thread.owners[-1] = owner  # the previous owner has made no differentiable operation
             return
         thread.starts.append(number)
         thread.owners.append(owner)
         if len(thread.starts) > _MOST_CHANGES:
-            # Graphs older than so many calls are forgotten: their operations will belong to no module.
+            # Forgets the oldest half; operations of such old graphs belong to no module.
             del thread.starts[: _MOST_CHANGES // 2], thread.owners[: _MOST_CHANGES // 2]
 
     def _module_begins(self, module: torch.nn.Module, _arguments: Any) -> None:
         if torch.compiler.is_compiling():
             return  # dynamo leaves the hook out of the program
         modules = self._thread.modules
-        if self._thread.optimizers and not _in_a_step():
-            self._thread.optimizers = 0  # an exception has ended the step, of which no hook is told
-            self._tell_optimizers()
+        if self._thread.optimizers and not _is_in_step():
+            self._thread.optimizers = 0  # an exception has ended the step, which calls no hook
+            self._report_optimizers()
         if module not in self._names:
             self._name(module, split(modules[-1])[1] if modules else "")
         modules.append(place_in(self.part, self._names[module]))
         self._thread.passes.append(torch._C._current_graph_task_id())  # noqa: SLF001  the only access there is
         if self._on_module:
             self._on_module(module)
-        self._owner_changes()
+        self._record_owner()
         if self._follower:
             self._follower.module_begins(modules[-1], len(modules) - 1)
 
-    def _name(self, module: torch.nn.Module, around: str, *, for_good: bool = False) -> None:
-        """Names a module and its contents, also submodules that were named from a part called earlier."""
-        prefix = "module." if isinstance(module, _REPLICATING) else ""
-        root = around or type(_inner_module(module)).__name__
+    def _name(self, module: torch.nn.Module, enclosing: str, *, permanent: bool = False) -> None:
+        """Names a module and its submodules, also those that were called and named before it."""
+        prefix = "module." if isinstance(module, _REPLICATORS) else ""
+        root = enclosing or type(_inner_module(module)).__name__
         members = dict(module.named_modules())
-        inside = set(members.values())
+        contents = set(members.values())
         for name, child in members.items():
-            begins = self._begins.get(child)
-            if child in self._names and (begins is None or begins() not in inside):
-                continue  # the part of another root
-            path = ".".join(part for part in name.removeprefix(prefix).split(".") if part and part not in _WRAPPED)
+            start = self._path_starts.get(child)
+            if child in self._names and (start is None or start() not in contents):
+                continue  # named from another root
+            path = ".".join(part for part in name.removeprefix(prefix).split(".") if part and part not in _WRAPPERS)
             if prefix and name == prefix[:-1]:
                 path = ""
             self._names[child] = f"{root}.{path}" if path else root
-            if not for_good and not around:
-                self._begins[child] = weakref.ref(module)
+            if not permanent and not enclosing:
+                self._path_starts[child] = weakref.ref(module)
             else:
-                self._begins.pop(child, None)
+                self._path_starts.pop(child, None)
 
     def _module_ends(self, _module: torch.nn.Module, _arguments: Any, _result: Any) -> None:
         if torch.compiler.is_compiling():
             return
         thread = self._thread
-        in_part = thread.parts[-1].around + 1 if thread.parts else 0
-        if len(thread.modules) > in_part:  # else entered inside of this module
+        in_part = thread.parts[-1].depth + 1 if thread.parts else 0
+        if len(thread.modules) > in_part:  # else the simulation was entered inside of this module
             thread.modules.pop()
             thread.passes.pop()
-            self._owner_changes()
+            self._record_owner()
             if self._follower:
                 self._follower.module_ends(len(thread.modules))
 
     def part_begins(self, name: str) -> None:
-        """A part of the program begins, in this thread: the module around it continues in the part."""
-        thread, around = self._thread, len(self._thread.modules)
+        """Begins a part of the program in this thread, which the innermost module continues in."""
+        thread, depth = self._thread, len(self._thread.modules)
         part = inside_of(self.part, name)
-        thread.parts.append(_ProgramPart(part, around, torch._C._current_graph_task_id()))  # noqa: SLF001  the only access
+        thread.parts.append(_ProgramPart(part, depth, torch._C._current_graph_task_id()))  # noqa: SLF001  the only access
         thread.modules.append(place_in(part, split(thread.modules[-1])[1] if thread.modules else ""))
         thread.passes.append(thread.passes[-1] if thread.passes else -1)
-        self._owner_changes()
+        self._record_owner()
         if self._follower:
-            self._follower.part_begins(thread.modules[-1], around)
-            self._tell_part(self._follower)
+            self._follower.part_begins(thread.modules[-1], depth)
+            self._report_part(self._follower)
 
     def part_ends(self) -> None:
-        """The part that began last in this thread ends."""
+        """Ends the part that began last in this thread."""
         thread = self._thread
-        around = thread.parts.pop().around
-        del thread.modules[around:], thread.passes[around:]
-        self._owner_changes()
+        depth = thread.parts.pop().depth
+        del thread.modules[depth:], thread.passes[depth:]
+        self._record_owner()
         if self._follower:
-            self._follower.module_ends(around)
-            self._tell_part(self._follower)
+            self._follower.module_ends(depth)
+            self._report_part(self._follower)
 
-    def _tell_part(self, follower: PlaceFollower) -> None:
+    def _report_part(self, follower: PlaceFollower) -> None:
         parts = self._thread.parts
-        follower.part(self.alone, parts[-1].begun if parts else -1)
+        follower.part_changes(self.place_outside_modules, parts[-1].backward_pass if parts else -1)
 
     def _optimizer_begins(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """A step begins; returns its arguments, if one of them is a closure."""
+        """Handles the beginning of a step; returns its arguments with the closure wrapped, if it has one."""
         changed = None
         if _is_closure(kwargs.get("closure")):
-            changed = args, {**kwargs, "closure": self._outside_of_steps(optimizer, kwargs["closure"])}
+            changed = args, {**kwargs, "closure": self._wrap_closure(optimizer, kwargs["closure"])}
         elif len(args) > 1 and _is_closure(args[1]):  # behind the optimizer itself
-            changed = (args[0], self._outside_of_steps(optimizer, args[1]), *args[2:]), kwargs
+            changed = (args[0], self._wrap_closure(optimizer, args[1]), *args[2:]), kwargs
         elif self._on_step:
             self._on_step(optimizer, False)
         self._thread.optimizers += 1
-        self._tell_optimizers()
+        self._report_optimizers()
         return changed
 
-    def _outside_of_steps(self, optimizer: torch.optim.Optimizer, closure: Callable[..., Any]) -> Callable[..., Any]:
-        """A closure that a step calls; its operations do not belong to the step: a forward pass and a backward pass.
+    def _wrap_closure(self, optimizer: torch.optim.Optimizer, closure: Callable[..., Any]) -> Callable[..., Any]:
+        """Wraps a closure that a step calls, so that its operations belong to no step but to the passes that it runs.
 
-        The gradients that it has computed are those before the step. Where it raises an exception, the step is over.
+        Its gradients are those that ``on_step`` sees before the step. An exception in it ends the step.
         """
 
         @wraps(closure)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            around, self._thread.optimizers = self._thread.optimizers, 0
-            self._tell_optimizers()
+        def call_outside(*args: Any, **kwargs: Any) -> Any:
+            count, self._thread.optimizers = self._thread.optimizers, 0
+            self._report_optimizers()
             result = closure(*args, **kwargs)
             if self._on_step:
                 self._on_step(optimizer, False)
-            self._thread.optimizers = around
-            self._tell_optimizers()
+            self._thread.optimizers = count
+            self._report_optimizers()
             return result
 
-        return called
+        return call_outside
 
     def _optimizer_ends(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         self._thread.optimizers = max(0, self._thread.optimizers - 1)
-        self._tell_optimizers()
+        self._report_optimizers()
         if self._on_step:
             self._on_step(optimizer, True)
 
-    def _tell_optimizers(self) -> None:
+    def _report_optimizers(self) -> None:
         if self._follower:
-            self._follower.optimizers(self._thread.optimizers)
+            self._follower.optimizers_change(self._thread.optimizers)
 
 
-_STEP = torch.optim.Optimizer.profile_hook_step(len).__code__  # that of what stands around the step of each optimizer
+_STEP_CODE = torch.optim.Optimizer.profile_hook_step(len).__code__  # of PyTorch's wrapper of every optimizer step
 
 
-def _in_a_step() -> bool:
+def _is_in_step() -> bool:
     """Whether this thread is in the step of an optimizer now."""
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the way to the stack that costs least
-    while frame and frame.f_code is not _STEP:
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the fastest access to the stack
+    while frame and frame.f_code is not _STEP_CODE:
         frame = frame.f_back
     return frame is not None
 
 
 def _is_closure(argument: Any) -> bool:
-    """Whether an argument of a step is a function that computes the loss and the gradients again."""
+    """Whether an argument of a step is a function that recomputes the loss and the gradients."""
     return callable(argument) and not isinstance(argument, (torch.nn.Module, type))
 
 
 def _inner_module(module: torch.nn.Module) -> torch.nn.Module:
-    """The module inside of its wrappers."""
-    names = (*_WRAPPED, "module") if isinstance(module, _REPLICATING) else _WRAPPED
+    """Returns the module inside of its wrappers."""
+    names = (*_WRAPPERS, "module") if isinstance(module, _REPLICATORS) else _WRAPPERS
     inner = next((getattr(module, name) for name in names if name in module._modules), None)  # noqa: SLF001  the only access
     return module if inner is None else _inner_module(inner)

@@ -1,4 +1,4 @@
-"""The arithmetic used to simulate each operation of a program: a base, and rules that change it for some."""
+"""The policy of a simulation: the arithmetic of all operations, and rules that change it for some."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class Policy:
         rules: in order.
         islands: see :class:`Rule`.
         finfo: ``format``: inside the simulation ``torch.finfo`` describes ``format`` for every dtype that carries it;
-            ``dtype``: as ever.
-        whole: ``exact`` leaves counts, steps and positions whole, which programs keep in floating-point tensors;
+            ``dtype``: the dtype, as in PyTorch.
+        whole: ``exact`` leaves counts, steps and positions in floating-point tensors unrounded;
             ``rounded`` rounds them like all results.
         random_bits: the number of random bits of an element, 1 to 32, in stochastic rounding; see
             :class:`~roundoff.RandomBits`.
@@ -164,7 +164,7 @@ class Policy:
         Raises:
             FormatError: the format or the unit does not exist.
         """
-        return cls(format, accumulate=accumulate, rules=(*mx(operands), *_leaving(but)))
+        return cls(format, accumulate=accumulate, rules=(*mx(operands), *_operand_exceptions(but)))
 
     @classmethod
     def nvfp4(
@@ -185,7 +185,7 @@ class Policy:
         Raises:
             FormatError: the format or the unit does not exist.
         """
-        return cls(format, accumulate=accumulate, rules=(*RECIPES["nvfp4"], *_leaving(but)))
+        return cls(format, accumulate=accumulate, rules=(*RECIPES["nvfp4"], *_operand_exceptions(but)))
 
     @classmethod
     def fp8(
@@ -217,9 +217,9 @@ class Policy:
         """
         name = "fp8-" + str(recipe).replace("_", "-")
         if name not in RECIPES:
-            known = ", ".join(known.removeprefix("fp8-") for known in RECIPES if known.startswith("fp8-"))
-            raise FormatError(f"recipe must be {known}, got {recipe!r}")
-        return cls(format, accumulate=accumulate, rules=(*RECIPES[name], *_leaving(but)))
+            recipes = ", ".join(name.removeprefix("fp8-") for name in RECIPES if name.startswith("fp8-"))
+            raise FormatError(f"recipe must be {recipes}, got {recipe!r}")
+        return cls(format, accumulate=accumulate, rules=(*RECIPES[name], *_operand_exceptions(but)))
 
     @classmethod
     def int8(cls, format: Format | str = "fp32", *, but: str | Sequence[str] = ()) -> Policy:
@@ -237,7 +237,7 @@ class Policy:
         Raises:
             FormatError: the format does not exist.
         """
-        return cls(format, rules=(*RECIPES["int8-rowwise"], *_leaving(but)))
+        return cls(format, rules=(*RECIPES["int8-rowwise"], *_operand_exceptions(but)))
 
     def with_rules(self, *rules: Rule) -> Policy:
         """Returns the policy with more rules, which win over those it has."""
@@ -247,8 +247,8 @@ class Policy:
         """Returns the policy with a different policy within a part of the program.
 
         ``Policy.mixed_precision("bf16").with_part("GRPOTrainer._generate", Policy.fp8("rowwise", "bf16"))`` trains in
-        bfloat16 and samples in FP8. All that this policy says does not hold in the part, and its own rules hold nowhere
-        else.
+        bfloat16 and samples in FP8. This policy has no effect in the part, and the rules of the part's policy have none
+        outside of it.
 
         Args:
             name: qualified name of a function, name of a block :func:`roundoff.part`, a pattern, or several; see
@@ -259,36 +259,36 @@ class Policy:
             FormatError: the other policy sets something for the whole program (``finfo``, ``whole``, ``exact_in``,
                 ``only_in``) and this policy does not; a rule of it is within a part itself; or the name is invalid.
         """
-        inside = Policy.of(policy)
+        inner = Policy.of(policy)
         defaults = Policy("fp32")
         for setting in OF_POLICIES:
-            if getattr(inside, setting) not in (getattr(defaults, setting), getattr(self, setting)):
+            if getattr(inner, setting) not in (getattr(defaults, setting), getattr(self, setting)):
                 raise FormatError(
                     f"{setting} of a policy is said of a whole program, and of a part it cannot be"
-                    f" {getattr(inside, setting)}, where the program has {getattr(self, setting)}"
+                    f" {getattr(inner, setting)}, where the program has {getattr(self, setting)}"
                 )
         names = (name,) if isinstance(name, str) else tuple(name)
-        if not names or not all(isinstance(one, str) and one and not one.startswith("!") for one in names):
+        if not names or not all(isinstance(text, str) and text and not text.startswith("!") for text in names):
             raise FormatError(f"a part is named by a function or a block, or a pattern, or several, got {name!r}")
-        outside = tuple(f"!{pattern}" for pattern in names)
-        # What the policy says everywhere, and the part does not: None leaves as it is.
-        lone = {s: getattr(self, s) for s in SETTINGS if getattr(inside, s) is None and getattr(self, s) is not None}
-        settings = {s: getattr(inside, s) for s in SETTINGS if getattr(inside, s) is not None}
-        unsaid: dict[str, Any] = dict.fromkeys(lone)
+        excluded = tuple(f"!{pattern}" for pattern in names)
+        # Settings that the part lacks move from the policy to a rule: None in the part's rule would not unset them.
+        moved = {s: getattr(self, s) for s in SETTINGS if getattr(inner, s) is None and getattr(self, s) is not None}
+        settings = {s: getattr(inner, s) for s in SETTINGS if getattr(inner, s) is not None}
+        unset: dict[str, Any] = dict.fromkeys(moved)
         return replace(
             self,
-            **unsaid,
+            **unset,
             rules=(
-                *([Rule(within=outside, **lone)] if lone else []),
-                *(replace(rule, within=(*rule.within, *outside)) for rule in self.rules),
+                *([Rule(within=excluded, **moved)] if moved else []),
+                *(replace(rule, within=(*rule.within, *excluded)) for rule in self.rules),
                 Rule(within=names, **settings),
-                *(replace(rule, within=_both(rule.within, names)) for rule in inside.rules),
+                *(replace(rule, within=_combine_within(rule.within, names)) for rule in inner.rules),
             ),
         )
 
     @classmethod
     def parse(cls, description: str | Mapping[str, Any], format: Format | str | None = None) -> Policy:
-        """A policy from plain data, as a YAML file has it.
+        """Returns the policy that plain data, such as a YAML file, describe.
 
         Args:
             description: the name of a format or of a recipe of :meth:`fp8`, or a mapping with ``preset``
@@ -302,10 +302,10 @@ class Policy:
             FormatError: a key or value is wrong; the message says where.
         """
         if isinstance(description, str):
-            is_recipe = description in RECIPES and "-" in description  # nvfp4 is a format, too
+            is_recipe = description in RECIPES and "-" in description  # nvfp4 is also a format
             return cls.parse({"preset": description}, format) if is_recipe else cls.of(description)
         settings = _mapping(description, "policy", {"preset", "but", "rules", "parts", *OF_POLICIES, *SETTINGS})
-        given = settings.pop("format", format)
+        base_format = settings.pop("format", format)
         preset = str(settings.pop("preset", "every-op"))
         makers: dict[str, Callable[[Format | str], Policy]] = {
             "every-op": cls,
@@ -319,30 +319,30 @@ class Policy:
         }
         if preset not in makers:
             raise FormatError(f"policy.preset must be {', '.join(makers)}, got {preset!r}")
-        if given is None and preset in RECIPES:
-            given = "fp32"
-        if given is None:
+        if base_format is None and preset in RECIPES:
+            base_format = "fp32"
+        if base_format is None:
             raise FormatError("policy needs a format")
         but = settings.pop("but", ())
         if but and preset not in ("mx", *RECIPES):
             raise FormatError(f"policy.but goes with a recipe (mx, {', '.join(RECIPES)}), got preset {preset!r}")
         parts = settings.pop("parts", {})
         parts = _mapping(parts, "policy.parts", parts)
-        made = _rules(settings.pop("rules", []))
+        rules = _rules(settings.pop("rules", []))
         try:
-            policy = replace(makers[preset](given), **settings).with_rules(*_leaving(but), *made)
+            policy = replace(makers[preset](base_format), **settings).with_rules(*_operand_exceptions(but), *rules)
         except FormatError as error:
             raise FormatError(f"policy: {error}") from None
-        for name, inside in parts.items():
+        for name, part_policy in parts.items():
             try:
-                policy = policy.with_part(name, cls.parse(inside, format))
+                policy = policy.with_part(name, cls.parse(part_policy, format))
             except FormatError as error:
                 raise FormatError(f"policy.parts.{name}: {error}") from None
         return policy
 
     @classmethod
     def load(cls, path: str | Path, format: Format | str = "fp32") -> Policy:
-        """The policy described by a YAML file, such as the output of ``roundoff allocate``; see :meth:`parse`.
+        """Returns the policy described by a YAML file, such as the output of ``roundoff allocate``; see :meth:`parse`.
 
         Raises:
             FormatError: it cannot be read, or a key or value is wrong.
@@ -350,7 +350,7 @@ class Policy:
         return cls.parse(read_description(path), format)
 
     def as_json(self) -> dict[str, Any]:
-        """The policy as plain data that :meth:`parse` reads: settings that differ from the defaults, and all rules."""
+        """Returns the policy as plain data for :meth:`parse`: settings that differ from the defaults, and all rules."""
         data = plain_data(self)
         if self.rules:
             data["rules"] = [plain_data(rule) for rule in self.rules]
@@ -366,7 +366,7 @@ class Policy:
             return self._without_rules, matched
         settings: dict[str, Any] = {name: getattr(self, name) for name in SETTINGS}
         of_operands = [rule for rule in matched if rule.about_operands and role != Role.OPTIMIZER]
-        if "attention" in operation:  # which multiplies no weight
+        if "attention" in operation:  # attention multiplies no weight
             of_operands = [rule for rule in of_operands if rule.product is None]
         for rule in matched:
             if not rule.about_operands:
@@ -381,7 +381,7 @@ class Policy:
         return Arithmetic(**settings, of_operands=())
 
     def reaches(self, operations: Iterable[str], module: str, role: str) -> bool:
-        """Whether any of these operations, at this place, computes otherwise than in the carrier."""
+        """Whether the policy changes the arithmetic of any of these operations at this place."""
         for operation in operations:
             a, _ = self.arithmetic(operation, module, role)
             if str(a.format) != "fp32" or any((a.operands, a.of_operands, a.accumulate)):
@@ -390,39 +390,39 @@ class Policy:
 
     @property
     def shares_scales(self) -> bool:
-        """Whether numbers are rounded anywhere with regard to their neighbours."""
+        """Whether any format has scales that values share with their neighbours."""
         return not all(fmt.elementwise for fmt in (*self.formats(), *self.settings("operands")))
 
     def formats(self) -> list[Format]:
-        """The formats of results, wherever, each once."""
+        """Returns the formats of the policy and its rules, each once."""
         named = (self.format, *(rule.format for rule in self.rules))
         return list(dict.fromkeys(fmt for fmt in named if isinstance(fmt, Format)))
 
     @property
     def rounds_results(self) -> bool:
-        """Whether the results of any operation are rounded, and not only operands."""
+        """Whether the results of any operation are rounded, not only operands."""
         named = (self.format, *(rule.format for rule in self.rules if not rule.about_operands))
         return any(isinstance(fmt, Format) and not fmt.native for fmt in named)
 
     @property
     def rounds_nothing(self) -> bool:
-        """Whether nothing that it or its rules name is rounded: every format is fp32."""
+        """Whether neither the policy nor a rule rounds anything: every format is fp32."""
         formats = [*self.formats(), *self.settings("operands")]
         return not self.settings("accumulate") and all(fmt == FP32 for fmt in formats)
 
     def settings(self, name: str) -> list[Any]:
-        """Returns the values of one setting: for all operations together, and of every rule that has it."""
+        """Returns the values of one setting, of the policy and of every rule that has it."""
         values = (getattr(self, name), *(getattr(rule, name) for rule in self.rules))
         return [value for value in values if value is not None]
 
     @property
     def tells_products_apart(self) -> bool:
-        """Whether a rule is about weights, activations or gradients, so that the simulation must know them."""
+        """Whether a rule is about weights, activations or gradients, which the simulation must then distinguish."""
         return any(role in MULTIPLIED_ROLES for rule in self.rules for role in rule.role)
 
     @property
     def depends_on_place(self) -> bool:
-        """Whether a module or role matters, so that the simulation must follow them."""
+        """Whether the arithmetic depends on modules, parts or roles, which the simulation must then follow."""
         by_pass = any(isinstance(sums, PassSums) for sums in self.settings("accumulate"))
         return self.names_modules or bool(self.within) or by_pass or any(rule.role != ("*",) for rule in self.rules)
 
@@ -439,7 +439,7 @@ class Policy:
 
     @property
     def depends_on_roles_alone(self) -> bool:
-        """Whether of places nothing but the role matters: no module or part, no step of an optimizer as a whole."""
+        """Whether the arithmetic depends on the role only: on no module or part, and not on whole optimizer steps."""
         steps = (OPTIMIZER_STEP, "", Role.OPTIMIZER)
         return not self.names_modules and not self.within and not any(rule.matches(*steps) for rule in self.rules)
 
@@ -454,21 +454,21 @@ def _functions(value: object, name: str) -> tuple[str, ...]:
 
 
 def _rules(rules: object) -> list[Rule]:
-    """Rules from plain data."""
+    """Parses rules from plain data."""
     if not isinstance(rules, (list, tuple)):
         raise FormatError(f"policy.rules must be a list of mappings, got {rules!r}")
-    made = []
+    parsed = []
     for number, rule in enumerate(rules):
         place = f"policy.rules[{number}]"
         keys = _mapping(rule, place, {f.name for f in fields(Rule)})
         try:
-            made.append(Rule(**keys))
+            parsed.append(Rule(**keys))
         except FormatError as error:
             raise FormatError(f"{place}: {error}") from None
-    return made
+    return parsed
 
 
-def _both(within: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+def _combine_within(within: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
     """Combines the patterns ``names`` with ``within``, which may only leave names out."""
     if any(not pattern.startswith("!") and pattern != "*" for pattern in within):
         raise FormatError(
@@ -477,8 +477,8 @@ def _both(within: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
     return (*names, *(pattern for pattern in within if pattern != "*"))
 
 
-def _leaving(modules: str | Sequence[str]) -> list[Rule]:
-    """The rule that makes products in these modules keep their operands, if there are any modules."""
+def _operand_exceptions(modules: str | Sequence[str]) -> list[Rule]:
+    """Returns the rule that leaves the operands of products in these modules unrounded; none without modules."""
     return [Rule(CONTRACTIONS, modules, MULTIPLIED_ROLES, format="fp32")] if modules else []
 
 

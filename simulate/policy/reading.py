@@ -12,7 +12,7 @@ from ...formats import FormatError
 
 
 def read_description(path: str | Path) -> dict[str, Any] | str:
-    """The plain data that a YAML file has, for ``Policy.parse``.
+    """Reads the plain data in a YAML file, for ``Policy.parse``.
 
     Raises:
         FormatError: it cannot be read, is no YAML, or has neither a mapping nor a name.
@@ -21,11 +21,11 @@ def read_description(path: str | Path) -> dict[str, Any] | str:
         import yaml  # noqa: PLC0415  of an extra
 
     try:
-        described = yaml.safe_load(read_bytes(path))
+        description = yaml.safe_load(read_bytes(path))
     except OSError as error:
         raise FormatError(f"{path}: {error.strerror or error}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise FormatError(f"{path}: is not YAML: {str(error).splitlines()[0] if str(error) else error!r}") from error
-    if not isinstance(described, (dict, str)):
-        raise FormatError(f"{path}: a policy is a mapping, or the name of a format, got {described!r}")
-    return described
+    if not isinstance(description, (dict, str)):
+        raise FormatError(f"{path}: a policy is a mapping, or the name of a format, got {description!r}")
+    return description

@@ -1,4 +1,4 @@
-"""The parts of a policy: settings of operations, and rules that change them for some operations."""
+"""The elements of a policy: settings of operations, and rules that change them for some operations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Product(StrEnum):
 
 
 OPTIMIZER_STEP = "optimizer_step"
-"""Name of the pseudo-operation that a whole step of a ``torch.optim.Optimizer`` is, for rules."""
+"""The name in rules for a whole step of a ``torch.optim.Optimizer``."""
 
 
 class Role(StrEnum):
@@ -57,7 +57,7 @@ class Backward(StrEnum):
     """The operands that backward products see in place of the weights and activations that a rule rounds."""
 
     ROUNDED = "rounded"
-    """The numbers that the forward product saw, as with a fake quantizer: blocks lie as they lay there."""
+    """The rounded values of the forward product, with its blocks, as with a fake quantizer."""
     UNROUNDED = "unrounded"
     """The operands as they are in memory."""
 
@@ -81,7 +81,7 @@ class Scalars(StrEnum):
     """Python numbers are of the carrier, and the exact result of arithmetic with them is rounded once, in every
     mode."""
     ROUNDED = "rounded"
-    """Python numbers are rounded to the format first, like the numbers of tensors."""
+    """Python numbers are rounded to the format first, like the values of tensors."""
 
 
 class Islands(StrEnum):
@@ -106,7 +106,7 @@ class Whole(StrEnum):
     EXACT = "exact"
     """Integers are not rounded until something other than an integer is computed from them."""
     ROUNDED = "rounded"
-    """Whole numbers are rounded like all results."""
+    """Integers are rounded like all results."""
 
 
 class Arithmetic(NamedTuple):
@@ -118,7 +118,7 @@ class Arithmetic(NamedTuple):
     operands: Format | None
     """The format for rounding tensor operands before the operation; None does not round them."""
     of_operands: tuple[Rule, ...]
-    """The rules about operands of some role, which are rounded as these say first; the last that is about one wins."""
+    """The rules about operands of some role, which round them first; for each operand the last rule wins."""
     accumulate: Accumulation | FusedSum | None
     granularity: Granularity
     scalars: Scalars
@@ -126,21 +126,21 @@ class Arithmetic(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 14)
-def _name_operation(patterns: tuple[str, ...], operation: str) -> bool:
-    plain = plain_name(operation)
-    return any(fnmatchcase(name, pattern) for pattern in patterns for name in (operation, plain))
+def _matches_operation(patterns: tuple[str, ...], operation: str) -> bool:
+    base_name = plain_name(operation)
+    return any(fnmatchcase(name, pattern) for pattern in patterns for name in (operation, base_name))
 
 
 @lru_cache(maxsize=1 << 14)
-def _name_module(patterns: tuple[str, ...], path: str) -> bool:
+def _matches_module(patterns: tuple[str, ...], path: str) -> bool:
     parts = path.split(".")
-    around = [".".join(parts[start:end]) for start in (0, 1) for end in range(start + 1, len(parts) + 1)]
-    return any(fnmatchcase(name, pattern) for pattern in patterns for name in around)
+    paths = [".".join(parts[start:end]) for start in (0, 1) for end in range(start + 1, len(parts) + 1)]
+    return any(fnmatchcase(name, pattern) for pattern in patterns for name in paths)
 
 
 def _patterns(value: object, name: str) -> tuple[str, ...]:
     texts = (value,) if isinstance(value, str) else value
-    empty = name in ("module", "within")  # what runs outside of modules, or of named parts, has an empty path
+    empty = name in ("module", "within")  # an empty path is the place outside of modules, or of named parts
     if not isinstance(texts, (tuple, list)) or not texts or not all(isinstance(t, str) and (t or empty) for t in texts):
         raise FormatError(
             f"{name} of a rule must be a pattern such as 'mm' or 'softmax*', or a list of them, got {value!r}"
@@ -149,7 +149,7 @@ def _patterns(value: object, name: str) -> tuple[str, ...]:
 
 
 def choice(kind: type[StrEnum], value: object, name: str) -> Any:
-    """The member of an enumeration that a setting's text names; raises FormatError with all members if none does."""
+    """Returns the member of an enumeration that a text names; raises FormatError, which lists them, if none does."""
     try:
         return kind(str(value))
     except ValueError:
@@ -196,7 +196,7 @@ def parse_settings(owner: Any) -> None:
         if name in ("format", "operands"):
             value = Format.parse(value)
             try:
-                hash(None if name == "operands" else value)  # formats of operands do without
+                hash(None if name == "operands" else value)  # formats of operands need none
             except TypeError as error:
                 raise FormatError(
                     f"format {value} has no hash ({error}), which a format of results needs; a dataclass has one if it"
@@ -324,10 +324,10 @@ class Rule:
     def _parse_backward(self) -> None:
         if self.backward is None:
             return
-        about = (Role.WEIGHTS, Role.ACTIVATIONS)
-        if self.role == ("*",) or not all(role in about for role in self.role) or self.product is not None:
+        roles = (Role.WEIGHTS, Role.ACTIVATIONS)
+        if self.role == ("*",) or not all(role in roles for role in self.role) or self.product is not None:
             raise FormatError(
-                f"backward is said of {' and '.join(about)}, in a rule with such a role and without product, got {self}"
+                f"backward is said of {' and '.join(roles)}, in a rule with such a role and without product, got {self}"
             )
         object.__setattr__(self, "backward", choice(Backward, self.backward, "backward of a rule"))
 
@@ -360,18 +360,18 @@ class Rule:
         return tuple(pattern for pattern in self.within if pattern not in ("", "*") and not pattern.startswith("!"))
 
     def matches(self, operation: str, place: str, role: str) -> bool:
-        """Whether the rule speaks of this operation at this place: a module, in a part of the program."""
+        """Whether the rule applies to this operation at this place: a module, in a part of the program."""
         part, module = split(place)
-        roles = self.role == ("*",) or self.about_operands or role in self.role
-        if not roles or (operation == OPTIMIZER_STEP and self.operation == ("*",)):
+        fits_role = self.role == ("*",) or self.about_operands or role in self.role
+        if not fits_role or (operation == OPTIMIZER_STEP and self.operation == ("*",)):
             return False
-        within = self.within == ("*",) or fits(part, self.within)
-        return within and self.matches_operation(operation) and self.matches_module(module)
+        fits_part = self.within == ("*",) or fits(part, self.within)
+        return fits_part and self.matches_operation(operation) and self.matches_module(module)
 
     def matches_operation(self, operation: str) -> bool:
-        """Whether an operation of this name is meant, wherever it runs."""
-        return self.operation == ("*",) or _name_operation(self.operation, operation)
+        """Whether the rule applies to operations of this name, at some place."""
+        return self.operation == ("*",) or _matches_operation(self.operation, operation)
 
     def matches_module(self, path: str) -> bool:
-        """Whether the module at ``path`` (its first part is the outermost one's class), or one around it, is meant."""
-        return self.module == ("*",) or _name_module(self.module, path)
+        """Whether the rule applies to a module or an enclosing one; ``path`` begins with the outermost one's class."""
+        return self.module == ("*",) or _matches_module(self.module, path)

@@ -22,7 +22,7 @@ _COPIES = ("_pin_memory", "_to_copy")
 
 @final
 class Bystander(TorchDispatchMode):
-    """Stands on the stack of a thread that was started inside a simulation; changes nothing.
+    """A mode for threads that were started inside a simulation: warns if they compute, and changes nothing.
 
     Args:
         presence: presence of the simulation.
@@ -42,7 +42,7 @@ class Bystander(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Runs an operation, and warns if it is the first that computes while the simulation is entered elsewhere."""
+        """Runs an operation; warns at the first that computes while another thread is in the simulation."""
         result = func(*args, **kwargs) if kwargs else func(*args)
         presence = self._presence
         if presence.warned_of_threads or this_thread.rounding or not presence.is_inside() or not _computes(func):
@@ -64,8 +64,8 @@ def _computes(func: Any) -> bool:
     if not isinstance(func, torch._ops.OpOverload):  # noqa: SLF001  the type of an operation
         return False
     produced = outputs(func)
-    moves = moves_of(func) is not None or func.overloadpacket.__name__ in _COPIES
-    return bool(produced.results or produced.written) and not moves
+    is_move = moves_of(func) is not None or func.overloadpacket.__name__ in _COPIES
+    return bool(produced.results or produced.written) and not is_move
 
 
 def watched(

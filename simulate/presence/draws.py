@@ -1,4 +1,4 @@
-"""Counting stochastic roundings: the random bits of each depend on its number within the step.
+"""Counts stochastic roundings: the random bits of each depend on its number within the step.
 
 A compiled step counts the same number as the step does in eager mode.
 """
@@ -23,30 +23,30 @@ STEP_BITS = 32
 
 
 def bits_after(place: torch.Tensor, offset: int, bits: int = WORD_BITS) -> RandomBits:
-    """The random bits of the rounding ``offset`` after ``place``, in a compiled program.
+    """Returns the random bits of the rounding ``offset`` after ``place``, in a compiled program.
 
     Args:
-        place: what :attr:`Draws.place` was when the program was called.
+        place: the value of :attr:`Draws.place` at the call of the program.
         offset: number of the rounding in the program; with the steps that began in it in its upper bits.
         bits: the number of random bits of an element.
     """
-    step, before, seed = place.tolist()
-    if offset >> STEP_BITS:  # the program has begun another step, in which there were none before
-        before = 0
-    return RandomBits(seed, (step << STEP_BITS) + before + offset, bits)
+    step, count, seed = place.tolist()
+    if offset >> STEP_BITS:  # the program has begun another step, whose count starts at 0
+        count = 0
+    return RandomBits(seed, (step << STEP_BITS) + count + offset, bits)
 
 
 _Counts = ctypes.c_int64 * 2
-"""A step, and how many roundings were made in it: a place where C++ also counts."""
+"""A step and the number of roundings in it, in memory where C++ also counts."""
 _numbers = itertools.count(1)
 
 
 @final
 class Draws:
-    """The step a program is at, and how many stochastic roundings were made in it.
+    """The step of a program, and the number of stochastic roundings in it.
 
-    The threads that entered the simulation count each for itself; threads that work for them, like autograd's on a GPU,
-    continue their counts.
+    Each thread that has entered the simulation has its own count; threads that work for them, such as autograd's on a
+    GPU, continue the latest one.
 
     Args:
         seed: seed of the simulation.
@@ -64,35 +64,35 @@ class Draws:
     def __init__(self, seed: int, width: int = WORD_BITS) -> None:
         self.number, self.width = next(_numbers), width
         self.seed = RandomBits(seed).seed
-        self._here = threading.local()
-        self._latest = _Counts()
-        self._told: Callable[[int, int], None] | None = None
+        self._thread = threading.local()
+        self._latest_counts = _Counts()
+        self._listener: Callable[[int, int], None] | None = None
 
-    def tell(self, listener: Callable[[int, int], None]) -> None:
+    def set_listener(self, listener: Callable[[int, int], None]) -> None:
         """Makes each thread that counts call ``listener`` with the number of these draws and the counts' address."""
-        self._told = listener
+        self._listener = listener
 
     def enter(self) -> None:
         """Makes this thread count for itself from now on, at first in the step that the latest one is at."""
-        if not hasattr(self._here, "counts"):
-            self._here.counts = _Counts(self._latest[0], 0)
-        self._latest = self._here.counts
-        if self._told is not None:
-            self._told(self.number, ctypes.addressof(self._latest))
+        if not hasattr(self._thread, "counts"):
+            self._thread.counts = _Counts(self._latest_counts[0], 0)
+        self._latest_counts = self._thread.counts
+        if self._listener is not None:
+            self._listener(self.number, ctypes.addressof(self._latest_counts))
 
     @property
     def step(self) -> int:
         """The number of the step."""
-        return self._mine()[0]
+        return self._counts()[0]
 
     @property
     def place(self) -> torch.Tensor:
-        """The step, how many roundings were made in it, and the seed; int64 (3,), the seed's 64 bits with a sign."""
-        step, number = self._mine()
+        """The step, the number of roundings in it, and the seed: int64 (3,), the seed's 64 bits with a sign."""
+        step, number = self._counts()
         return torch.tensor([step, number, (self.seed + _SIGN) % (2 * _SIGN) - _SIGN])
 
     def begin(self, step: int) -> None:
-        """A step begins in this thread.
+        """Begins a step in this thread.
 
         Raises:
             FormatError: its number is out of range.
@@ -100,36 +100,36 @@ class Draws:
         if not isinstance(step, int) or not 0 <= step < 1 << STEP_BITS:
             raise FormatError(f"step of a simulation must be an integer from 0 to 2^32 - 1, got {step!r}")
         self.enter()
-        self._latest[:] = [step, 0]
+        self._latest_counts[:] = [step, 0]
 
     def made(self) -> int:
         """Returns the number of roundings so far in this thread's step."""
-        return self._mine()[1]
+        return self._counts()[1]
 
     def skip(self, count: int) -> None:
-        """Counts roundings that were made elsewhere."""
-        self._mine()[1] += count
+        """Counts roundings of a compiled program."""
+        self._counts()[1] += count
 
     def mark(self) -> tuple[int, int]:
-        """Returns where this thread is: the step, and how many roundings were made in it."""
-        step, number = self._mine()
+        """Returns the position of this thread: the step, and the number of roundings in it."""
+        step, number = self._counts()
         return step, number
 
     def go_to(self, mark: tuple[int, int]) -> None:
-        """Goes to a place of before, or comes back from it."""
-        self._mine()[:] = [*mark]
+        """Sets the position of this thread to one that :meth:`mark` has returned."""
+        self._counts()[:] = [*mark]
 
     def bits(self) -> RandomBits:
-        """The random bits of the next rounding, which is counted."""
-        counts = self._mine()
+        """Returns the random bits of the next rounding, and counts it."""
+        counts = self._counts()
         step, number = counts
         counts[1] = number + 1
-        if self._told is not None and counts is getattr(self._here, "counts", None):
-            self._told(self.number, ctypes.addressof(counts))  # they may have been forgotten there
+        if self._listener is not None and counts is getattr(self._thread, "counts", None):
+            self._listener(self.number, ctypes.addressof(counts))  # C++ may have dropped this thread's counts
         return RandomBits(self.seed, (step << STEP_BITS) + number, self.width)
 
-    def _mine(self) -> ctypes.Array[ctypes.c_int64]:
-        counts: ctypes.Array[ctypes.c_int64] = getattr(self._here, "counts", self._latest)
+    def _counts(self) -> ctypes.Array[ctypes.c_int64]:
+        counts: ctypes.Array[ctypes.c_int64] = getattr(self._thread, "counts", self._latest_counts)
         return counts
 
 
@@ -139,18 +139,18 @@ class RepeatedViews(threading.local):
 
     After a write to ``x.view(...)``, autograd rebuilds the derivative of the view. In a traced step it repeats the
     operation; otherwise it calls ``as_strided``; its backward pass copies the gradient, with a rounding to count. All
-    later roundings of the compiled step would then draw other bits than the eager one. Blocks that round
-    otherwise, or not at all, keep the way of the plain program.
+    later roundings of the compiled step would then draw other bits than the eager one. Blocks without stochastic
+    rounding have the program's own setting.
     """
 
     def __init__(self) -> None:
-        self._found: list[bool] = []
+        self._earlier: list[bool] = []
 
     def enter(self, *, stochastic: bool) -> None:
-        """A block of a simulation begins."""
-        self._found.append(_is_view_replay_enabled())
-        _set_view_replay_enabled(stochastic or self._found[0])
+        """Begins a block of a simulation."""
+        self._earlier.append(_is_view_replay_enabled())
+        _set_view_replay_enabled(stochastic or self._earlier[0])
 
     def leave(self) -> None:
-        """The block ends."""
-        _set_view_replay_enabled(self._found.pop())
+        """Ends the block."""
+        _set_view_replay_enabled(self._earlier.pop())

@@ -1,4 +1,4 @@
-"""Entering and leaving a simulation: the threads, generators and coroutines where it is active."""
+"""Enters and leaves simulations, and knows the threads, generators and coroutines where each is active."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from ..native import library as native
 _SUSPENDABLE = CO_GENERATOR | CO_COROUTINE | CO_ITERABLE_COROUTINE | CO_ASYNC_GENERATOR
 _GENERATOR = CO_GENERATOR | CO_ASYNC_GENERATOR
 
-# Functions that enter something for their caller, and modules that run a generator to have it do so.
+# Functions that enter contexts for their caller, and modules that run generators as contexts.
 _ENTERING = ("__enter__", "__aenter__", "__exit__", "__aexit__", "enter_context")
 _MANAGERS = ("contextlib", "_pytest.", "pytest_asyncio.")
 
 
 class SimulationWarning(UserWarning):
-    """A program computes something otherwise than its author may expect."""
+    """A program may compute something in another way than its author expects."""
 
 
 class ThisThread(threading.local):
     """The state of simulations in this thread."""
 
     rounding = False
-    """Whether one is at work on an operation."""
+    """Whether a simulation is running an operation now."""
     carrying = False
-    """Whether that computes, in float32, with the program's float16 or bfloat16 values."""
+    """Whether that operation has float32 copies of float16 or bfloat16 tensors."""
 
 
 this_thread = ThisThread()
@@ -44,14 +44,14 @@ this_thread = ThisThread()
 
 @contextmanager
 def simulations_off() -> Iterator[None]:
-    """For the block, the simulations of this thread pass operations on as they are."""
-    before, this_thread.rounding = this_thread.rounding, True
+    """Makes the simulations of this thread leave the operations of the block unrounded."""
+    was_rounding, this_thread.rounding = this_thread.rounding, True
     native.hold_thread(1)
     try:
         yield
     finally:
         native.hold_thread(-1)
-        this_thread.rounding = before
+        this_thread.rounding = was_rounding
 
 
 class _Block(NamedTuple):
@@ -59,46 +59,46 @@ class _Block(NamedTuple):
 
     mode: TorchDispatchMode
     frame: FrameType | None
-    """The function, generator or coroutine around it."""
+    """The function, generator or coroutine that contains it."""
     suspendable: bool
-    """Whether that is a generator or coroutine."""
+    """Whether ``frame`` is a generator or coroutine."""
     pushed: bool
     """Whether the mode was put on PyTorch's stack."""
 
 
 class _EnteredBlocks(threading.local):
-    """The blocks of this thread, as they were entered."""
+    """The blocks of this thread, in the order of entering."""
 
     def __init__(self) -> None:
         self.blocks: list[_Block] = []
 
 
-_here = _EnteredBlocks()
+_entered = _EnteredBlocks()
 
 
 @final
 class Presence:
-    """The blocks that enter one mode, and whether it is active in the code that runs now.
+    """The entered blocks of one mode, and whether the mode is active in the current code.
 
     PyTorch's stack of modes belongs to the thread. A generator or coroutine that is suspended in a ``with`` block
-    leaves its mode there, for its caller and for all other tasks. So where such blocks are entered the mode asks
-    :meth:`is_passed_over` at every operation.
+    leaves its mode on the stack, where its caller and all other tasks meet it. While such blocks are entered, the mode
+    calls :meth:`is_passed_over` at every operation, and ignores those that are not its own.
 
     Args:
         mode: the mode.
 
     Attributes:
-        warned_of_generators: whether a warning was given of a generator that is suspended in a block, or is not to be.
-        warned_of_threads: whether a warning was given of a thread that it does not reach.
+        warned_of_generators: whether it has warned of a generator suspended in a block, or is not to warn.
+        warned_of_threads: whether it has warned of a thread that the mode does not reach.
     """
 
     suspendable = 0
-    """The number of blocks of all modes and threads in generators or coroutines."""
+    """The number of entered blocks in generators and coroutines, of all modes and threads."""
     _lock = new_lock()
 
     def __init__(self, mode: TorchDispatchMode) -> None:
         self._mode = mode
-        self._inside = 0
+        self._entry_count = 0
         self.warned_of_generators = False
         self.warned_of_threads = False
 
@@ -106,39 +106,39 @@ class Presence:
         return repr(self._mode)
 
     def enter(self, frame: FrameType, *, push: bool) -> None:
-        """Enters the block that ``frame`` is at; ``push``: puts the mode on PyTorch's stack."""
+        """Enters the block that ``frame`` begins; ``push`` puts the mode on PyTorch's stack."""
         owner = _owner(frame)
         suspendable = owner is not None and bool(owner.f_code.co_flags & _SUSPENDABLE)
-        _here.blocks.append(_Block(self._mode, owner, suspendable, push))
+        _entered.blocks.append(_Block(self._mode, owner, suspendable, push))
         with self._lock:
-            self._inside += 1
+            self._entry_count += 1
             Presence.suspendable += suspendable
             native.set_suspendable(Presence.suspendable)
         if push:
             _push_mode(self._mode)
 
     def leave(self, frame: FrameType) -> bool:
-        """Leaves the block that ``frame`` is at.
+        """Leaves the block that ``frame`` ends.
 
         Returns:
-            Whether the mode stood on PyTorch's stack.
+            Whether the mode was on PyTorch's stack.
 
         Raises:
             FormatError: this thread has entered none.
         """
-        blocks, owner = _here.blocks, _owner(frame)
-        own_blocks = [number for number, block in enumerate(blocks) if block.mode is self._mode]
-        if not own_blocks:
+        blocks, owner = _entered.blocks, _owner(frame)
+        indices = [index for index, block in enumerate(blocks) if block.mode is self._mode]
+        if not indices:
             raise FormatError("a simulation must be left by the thread that entered it")
-        # Tasks leave in any order.
-        number = next((number for number in reversed(own_blocks) if blocks[number].frame is owner), own_blocks[-1])
-        block = blocks.pop(number)
+        # The last block of this function, since tasks leave in any order; else the last block of the mode.
+        index = next((index for index in reversed(indices) if blocks[index].frame is owner), indices[-1])
+        block = blocks.pop(index)
         with self._lock:
-            self._inside -= 1
+            self._entry_count -= 1
             Presence.suspendable -= block.suspendable
             native.set_suspendable(Presence.suspendable)
         if block.pushed:
-            # Takes the mode off PyTorch's stack; not always from its top
+            # Removes the mode from PyTorch's stack, also from below others
             above = []
             while (mode := _get_current_dispatch_mode()) is not self._mode and mode is not None:
                 above.append(mode)
@@ -151,26 +151,27 @@ class Presence:
 
     def is_inside(self) -> bool:
         """Whether any thread has entered the mode."""
-        return self._inside > 0
+        return self._entry_count > 0
 
     def is_shared(self) -> bool:
-        """Whether other threads than this one have entered the mode."""
-        return self._inside > sum(block.mode is self._mode for block in _here.blocks)
+        """Whether a thread other than this one has entered the mode."""
+        return self._entry_count > sum(block.mode is self._mode for block in _entered.blocks)
 
     def is_passed_over(self) -> bool:
-        """Whether the code that runs now is in another block than the mode's, or in none.
+        """Whether the current code is outside of the mode's blocks, or in an inner block of another mode.
 
-        False in threads that have entered nothing and find the mode on their stack, as autograd's do on a GPU.
+        False in threads that have entered no block but have the mode on their stack, such as autograd's on a GPU.
         """
-        if not Presence.suspendable or not _here.blocks:
+        if not Presence.suspendable or not _entered.blocks:
             return False
-        passed_over = _innermost(_here.blocks) is not self._mode
+        passed_over = _innermost(_entered.blocks) is not self._mode
         if passed_over and not self.warned_of_generators:
-            self._tell()
+            self._warn_of_suspension()
         return passed_over
 
-    def _tell(self) -> None:
-        block = next((block for block in reversed(_here.blocks) if block.mode is self._mode), None)
+    def _warn_of_suspension(self) -> None:
+        """Warns if the last block of the mode is in a generator that is suspended."""
+        block = next((block for block in reversed(_entered.blocks) if block.mode is self._mode), None)
         if block is None or block.frame is None or block.frame.f_back is not None:
             return
         code = block.frame.f_code
@@ -186,32 +187,32 @@ class Presence:
 
 
 def innermost() -> TorchDispatchMode | None:
-    """The mode of the innermost block that this code is in, also if it was not put on PyTorch's stack."""
-    return _innermost(_here.blocks) if _here.blocks else None
+    """Returns the mode of the innermost block that the current code is in, also if it is not on PyTorch's stack."""
+    return _innermost(_entered.blocks) if _entered.blocks else None
 
 
 def _innermost(blocks: list[_Block]) -> TorchDispatchMode | None:
-    """The mode of the block that the code which runs now is in."""
+    """Returns the mode of the innermost block that the current code is in."""
     modes = {block.frame: block.mode for block in blocks}
-    around: set[FrameType | None] = set()
+    running: set[FrameType | None] = set()
     innermost = None
     frame: FrameType | None = sys._getframe()  # noqa: SLF001  the only access there is
     while frame is not None:
         if frame in modes:
             innermost = innermost or modes[frame]
-            around.add(frame)
+            running.add(frame)
         frame = frame.f_back
-    # Functions that have returned entered for whoever called them; that is inside what was entered before.
-    lasting = [block.frame for block in blocks if not block.suspendable and block.frame not in around]
-    if lasting and (innermost is None or blocks[-1].frame is lasting[-1]):
-        return modes[lasting[-1]]
+    # A function that entered a block and has returned did so for its caller: its block holds until it is left.
+    returned = [block.frame for block in blocks if not block.suspendable and block.frame not in running]
+    if returned and (innermost is None or blocks[-1].frame is returned[-1]):
+        return modes[returned[-1]]
     return innermost
 
 
 def _owner(frame: FrameType | None) -> FrameType | None:
-    """The function, generator or coroutine of the block that ``frame`` enters or leaves.
+    """Returns the function, generator or coroutine of the block that ``frame`` enters or leaves.
 
-    Functions that enter something for others are passed over, and so are generators that serve as context managers.
+    It skips functions that enter contexts for their caller, and generators that serve as context managers.
     """
     while frame is not None:
         if not (_is_managing(frame) or frame.f_code.co_name in _ENTERING):

@@ -25,7 +25,7 @@ class FormatInfo:
         max: the largest finite number.
         min: the smallest finite number.
         smallest_normal: the smallest number of full precision above zero.
-        tiny: the same as ``smallest_normal``.
+        tiny: equal to ``smallest_normal``.
         resolution: 10^-d, d the decimal digits that every number of full precision keeps.
         dtype: name of the requested dtype, which holds the values of the format.
     """
@@ -41,7 +41,7 @@ class FormatInfo:
 
     @staticmethod
     def of(fmt: Format, dtype: torch.dtype) -> FormatInfo | None:
-        """The facts of a format; None if it has not all of them, because the data decide what numbers it has."""
+        """Returns the facts of a format; None if it lacks some, because its values depend on the data."""
         low, high, eps, normal = fmt.min, fmt.max, fmt.eps, fmt.smallest_normal
         if low is None or high is None or eps is None or normal is None:
             return None
@@ -65,9 +65,9 @@ class _Kind(type):
 
 @final
 class FinfoAnswers:
-    """Puts a class in the place of ``torch.finfo``, from the first simulation that asks for it to the last.
+    """Replaces ``torch.finfo`` by a class while a simulation is entered whose policy asks for it.
 
-    It answers as ever in threads without such a simulation, and to modules that imported ``finfo`` by name before.
+    It answers as PyTorch does in threads without such a simulation, and in modules that imported ``finfo`` by name.
 
     Args:
         answer: the answer of the simulation that is active in the code of this thread; None for PyTorch's answer.
@@ -80,7 +80,7 @@ class FinfoAnswers:
         self._kind: Any = None
 
     def enter(self) -> None:
-        """A simulation is entered that asks for it."""
+        """Counts a simulation with such a policy that is entered; the first one replaces ``torch.finfo``."""
         with self._lock:
             self._count += 1
             if self._count == 1:
@@ -88,9 +88,9 @@ class FinfoAnswers:
                 torch.finfo = self._kind  # type: ignore[misc]
 
     def leave(self) -> None:
-        """Notes that a simulation that asks for it is left."""
+        """Counts a simulation with such a policy that is left; the last one restores ``torch.finfo``."""
         with self._lock:
             self._count -= 1
-            there: Any = torch.finfo
-            if self._count == 0 and there is self._kind:  # else others have put something in its place
-                torch.finfo = there.plain  # type: ignore[misc]
+            current: Any = torch.finfo
+            if self._count == 0 and current is self._kind:  # else others have put something in its place
+                torch.finfo = current.plain  # type: ignore[misc]

@@ -15,14 +15,14 @@ from ...formats import FormatError
 from .decorating import decorated
 
 
-class _Replaced(NamedTuple):
-    """A function that is replaced by another function."""
+class _Replacement(NamedTuple):
+    """The replacement of a function."""
 
     owner: Any
     """The module or class."""
     attribute: str
     plain: Any
-    """The attribute's old value; None where a class inherited it."""
+    """The old value of the attribute; None if the class inherited it."""
     wrapped: Any
 
 
@@ -30,12 +30,11 @@ class _Replaced(NamedTuple):
 class NamedFunctions:
     """Puts a block around each call of some functions, between :meth:`enter` and :meth:`leave`.
 
-    A function is replaced where its name says, in its module or class. Who imported it by name before has the plain
-    one.
+    It replaces the function in its module or class. Code that imported the function by name before keeps the original.
 
     Args:
-        blocks: for each name, ``package.module:function`` or ``package.module:Class.method``, what makes the block that
-            a call enters; asked in each call.
+        blocks: for each name, ``package.module:function`` or ``package.module:Class.method``, a function that makes the
+            block of one call.
 
     Attributes:
         called: the functions that were called.
@@ -45,7 +44,7 @@ class NamedFunctions:
         self._blocks = blocks
         self._lock = new_lock()
         self._count = 0
-        self._replaced: list[_Replaced] = []
+        self._replacements: list[_Replacement] = []
         self.called: set[str] = set()
 
     def enter(self) -> None:
@@ -60,62 +59,62 @@ class NamedFunctions:
                     for name, block in self._blocks.items():
                         self._replace(name, block)
                 except BaseException:
-                    self._put_back()
+                    self._restore()
                     raise
             self._count += 1
 
     def leave(self) -> None:
-        """Puts the plain functions back, but where others have put something in their place."""
+        """Restores the functions, except for attributes that others have replaced meanwhile."""
         with self._lock:
             self._count -= 1
             if self._count == 0:
-                self._put_back()
+                self._restore()
 
-    def _replace(self, name: str, make: Callable[[], AbstractContextManager[Any]]) -> None:
-        def block() -> AbstractContextManager[Any]:
+    def _replace(self, name: str, make_block: Callable[[], AbstractContextManager[Any]]) -> None:
+        def enter_block() -> AbstractContextManager[Any]:
             self.called.add(name)
-            return make()
+            return make_block()
 
         owner, attribute, plain = _locate(name)
         bound = isinstance(plain, (staticmethod, classmethod))
-        wrapped: Any = decorated(plain.__func__ if bound else plain, block, "exact_in or only_in")
+        wrapped: Any = decorated(plain.__func__ if bound else plain, enter_block, "exact_in or only_in")
         wrapped = type(plain)(wrapped) if bound else wrapped
-        own = attribute in vars(owner)
+        is_own = attribute in vars(owner)
         setattr(owner, attribute, wrapped)
-        self._replaced.append(_Replaced(owner, attribute, plain if own else None, wrapped))
+        self._replacements.append(_Replacement(owner, attribute, plain if is_own else None, wrapped))
 
-    def _put_back(self) -> None:
-        for owner, attribute, plain, wrapped in reversed(self._replaced):
+    def _restore(self) -> None:
+        for owner, attribute, plain, wrapped in reversed(self._replacements):
             if getattr_static(owner, attribute, None) is not wrapped:
                 continue
             if plain is None:
                 delattr(owner, attribute)
             else:
                 setattr(owner, attribute, plain)
-        self._replaced = []
+        self._replacements = []
 
 
 def _locate(name: str) -> tuple[Any, str, Any]:
-    """The module or class that has the function, its attribute, and the function as stored there."""
+    """Returns the module or class that has the function, its attribute, and the attribute's stored value."""
     module, _, path = name.partition(":")
     try:
         owner: Any = import_module(module)
     except ModuleNotFoundError as error:
         raise FormatError(f"policy names the function {name!r}: {error}") from None
-    *around, last = path.split(".")
-    for part in around:
-        owner = _part(owner, part, name)
-    function = _part(owner, last, name)
+    *outer, last = path.split(".")
+    for part in outer:
+        owner = _attribute(owner, part, name)
+    function = _attribute(owner, last, name)
     if isclass(function) or isasyncgenfunction(function) or not callable(function):
         raise FormatError(f"policy names {name!r}, which is no function or method but {function!r}")
     return owner, last, vars(owner).get(last) or getattr_static(owner, last)
 
 
-def _part(owner: Any, part: str, name: str) -> Any:
+def _attribute(owner: Any, part: str, name: str) -> Any:
     if not hasattr(owner, part):
-        there = [known for known in dir(owner) if callable(getattr(owner, known, None))]
+        functions = [candidate for candidate in dir(owner) if callable(getattr(owner, candidate, None))]
         raise FormatError(
             f"policy names the function {name!r}, and {getattr(owner, '__name__', owner)} has no {part!r}"
-            f"{suggestion(part, there)}"
+            f"{suggestion(part, functions)}"
         )
     return getattr(owner, part)

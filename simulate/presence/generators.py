@@ -1,4 +1,4 @@
-"""Random bits of stochastic rounding, which go back with PyTorch's generators where activations are computed again."""
+"""Sets the random bits of stochastic rounding back with PyTorch's generators, where activations are recomputed."""
 
 from __future__ import annotations
 
@@ -50,24 +50,24 @@ class Generators:
     def __init__(self, draws: Callable[[], Draws | None]) -> None:
         self._draws = draws
         self._places = WeakIdKeyDictionary()
-        self._found: dict[tuple[Any, str], tuple[Any, Any]] = {}  # what stood where, and what stands there instead
+        self._replacements: dict[tuple[Any, str], tuple[Any, Any]] = {}  # (original, replacement) by module and name
 
     def begin(self) -> None:
-        """The first simulation of the process is entered."""
+        """Replaces the functions, at the entry of the first simulation of the process."""
         for module in (torch, torch.random):
-            for name, made in ((_GETTER, self._getting), (_SETTER, self._setting)):
+            for name, make_replacement in ((_GETTER, self._make_getter), (_SETTER, self._make_setter)):
                 plain = getattr(module, name)
-                if (module, name) not in self._found or self._found[module, name][0] is not plain:
-                    self._found[module, name] = plain, made(plain)
-                setattr(module, name, self._found[module, name][1])
+                if (module, name) not in self._replacements or self._replacements[module, name][0] is not plain:
+                    self._replacements[module, name] = plain, make_replacement(plain)
+                setattr(module, name, self._replacements[module, name][1])
 
     def end(self) -> None:
-        """The last one is left."""
-        for (module, name), (plain, replacement) in self._found.items():
+        """Restores the functions, at the end of the last simulation."""
+        for (module, name), (plain, replacement) in self._replacements.items():
             if getattr(module, name) is replacement:  # else others have put something in its place
                 setattr(module, name, plain)
 
-    def _getting(self, plain: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+    def _make_getter(self, plain: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
         def get_rng_state() -> torch.Tensor:
             state = plain()
             draws = self._draws()
@@ -77,13 +77,13 @@ class Generators:
 
         return get_rng_state
 
-    def _setting(self, plain: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
+    def _make_setter(self, plain: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
         def set_rng_state(new_state: torch.Tensor) -> None:
             plain(new_state)
             if torch._C._current_graph_task_id() != -1 and new_state in self._places:  # noqa: SLF001  the only access
-                draws_then, mark = self._places[new_state]
+                earlier_draws, mark = self._places[new_state]
                 draws = self._draws()
-                if draws is not None and draws is draws_then:  # else nothing would bring the other simulation back
+                if draws is not None and draws is earlier_draws:  # else nothing would restore the other's position
                     draws.go_to(mark)
 
         return set_rng_state

@@ -52,52 +52,52 @@ def is_compiling_operator() -> bool:
     return utilities is not None and bool(getattr(utilities._hop_compile_tls, "in_hop_compile", False))  # noqa: SLF001  no other access
 
 
-def unseen(kept_out: _F) -> _F:
-    """A method that runs without dynamo's wrapper wherever dynamo looks at nothing.
+def unseen(wrapped: _F) -> _F:
+    """Returns a method that runs without dynamo's wrapper while dynamo looks at no frames.
 
     PyTorch wraps ``__torch_dispatch__`` so that dynamo compiles none of it, which takes longer than detaching a tensor.
     The wrapper is needed only while dynamo looks at frames, as operators such as ``torch.cond`` have it do.
 
     Args:
-        kept_out: the method in PyTorch's wrapper.
+        wrapped: the method in PyTorch's wrapper.
 
     Returns:
         A method with a frame that dynamo skips.
     """
-    plain: Any = getattr(kept_out, "__wrapped__", None)
+    plain: Any = getattr(wrapped, "__wrapped__", None)
     if plain is None:  # PyTorch 2.8 has no wrapper
-        return kept_out
-    looking = eval_frame.get_eval_frame_callback
+        return wrapped
+    callback = eval_frame.get_eval_frame_callback
 
-    def dispatched(*args: Any, **kwargs: Any) -> Any:
-        return (plain if looking() is None else kept_out)(*args, **kwargs)
+    def dispatch(*args: Any, **kwargs: Any) -> Any:
+        return (plain if callback() is None else wrapped)(*args, **kwargs)
 
-    skip, otherwise = eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT  # noqa: SLF001  the only access there is
-    strategy = eval_frame._FrameExecStrategy(skip, otherwise)  # noqa: SLF001  as above
-    eval_frame.set_code_exec_strategy(dispatched.__code__, strategy)
-    return update_wrapper(dispatched, kept_out)  # type: ignore[return-value]
+    skip, default = eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT  # noqa: SLF001  the only access there is
+    strategy = eval_frame._FrameExecStrategy(skip, default)  # noqa: SLF001  as above
+    eval_frame.set_code_exec_strategy(dispatch.__code__, strategy)
+    return update_wrapper(dispatch, wrapped)  # type: ignore[return-value]
 
 
 @final
 class _DynamoStance:
     """The replacement for PyTorch's ``DynamoStance``, queried when a function of ``torch.compile`` is called."""
 
-    def __init__(self, found: Any, is_inside: Callable[[], bool], recording: Callable[[], Any]) -> None:
-        self.found = found
+    def __init__(self, original: Any, is_inside: Callable[[], bool], recording: Callable[[], Any]) -> None:
+        self.original = original
         self._is_inside, self._recording = is_inside, recording
 
     @property
     def stance(self) -> str:
         eager = self._is_inside() and not is_compiling_operator() and self._recording() is None
-        return "force_eager" if eager else str(self.found.stance)
+        return "force_eager" if eager else str(self.original.stance)
 
     @property
     def skip_guard_eval_unsafe(self) -> bool:
-        return bool(self.found.skip_guard_eval_unsafe)
+        return bool(self.original.skip_guard_eval_unsafe)
 
     @property
     def backend(self) -> Any:
-        return self._recording() or self.found.backend
+        return self._recording() or self.original.backend
 
 
 @final
@@ -121,7 +121,7 @@ class EagerInside:
         self._stance: Any = None
 
     def begin(self) -> None:
-        """The first simulation of the process is entered."""
+        """Sets the stance, at the entry of the first simulation of the process."""
         waits = _DYNAMO not in sys.modules
         if waits:
             with self._lock:
@@ -135,13 +135,13 @@ class EagerInside:
                     self._set(dynamo)
 
     def end(self) -> None:
-        """The last one is left."""
+        """Restores the stance, at the end of the last simulation."""
         with self._lock:
             dynamo, self._dynamo = self._dynamo, None
             if dynamo is None:
                 self._stop_waiting()
             elif dynamo._stance is self._stance:  # noqa: SLF001  no other access; else the program has set its own
-                dynamo._set_stance(self._stance.found)  # noqa: SLF001  as above
+                dynamo._set_stance(self._stance.original)  # noqa: SLF001  as above
 
     def _imported(self, dynamo: ModuleType) -> None:
         with self._lock:
@@ -161,7 +161,7 @@ class EagerInside:
 
 @final
 class _Import(MetaPathFinder):
-    """Finds dynamo as the other finders do, and tells of it when it has been imported."""
+    """Finds dynamo by the other finders, and calls ``imported`` when it has been imported."""
 
     def __init__(self, imported: Callable[[ModuleType], None]) -> None:
         self._imported = imported

@@ -26,25 +26,25 @@ class FastPath:
         self._is_unwanted = is_unwanted
         self._lock = new_lock()
         self._count = 0
-        self._found: Any = None
+        self._original: Any = None
 
     def enter(self) -> None:
-        """A simulation with such rules is entered."""
+        """Counts a simulation with such rules that is entered; the first one replaces PyTorch's answer."""
         with self._lock:
             self._count += 1
             if self._count == 1:
-                self._found = flags.get_fastpath_enabled
+                self._original = flags.get_fastpath_enabled
                 flags.get_fastpath_enabled = self._is_enabled
 
     def leave(self) -> None:
-        """Notes that a simulation with such rules is left."""
+        """Counts a simulation with such rules that is left; the last one restores PyTorch's answer."""
         with self._lock:
             self._count -= 1
             if self._count == 0 and flags.get_fastpath_enabled == self._is_enabled:  # else others have replaced it
-                flags.get_fastpath_enabled = self._found
+                flags.get_fastpath_enabled = self._original
 
     def _is_enabled(self) -> bool:
-        return not self._is_unwanted() and bool(self._found())
+        return not self._is_unwanted() and bool(self._original())
 
 
 _CLIPPING = ("_get_total_norm", "_clip_grads_with_norm_", "clip_grad_norm_", "clip_grad_value_")
@@ -64,10 +64,10 @@ class Clipping:
     def __init__(self, in_role: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         self._in_role = in_role
         self._exchanged: list[tuple[Any, Callable[..., Any]]] = []
-        self._made: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}  # of which function, by name
+        self._wrapped: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}  # (original, wrapped) by name
 
     def begin(self) -> None:
-        """Exchanges them."""
+        """Replaces the functions."""
         for name in _CLIPPING:
             wrapper: Any = getattr(clip_grad, name, None)
             names = wrapper.__code__.co_freevars if hasattr(wrapper, "__code__") else ()
@@ -75,12 +75,12 @@ class Clipping:
                 cell = wrapper.__closure__[names.index("func")]
                 plain = cell.cell_contents
                 self._exchanged.append((cell, plain))
-                if name not in self._made or self._made[name][0] is not plain:
-                    self._made[name] = plain, self._in_role(plain)
-                cell.cell_contents = self._made[name][1]
+                if name not in self._wrapped or self._wrapped[name][0] is not plain:
+                    self._wrapped[name] = plain, self._in_role(plain)
+                cell.cell_contents = self._wrapped[name][1]
 
     def end(self) -> None:
-        """Puts them back."""
+        """Restores the functions."""
         while self._exchanged:
             cell, plain = self._exchanged.pop()
             cell.cell_contents = plain
