@@ -32,12 +32,12 @@ _WIDEST = {8: 10, 11: 48}  # significand bits tried, by the carrier's exponent b
 
 
 class BlameError(FormatError):
-    """There is nothing to blame: the program passes as it is, or fails in high precision too."""
+    """Nothing can be blamed: the program also fails in high precision, or with all units in high precision."""
 
 
 @dataclass(frozen=True)
 class Blame:
-    """A minimal set of what must stay in high precision; ``print`` it.
+    """A minimal set of units that must stay in high precision; ``print`` it.
 
     Attributes:
         format: everything else runs in it.
@@ -70,8 +70,8 @@ class Blame:
     def _verdict(self) -> str:
         if not self.culprits:
             return f"{self.format}: the program passes as it is ({self.trials} runs)"
-        few = f"{len(self.culprits)} of {len(self.units)} {self.over}s stay in high precision"
-        return f"{self.format}: the program passes if {few}, and no fewer of these will do ({self.trials} runs)"
+        condition = f"{len(self.culprits)} of {len(self.units)} {self.over}s stay in high precision"
+        return f"{self.format}: the program passes if {condition}, and no fewer of these will do ({self.trials} runs)"
 
     def _need(self, culprit: str) -> str:
         return self.needs[culprit] or "the carrier, or nearly so"
@@ -114,7 +114,7 @@ def blame(
 ) -> Blame:
     """Finds a minimal set of operations that must stay in high precision for a program to pass.
 
-    The program is run again and again, with ever other operations left in their carrier (float32 or float64),
+    The program is run again and again, each time with other operations left in their carrier (float32 or float64),
     by delta debugging (Zeller & Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002, ddmin): some n^2
     runs for n units at worst, about k log n for k blamed ones. The result is 1-minimal: each one is needed while the
     others are there. There can be other such sets.
@@ -171,11 +171,11 @@ class Trials(ABC):
         self.format, self.over, self._on_trial = format, over, on_trial
         self.count = 0
         self._units: set[str] = set()
-        self._known: dict[object, bool] = {}
+        self._passes_by_formats: dict[object, bool] = {}
 
     @abstractmethod
     def watched(self, *, rounded: bool) -> Trial:
-        """A run as it is, or without any rounding, which finds out what computes something."""
+        """Runs the program in its format, or without any rounding, and reports the units that compute something."""
 
     @abstractmethod
     def under(self, formats: Mapping[str, str]) -> Trial:
@@ -190,21 +190,21 @@ class Trials(ABC):
         return tuple(sorted(self._units))
 
     def watch(self, *, rounded: bool) -> Trial:
-        """Runs as it is, or without any rounding."""
+        """Runs the program in its format, or without any rounding, and remembers the units that compute something."""
         name = f"in {self.format}" if rounded else "without rounding"
         trial = self._run_trial(name, lambda: self.watched(rounded=rounded))
         self._units |= set(trial.units)
         return trial
 
     def keeps(self, high: Sequence[str], others: Mapping[str, str] | None = None) -> bool:
-        """Whether it passes with ``high`` in the carrier and ``others`` in their own formats."""
+        """Whether the program passes with ``high`` in the carrier and ``others`` in their own formats."""
         formats = {**dict.fromkeys(sorted(high), HIGH), **(others or {})}
         key = frozenset(formats.items())
-        if key not in self._known:
+        if key not in self._passes_by_formats:
             name = f"{len(high)} of {len(self._units)} {self.over}s in high precision"
             name += "".join(f", {unit} in {fmt}" for unit, fmt in (others or {}).items())
-            self._known[key] = self._run_trial(name, lambda: self.under(formats)).passed
-        return self._known[key]
+            self._passes_by_formats[key] = self._run_trial(name, lambda: self.under(formats)).passed
+        return self._passes_by_formats[key]
 
     def _run_trial(self, name: str, run: Callable[[], Trial]) -> Trial:
         self.count += 1
@@ -216,7 +216,7 @@ class Trials(ABC):
 
 
 def search(trials: Trials) -> Blame:
-    """Finds what :func:`blame` finds, by trials of any kind.
+    """Finds the set that :func:`blame` returns, by trials of any kind.
 
     Raises:
         BlameError: what runs fails without any rounding, or with all units in high precision.
@@ -232,10 +232,10 @@ def search(trials: Trials) -> Blame:
     if passes_already:
         return Blame(str(fmt), over, units, (), {}, trials.count)
     if not trials.keeps(units):
-        elsewhere = "in the rounding of data or of moves" if over == "operation" else "elsewhere; try over='operation'"
+        place = "in the rounding of data or of moves" if over == "operation" else "elsewhere; try over='operation'"
         raise BlameError(
             f"the {noun} fails even with every {over} in high precision ({', '.join(units) or 'none'}): the trouble"
-            f" lies {elsewhere}"
+            f" lies {place}"
         )
     culprits = ask(minimal(units), trials.keeps)[1] or ()
     needs: dict[str, str | None] = {}
@@ -246,7 +246,7 @@ def search(trials: Trials) -> Blame:
 
 
 def _wider(format: Format) -> Iterator[str]:
-    """The float formats with more significand bits, and then those with more exponent bits too."""
+    """Yields the float formats with more significand bits, and then those with also more exponent bits."""
     if not isinstance(format, FloatFormat):
         return
     import torch  # noqa: PLC0415  only for the name of a type
@@ -286,7 +286,7 @@ class _ProgramTrials(Trials):
         except NotHeldError as caught:
             if learn:
                 raise
-            error = caught  # a wider format, which the program has no dtype for
+            error = caught  # the program has no dtype for the wider format of this trial
         except RoundoffError:
             raise  # also a ValueError; it says what to change in the call
         except (ArithmeticError, ValueError, LinAlgError) as caught:
@@ -300,7 +300,7 @@ class _ProgramTrials(Trials):
         return Trial(passed, outcome, units_of(simulation, self.over) if learn else ())
 
     def _loses_finiteness(self, policy: Policy, *, leave_moves: bool) -> bool:
-        """Whether a run of the program, which ends in an error, computes an infinity or NaN."""
+        """Whether a run of the program, which ends in an error, has computed an infinity or NaN."""
         self.count += 1
         simulation = Simulation(policy, seed=self._seed, observe=True, warn_unused=False, leave_moves=leave_moves)
         with suppress(Exception), simulation:

@@ -110,7 +110,7 @@ class NarrowCall:
             check_held(dtype, plan)
 
     def widened(self, carried: Carried | None) -> tuple[list[Any], dict[str, Any]]:
-        """Returns the arguments with exact float32 copies of tensors; calls ``carried`` with each tensor and its copy."""
+        """Returns the arguments with exact float32 copies; calls ``carried`` with each original and its copy."""
         args, kwargs = self._arguments
         wide = [_map_nested(self._widen, x) for x in args]
         if plain_name(self._plan.name) in _COMPARISONS:
@@ -265,10 +265,8 @@ def _dtypes_of(
     def substitute(x: Any) -> Any:
         return stand_in(x) if isinstance(x, torch.Tensor) else x
 
-    args, kwargs = (
-        [_map_nested(substitute, x) for x in args],
-        {name: _map_nested(substitute, x) for name, x in kwargs.items()},
-    )
+    args = [_map_nested(substitute, x) for x in args]
+    kwargs = {name: _map_nested(substitute, x) for name, x in kwargs.items()}
     try:
         results = _flatten([operation(*args, **kwargs)])
     except Exception as error:  # noqa: BLE001  no kernel for this dtype, or a shape that depends on data

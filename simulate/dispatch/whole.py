@@ -71,7 +71,7 @@ class WholeNumbers:
 
     @staticmethod
     def under(policy: Policy, marks: Marks) -> WholeNumbers | None:
-        """Makes the memory for a simulation with this policy; None if it rounds no integers, or all of them."""
+        """Makes the record for a simulation with this policy; None if it rounds no integers, or all of them."""
         rules = [rule for rule in policy.rules if rule.format is not None and not rule.about_operands]
         rounds = policy.format != FP32 or any(rule.matches_operation(name) for rule in rules for name in MAKING)
         return WholeNumbers(marks) if rounds and policy.whole == Whole.EXACT else None

@@ -1,1 +1,1 @@
-"""Python numbers in programs that are traced: what computes them anew in every call."""
+"""Python numbers in programs that are traced: recomputes them in every call."""

@@ -1,8 +1,8 @@
 """Python numbers that a compiled step recomputes in every call: an optimizer's bias corrections, its learning rate.
 
-Eagerly they are computed by Python, in float64, and so they are here: before the program runs, by the same Python
-operators. The program gets the results as a tensor. While a step is traced, a :class:`TracedNumber` replaces each;
-the operations on it are recorded, and where the step decides by one, the decision becomes a condition of the program.
+An eager step computes them by Python operators, in float64. Here the same operators compute them before the program
+runs, which gets the results as a tensor. While a step is traced, a :class:`TracedNumber` replaces each number; the
+operations on it are recorded, and a decision by one becomes a condition of the program.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Operation(NamedTuple):
 
 
 class _Condition(NamedTuple):
-    """A decision, and how it was made when the step was traced."""
+    """A comparison, and its outcome when the step was traced."""
 
     function: Callable[[Any, Any], bool]
     a: int
@@ -41,7 +41,7 @@ class _Condition(NamedTuple):
 
 
 class _Reading(NamedTuple):
-    """A number that is read from a tensor, by its number among those."""
+    """A number that is read from a tensor, by its index among such numbers."""
 
     number: int
 
@@ -55,39 +55,39 @@ class NumberRecord:
 
     def __init__(self) -> None:
         self.values: list[float] = []
-        """The numbers as they are while the step is traced, by position."""
-        self._given: list[int] = []
-        self._done: dict[_Operation | _Condition | _Reading, int] = {}
+        """The values of the numbers while the step is traced, by position."""
+        self._input_positions: list[int] = []
+        self._recorded: dict[_Operation | _Condition | _Reading, int] = {}
         self._constants: dict[tuple[type, str], int] = {}
         self._used: dict[int, int] = {}
 
     def give(self, value: float) -> TracedNumber:
-        """A number with a different value in every call, in the order of the given numbers."""
-        self._given.append(len(self.values))
+        """Adds a number with a new value in every call, in the order of the given numbers."""
+        self._input_positions.append(len(self.values))
         return self._append(value)
 
     def read(self, number: int, value: float) -> TracedNumber:
-        """A number that is read from a tensor at this point, after those with smaller numbers."""
-        self._done[_Reading(number)] = len(self.values)
+        """Adds a number that is read from a tensor at this point; ``number`` is its index among such numbers."""
+        self._recorded[_Reading(number)] = len(self.values)
         return self._append(value)
 
     def compute(self, function: Callable[[Any, Any], Any], a: object, b: object) -> TracedNumber:
         """Returns the result of an operator on two numbers, at least one of them recorded."""
         operation = _Operation(function, self._position(a), self._position(b))
-        known = self._done.get(operation)
-        if known is not None:
-            return TracedNumber(self, known)
+        position = self._recorded.get(operation)
+        if position is not None:
+            return TracedNumber(self, position)
         result = function(self.values[operation.a], self.values[operation.b])
         if not isinstance(result, (int, float)):
             raise NumberError(f"a number that the step reads from a tensor becomes {type(result).__name__}")
-        self._done[operation] = len(self.values)
+        self._recorded[operation] = len(self.values)
         return self._append(result)
 
     def decide(self, function: Callable[[Any, Any], bool], a: object, b: object) -> bool:
         """Evaluates a comparison; its outcome must be the same in every call of the program."""
         left, right = self._position(a), self._position(b)
         outcome = bool(function(self.values[left], self.values[right]))
-        self._done[_Condition(function, left, right, outcome)] = -1
+        self._recorded[_Condition(function, left, right, outcome)] = -1
         return outcome
 
     def place_of(self, number: TracedNumber) -> int:
@@ -100,32 +100,32 @@ class NumberRecord:
         return len(self._used)
 
     def at(self, place: int, values: Sequence[float] | None = None) -> float:
-        """The number at a place of the program's tensor of numbers."""
+        """Returns the number at a place of the program's tensor of numbers."""
         return (values or self.values)[list(self._used)[place]]
 
     def evaluate(
-        self, given: Sequence[float], read: Callable[[int, Callable[[int], float]], float]
+        self, inputs: Sequence[float], read: Callable[[int, Callable[[int], float]], float]
     ) -> list[float] | None:
-        """The numbers of the program in a call; None if a condition does not hold.
+        """Computes the numbers of the program in a call; returns None if a condition does not hold.
 
         Args:
-            given: the given numbers.
+            inputs: the values of the given numbers.
             read: returns a number read from a tensor: by its index, and the values at all positions so far.
 
         Raises:
             ArithmeticError: as Python would in the step itself.
         """
         values = list(self.values)
-        for position, value in zip(self._given, given, strict=True):
+        for position, value in zip(self._input_positions, inputs, strict=True):
             values[position] = value
-        for done, position in self._done.items():
-            if isinstance(done, _Reading):
-                values[position] = read(done.number, lambda place: self.at(place, values))
+        for operation, position in self._recorded.items():
+            if isinstance(operation, _Reading):
+                values[position] = read(operation.number, lambda place: self.at(place, values))
                 continue
-            result = done.function(values[done.a], values[done.b])
+            result = operation.function(values[operation.a], values[operation.b])
             if position >= 0:
                 values[position] = result
-            elif result != done.outcome:  # type: ignore[union-attr]
+            elif result != operation.outcome:  # type: ignore[union-attr]
                 return None
         return [values[position] for position in self._used]
 
@@ -167,22 +167,22 @@ class _Node:
         raise NumberError("a number that the step reads from a tensor goes where a program needs a constant")
 
 
-def _operator(function: Callable[[Any, Any], Any], *, swapped: bool = False) -> Any:
-    """The method of a :class:`TracedNumber` that computes, or compares."""
-    recorded = NumberRecord.decide if function in _COMPARISONS else NumberRecord.compute
+def _make_operator(function: Callable[[Any, Any], Any], *, swapped: bool = False) -> Any:
+    """Makes the method of a :class:`TracedNumber` that records an arithmetic operator, or a comparison."""
+    record_call = NumberRecord.decide if function in _COMPARISONS else NumberRecord.compute
 
     def method(self: TracedNumber, other: object) -> Any:
         if not isinstance(other, (int, float, TracedNumber)):
             return NotImplemented
-        return recorded(self.record, function, *((other, self) if swapped else (self, other)))
+        return record_call(self.record, function, *((other, self) if swapped else (self, other)))
 
     return method
 
 
-def _needs_value(what: str) -> Any:
+def _refuse(use: str) -> Any:
     def method(self: TracedNumber, *_: object) -> NoReturn:  # noqa: ARG001
         raise NumberError(
-            f"a number that the step reads from a tensor is {what}, for which a program has no counterpart"
+            f"a number that the step reads from a tensor is {use}, for which a program has no counterpart"
         )
 
     return method
@@ -201,12 +201,12 @@ class TracedNumber(torch.SymFloat):
         self.record = record
         self.position = position
 
-    __float__ = __int__ = __index__ = __round__ = __trunc__ = _needs_value("made a Python number")
-    __str__ = __repr__ = __format__ = _needs_value("made text")
+    __float__ = __int__ = __index__ = __round__ = __trunc__ = _refuse("made a Python number")
+    __str__ = __repr__ = __format__ = _refuse("made text")
     __hash__ = None  # type: ignore[assignment]
 
     def __neg__(self) -> TracedNumber:
-        return self.record.compute(_negated, self, 0)
+        return self.record.compute(_negate, self, 0)
 
     def __abs__(self) -> TracedNumber:
         return self if self.record.decide(operator.ge, self, 0) else -self
@@ -221,28 +221,28 @@ class TracedNumber(torch.SymFloat):
 for _function in (
     operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, operator.pow,
 ):  # fmt: skip
-    setattr(TracedNumber, f"__{_function.__name__}__", _operator(_function))
-    setattr(TracedNumber, f"__r{_function.__name__}__", _operator(_function, swapped=True))
+    setattr(TracedNumber, f"__{_function.__name__}__", _make_operator(_function))
+    setattr(TracedNumber, f"__r{_function.__name__}__", _make_operator(_function, swapped=True))
 for _function in _COMPARISONS:
-    setattr(TracedNumber, f"__{_function.__name__}__", _operator(_function))
+    setattr(TracedNumber, f"__{_function.__name__}__", _make_operator(_function))
 
 
-def _negated(a: float, _: object) -> float:
+def _negate(a: float, _: object) -> float:
     return -a
 
 
 def number_of(x: object) -> TracedNumber | None:
-    """The traced number of an operation's argument; PyTorch's C++ passes on only its symbolic node."""
+    """Returns the traced number of an operation's argument, of which PyTorch's C++ keeps only the symbolic node."""
     if isinstance(x, torch.SymFloat) and isinstance(x.node, _Node):
         return x.node.number
     return None
 
 
 def recognized(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """The arguments of an operation with their traced numbers restored, for Python code that computes with them."""
+    """Restores the traced numbers in the arguments of an operation, for Python code that computes with them."""
 
-    def as_it_is(x: object) -> object:
+    def restore(x: object) -> object:
         number = number_of(x)
         return x if number is None else number
 
-    return tree_map(as_it_is, (args, kwargs))  # type: ignore[no-any-return]
+    return tree_map(restore, (args, kwargs))  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
 """Kernels that take Python numbers, called from a program with numbers that differ in every call.
 
-On CUDA it is not in the source how a kernel multiplies with a number and adds, so the kernel itself is called: its
-numbers are tensors on the CPU, where reading them waits for nothing.
+The CUDA source does not determine how a kernel multiplies by a number and adds, so the kernel itself is called. Its
+numbers are tensors on the CPU, which can be read without waiting for the GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def call_kernel(
     """Represents, in a traced graph, the result of an ATen operation, as new tensors.
 
     Args:
-        func: the operation; of one in place, the other is meant.
+        func: the operation; one in place stands for its variant that returns new tensors.
         args: its arguments.
         kwargs: its arguments by name.
         number_of: returns the tensor that represents an argument, if that is such a number.
@@ -30,7 +30,7 @@ def call_kernel(
     tensors: list[torch.Tensor] = []
     numbers: list[torch.Tensor] = []
 
-    def described(x: Any) -> Any:
+    def describe(x: Any) -> Any:
         number = number_of(x)
         if number is not None:
             numbers.append(number)
@@ -41,7 +41,7 @@ def call_kernel(
         return x
 
     name = func.overloadpacket.__name__.removesuffix("_")
-    text = json.dumps([name, func._overloadname, *tree_map(described, (list(args), dict(kwargs)))])  # noqa: SLF001
+    text = json.dumps([name, func._overloadname, *tree_map(describe, (list(args), dict(kwargs)))])  # noqa: SLF001
     results = torch.ops.roundoff.kernel(text, tensors, numbers)
     return list(results) if name.startswith("_foreach_") else results[0]
 
@@ -64,9 +64,9 @@ def _kernel_fake(call: str, tensors: list[torch.Tensor], numbers: list[torch.Ten
 
 
 def _run_call(call: str, tensors: list[torch.Tensor], numbers: list[float]) -> list[torch.Tensor]:
-    name, overload, args, kwargs = _parsed(call)
+    name, overload, args, kwargs = _parse(call)
 
-    def filled(x: Any) -> Any:
+    def fill(x: Any) -> Any:
         if not isinstance(x, dict):
             return x
         return tensors[x["tensor"]] if "tensor" in x else numbers[x["number"]]
@@ -74,17 +74,17 @@ def _run_call(call: str, tensors: list[torch.Tensor], numbers: list[float]) -> l
     def is_place(x: Any) -> bool:
         return isinstance(x, dict) and x.keys() in ({"tensor"}, {"number"})
 
-    args, kwargs = tree_map(filled, (args, kwargs), is_leaf=is_place)
+    args, kwargs = tree_map(fill, (args, kwargs), is_leaf=is_place)
     results = getattr(getattr(torch.ops.aten, name), overload)(*args, **kwargs)
     return list(tree_flatten(results)[0])
 
 
 def called(call: str) -> str:
-    """The name of the operation that a call of :func:`kernel` is of."""
-    return _parsed(call)[0]
+    """Returns the name of the operation in a call of :func:`kernel`."""
+    return _parse(call)[0]
 
 
 @cache
-def _parsed(call: str) -> tuple[str, str, list[Any], dict[str, Any]]:
+def _parse(call: str) -> tuple[str, str, list[Any], dict[str, Any]]:
     name, overload, args, kwargs = json.loads(call)
     return name, overload, args, kwargs

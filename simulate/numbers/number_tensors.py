@@ -1,7 +1,7 @@
-"""Operations of a traced step on numbers that every call has its own value of, as operations on tensors.
+"""Operations of a traced step on numbers that change in every call, as operations on tensors.
 
-They are written so that they have the bits of the kernels that take Python numbers: those round a number to the type of
-the tensors, multiply and add by one fused operation where ``alpha`` or ``value`` scales a term, and so does this. On
+They give the bits of the kernels that take Python numbers: like those, they round a number to the type of the tensors,
+and multiply and add by one fused operation where ``alpha`` or ``value`` scales a term. On
 CUDA the kernels themselves are called (:mod:`.kernel_calls`).
 """
 
@@ -26,7 +26,7 @@ _aten = torch.ops.aten
 
 @torch.library.custom_op("roundoff::number", mutates_args=())
 def number_operator(place: int) -> torch.Tensor:
-    """Stands, in a graph that is traced, for an element of the program's tensor of numbers."""
+    """Represents an element of the program's tensor of numbers in a traced graph."""
     raise AssertionError(f"the number {place} of a traced step is no input of its program")
 
 
@@ -67,7 +67,7 @@ def _fill(x: Any, value: Any) -> Any:
     return _aten.clone.default(_aten.expand.default(value, x.shape))
 
 
-_OF_ONE: dict[str, Callable[..., Any]] = {
+_TENSOR_OPERATIONS: dict[str, Callable[..., Any]] = {
     "add": _add, "sub": _sub, "mul": torch.mul, "div": torch.div, "addcmul": _addcmul,
     "addcdiv": _addcdiv, "lerp": torch.lerp, "fill": _fill,
 }  # fmt: skip
@@ -75,7 +75,7 @@ _OF_ONE: dict[str, Callable[..., Any]] = {
 
 
 def tensor_of(number: TracedNumber, dtype: torch.dtype) -> torch.Tensor:
-    """The number as a tensor without axes, rounded to a type as kernels do it."""
+    """Returns the number as a tensor without axes, rounded to a type as kernels do."""
     exact: torch.Tensor = torch.ops.roundoff.number(number.record.place_of(number))
     return exact.to(dtype)
 
@@ -90,7 +90,7 @@ class NumbersAsTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Runs one operation; on lists of tensors, one by one, as the kernels of the CPU do."""
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__
-        compute = _OF_ONE.get(plain_name(name))
+        compute = _TENSOR_OPERATIONS.get(plain_name(name))
         if name.startswith("_fused_") and name.endswith("_"):
             return _fused(func, args, kwargs)
         on_lists = name.startswith("_foreach_")
@@ -111,7 +111,7 @@ class NumbersAsTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _by_kernel(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], *, in_place: bool) -> Any:
-    """An operation on CUDA, by the kernel that takes such numbers."""
+    """Runs an operation on CUDA by the kernel that takes such numbers."""
 
     def tensor(x: Any) -> torch.Tensor | None:
         number = number_of(x)
@@ -128,7 +128,7 @@ def _by_kernel(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any],
 
 
 def _fused(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """A fused optimizer; functionalization does not take its in-place form with an empty list."""
+    """Runs a fused optimizer, not in place: functionalization does not support that with an empty list."""
     pure: Any = getattr(_aten, func.overloadpacket.__name__.removesuffix("_"))
     written = [list(args[i]) for i, _ in written_arguments(func)]
     for old, new in zip(written, getattr(pure, func._overloadname)(*args, **kwargs), strict=True):  # noqa: SLF001
@@ -139,7 +139,7 @@ def _fused(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 def _run_on_tensor(
     compute: Callable[..., Any], x: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any], *, in_place: bool
 ) -> torch.Tensor:
-    """One operation on one tensor, which is written to if it is ``in_place``."""
+    """Runs one operation on one tensor, and writes the result to it if ``in_place``."""
     if any(isinstance(y, torch.SymFloat) for y in (*args, *kwargs.values())):
         dtypes = {y.dtype for y in (x, *args) if isinstance(y, torch.Tensor)}
         if len(dtypes) > 1 or not x.is_floating_point():

@@ -49,7 +49,7 @@ class _Step(NamedTuple):
 
 
 class _EarlierResult(NamedTuple):
-    """Represents an earlier result."""
+    """The operand of a step that is the result of an earlier one."""
 
     position: int
 
@@ -60,7 +60,7 @@ class Reading(NamedTuple):
     inputs: tuple[int, ...]
     calls: tuple[_Step, ...]
     signature: str | None
-    """A text that is the same for readings that do the same; None if it is not known."""
+    """A text that is equal for equal computations; None if the result also depends on other values."""
 
     @classmethod
     def of(cls, node: Node, constants: Any, large: int) -> Reading:
@@ -69,76 +69,77 @@ class Reading(NamedTuple):
         Args:
             node: a node of a graph.
             constants: the object that has the constants of the graph as attributes.
-            large: the first inputs, which may be tensors of any size.
+            large: the number of inputs, in front, that may be tensors of any size.
 
         Raises:
             NumberError: it takes more than operations on tensors of one element.
         """
-        placeholders = [one for one in node.graph.nodes if one.op == "placeholder"]
+        # Collects the nodes that the number depends on
+        placeholders = [current for current in node.graph.nodes if current.op == "placeholder"]
         order = {placeholder: i for i, placeholder in enumerate(placeholders)}
         needed: set[Node] = set()
         pending = [node]
         while pending:
-            one = pending.pop()
-            if one not in needed:
-                if order.get(one, large) >= large and not _is_small(one):
+            current = pending.pop()
+            if current not in needed:
+                if order.get(current, large) >= large and not _is_small(current):
                     raise NumberError(_READ)
-                needed.add(one)
-                pending += one.all_input_nodes
-        inputs = [one for one in order if one in needed]
-        positions = {one: i for i, one in enumerate(inputs)}
+                needed.add(current)
+                pending += current.all_input_nodes
+        # Makes them steps, with operands by position
+        inputs = [current for current in order if current in needed]
+        positions = {current: i for i, current in enumerate(inputs)}
         calls = []
-        for one in node.graph.nodes:
-            if one in needed and one not in positions:
-                if one.op == "get_attr":
-                    constant = getattr(constants, str(one.target)).detach().clone()
+        for current in node.graph.nodes:
+            if current in needed and current not in positions:
+                if current.op == "get_attr":
+                    constant = getattr(constants, str(current.target)).detach().clone()
                     calls.append(_Step(torch.clone, (constant,), {}))
                 else:
-                    calls.append(
-                        _Step(one.target, *map_arg((one.args, one.kwargs), lambda x: _EarlierResult(positions[x])))
-                    )
-                positions[one] = len(positions)
-        own = any(call.target in (torch.clone, torch.ops.roundoff.number.default) for call in calls)
-        return cls(tuple(order[one] for one in inputs), tuple(calls), None if own else repr(calls))
+                    operands = map_arg((current.args, current.kwargs), lambda x: _EarlierResult(positions[x]))
+                    calls.append(_Step(current.target, *operands))
+                positions[current] = len(positions)
+        depends_on_call = any(call.target in (torch.clone, torch.ops.roundoff.number.default) for call in calls)
+        return cls(tuple(order[current] for current in inputs), tuple(calls), None if depends_on_call else repr(calls))
 
-    def value(self, inputs: Sequence[torch.Tensor], number: Callable[[int], float], known: dict[Any, float]) -> float:
-        """The number for these inputs, which are left as they are.
+    def value(self, inputs: Sequence[torch.Tensor], number: Callable[[int], float], cache: dict[Any, float]) -> float:
+        """Computes the number for these inputs, which stay unchanged.
 
         Args:
             inputs: inputs of the graph.
             number: the Python numbers, computed before it, that it depends on, by their place.
-            known: what other readings have found in this call.
+            cache: the results of other readings in this call, by signature and inputs.
         """
         if not self.calls:
             return inputs[self.inputs[0]].item()
         if self.signature is None:
-            return self._computed(inputs, number)
+            return self._compute(inputs, number)
         operands = [inputs[i] for i in self.inputs]
         key = (self.signature, *[repr(x.item()) if x.numel() == 1 else id(x) for x in operands])
-        if key not in known:
-            known[key] = self._computed(inputs, number)
-        return known[key]
+        if key not in cache:
+            cache[key] = self._compute(inputs, number)
+        return cache[key]
 
-    def _computed(self, inputs: Sequence[torch.Tensor], number: Callable[[int], float]) -> float:
-        known: list[Any] = [inputs[i].detach().clone() for i in self.inputs]
+    def _compute(self, inputs: Sequence[torch.Tensor], number: Callable[[int], float]) -> float:
+        results: list[Any] = [inputs[i].detach().clone() for i in self.inputs]
         for call in self.calls:
-            args, kwargs = _with_known((call.args, call.kwargs), known)
+            args, kwargs = _with_results((call.args, call.kwargs), results)
             if call.target is torch.ops.roundoff.number.default:
-                known.append(torch.tensor(number(*args), dtype=torch.float64))
+                results.append(torch.tensor(number(*args), dtype=torch.float64))
             else:
-                known.append(call.target(*args, **kwargs))
-        result: float = known[-1].item()
+                results.append(call.target(*args, **kwargs))
+        result: float = results[-1].item()
         return result
 
 
-def _with_known(x: Any, known: list[Any]) -> Any:
+def _with_results(x: Any, results: list[Any]) -> Any:
     if isinstance(x, _EarlierResult):
-        return known[x.position]
+        return results[x.position]
     if isinstance(x, (tuple, list)):
-        items = [_with_known(item, known) for item in x]
+        items = [_with_results(item, results) for item in x]
         return items if isinstance(x, list) else tuple(items)
     if isinstance(x, dict):
-        return {key: _with_known(item, known) for key, item in x.items()}
+        return {key: _with_results(item, results) for key, item in x.items()}
     return x
 
 
@@ -158,7 +159,7 @@ class Readings:
     Args:
         record: record of the operations on them.
         inputs: inputs of the graph, the tensors themselves.
-        large: how many of them, in front, are not arguments of the step.
+        large: the number of inputs, in front, that are not arguments of the step.
     """
 
     def __init__(self, record: NumberRecord, inputs: Sequence[torch.Tensor], large: int) -> None:
@@ -169,16 +170,16 @@ class Readings:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """For the block, ``item`` of a stand-in gives a :class:`TracedNumber`, and ``torch.tensor`` takes one."""
-        before: Any = FakeTensor.item
+        """Makes ``item`` of a stand-in return a :class:`TracedNumber` in the block, and ``torch.tensor`` take one."""
+        original_item: Any = FakeTensor.item
 
         def item(x: FakeTensor) -> Any:
-            return before(x) if x.constant is not None or not x.is_floating_point() else self._read(x)
+            return original_item(x) if x.constant is not None or not x.is_floating_point() else self._read(x)
 
         with ExitStack() as patches:
             patches.enter_context(patch.object(FakeTensor, "item", item, create=True))
             for name in ("tensor", "as_tensor"):
-                patches.enter_context(patch.object(torch, name, _taking_numbers(getattr(torch, name))))
+                patches.enter_context(patch.object(torch, name, _accept_numbers(getattr(torch, name))))
             yield
 
     def _read(self, x: torch.Tensor) -> TracedNumber:
@@ -196,7 +197,7 @@ class Readings:
         """Takes the values read from the outputs of a graph, after all others, and describes how each number follows.
 
         Raises:
-            NumberError: it follows otherwise than it seemed, when one piece of memory has several names.
+            NumberError: a number differs from the one read, since one piece of memory has several names.
         """
         if not self.tensors:
             return []
@@ -213,8 +214,8 @@ class Readings:
         return readings
 
 
-def _taking_numbers(make: Any) -> Any:
-    """``torch.tensor``, of a number without a value too: as eagerly, it makes a tensor, and hands it over."""
+def _accept_numbers(make: Any) -> Any:
+    """Makes ``torch.tensor`` also accept a traced number, for which it returns a tensor as the eager function does."""
 
     def tensor(data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
         number = number_of(data)

@@ -135,9 +135,8 @@ class Weights:
         """Whether an operation draws random numbers, or computes only with such."""
         floats = [x for x in _float_tensors(read) if not is_lazy(x) and x.dim()]
         if draws(operation):
-            return (
-                operation.overloadpacket.__name__ != "normal" or not floats
-            )  # with data as its mean it draws actions, which are no noise
+            # With data as its mean, "normal" draws actions, which are no noise.
+            return operation.overloadpacket.__name__ != "normal" or not floats
         if not floats or not self._marks.may_have(Mark.NOISE):
             return False
         return all(self._marks.of(x) & Mark.NOISE and self.certainty(x) is None for x in floats)
@@ -150,15 +149,19 @@ class Weights:
         others = [x for x in floats if x not in weights]
         if not weights or _gives_data(operation) or any(not self._marks.of(x) & Mark.NOISE for x in others):
             return None
-        lowest = max(weights.values())
+        least_certain = max(weights.values())
         if others:
-            return Certainty.PERHAPS if lowest != Certainty.LEAF and _keeps_shape(operation, weights, result) else None
+            return (
+                Certainty.PERHAPS
+                if least_certain != Certainty.LEAF and _keeps_shape(operation, weights, result)
+                else None
+            )
         if _is_product(operation):
-            return Certainty.PERHAPS if lowest == Certainty.PARAMETER else None
-        if lowest == Certainty.LEAF and not _is_move(operation):
+            return Certainty.PERHAPS if least_certain == Certainty.PARAMETER else None
+        if least_certain == Certainty.LEAF and not _is_move(operation):
             return None
         is_indexed = any(x.dtype not in (torch.bool, torch.uint8) for x in tensors if not x.is_floating_point())
-        return Certainty.PERHAPS if is_indexed else lowest
+        return Certainty.PERHAPS if is_indexed else least_certain
 
     def _add(self, x: torch.Tensor, certainty: Certainty) -> None:
         if not self._marks.of(x) & Mark.WEIGHTS:

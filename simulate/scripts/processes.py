@@ -1,4 +1,4 @@
-"""Processes that each run a script under a simulation: their orders, and the process that they are forked from."""
+"""Runs scripts under a simulation, each in a process: their orders, and the server that they are forked from."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Order:
     imports: list[str]
     is_module: bool
     outcome: str
-    """Path of what it leaves."""
+    """Path of the file that it writes its outcome to."""
 
 
 _Order = TypeVar("_Order", bound=Order)
@@ -52,7 +52,7 @@ class ScriptProcesses(Generic[_Order]):
 
     Args:
         kind: the class of the orders.
-        together: whether the output also has the errors, both in the order of printing.
+        together: whether the output includes the errors, in the order of printing.
     """
 
     def __init__(self, kind: type[_Order], *, together: bool = False) -> None:
@@ -82,36 +82,36 @@ class ScriptProcesses(Generic[_Order]):
         for file in files:
             file.write_bytes(b"")
         process, connection = self._server = self._server or self._start(files)
-        session, status, goes_on = 0, None, False
+        session, status, has_ended = 0, None, False
         try:
             connection.send_bytes(json.dumps([asdict(order), script.target, script.arguments]).encode())
             session = int(connection.recv_bytes())
             if connection.poll(limit):
-                status, goes_on = int(connection.recv_bytes()), True
-        except (EOFError, ConnectionError):  # it was not forked, or what it is forked from was killed
+                status, has_ended = int(connection.recv_bytes()), True
+        except (EOFError, ConnectionError):  # there is no server to fork it from, or the server was killed
             status, session = process.status(limit), 0
         finally:
-            if not goes_on:
+            if not has_ended:
                 self._end(session)
-        printed, errors = (file.read_bytes().decode(errors="replace") for file in files)
-        return status, printed, errors
+        output, errors = (file.read_bytes().decode(errors="replace") for file in files)
+        return status, output, errors
 
     def _start(self, files: list[Path]) -> tuple[ChildProcess, Connection]:
-        # Nothing is imported from the folder that it starts in.
+        # Without the first entry of the path, so that nothing is imported from the folder that it starts in
         program = "import sys\nif not sys.flags.safe_path: sys.path.pop(0)\n"
         program += f"from {self._kind.__module__} import main\nmain()"
         printed, errors = files[0], files[0 if self._together else 1]
-        near, far = Pipe()
-        arguments = [str(far.fileno()), str(os.getpid()), str(printed), str(errors)]
-        with far, errors.open("ab") as output:
+        ours, theirs = Pipe()
+        arguments = [str(theirs.fileno()), str(os.getpid()), str(printed), str(errors)]
+        with theirs, errors.open("ab") as output:
             process = ChildProcess(
-                [sys.executable, "-c", program, *arguments], descriptors=[far.fileno()], stdout=output, stderr=output,
-                environment={"PYTHONUNBUFFERED": "1"} if self._together else None,
+                [sys.executable, "-c", program, *arguments], descriptors=[theirs.fileno()],
+                stdout=output, stderr=output, environment={"PYTHONUNBUFFERED": "1"} if self._together else None,
             )  # fmt: skip
-        return process, near
+        return process, ours
 
     def _end(self, session: int = 0) -> None:
-        """Kills a script's session, and ends the process that it was forked from."""
+        """Kills a script's session, and ends the server that it was forked from."""
         if session:
             with suppress(ProcessLookupError):
                 os.killpg(session, signal.SIGKILL)
@@ -128,7 +128,7 @@ def received(kind: type[_Order]) -> tuple[_Order, Script]:
     end_with(int(parent))
     connection, server = Connection(int(descriptor)), os.getpid()
     if _FORKS:
-        import_module("torch._dynamo")  # seconds, which the first optimizer of each script would take
+        import_module("torch._dynamo")  # takes seconds, which the first optimizer of each script would cost
     while True:
         try:
             fields, target, arguments = json.loads(connection.recv_bytes())
@@ -155,12 +155,12 @@ def received(kind: type[_Order]) -> tuple[_Order, Script]:
 def prepared(order: _Order, script: Script) -> tuple[_Order, Script]:
     """Prepares this process for a script: imports, threads and warnings."""
     if not sys.flags.safe_path:
-        sys.path.insert(0, "")  # the place of the script's folder
+        sys.path.insert(0, "")  # run_as_main replaces it by the script's folder
     for module in order.imports:
         import_module(module)
     if order.threads is not None:
         torch.set_num_threads(order.threads)
-    warnings.simplefilter("ignore", SimulationWarning)  # what is printed is looked through for numbers
+    warnings.simplefilter("ignore", SimulationWarning)  # the output is searched for numbers
     return order, replace(script, is_module=order.is_module)
 
 
@@ -172,9 +172,9 @@ class LoggedValues:
         self.values: dict[str, float] = {}
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
-        """Keeps the values."""
-        where = f" at step {step}" if self._each_step else ""
-        self.values.update((name + where, float(value)) for name, value in values.items())
+        """Keeps the values of a step."""
+        suffix = f" at step {step}" if self._each_step else ""
+        self.values.update((name + suffix, float(value)) for name, value in values.items())
 
     def checkpoint(self, state: Any, every: float) -> None:
         """Does nothing: the script is never continued."""

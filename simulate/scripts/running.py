@@ -1,4 +1,4 @@
-"""Running a script, or a module, inside a simulation as ``python`` runs it."""
+"""Runs a script or a module inside a simulation, as ``python`` runs it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Script:
             path /= "__main__.py"
         if not path.is_file():
             raise ScriptError(f"{path}: there is no such file")
-        return Path(os.path.abspath(path))  # noqa: PTH100  links stand in messages as they were given
+        return Path(os.path.abspath(path))  # noqa: PTH100  messages show links unresolved, as the user gave them
 
 
 def run_as_main(script: Script, simulation: AbstractContextManager[object]) -> BaseException | None:
@@ -63,7 +63,7 @@ def run_as_main(script: Script, simulation: AbstractContextManager[object]) -> B
         simulation: entered while the script runs, and not while the process ends.
 
     Returns:
-        What it raised, with a traceback that begins with its own code; None if it came to its end.
+        The exception that it raised, with a traceback that begins in its own code; None if it ended without one.
 
     Raises:
         ScriptError: the script or module does not exist.
@@ -81,7 +81,7 @@ def run_as_main(script: Script, simulation: AbstractContextManager[object]) -> B
             exec(code, main.__dict__)  # noqa: S102  that is what running a script is
     except ScriptError:
         raise
-    except BaseException as error:  # noqa: BLE001  told as python tells it, by end_as_python
+    except BaseException as error:  # noqa: BLE001  show_as_python prints it
         traceback = error.__traceback__
         while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
             traceback = traceback.tb_next
@@ -92,10 +92,10 @@ def run_as_main(script: Script, simulation: AbstractContextManager[object]) -> B
 def end_as_python(error: BaseException | None) -> NoReturn:
     """Ends this process as ``python`` does after a script: with its exit status, or by the signal of Ctrl-C.
 
-    What the script raised was to be shown before, by :func:`show_as_python`.
+    Its exception must have been shown before, by :func:`show_as_python`.
 
     Args:
-        error: the exception of the script; None if it came to its end.
+        error: the exception of the script; None without one.
     """
     if isinstance(error, SystemExit):
         raise SystemExit(error.code)
@@ -105,12 +105,12 @@ def end_as_python(error: BaseException | None) -> NoReturn:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)  # so that a shell that runs the command in a loop stops, too
+        os.kill(os.getpid(), signal.SIGINT)  # so that a shell that runs the command in a loop also stops
     raise SystemExit(0 if error is None else 1)
 
 
 def show_as_python(error: BaseException | None) -> None:
-    """Prints the traceback of a script's exception; nothing if it came to its end, or exits."""
+    """Prints the traceback of a script's exception; nothing without one, or if it exits."""
     if error is not None and not isinstance(error, SystemExit):
         sys.excepthook(type(error), error, error.__traceback__)
 
@@ -123,7 +123,7 @@ def _code_of_file(file: Path, main: ModuleType) -> CodeType:
 
 
 def _code_of_module(name: str, main: ModuleType) -> CodeType:
-    """The code of a module, or of the ``__main__`` of a package."""
+    """Returns the code of a module, or of the ``__main__`` of a package."""
     sys.argv[0] = "-m"  # while its packages are imported
     spec = _find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:

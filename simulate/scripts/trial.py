@@ -43,14 +43,14 @@ class TrialOutcome:
 
     @classmethod
     def read(cls, path: Path) -> TrialOutcome:
-        """The one in a file."""
+        """Reads the outcome in a file; an empty one if there is no file."""
         if not path.exists():
             return cls()
-        found = cls(**read_json(path))
-        return replace(found, logged={name: float(value) for name, value in found.logged.items()})
+        outcome = cls(**read_json(path))
+        return replace(outcome, logged={name: float(value) for name, value in outcome.logged.items()})
 
     def write(self, path: str) -> None:
-        """Writes it to a file; numbers as text, since JSON lacks NaN."""
+        """Writes the outcome to a file, with numbers as text, since JSON lacks NaN."""
         logged = {name: repr(value) for name, value in self.logged.items()}
         write_json(path, {**asdict(self), "logged": logged})
 
