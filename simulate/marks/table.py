@@ -1,7 +1,7 @@
 """The table of marks: facts about the values in a piece of memory, by its address.
 
-A mark belongs to a storage, so all views of it share the mark. While a simulation runs operations in C++, the table is
-there, and Python asks it; otherwise it is here.
+A mark belongs to a storage, so all views of it share the mark. Once a simulation runs operations in C++, the C++ part
+holds the table; before, and without C++, this module does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PURGE_EVERY = 1 << 12
 
 @final
 class Mark:
-    """The bits of the table. The C++ has them under the same values (``memory.h``)."""
+    """The bits of the table; ``memory.h`` has the same values."""
 
     INTEGERS: Final = 1
     """Holds only integers: counts, steps, positions."""
@@ -41,7 +41,7 @@ class Mark:
     DATA: Final = 1024
     """Holds a buffer that is not a weight."""
     ANGLES: Final = 2048
-    """Holds angles of positions that the format cannot tell apart."""
+    """Holds angles of positions that are equal after rounding to the format."""
     MEASURE: Final = 4096
     """Holds one value, a loss or an average, with a visible digit changed by rounding."""
 
@@ -74,7 +74,7 @@ class Marks:
         self._used = 0
 
     def move_to(self, native: NativeTable) -> None:
-        """Moves all marks to C++, where they are from now on."""
+        """Moves all marks to C++, which holds them from now on."""
         for address, bits in self._bits.items():
             if not self._references[address].expired():  # type: ignore[no-untyped-call]
                 native.set_marks(address, bits, 0)
@@ -89,7 +89,7 @@ class Marks:
         """Returns the bits of the memory of ``x``; 0 for sparse and other layouts."""
         if not self._used or x.layout is not torch.strided:
             return 0
-        address = x.untyped_storage()._cdata  # noqa: SLF001  StorageWeakRef uses it, too
+        address = x.untyped_storage()._cdata  # noqa: SLF001  StorageWeakRef also uses it
         return self._bits.get(address, 0) if self._native is None else self._native.marks(address)
 
     def add(self, x: torch.Tensor, bits: int) -> None:
@@ -119,8 +119,8 @@ class Marks:
             self._bits[address] &= ~bits
 
     def _purge(self) -> None:
-        known = list(self._references.items())  # other threads may add to it
-        dead = [address for address, one in known if one.expired()]  # type: ignore[no-untyped-call]
+        references = list(self._references.items())  # other threads may add to it
+        dead = [address for address, reference in references if reference.expired()]  # type: ignore[no-untyped-call]
         for address in dead:
             self._references.pop(address, None)
             self._bits.pop(address, None)

@@ -1,4 +1,4 @@
-"""Compiling the C++ of the shortcut: once, kept in a folder that belongs only to this user, with a checksum.
+"""Compiles the C++ of the shortcut, once, into a folder that belongs only to this user, with a checksum.
 
 The compiler is the same as for PyTorch's inductor. A file is named after all of its sources; if a power failure, a
 full disk or a copy has damaged it, it is compiled again.
@@ -42,7 +42,7 @@ class BuildError(Exception):
 
 
 def compiler() -> str | None:
-    """The path of the C++ compiler; None if it is missing."""
+    """Returns the path of the C++ compiler; None if it is missing."""
     chosen = os.environ.get("CXX")
     return next(filter(None, map(shutil.which, [chosen] if chosen else ["g++", "clang++"])), None)
 
@@ -53,7 +53,7 @@ def folder_of_natives() -> Path | None:
 
 
 def built() -> Path:
-    """The library, compiled if it is not kept.
+    """Returns the path of the library, compiled if it is missing or damaged.
 
     Raises:
         BuildError: the compiler is missing, or fails.
@@ -67,7 +67,7 @@ def built() -> Path:
         return path
     try:
         with directory_lock(folder, wait=_PATIENCE):
-            if not _is_sound(path):  # another process may have been faster
+            if not _is_sound(path):  # another process may have compiled it meanwhile
                 _compile(with_compiler, path)
     except FolderInUseError as error:
         raise BuildError(f"another process has held {folder} for {_PATIENCE / 60:g} minutes: is it stopped?") from error
@@ -77,19 +77,14 @@ def built() -> Path:
 
 
 def _key(with_compiler: str) -> str:
-    """Names all that the library is made from."""
-    found = Path(with_compiler).resolve().stat()
-    about = (
-        torch.__version__,
-        torch.version.git_version,
-        torch.compiled_with_cxx11_abi(),
-        str(_TORCH),
-        platform.machine(),
-        *(with_compiler, found.st_size, found.st_mtime_ns),
-        *_OPTIONS,
-    )
+    """Returns a hash of everything that determines the library: sources, options, compiler and PyTorch."""
+    compiler_file = Path(with_compiler).resolve().stat()
+    properties = (
+        torch.__version__, torch.version.git_version, torch.compiled_with_cxx11_abi(), str(_TORCH), platform.machine(),
+        with_compiler, compiler_file.st_size, compiler_file.st_mtime_ns, *_OPTIONS,
+    )  # fmt: skip
     sources = b"".join(path.read_bytes() for path in (SOURCE, *_INCLUDED))
-    return hashlib.sha256(repr(about).encode() + sources).hexdigest()[:16]
+    return hashlib.sha256(repr(properties).encode() + sources).hexdigest()[:16]
 
 
 def _compile(with_compiler: str, path: Path) -> None:
@@ -97,19 +92,20 @@ def _compile(with_compiler: str, path: Path) -> None:
     sys.stderr.flush()
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
     with tempfile.TemporaryDirectory(prefix="roundoff-native-") as name:
-        made = Path(name) / "shortcut.so"
+        library = Path(name) / "shortcut.so"
         command = [
-            *(with_compiler, *_OPTIONS, abi, f"-I{_TORCH / 'include'}", str(SOURCE), "-o", str(made)),
+            *(with_compiler, *_OPTIONS, abi, f"-I{_TORCH / 'include'}", str(SOURCE), "-o", str(library)),
             *(f"-L{_TORCH / 'lib'}", f"-Wl,-rpath,{_TORCH / 'lib'}", *_LIBRARIES),
         ]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)  # noqa: S603  the user's compiler
+            process = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)  # noqa: S603  the user's compiler
         except (OSError, subprocess.TimeoutExpired) as error:
             raise BuildError(f"{with_compiler} does not run ({error})") from error
-        if done.returncode:
-            words = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[-200:])
-            raise BuildError(f"{with_compiler} fails: {words}")
-        content = made.read_bytes()
+        if process.returncode:
+            lines, end = process.stderr.splitlines(), process.stderr.strip()[-200:]
+            message = next((line for line in lines if "error" in line), end)
+            raise BuildError(f"{with_compiler} fails: {message}")
+        content = library.read_bytes()
     write_bytes(path, content)
     write_text(_sum_of(path), hashlib.sha256(content).hexdigest())
 
@@ -119,7 +115,7 @@ def _sum_of(path: Path) -> Path:
 
 
 def _is_sound(path: Path) -> bool:
-    """Whether the library is there as it was written."""
+    """Whether the library exists and has its checksum."""
     with suppress(BuildError), opened(path):
         return True
     return False
@@ -127,10 +123,10 @@ def _is_sound(path: Path) -> bool:
 
 @contextmanager
 def opened(path: Path) -> Iterator[str]:
-    """A name that makes the loader open the file that matched its checksum, whatever file is at its path then.
+    """Returns a name for the checked file itself, so that the loader opens it even if its path is replaced meanwhile.
 
     Raises:
-        BuildError: the library is not as it was written.
+        BuildError: the library does not match its checksum.
     """
     try:
         expected, file = read_bytes(_sum_of(path)), open_to_read(path)
@@ -139,6 +135,6 @@ def opened(path: Path) -> Iterator[str]:
     with file:
         if hashlib.sha256(file.read()).hexdigest().encode() != expected:
             raise BuildError(f"{path} has changed")
-        # The loader finds a library that it has by its name, so this is a name that nobody has given before.
-        same = f"/proc/self/fd/{'./' * next(_OPENED)}{file.fileno()}"
-        yield same if Path(same).exists() else str(path)
+        # The loader returns a library that it has loaded under the same name, so this name is new each time.
+        alias = f"/proc/self/fd/{'./' * next(_OPENED)}{file.fileno()}"
+        yield alias if Path(alias).exists() else str(path)

@@ -1,6 +1,6 @@
-"""Describe plain operations to the C++ code, once for all simulations of equal arithmetic.
+"""Describes plain operations to the C++ part, once for all simulations of equal arithmetic.
 
-A function that is decorated with a simulation makes one for each call, and a program may make one for each step.
+A function decorated with a simulation makes one in each call, and a program may make one in each step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .plain import Notes, described
 from .seen_products import Counted
 
 _MOST = 1 << 14
-"""The most operations at places that are shared: a program that keeps naming new modules or parts starts over."""
+"""The largest number of shared descriptions: a program that keeps naming new modules or parts starts over."""
 
 
 class OperationDescription(NamedTuple):
@@ -45,7 +45,7 @@ class Descriptions:
 
     Args:
         loaded: the library.
-        notes: the facts that simulations take notes of.
+        notes: the kinds of notes that simulations take.
 
     Attributes:
         handle: its identifier in the C++.
@@ -61,7 +61,7 @@ class Descriptions:
         self.handle = loaded.descriptions()
         weakref.finalize(self, loaded.free_descriptions, self.handle).atexit = False
 
-    def tell(self, plan: PlanOfOperation, at: At) -> OperationDescription | None:
+    def describe(self, plan: PlanOfOperation, at: At) -> OperationDescription | None:
         """Returns the C++ description of an operation; None if it is not plain."""
         if at not in self._described:
             found = described(plan, self._notes, self._loops)
@@ -71,15 +71,15 @@ class Descriptions:
         return self._described[at]
 
     def plain(self) -> Iterator[tuple[At, OperationDescription]]:
-        """Yields everything that is plain."""
+        """Yields the plain operations, with their places."""
         return ((at, description) for at, description in list(self._described.items()) if description is not None)
 
     def is_full(self) -> bool:
-        """Whether no further simulations are to share them."""
+        """Whether new simulations must not share it any more."""
         return len(self._described) >= _MOST
 
     def module(self, path: str) -> int:
-        """The number of a module."""
+        """Returns the number of a module, new at its first use."""
         number = self._modules.get(path)
         if number is None:
             with self._lock:
@@ -87,21 +87,21 @@ class Descriptions:
         return number
 
     def path(self, number: int) -> str:
-        """The module of a number."""
+        """Returns the path of the module with a number."""
         return list(self._modules)[number]
 
 
 def descriptions_of(loaded: Any, notes: Notes, arithmetic: Hashable) -> Descriptions:
-    """The descriptions of an arithmetic.
+    """Returns the descriptions of an arithmetic.
 
     Args:
         loaded: the library.
-        notes: what its simulations take notes of.
-        arithmetic: all else that plans are made of.
+        notes: the kinds of notes that its simulations take.
+        arithmetic: everything else that plans depend on.
     """
     try:
         hash(arithmetic)
-    except TypeError:  # of a user's own format
+    except TypeError:  # a format of the user has no hash
         return Descriptions(loaded, notes)
     if shared(loaded, notes, arithmetic).is_full():
         shared.cache_clear()
@@ -109,6 +109,6 @@ def descriptions_of(loaded: Any, notes: Notes, arithmetic: Hashable) -> Descript
 
 
 @lru_cache(maxsize=32)
-def shared(loaded: Any, notes: Notes, arithmetic: Hashable) -> Descriptions:  # noqa: ARG001  it tells them apart
-    """The descriptions that simulations of an arithmetic share at present."""
+def shared(loaded: Any, notes: Notes, arithmetic: Hashable) -> Descriptions:  # noqa: ARG001  part of the cache key
+    """Returns the descriptions that simulations of an arithmetic share at present."""
     return Descriptions(loaded, notes)

@@ -152,14 +152,14 @@ class Library:
 
 
 class _Computed(threading.local):
-    """The result that an operation has already computed in this thread, which Python handles from there on."""
+    """The result of an operation that C++ has computed in this thread, and leaves to Python to round."""
 
     result: Any = None
     error: BaseException | None = None
     waits: bool = False
 
     def is_readable(self) -> bool:
-        """Whether the operation that Python must run has been computed; the remains of an interrupted one are freed."""
+        """Whether C++ has computed the operation that Python must run; drops the result of an interrupted one."""
         if self.waits and (_loaded is None or not _loaded.goes_on()):
             self.result, self.error, self.waits = None, None, False
         return self.waits
@@ -168,7 +168,7 @@ class _Computed(threading.local):
         """Returns the computed result, once.
 
         Raises:
-            KeyboardInterrupt: it came while the result was on its way.
+            KeyboardInterrupt: it arrived while C++ handed the result over.
         """
         result, error = self.result, self.error
         self.result, self.error, self.waits = None, None, False
@@ -187,12 +187,12 @@ _lock = new_lock()
 
 
 def is_asked_for() -> bool:
-    """Whether it is wanted: unless ``ROUNDOFF_NATIVE`` is ``0``."""
+    """Whether the user wants the library: unless ``ROUNDOFF_NATIVE`` is ``0``."""
     return os.environ.get(VARIABLE) != "0"
 
 
 def library() -> Library | None:
-    """The library, compiled and loaded if it has not been; None, with a warning (once), where it cannot be."""
+    """Returns the library, and compiles and loads it at first; None, with one warning, if that fails."""
     if not is_asked_for():
         return None
     if _loaded is None and not _reason:
@@ -203,7 +203,7 @@ def library() -> Library | None:
 
 
 def reason_against_native() -> str:
-    """The reason why operations run in Python; empty if they need not."""
+    """Returns the reason why operations run in Python; empty if C++ can run them."""
     if not is_asked_for():
         return f"{VARIABLE} is 0"
     with warnings.catch_warnings():
@@ -230,14 +230,14 @@ def _load() -> None:
 
 
 def _begin(loaded: Any) -> None:
-    """Registers the kernel."""
+    """Registers the C++ kernel with PyTorch, for all operations that can be plain."""
     names = [name.partition(".")[::2] for name in torch._C._dispatch_get_all_op_names() if _can_be_plain(name)]  # noqa: SLF001
     count = len(names)
     columns = [(ctypes.c_char_p * count)(*(text.encode() for text in column)) for column in zip(*names, strict=True)]
     with _disable_current_modes():  # the first simulation may be entered inside another one, of Python's, which counts
-        one = torch.empty(1, device="cpu")
-    plain_keys = torch._C._dispatch_keys(one).raw_repr()  # noqa: SLF001
-    loaded.classes(id(torch.Tensor), id(torch.nn.Parameter), id(one))
+        tensor = torch.empty(1, device="cpu")
+    plain_keys = torch._C._dispatch_keys(tensor).raw_repr()  # noqa: SLF001
+    loaded.classes(id(torch.Tensor), id(torch.nn.Parameter), id(tensor))
     if not loaded.start(*columns, count, plain_keys, _take_computed):
         raise BuildError("PyTorch has kernels of its own where they would stand")
     loaded.suspendable(_suspendable)
@@ -246,7 +246,7 @@ def _begin(loaded: Any) -> None:
 
 
 def _can_be_plain(name: str) -> bool:
-    """Whether an operation is one of ATen, or of the profiler, that PyTorch does not make of others."""
+    """Whether an operation is of ATen or of the profiler, and PyTorch does not compose it of others."""
     if name.partition("::")[0] not in NAMESPACES:
         return False
     return not has_kernel(name, "CompositeImplicitAutograd") or any(has_kernel(name, key) for key in FOR_ANY_BACKEND)
@@ -254,7 +254,7 @@ def _can_be_plain(name: str) -> bool:
 
 @_TOLD  # type: ignore[untyped-decorator]
 def _take_computed() -> None:
-    """Called by the C++ where an operation has run, and Python is to go on."""
+    """Takes over the results of an operation that C++ has run and Python must round; C++ calls it."""
     loaded: Any = _loaded
     try:
         values = [_value(loaded, number) for number in range(loaded.computed())]
@@ -295,7 +295,7 @@ def set_role(number: int) -> None:
 
 
 def tell_reads() -> None:
-    """Makes every number that a program reads come through Python from now on: one was not finite."""
+    """Makes Python handle every number that a program reads from now on, after one was not finite."""
     global _reads_are_told  # noqa: PLW0603  one for the process
     if not _reads_are_told:
         _reads_are_told = True
@@ -305,7 +305,7 @@ def tell_reads() -> None:
 
 @contextmanager
 def bystander(mode: object) -> Iterator[None]:
-    """For the block, a mode is known to change nothing."""
+    """Declares to C++ that a mode changes nothing, for the block."""
     loaded: Any = _loaded
     if loaded is None:
         yield

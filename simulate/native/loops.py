@@ -15,7 +15,7 @@ from .library import LoopAddresses
 
 
 class PlanOfOperation(Protocol):
-    """The attributes that are read of a plan; see :class:`.dispatch.plan.OperationPlan`."""
+    """The attributes of a plan that this folder reads; see :class:`.dispatch.plan.OperationPlan`."""
 
     operation: OpOverload | None
     kernel: Any
@@ -40,26 +40,26 @@ CARRIERS = (torch.float32, torch.float64)
 
 @final
 class Loops:
-    """The loops that round the results of a simulation, by their addresses: each once, kept as long as this."""
+    """The compiled loops that round values in a simulation, by address; this object keeps them alive."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, LoopByAddress | None] = {}
+        self._loops: dict[Any, LoopByAddress | None] = {}
 
     def of(
         self, fmt: Format, rounding: Rounding, *, in_place: bool, strided: bool = False
     ) -> dict[torch.dtype, LoopAddresses | None]:
-        """The loops of a format, for each carrier with exact rounding to it; see :meth:`.Family.addressed`."""
-        return {dtype: self._of_carrier(fmt, rounding, dtype, in_place, strided) for dtype in CARRIERS}
+        """Returns the loops of a format by carrier, None if it cannot round exactly; see :meth:`.Family.addressed`."""
+        return {dtype: self._loop(fmt, rounding, dtype, in_place, strided) for dtype in CARRIERS}
 
-    def _of_carrier(
+    def _loop(
         self, fmt: Format, rounding: Rounding, dtype: torch.dtype, in_place: bool, strided: bool
     ) -> LoopAddresses | None:
         if not isinstance(fmt, Family) or (dtype == torch.float32 and fmt.carrier == torch.float64):
             return None
         key = (fmt, rounding, dtype, strided)
-        if key not in self._known:
-            self._known[key] = fmt.addressed(dtype, rounding, strided=strided)
-        loop = self._known[key]
+        if key not in self._loops:
+            self._loops[key] = fmt.addressed(dtype, rounding, strided=strided)
+        loop = self._loops[key]
         if loop is None:
             return None
         draws = rounding is Rounding.STOCHASTIC

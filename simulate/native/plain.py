@@ -1,9 +1,9 @@
-"""The operations of a simulation that are plain: they do no more than run, and have their numbers rounded.
+"""The plain operations of a simulation, which C++ runs: their kernel computes the results, and a loop rounds them.
 
-What is decided here is a matter of the operation and of the simulation. The C++ decides of each call, by its arguments:
-all are ordinary tensors in the CPU's memory, of float32, float64, integers or truth, with no mark that says something
-about their values; the innermost mode is the simulation, and outer modes change nothing; no mode or class is just
-being consulted, and no block is in a generator or coroutine.
+This module decides by the operation and the simulation. The C++ decides by the arguments of each call: it takes those
+where all are ordinary tensors in the CPU's memory, of float32, float64, integers or booleans, without marks about their
+values. The simulation must also be the innermost mode, and outer modes change nothing; no mode or class is just being
+called, and no block is in a generator or coroutine.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ _INSIDE, _UNLESS_GRADIENT, _WEIGHTS = 1, 2, 3
 class Notes(NamedTuple):
     """The kinds of notes that a simulation takes, apart from marks on tensors."""
 
-    whole: bool
+    tracks_integers: bool
     """Whether notes are taken of memory that holds integers."""
-    of_singles: Callable[[str], bool] | None
-    """Whether the effect of rounding on one-element results of an operation with this name is noted; for others it
-    is where one is made from such a result. None: nothing is."""
-    always: Collection[str]
-    """The effect of rounding on the results of these operations."""
-    of_integers: Collection[str]
+    notes_single: Callable[[str], bool] | None
+    """Whether the effect of rounding on one-element results of an operation is noted, by its name; for other operations
+    it is if an operand is such a result. None: never."""
+    always_noted: Collection[str]
+    """Operations with notes about the effect of rounding on every result."""
+    noted_for_integers: Collection[str]
     """Operations with notes about the effect of rounding on results, where an operand holds integers."""
-    of_operands: bool
-    """Whether operands are told apart by their memory."""
-    drawing: Callable[[OpOverload], bool]
+    tracks_operands: bool
+    """Whether operands are distinguished by marks on their memory."""
+    draws: Callable[[OpOverload], bool]
     """Whether an operation draws random numbers; their later use is noted."""
 
 
 def reasons_against(plan: PlanOfOperation, notes: Notes, loops: Loops) -> Iterator[str]:
-    """The reasons why an operation is not plain, in words; none if it is."""
+    """Yields the reasons why an operation is not plain; none if it is plain."""
     operation = plan.operation
     if not isinstance(operation, torch._ops.OpOverload) or operation.namespace not in NAMESPACES:  # noqa: SLF001  its only name
         yield "it is neither of ATen nor of PyTorch's profiler"
@@ -73,7 +73,7 @@ def reasons_against(plan: PlanOfOperation, notes: Notes, loops: Loops) -> Iterat
         "it is taken apart into other operations": plan.decomposition is not None,
         "its sums are accumulated by the policy's accumulator": plan.accumulate,
         "its operands are looked at before it runs": plan.prepares
-        and not _rounds_operands_alone(plan, loops)
+        and not _only_rounds_operands(plan, loops)
         and seen_products(plan, loops) is None,
         "it stays unrounded among the program's own float32 tensors": plan.spares,
         "it communicates": plan.settles or plan.passes_on,
@@ -82,10 +82,11 @@ def reasons_against(plan: PlanOfOperation, notes: Notes, loops: Loops) -> Iterat
         "it has more arguments than fit in a mask": len(schema_of(operation).arguments) > _MOST_ARGUMENTS,
         "its results are not rounded by a loop of their own": plan.rounds
         and (plan.outputs.results or bool(plan.outputs.written))
-        and not any(_of_results(plan, loops).values()),
-        "it is noted what rounding does to its results": plan.rounds and plan.name in notes.always,
-        "it draws numbers that may become a weight's noise": notes.of_operands and notes.drawing(operation),
-        "it makes whole numbers of other tensors than its first operand": notes.whole and _data(plan) is None,
+        and not any(_result_loops(plan, loops).values()),
+        "it is noted what rounding does to its results": plan.rounds and plan.name in notes.always_noted,
+        "it draws numbers that may become a weight's noise": notes.tracks_operands and notes.draws(operation),
+        "it makes whole numbers of other tensors than its first operand": notes.tracks_integers
+        and _data_argument(plan) is None,
     }
     yield from (reason for reason, holds in tests.items() if holds)
 
@@ -95,24 +96,25 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Descri
     if any(True for _ in reasons_against(plan, notes, loops)):
         return None
     assert plan.operation is not None
-    outputs, moves, rounding = plan.outputs, plan.moves, _of_results(plan, loops)
+    # Collects the facts about results, integers and operands
+    outputs, moves, rounding = plan.outputs, plan.moves, _result_loops(plan, loops)
     arguments = schema_of(plan.operation).arguments
     results = [i for i, views in enumerate(outputs.viewing) if not views and i not in outputs.auxiliary]
-    adds = bool(notes.whole and plan.counts and plan.counts.adds)
-    data = _data(plan) if notes.whole else -1
-    makes = numbers_given(plan.operation) if notes.whole and plan.counts and plan.counts.making else None
+    adds_to_counts = bool(notes.tracks_integers and plan.counts and plan.counts.adds)
+    data = _data_argument(plan) if notes.tracks_integers else -1
+    numbers = numbers_given(plan.operation) if notes.tracks_integers and plan.counts and plan.counts.making else None
     meaning = meaning_of(plan.kernel) or StandsFor()
-    loops_of_operands = _of_operands(plan, loops)
+    loops_of_operands = _operand_loops(plan, loops)
     by_role = seen_products(plan, loops)
-    alone = plan.arithmetic.operands if by_role is None and plan.prepares else None
-    of_parameters = _format_of_parameters(plan, loops)
-    counted = seen_rounded(plan) if alone or of_parameters else []
-    counts = plan.counts if notes.whole else None
-    heeds = bool(counts and (counts.making or counts.writes or counts.noted))
+    operand_format = plan.arithmetic.operands if by_role is None and plan.prepares else None
+    parameter_format = _parameter_format(plan, loops)
+    counted = seen_rounded(plan) if operand_format or parameter_format else []
+    counts = plan.counts if notes.tracks_integers else None
+    heeds_integers = bool(counts and (counts.making or counts.writes or counts.noted))
     noted = (Mark.CHANGED | Mark.ANGLES) * bool(plan.rounds and plan.counts and plan.counts.noted)
-    of_rules = {rule.rounding for rule in plan.arithmetic.of_operands if plan.prepares}
-    modes = of_rules | ({plan.arithmetic.rounding} if plan.rounds or plan.prepares else set())
-    made = Description(
+    rule_modes = {rule.rounding for rule in plan.arithmetic.of_operands if plan.prepares}
+    modes = rule_modes | ({plan.arithmetic.rounding} if plan.rounds or plan.prepares else set())
+    description = Description(
         single=rounding[torch.float32] or LoopAddresses(),
         twofold=rounding[torch.float64] or LoopAddresses(),
         rounds=plan.rounds,
@@ -120,19 +122,19 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Descri
         written=_bit_mask(position for position, _ in outputs.written),
         dtypes=_bit_mask(i for i, argument in enumerate(arguments) if argument.name in ("dtype", "out_dtype")),
         data=-1 if data is None else data,
-        heeds=Mark.INTEGERS * heeds | noted,
+        heeds=Mark.INTEGERS * heeds_integers | noted,
         heeds_in_gradients=Mark.INTEGERS * bool(counts and counts.writes) | noted,
-        makes_whole=0 if makes is None else 1 + makes[1],
-        numbers_given=_bit_mask(makes[0]) if makes else 0,
-        overwrites=_bit_mask(position for position, _ in plan.counts.writes) if makes else 0,
-        counts_up=notes.whole and plan.operation is torch.ops.aten.add_.Tensor,
+        makes_whole=0 if numbers is None else 1 + numbers[1],
+        numbers_given=_bit_mask(numbers[0]) if numbers else 0,
+        overwrites=_bit_mask(position for position, _ in plan.counts.writes) if numbers else 0,
+        counts_up=notes.tracks_integers and plan.operation is torch.ops.aten.add_.Tensor,
         reads=meaning.reads,
         asks=meaning.asks,
         power=meaning.power,
         root=0 if meaning.roots is None else 1 + plan.name.endswith("_"),
-        counts=(2 if plan.name.endswith("_") else 1) if adds else 0,
-        no_integers=plan.rounds and plan.name in notes.of_integers,
-        no_single=0 if notes.of_singles is None or not plan.rounds else 1 if notes.of_singles(plan.name) else 2,
+        counts=(2 if plan.name.endswith("_") else 1) if adds_to_counts else 0,
+        no_integers=plan.rounds and plan.name in notes.noted_for_integers,
+        no_single=0 if notes.notes_single is None or not plan.rounds else 1 if notes.notes_single(plan.name) else 2,
         moves=moves is not None,
         large=2 * ELEMENTS_PER_THREAD,
         product=_first_matrix(plan),
@@ -144,50 +146,53 @@ def described(plan: PlanOfOperation, notes: Notes, loops: Loops) -> tuple[Descri
         converts=meaning.converts,
         pieces=_PIECES.get(plan.operation, 0) if plan.rounds else 0,
     )
-    if notes.of_operands:
-        made.following = {"optimizer": _INSIDE, "backward": _UNLESS_GRADIENT}.get(plan.role, _WEIGHTS)
-        about = plan.prepares and "parameters" in _roles_of_operands(plan)
-        made.parameters = about * (_ROUNDED if of_parameters else _IN_PYTHON)
-        made.made = _bit_mask(
+    # Adds what only some operations have
+    if notes.tracks_operands:
+        description.following = {"optimizer": _INSIDE, "backward": _UNLESS_GRADIENT}.get(plan.role, _WEIGHTS)
+        has_rules = plan.prepares and "parameters" in _roles_of_operands(plan)
+        description.parameters = has_rules * (_ROUNDED if parameter_format else _IN_PYTHON)
+        description.made = _bit_mask(
             i
             for i, views in enumerate(outputs.viewing or (False,) * len(schema_of(plan.operation).returns))
             if not views
         )
-        made.changed = _bit_mask(position for position, _ in writes_of(plan.operation))
-        made.blank = plan.operation.overloadpacket in BLANK
+        description.changed = _bit_mask(position for position, _ in writes_of(plan.operation))
+        description.blank = plan.operation.overloadpacket in BLANK
     if meaning.exact is not None:
         exact = meaning.exact
-        made.exact = ExactArithmetic(exact.form, exact.of_lists, exact.in_place, ctypes.addressof(exact.ways))
+        description.exact = ExactArithmetic(exact.form, exact.of_lists, exact.in_place, ctypes.addressof(exact.ways))
     if meaning.roots is not None:
-        made.single_root, made.twofold_root = (address(meaning.roots[dtype]) for dtype in CARRIERS)
+        description.single_root, description.twofold_root = (address(meaning.roots[dtype]) for dtype in CARRIERS)
     if moves is not None:
-        made.numbers, made.combining, made.windows = map(_place_mask, (moves.numbers, moves.combining, moves.windows))
-        made.types, made.tensors = _place_mask(moves.types), _place_mask(moves.tensors)
-        made.one_source = moves.single
+        description.numbers, description.combining, description.windows = map(
+            _place_mask, (moves.numbers, moves.combining, moves.windows)
+        )
+        description.types, description.tensors = _place_mask(moves.types), _place_mask(moves.tensors)
+        description.one_source = moves.single
     if by_role is None:
-        return made, [(i, ("", name, str(alone or of_parameters))) for i, name in counted]
-    made.products, counted_by_role = by_role
-    return made, counted_by_role
+        return description, [(i, ("", name, str(operand_format or parameter_format))) for i, name in counted]
+    description.products, counted_by_role = by_role
+    return description, counted_by_role
 
 
 def seen_rounded(plan: PlanOfOperation) -> list[tuple[int, str]]:
-    """The arguments that are rounded before an operation sees them, where rounding them is all that is done."""
+    """Returns the positions and names of the arguments that are rounded before the operation, and nothing else."""
     assert plan.operation is not None
     written = {name for _, name in plan.outputs.written}
     names = enumerate(argument_names(plan.operation))
     return [(i, name) for i, name in names if name not in written and is_operand(plan.name, name)]
 
 
-def _rounds_operands_alone(plan: PlanOfOperation, loops: Loops) -> bool:
-    """Whether the operands are rounded, each by itself and whatever its role, and Python numbers stay as they are."""
+def _only_rounds_operands(plan: PlanOfOperation, loops: Loops) -> bool:
+    """Whether operands are rounded independently of each other and of roles, and Python numbers not at all."""
     arithmetic = plan.arithmetic
     if plan.multiplies or not _roles_of_operands(plan) <= {*ROLES, "parameters"}:
         return False
-    if arithmetic.of_operands and arithmetic.operands is None:  # rules about parameters alone get this far
+    if arithmetic.of_operands and arithmetic.operands is None:  # only rules about parameters get here
         return not (arithmetic.scalars == "rounded" and plan.rounds)
     if arithmetic.operands is None or has_blocks(arithmetic.operands):
         return False
-    if (arithmetic.scalars == "rounded" and plan.rounds) or not any(_of_operands(plan, loops).values()):
+    if (arithmetic.scalars == "rounded" and plan.rounds) or not any(_operand_loops(plan, loops).values()):
         return False
     return not _takes_lists(plan) and meaning_of(plan.kernel) is None
 
@@ -210,7 +215,7 @@ def _runs_itself(plan: PlanOfOperation) -> bool:
 
 
 def _first_matrix(plan: PlanOfOperation) -> int:
-    """The position of the first of two matrices, if another library computes their product when they are large."""
+    """Returns the position of the first of two matrices that another library multiplies if they are large; else -1."""
     assert plan.operation is not None
     sums_by_size = isinstance(plan.kernel, partial) and plan.kernel.func is products.by_size
     if not sums_by_size or plan.kernel.args != (plan.operation,):
@@ -218,8 +223,8 @@ def _first_matrix(plan: PlanOfOperation) -> int:
     return 1 if plan.operation in (torch.ops.aten.addmm.default, torch.ops.aten.baddbmm.default) else 0
 
 
-def _data(plan: PlanOfOperation) -> int | None:
-    """The argument that must not be data in a call that makes integers; -1: none, or numbers tell; None: not known."""
+def _data_argument(plan: PlanOfOperation) -> int | None:
+    """Returns the argument that is no data in calls that make integers; -1: none, or numbers decide; None: unknown."""
     counts = plan.counts
     assert plan.operation is not None
     if counts is None or counts.making is None or numbers_given(plan.operation) is not None:
@@ -229,13 +234,13 @@ def _data(plan: PlanOfOperation) -> int | None:
     return 1 if plan.name == "copy_" else None
 
 
-def _of_results(plan: PlanOfOperation, loops: Loops) -> dict[torch.dtype, LoopAddresses | None]:
-    """The loops that round results, in place."""
+def _result_loops(plan: PlanOfOperation, loops: Loops) -> dict[torch.dtype, LoopAddresses | None]:
+    """Returns the loops that round results in place, by carrier."""
     return loops.of(plan.arithmetic.format, plan.arithmetic.rounding, in_place=True)
 
 
-def _of_operands(plan: PlanOfOperation, loops: Loops) -> dict[torch.dtype, LoopAddresses | None]:
-    """The loops that round operands, or parameters among them, from one place to another."""
+def _operand_loops(plan: PlanOfOperation, loops: Loops) -> dict[torch.dtype, LoopAddresses | None]:
+    """Returns the loops that round operands, or only parameters, into new memory, by carrier."""
     operands, rules = plan.arithmetic.operands, plan.arithmetic.of_operands
     if operands is None and _roles_of_operands(plan) == {"parameters"}:
         mode = plan.arithmetic.rounding if rules[-1].rounding is None else rules[-1].rounding
@@ -245,15 +250,15 @@ def _of_operands(plan: PlanOfOperation, loops: Loops) -> dict[torch.dtype, LoopA
     return loops.of(operands, plan.arithmetic.rounding, in_place=False)
 
 
-def _format_of_parameters(plan: PlanOfOperation, loops: Loops) -> Format | None:
-    """The format that an operation sees parameters in, where it needs only their rounding before it runs."""
+def _parameter_format(plan: PlanOfOperation, loops: Loops) -> Format | None:
+    """Returns the format of parameters, if rounding them is all that the operation needs before it runs; else None."""
     rules = plan.arithmetic.of_operands
     if not plan.prepares or plan.arithmetic.operands is not None or _roles_of_operands(plan) != {"parameters"}:
         return None
     if plan.multiplies or rules[-1].hadamard or meaning_of(plan.kernel) is not None:
         return None
     fmt = _format_of(rules[-1])
-    if has_blocks(fmt) or _takes_lists(plan) or not any(_of_operands(plan, loops).values()):
+    if has_blocks(fmt) or _takes_lists(plan) or not any(_operand_loops(plan, loops).values()):
         return None
     return fmt
 

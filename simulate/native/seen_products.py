@@ -1,4 +1,4 @@
-"""Operands of products, seen rounded by role or in blocks along the contracted axis, described to the C++."""
+"""Describes to C++ the operands of products that are rounded by role, or in blocks along the contracted axis."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .stand_ins import meaning_of
 ROLES = ("weights", "activations", "gradients")
 """Roles of operands, by their numbers in the C++."""
 PRODUCTS = ("output", "grad-input", "grad-weight", None)
-"""Products, likewise; the last is a product without a weight."""
+"""Products, by their numbers in the C++; the last is a product without a weight."""
 _MOST_ARGUMENTS = 11
 _CONVOLUTIONS = ("convolution", "convolution_backward")
 _SINGLE, _TWOFOLD = 1, 2
 
 Counted = tuple[int, tuple[str, str, str]]
-"""A place where the C++ counts operands that were rounded, with their product, role (or argument) and format."""
+"""A place where C++ counts rounded operands, with their product, role (or argument) and format."""
 
 
 def seen_products(plan: PlanOfOperation, loops: Loops) -> tuple[SeenProducts, list[Counted]] | None:
@@ -36,20 +36,20 @@ def seen_products(plan: PlanOfOperation, loops: Loops) -> tuple[SeenProducts, li
     convolves = plan.name in _CONVOLUTIONS
     columns = set[str]() if convolves else fixed_contractions(plan.name)
     rules = arithmetic.of_operands
-    about_others = any(role not in ROLES for rule in rules for role in rule.role)
+    has_other_roles = any(role not in ROLES for rule in rules for role in rule.role)
     rotates = not convolves and any(rule.hadamard for rule in rules)
-    if columns is None or about_others or rotates or meaning_of(plan.kernel) is not None:
+    if columns is None or has_other_roles or rotates or meaning_of(plan.kernel) is not None:
         return None
     assert plan.operation is not None
     arguments = schema_of(plan.operation).arguments
     names = argument_names(plan.operation)
-    of_lists = any("List" in str(argument.type) and "Tensor" in str(argument.type) for argument in arguments)
-    if len(names) > _MOST_ARGUMENTS or of_lists:
+    takes_lists = any("List" in str(argument.type) and "Tensor" in str(argument.type) for argument in arguments)
+    if len(names) > _MOST_ARGUMENTS or takes_lists:
         return None
-    return _Table(plan, loops).described(names, columns)
+    return _RoundingTable(plan, loops).described(names, columns)
 
 
-class _Table:
+class _RoundingTable:
     """The roundings of a plan's operands, each once, and by role and product."""
 
     def __init__(self, plan: PlanOfOperation, loops: Loops) -> None:
@@ -59,42 +59,38 @@ class _Table:
     def described(self, names: Sequence[str], columns: set[str]) -> tuple[SeenProducts, list[Counted]] | None:
         """Returns the C++ description of the operands, and where it counts them."""
         plan, rules = self._plan, self._plan.arithmetic.of_operands
-        made, counted = SeenProducts(), list[Counted]()
-        made.tells = plan.multiplies
-        made.in_backward = plan.role == "backward"
-        made.about_weights = any("weights" in rule.role for rule in rules)
-        made.matrix = bool(columns)
-        made.operands = sum(1 << i for i, name in enumerate(names) if is_operand(plan.name, name))
-        made.multiplied = sum(1 << i for i, name in enumerate(names) if is_multiplied(plan.name, name))
-        made.columns = sum(1 << i for i, name in enumerate(names) if name in columns)
-        made.convolves = 1 + _CONVOLUTIONS.index(plan.name) if plan.name in _CONVOLUTIONS else 0
+        seen, counted = SeenProducts(), list[Counted]()
+        seen.tells = plan.multiplies
+        seen.in_backward = plan.role == "backward"
+        seen.about_weights = any("weights" in rule.role for rule in rules)
+        seen.matrix = bool(columns)
+        seen.operands = sum(1 << i for i, name in enumerate(names) if is_operand(plan.name, name))
+        seen.multiplied = sum(1 << i for i, name in enumerate(names) if is_multiplied(plan.name, name))
+        seen.columns = sum(1 << i for i, name in enumerate(names) if name in columns)
+        seen.convolves = 1 + _CONVOLUTIONS.index(plan.name) if plan.name in _CONVOLUTIONS else 0
         formats = (plan.arithmetic.operands, *(rule.format for rule in rules))
-        made.separates = made.convolves > 1 and (any(map(has_blocks, formats)) or any(rule.product for rule in rules))
+        seen.separates = seen.convolves > 1 and (any(map(has_blocks, formats)) or any(rule.product for rule in rules))
         for place in range(PLACES_BY_ROLE):
             backward, rest = divmod(place, len(ROLES) * len(PRODUCTS))
             role, product = ROLES[rest // len(PRODUCTS)], PRODUCTS[rest % len(PRODUCTS)]
             # The rule that an operand is rounded by, as `operands/rounding.py` finds it
-            about = (
-                rule
-                for rule in reversed(rules)
-                if role in rule.role and (rule.product is None or product in rule.product)
-            )
-            rule = next(about, None)
+            matching = [rule for rule in rules if role in rule.role and product in (rule.product or PRODUCTS)]
+            rule = matching[-1] if matching else None
             unrounded = rule is None or (backward and rule.backward == "unrounded")
-            made.table[place] = -1 if unrounded or rule is None else self._of_rule(rule, backward=bool(backward))
+            seen.table[place] = -1 if unrounded or rule is None else self._place_of_rule(rule, backward=bool(backward))
             if rule is not None and not unrounded:
                 counted.append((place, (product or "", role, str(rule.format))))
         operands = plan.arithmetic.operands
-        made.always = -1 if operands is None else self._place(operands, plan.arithmetic.rounding, as_forward=False)
+        seen.always = -1 if operands is None else self._place(operands, plan.arithmetic.rounding, as_forward=False)
         if operands is not None:
             counted += _counted_always(names, str(operands))
         roundings = [rounding for rounding in self._roundings.values() if rounding is not None]
         if not roundings or len(roundings) < len(self._roundings):
             return None
-        made.roundings = (OperandRounding * len(roundings))(*roundings)
-        return made, counted
+        seen.roundings = (OperandRounding * len(roundings))(*roundings)
+        return seen, counted
 
-    def _of_rule(self, rule: Any, *, backward: bool) -> int:
+    def _place_of_rule(self, rule: Any, *, backward: bool) -> int:
         fmt: Any = rule.format
         mode = self._plan.arithmetic.rounding if rule.rounding is None else Rounding(rule.rounding)
         return self._place(fmt, mode, as_forward=backward and rule.backward == "rounded")
@@ -102,21 +98,21 @@ class _Table:
     def _place(self, fmt: Format, mode: Rounding, *, as_forward: bool) -> int:
         key = fmt, mode, as_forward
         if key not in self._roundings:
-            self._roundings[key] = self._made(fmt, mode, as_forward=as_forward)
+            self._roundings[key] = self._describe_rounding(fmt, mode, as_forward=as_forward)
         return list(self._roundings).index(key)
 
-    def _made(self, fmt: Format, mode: Rounding, *, as_forward: bool) -> OperandRounding | None:
-        along, strided = (self._loops.of(fmt, mode, in_place=False, strided=strided) for strided in (False, True))
+    def _describe_rounding(self, fmt: Format, mode: Rounding, *, as_forward: bool) -> OperandRounding | None:
+        contiguous, strided = (self._loops.of(fmt, mode, in_place=False, strided=strided) for strided in (False, True))
         passes = _SINGLE * _passes(fmt, torch.float32, mode) + _TWOFOLD * _passes(fmt, torch.float64, mode)
-        if not passes and not any(along.values()):
+        if not passes and not any(contiguous.values()):
             return None
-        of_carriers = [along[dtype] or LoopAddresses() for dtype in CARRIERS]
-        of_carriers += [strided[dtype] or LoopAddresses() for dtype in CARRIERS]
-        return OperandRounding(*of_carriers, passes, has_blocks(fmt), as_forward)
+        loops = [contiguous[dtype] or LoopAddresses() for dtype in CARRIERS]
+        loops += [strided[dtype] or LoopAddresses() for dtype in CARRIERS]
+        return OperandRounding(*loops, passes, has_blocks(fmt), as_forward)
 
 
 def _passes(fmt: Format, dtype: torch.dtype, mode: Rounding) -> bool:
-    """Whether rounding leaves every number of a carrier as it is, and draws nothing."""
+    """Whether rounding leaves every value of a carrier unchanged, and draws no random bits."""
     return fmt.native and fmt.carrier == dtype and mode is Rounding.NEAREST_EVEN
 
 
@@ -125,9 +121,9 @@ def _counted_always(names: Sequence[str], fmt: str) -> list[Counted]:
     return [
         (
             PLACES_BY_ROLE + (i * (len(ROLES) + 1) + role) * len(PRODUCTS) + product,
-            (PRODUCTS[product] or "", known, fmt),
+            (PRODUCTS[product] or "", role_name, fmt),
         )
         for i, name in enumerate(names)
-        for role, known in enumerate((*ROLES, name))
+        for role, role_name in enumerate((*ROLES, name))
         for product in range(len(PRODUCTS))
     ]

@@ -75,7 +75,7 @@ class Shortcut:
     def describe(self, plan: Any) -> None:
         """Makes an operation run without Python from its next call on, if it is plain."""
         at = At(plan.operation, plan.role, plan.module)
-        described = self._descriptions.tell(plan, at)
+        described = self._descriptions.describe(plan, at)
         if described is not None:
             plain = self._loaded.describe(self._handle, *self._place(at), described.description)
             if described.description.draws:

@@ -24,9 +24,9 @@ class Way(ctypes.Structure):
     )  # fmt: skip
 
     def fill(self, run: Callable[..., None], settings: int) -> None:
-        """The loop has been compiled."""
+        """Fills in the loop when it has been compiled."""
         self.settings = settings
-        self.run = address(run)  # last: others read it meanwhile
+        self.run = address(run)  # last, since other threads take it as a sign that the rest is there
 
 
 @final
@@ -47,7 +47,7 @@ class Exact:
         self.ways = (Way * (2 * len(FORMULAS)))()
 
     def way(self, formula: str, *, has_number: bool) -> Way:
-        """The loop for a formula."""
+        """Returns the loop for a formula."""
         return self.ways[FORMULAS.index(formula) + len(FORMULAS) * has_number]
 
     @property
@@ -79,18 +79,18 @@ class StandsFor(NamedTuple):
         return self != StandsFor()
 
 
-def standing_for(function: _F, what: StandsFor) -> _F:
-    """The function, with a note of its computation."""
-    function.stands_for = what  # type: ignore[attr-defined]
+def standing_for(function: _F, meaning: StandsFor) -> _F:
+    """Returns the function, with its computation as an attribute."""
+    function.stands_for = meaning  # type: ignore[attr-defined]
     return function
 
 
 def meaning_of(kernel: Any) -> StandsFor | None:
     """Returns the computation that a function represents; None if it is unknown."""
-    found = getattr(kernel, "stands_for", None)
-    return found if isinstance(found, StandsFor) else None
+    meaning = getattr(kernel, "stands_for", None)
+    return meaning if isinstance(meaning, StandsFor) else None
 
 
 def address(function: Callable[..., Any] | None) -> int | None:
-    """Returns the address of a C function's code; None for none."""
+    """Returns the address of a C function's code; None without a function."""
     return None if function is None else ctypes.cast(cast("Any", function), ctypes.c_void_p).value

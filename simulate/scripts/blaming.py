@@ -45,7 +45,7 @@ def blame_script(
     line after each trial.
 
     Raises:
-        BlameError: the script fails in high precision too, or with all units in high precision, or was killed.
+        BlameError: the script also fails in high precision, or with all units in high precision, or was killed.
         ScriptError: the script does not exist.
         FormatError: the simulation cannot run it.
     """
@@ -75,7 +75,7 @@ class _ScriptTrials(Trials):
         self._script, self._policy, self._measure, self._order = script, policy, measure, order
         self._processes = processes
         self._limit: float | None = None
-        self._lost_anyway = False  # without rounding, too
+        self._loses_unrounded = False  # whether values are also not finite without rounding
 
     def watched(self, *, rounded: bool) -> Trial:
         if rounded:
@@ -101,8 +101,8 @@ class _ScriptTrials(Trials):
         if number is not None:
             passed, message = self._measure.passes(number), self._measure.describe(number)
             if self._limit is None:
-                self._lost_anyway = bool(outcome.lost)
-            elif outcome.lost and passed and not self._lost_anyway:
+                self._loses_unrounded = bool(outcome.lost)
+            elif outcome.lost and passed and not self._loses_unrounded:
                 passed, message = False, f"{message}, but {outcome.lost}"
             return Trial(passed, message, outcome.units)
         if status is None:

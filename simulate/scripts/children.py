@@ -22,9 +22,9 @@ _EVENTS = ("subprocess.Popen", "os.posix_spawn", "os.exec")
 
 @final
 class PythonChildren:
-    """Counts the Python processes that are started within the block, but for forks and those with roundoff in front.
+    """Records the Python processes that are started within the block, except for forks and those that run roundoff.
 
-    Python never removes audit hooks: the hook of this object stays, and counts nothing after the block.
+    Python never removes audit hooks: the hook of this object stays, and is inactive after the block.
 
     Attributes:
         commands: the command line of each, shortened.
@@ -32,33 +32,33 @@ class PythonChildren:
 
     def __init__(self) -> None:
         self.commands: list[str] = []
-        self._listens = False
+        self._is_active = False
         self._spawnv: Callable[..., Any] = util.spawnv_passfds
 
     def __enter__(self) -> Self:
-        self._listens = True
-        sys.addaudithook(self._hear)
-        util.spawnv_passfds = self._spawn  # type: ignore[assignment]  # it tells no hook
+        self._is_active = True
+        sys.addaudithook(self._on_event)
+        util.spawnv_passfds = self._spawn  # type: ignore[assignment]  # it calls no audit hook
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._listens = False
+        self._is_active = False
         util.spawnv_passfds = self._spawnv
 
-    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+    def _on_event(self, event: str, arguments: tuple[Any, ...]) -> None:
         # Popen may call os.posix_spawn; from Python 3.13 on it mostly does.
-        by_subprocess = event == "os.posix_spawn" and sys._getframe(1).f_globals.get("__name__") == "subprocess"  # noqa: SLF001  the only way to ask
-        if self._listens and event in _EVENTS and not by_subprocess:
-            self._note(arguments[0], arguments[1])
+        by_subprocess = event == "os.posix_spawn" and sys._getframe(1).f_globals.get("__name__") == "subprocess"  # noqa: SLF001  the only access there is
+        if self._is_active and event in _EVENTS and not by_subprocess:
+            self._add_command(arguments[0], arguments[1])
 
     def _spawn(self, path: Any, arguments: Sequence[Any], *rest: Any) -> Any:
-        if _SPAWNED in map(_as_text, arguments):  # and no helper of multiprocessing's own
-            self._note(path, arguments)
+        if _SPAWNED in map(_as_text, arguments):  # else a helper of multiprocessing
+            self._add_command(path, arguments)
         return self._spawnv(path, arguments, *rest)
 
-    def _note(self, executable: Any, arguments: Any) -> None:
-        given = [arguments] if isinstance(arguments, (str, bytes)) else list(arguments or ())
-        words = [_as_text(word) for word in given]
+    def _add_command(self, executable: Any, arguments: Any) -> None:
+        command = [arguments] if isinstance(arguments, (str, bytes)) else list(arguments or ())
+        words = [_as_text(word) for word in command]
         program = _as_text(executable) if executable is not None else words[0] if words else ""
         simulated_or_none = any(word in _ROUNDOFF or _COMPILER in word for word in words[1:])
         if _PYTHON.search(Path(program).name) and not simulated_or_none:
@@ -70,9 +70,9 @@ class PythonChildren:
             return ""
         count = len(self.commands)
         first = self.commands[0]
-        what = f"a Python process ({first})" if count == 1 else f"{count} Python processes ({first}, ...)"
+        processes = f"a Python process ({first})" if count == 1 else f"{count} Python processes ({first}, ...)"
         return (
-            f"the script started {what}, in which nothing is simulated: put roundoff behind what starts them,"
+            f"the script started {processes}, in which nothing is simulated: put roundoff behind what starts them,"
             " as in torchrun -m roundoff run --format e5m10 train.py"
         )
 

@@ -46,25 +46,25 @@ class Measure:
 
     @classmethod
     def parse(cls, text: str) -> Measure:
-        """The measure that a text such as ``loss<2.5``, ``accuracy>=90%`` or ``finite`` describes.
+        """Parses a measure such as ``loss<2.5``, ``accuracy>=90%`` or ``finite``.
 
         Raises:
             ScriptError: it describes none.
         """
         if text.strip() == FINITE:
             return cls(FINITE)
-        found = _MEASURE.fullmatch(text)
-        if found is None or not math.isfinite(bound := _value(found["bound"], found["percent"])):
+        match = _MEASURE.fullmatch(text)
+        if match is None or not math.isfinite(bound := _value(match["bound"], match["percent"])):
             raise ScriptError(
                 f"a measure is a name, one of < <= > >=, and a number, such as loss<2.5; or finite; got {text!r}"
             )
-        return cls(found["name"].strip("\"' "), found["how"], bound)
+        return cls(match["name"].strip("\"' "), match["how"], bound)
 
     def __str__(self) -> str:
         return self.name if self.name == FINITE else f"{self.name}{self.how}{self.bound:g}"
 
     def of(self, output: str, logged: Mapping[str, float]) -> float | None:
-        """The number to judge; None if the script gave none.
+        """Returns the number to judge; None if the script gave none.
 
         ``finite`` gives 1 if all numbers that the script logged last, and all that it printed, are finite, else 0.
 
@@ -81,8 +81,8 @@ class Measure:
             return logged[self.name]
         words = r"\s+".join(map(re.escape, self.name.split()))
         pattern = rf"(?<![\w.-]){words}(?!\w){_BETWEEN}(?P<number>{_NUMBER})(?P<percent>\s?%)?"
-        found = list(re.finditer(pattern, output, re.IGNORECASE))
-        return _value(found[-1]["number"], found[-1]["percent"]) if found else None
+        matches = list(re.finditer(pattern, output, re.IGNORECASE))
+        return _value(matches[-1]["number"], matches[-1]["percent"]) if matches else None
 
     def describe(self, number: float) -> str:
         """Returns a value of the measure in words."""
