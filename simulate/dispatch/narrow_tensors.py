@@ -80,7 +80,7 @@ class NarrowCall:
         plan: plan of the operation.
         args: its arguments.
         kwargs: its arguments by name.
-        known: the dtypes of results of earlier calls; this one's are kept there.
+        known: the dtypes of results of earlier calls; this call adds its own.
 
     Attributes:
         computes: the dtypes of the floating-point tensors that the program gets: results, and tensors written to.
@@ -102,7 +102,7 @@ class NarrowCall:
         self._written = [x for x in _flatten(written) if isinstance(x, torch.Tensor)]
         computes = plan.outputs.results and returns_tensors(plan.operation)
         self._results = _result_dtypes(plan.operation, args, kwargs, known) if computes else []
-        self._copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by the id of what they stand for
+        self._copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # (original, copy) by the id of the original
         self._originals: dict[int, torch.Tensor] = {}  # by the id of the copy
         self.computes = {dtype for dtype in self._results if dtype is not None}
         self.computes.update(x.dtype for x in self._written if x.dtype.is_floating_point)

@@ -73,10 +73,12 @@ class Results:
             call: the description for watchers; None without watchers.
             spared: the ``id`` of each tensor that is not rounded.
         """
+        # Remembers the exact values, where the effect of rounding is recorded
         changes = None if self.writer else self._changes
         measured = None if changes is None else changes.before(plan.name, result)
         integers = self._integers if plan.counts and plan.counts.noted and not self.writer else None
         source = None if integers is None else integers.before(plan.name, args, result, plan.arithmetic.format)
+        # Rounds new results, then arguments that were written to, then data from outside
         produced = plan.outputs
         if produced.results:
             if isinstance(result, torch.Tensor):
@@ -94,6 +96,7 @@ class Results:
             # torch.tensor(0.1) made new memory; torch.from_numpy(a) shares the caller's, which is not ours to change.
             # A traced step has a copy of both for its result.
             self._round(result, plan, call)
+        # Records the effect of rounding
         if changes is not None and measured is not None:
             changes.note(measured, plan.name, plan.arithmetic.format, args)
         if integers is not None and source is not None:

@@ -1,7 +1,7 @@
 """Integer-valued floating-point tensors, which are left unrounded: counts, steps, positions, sizes, scales.
 
 No hardware with a narrow format keeps them in it, and PyTorch's own half-precision programs keep them in float32. A
-mark on memory says that integers were computed into it. Programs also write where no simulation sees it: through NumPy,
+mark on memory says that integers were computed into it. Programs can also write unseen by a simulation: through NumPy,
 ``roundoff.exact()``, another thread. So a mark only counts where the memory holds integers when it is used. A result is
 left unrounded if the operation makes integers of integers, and all its operands are marked, or Python integers.
 """

@@ -60,7 +60,8 @@ class StandsFor(NamedTuple):
     """The computation that a function represents."""
 
     reads: bool = False
-    """The operation reads a number: something is said of one that is not finite or changed, or after one was not."""
+    """Whether the operation reads a number: C++ leaves to Python numbers that are not finite or were changed by
+    rounding, and all that are read after one that was not finite."""
     asks: int = 0
     """1: the operation asks whether numbers are finite, of which something is said as above; 2: it may, and derivatives
     compare by it; 3: it makes tensors of numbers, which derivatives take from the dtype; 4: derivatives use it."""
@@ -69,7 +70,7 @@ class StandsFor(NamedTuple):
     roots: Mapping[torch.dtype, Callable[..., None]] | None = None
     """Square roots by these C functions of source, target, first element and the end (exclusive)."""
     converts: int = -1
-    """The argument that, if it is float64, is converted otherwise than by the operation; -1: none is."""
+    """The argument that another function than the operation converts if it is float64; -1: none."""
     exact: Exact | None = None
     """Elementwise arithmetic by other loops."""
 

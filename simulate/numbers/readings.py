@@ -31,7 +31,7 @@ _READ = (
 
 @torch.library.custom_op("roundoff::read", mutates_args=())
 def read_operator(x: torch.Tensor) -> torch.Tensor:
-    """Returns a copy of ``x`` as it is where a step reads it."""
+    """Returns a copy of ``x`` at the point where a step reads it."""
     return x.clone()
 
 

@@ -1,4 +1,4 @@
-"""Rounding the operands of an operation before it runs: copies, so that the program's memory stays as it is."""
+"""Rounds copies of the operands of an operation before it runs; the program's own memory stays unrounded."""
 
 from __future__ import annotations
 

@@ -257,7 +257,7 @@ class ModuleTracker:
         number = _NO_FORWARD if node is None else node._sequence_nr()  # noqa: SLF001  the only access there is
         if number == _NO_FORWARD:
             return default
-        # On a GPU, autograd works in threads of its own, for the thread that ran the forward pass.
+        # On a GPU, autograd has its own threads; they use the records of the thread that ran the forward pass.
         starts, owners = (self._thread.starts, self._thread.owners) if self._thread.starts else self._latest_owners
         position = bisect_right(starts, number) - 1
         return owners[position] if position >= 0 else default

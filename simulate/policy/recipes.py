@@ -38,19 +38,19 @@ RECIPES = MappingProxyType(
             _rule(_FORWARD, _ALL, "fp8_e4m3_tensor"),
             _rule(Role.GRADIENTS, _ALL, "fp8_e5m2_tensor"),
         ),
-        # A power of two for each row, along what the product sums over: E4M3 for all three.
+        # A power of two for each row, along the axis that the product sums over: E4M3 for all three.
         "fp8-rowwise": (_rule((*_FORWARD, Role.GRADIENTS), _ALL, _E4M3_ROW),),
-        # The same, but the gradient of the weight in high precision, and one scale for the weight in the backward pass.
+        # fp8-rowwise with the weight's gradient in high precision, and one scale for the weight in the backward pass.
         "fp8-rowwise-with-gw-hp": (
             _rule(_FORWARD, Product.OUTPUT, _E4M3_ROW),
             _rule(Role.GRADIENTS, Product.GRAD_INPUT, _E4M3_ROW),
             _rule(Role.WEIGHTS, Product.GRAD_INPUT, "fp8_e4m3_tensor_pow2"),
         ),
-        # A scale for each square of 128 by 128 of weights, and each 128 neighbours along what the product sums over of
-        # what they are multiplied with.
+        # A scale for each square of 128 by 128 of weights; for the other operand, each 128 neighbours along the axis
+        # that the product sums over.
         "fp8-blockwise": _blockwise(""),
         "fp8-blockwise-pow2": _blockwise("_pow2"),
-        # A scale for each output channel of the weight and each token, in the forward pass alone.
+        # A scale for each output channel of the weight and each token, only in the forward pass.
         "int8-rowwise": (_rule(_FORWARD, Product.OUTPUT, "int8_row"),),
         # Squares of weights, so that both passes see the same; gradients stochastically; Hadamard transforms before the
         # product that gives the gradient of the weight.
@@ -71,9 +71,9 @@ RECIPES = MappingProxyType(
         ),
     }
 )  # fmt: skip
-"""The rules that make a recipe, by its name."""
+"""The rules of each recipe, by its name."""
 
 
 def mx(format: Format | str) -> tuple[Rule, ...]:
-    """The rules that make every operand of a product with a weight seen in a format with scales."""
+    """Returns the rules that round every operand of a product with a weight to a format with scales."""
     return (Rule(CONTRACTIONS, role=MULTIPLIED_ROLES, product=_ALL, format=format),)

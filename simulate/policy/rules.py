@@ -59,7 +59,7 @@ class Backward(StrEnum):
     ROUNDED = "rounded"
     """The rounded values of the forward product, with its blocks, as with a fake quantizer."""
     UNROUNDED = "unrounded"
-    """The operands as they are in memory."""
+    """The unrounded operands in memory."""
 
 
 class Granularity(StrEnum):
@@ -90,7 +90,7 @@ class Islands(StrEnum):
     ROUNDED = "rounded"
     """Float32 is a carrier of the format like any other dtype."""
     EXACT = "exact"
-    """Float32 is computed as it is: only the program's float16 and bfloat16 values are simulated."""
+    """Float32 stays unrounded: only the program's float16 and bfloat16 values are simulated."""
 
 
 class Finfo(StrEnum):

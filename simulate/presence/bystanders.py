@@ -71,7 +71,7 @@ def _computes(func: Any) -> bool:
 def watched(
     start: Callable[[threading.Thread], None], at_work: Callable[[], Presence | None]
 ) -> Callable[[threading.Thread], None]:
-    """``threading.Thread.start`` that gives threads a :class:`Bystander` where ``at_work`` finds a simulation."""
+    """Returns a ``Thread.start`` that gives threads a :class:`Bystander` where ``at_work`` finds a simulation."""
 
     @wraps(start)
     def start_watched(thread: threading.Thread) -> None:

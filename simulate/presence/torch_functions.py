@@ -15,8 +15,8 @@ from roundoff.locks import new_lock
 class FastPath:
     """Keeps PyTorch's transformer layers from their fused kernels, in threads with a simulation that has module rules.
 
-    A fused kernel calls no module, so that no rule about one inside would hold. PyTorch asks
-    ``torch.backends.mha.get_fastpath_enabled`` in each call; other threads get its own answer.
+    A fused kernel calls no module, so that rules about inner modules would have no effect. PyTorch calls
+    ``torch.backends.mha.get_fastpath_enabled`` in each call of a layer; other threads get its own answer.
 
     Args:
         is_unwanted: whether the simulation at work in the code of this thread has rules about modules.
@@ -54,8 +54,8 @@ _CLIPPING = ("_get_total_norm", "_clip_grads_with_norm_", "clip_grad_norm_", "cl
 class Clipping:
     """Gives the functions that clip gradients a role while simulations are entered.
 
-    PyTorch has each of them in a wrapper that turns gradients off; what that wraps is exchanged, so that the function
-    has its role by whatever name a program has imported it. Functions without that wrapper stay as they are.
+    PyTorch wraps each of them in a function that disables gradients. This class replaces the wrapped function, so that
+    the role holds under whatever name a program has imported it. Functions without that wrapper are unchanged.
 
     Args:
         in_role: makes a function run in the role.

@@ -1,4 +1,4 @@
-"""The user's code on the stack, told from PyTorch's and a simulation's; and warnings that name its lines."""
+"""Finds the user's code on the stack, among PyTorch's and the simulation's, and warns with its lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OURS = (str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).parents[1
 """Beginnings of the names of files that are not the user's; the last ones are of generated code."""
 
 _FOR_ITSELF = tuple(f"{Path(torch.__file__).parent / part}{os.sep}" for part in ("amp", "nn", "optim"))
-"""Code of PyTorch that computes values which no user sees, such as the step of an optimizer."""
+"""Folders of PyTorch's code that computes internal values, such as the step of an optimizer."""
 
 _warned: set[tuple[str, int, object]] = set()
 """The lines that a warning has named."""
@@ -39,7 +39,7 @@ class Line(NamedTuple):
 
 
 def here() -> Line | None:
-    """The innermost line of the stack that is the user's; its text is not read. None in threads without one."""
+    """Returns the innermost line of the user's code on the stack, without its text; None in threads without any."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the only access there is
     while frame is not None:
         if is_users(frame.f_code.co_filename):
@@ -65,15 +65,17 @@ def user_level() -> tuple[int, str, tuple[str, int]]:
 
 
 def warn_once(text: str, about: object = None) -> None:
-    """Warns with the user's line, once for each line; of values that PyTorch computes for itself, not at all.
+    """Warns with the user's line, once for each line; not of internal values of PyTorch.
 
     Args:
-        text: The warning.
-        about: Distinguishes warnings about the same line.
+        text: the warning.
+        about: a key that distinguishes warnings about the same line.
     """
     level, module, place = user_level()
     is_new = (*place, about) not in _warned
-    if is_new and not module.startswith("roundoff.") and not _is_called_by_pytorch():  # our own agents know
+    if (
+        is_new and not module.startswith("roundoff.") and not _is_called_by_pytorch()
+    ):  # not for the agents of this package
         _warned.add((*place, about))
         warnings.warn(f"{text} (said once for each line)", SimulationWarning, stacklevel=level)
 

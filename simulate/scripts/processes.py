@@ -138,6 +138,7 @@ def received(kind: type[_Order]) -> tuple[_Order, Script]:
             break
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         connection.send_bytes(str(status).encode())
+    # From here on this is the process of one script
     if _FORKS:
         begin_session()
         end_with(server)
