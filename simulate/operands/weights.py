@@ -65,16 +65,16 @@ class Weights:
 
     def certainty(self, x: torch.Tensor) -> Certainty | None:
         """Returns the certainty that ``x`` is a weight; None if it is data."""
-        self._mark_if_parameter(x)
+        self._look_at(x)
         bits = self._marks.of(x)
         return next((certainty for certainty in Certainty if bits & _mark_of(certainty)), None)
 
     def is_parameter(self, x: torch.Tensor) -> bool:
         """Whether ``x`` is a parameter, or was made only of parameters."""
-        self._mark_if_parameter(x)
+        self._look_at(x)
         return bool(self._marks.of(x) & (Mark.PARAMETER | Mark.LEAF))
 
-    def _mark_if_parameter(self, x: torch.Tensor) -> None:
+    def _look_at(self, x: torch.Tensor) -> None:
         """Remembers ``x`` if autograd or its class says that it is a parameter."""
         base = x if x._base is None else x._base  # noqa: SLF001  the only access there is
         # Sharded parameters are gathered into a buffer, of which the leaf that autograd knows is a part.
