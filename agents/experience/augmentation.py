@@ -1,4 +1,4 @@
-"""Images in training: random shifts, and the conversion of bytes to a format."""
+"""Random shifts of training images, and the conversion of images from bytes to a format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def random_shift(images: torch.Tensor, most: int, generator: torch.Generator) ->
         generator: a generator of the images' device.
 
     Returns:
-        As ``images``.
+        The shifted images, with the shape and type of ``images``.
 
     Source:
         Kostrikov et al., "Image Augmentation Is All You Need", Section 3.1: shifts of +-4 pixels.
@@ -28,13 +28,13 @@ def random_shift(images: torch.Tensor, most: int, generator: torch.Generator) ->
     shifts = torch.randint(-most, most + 1, (n, 2, 1), generator=generator, device=images.device)
     rows = (torch.arange(height, device=images.device) + shifts[:, 0]).clamp_(0, height - 1)
     columns = (torch.arange(width, device=images.device) + shifts[:, 1]).clamp_(0, width - 1)
-    places = (rows[:, :, None] * width + columns[:, None, :]).view(n, 1, height * width)
+    pixels = (rows[:, :, None] * width + columns[:, None, :]).view(n, 1, height * width)
     flat = images.reshape(n, channels, height * width)
-    return flat.gather(2, places.expand(-1, channels, -1)).view_as(images)
+    return flat.gather(2, pixels.expand(-1, channels, -1)).view_as(images)
 
 
 def images_to_format(images: torch.Tensor, format: Format, dtype: torch.dtype) -> torch.Tensor:
-    """Bytes as numbers of the format in [0, 1]: byte / 255, rounded once (to nearest).
+    """Converts bytes to numbers of the format in [0, 1]: byte / 255, rounded once, to nearest.
 
     Args:
         images: uint8, any shape.

@@ -1,4 +1,4 @@
-"""The replay buffer for images: every image is stored once, as bytes, and shared by all observations it is part of."""
+"""The replay buffer for images: every image is stored once, as bytes, and shared by all observations with it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .transfer import copy_to_device_, to_device
 @final
 @dataclass(frozen=True)
 class FrameBatch:
-    """Transitions.
+    """Transitions with images.
 
     Attributes:
-        images: (n, length, channels, height, width), uint8: the first ``stack`` belong to an observation, the last ones
-            to the next one, old to new; some may be both.
-        rows: (n, action + 2): action, reward and discount, numbers of the format; and a weight, if there are any.
-        stack: images of an observation.
+        images: (n, length, channels, height, width), uint8, old to new: the first ``stack`` are the observation, the
+            last ``stack`` the next observation; they may overlap.
+        rows: (n, action + 2): action, reward and discount, in the format; and a weight, if transitions have weights.
+        stack: the number of images in an observation.
     """
 
     images: torch.Tensor
@@ -39,7 +39,7 @@ class FrameBatch:
 
     @property
     def next_observations(self) -> torch.Tensor:
-        """The observations after the action, in the same shape."""
+        """The observations after the action, (n, stack * channels, height, width), uint8."""
         return self.images[:, -self.stack :].flatten(1, 2)
 
     def weighed(self, weights: torch.Tensor) -> FrameBatch:
@@ -49,28 +49,29 @@ class FrameBatch:
 
 @final
 class FrameReplay:
-    """The transitions among the last images of each of some simulators, sampled uniformly with replacement.
+    """The transitions between the latest images of several simulators, sampled uniformly with replacement.
 
-    An observation is an image with the ``stack - 1`` images before it; where the episode is younger, its first
-    image replaces the missing ones. The images of a simulator are in a separate ring, in the order of its episodes; a
-    transition keeps the index of its image and of its episode's first one (and, if it may be of several steps, of the
-    next observation's image), and is forgotten once the oldest image it needs is overwritten. An episode of T
+    An observation is an image with the ``stack - 1`` images before it; at the start of an episode its first image
+    replaces the missing ones. The images of a simulator are in a separate ring buffer, in the order of its episodes. A
+    transition stores the number of its image and of its episode's first image (and, if it may have several steps, of
+    the next observation's image), and is removed once the oldest image it needs is overwritten. An episode of T
     transitions takes T + 1 images.
 
     Args:
-        capacity: images kept, of all simulators together; each has an equal share, at least ``stack + n_steps``.
+        capacity: the number of images, of all simulators together; each has an equal share, at least
+            ``stack + n_steps``.
         image_shape: (channels, height, width).
-        stack: images of an observation.
+        stack: the number of images in an observation.
         row_size: the size of an action, plus two.
         dtype: the dtype of rows.
-        device: where images and rows live. Memory is claimed as it fills (on CPU).
+        device: the device of images and rows. On a CPU memory is used only as the buffer fills.
         simulators: the number of simulators.
-        n_steps: the most steps of a transition.
+        n_steps: the largest number of steps of a transition.
 
     Attributes:
         images: (capacity, channels, height, width), uint8: the rings, one after the other.
-        rows: (capacity, row_size), at the places of their transitions.
-        on_change: called with the place of a transition, and whether it has been added there or is forgotten.
+        rows: (capacity, row_size), at the indices of their transitions.
+        on_change: called with the index of a transition, and True if it has been added, False if it is removed.
 
     Raises:
         RunError: the memory cannot be had.
@@ -93,11 +94,11 @@ class FrameReplay:
         self.capacity = share * simulators
         self.stack = stack
         try:
-            # Left as it is, so that the system gives memory with the first image that is written there.
+            # Not initialized, so that the system provides memory only for images that are written.
             self.images = torch.empty((self.capacity, *image_shape), dtype=torch.uint8, device=device)
             self.rows = torch.empty(self.capacity, row_size, dtype=dtype, device=device)
-            # Of every transition the number of its image in its ring, and that of the episode's first one; then of the
-            # next observation's, if that is not always the one after it.
+            # For every transition the numbers in its ring of its image and of the episode's first image; then of the
+            # next observation's image, if that is not always the image after it.
             self._places = torch.empty(self.capacity, 2 if n_steps == 1 else 3, dtype=torch.int64, device=device)
         except RuntimeError as error:  # PyTorch has no narrower class on the CPU
             size = capacity * torch.Size(image_shape).numel()
@@ -115,63 +116,63 @@ class FrameReplay:
 
     @property
     def added(self) -> int:
-        """Transitions that there have ever been."""
+        """The number of transitions ever added."""
         return sum(ring.added for ring in self._rings)
 
     def begin(self, *images: torch.Tensor, simulator: int = 0) -> None:
-        """Begins an episode of a simulator, or the kept part of one.
+        """Begins an episode of a simulator, or the stored part of an episode.
 
         Args:
             images: the images of the first observation, old to new: uint8, (channels, height, width); the first one
-                replaces all before it.
-            simulator: its number.
+                replaces missing earlier ones.
+            simulator: the number of the simulator.
         """
         self._rings[simulator].begin(images)
 
     def add(self, row: torch.Tensor, image: torch.Tensor, simulator: int = 0) -> None:
         """Adds a transition from a simulator's newest image to ``image``: (action, reward, discount)."""
-        begun = self.newest(simulator)
+        first_image = self.newest(simulator)
         self.show(image, simulator)
-        self.keep(row, begun, simulator)
+        self.keep(row, first_image, simulator)
 
     def newest(self, simulator: int = 0) -> int:
-        """The number of a simulator's newest image."""
+        """Returns the number of a simulator's newest image."""
         return self._rings[simulator].images_added - 1
 
     def show(self, image: torch.Tensor, simulator: int = 0) -> None:
         """Adds a simulator's next image, of the same episode."""
         self._rings[simulator].append(image)
 
-    def keep(self, row: torch.Tensor, begun: int, simulator: int = 0) -> None:
-        """Adds a transition to a simulator's newest image from the one of number ``begun``, of the same episode.
+    def keep(self, row: torch.Tensor, first_image: int, simulator: int = 0) -> None:
+        """Adds a transition from image number ``first_image`` of a simulator to its newest image, in the same episode.
 
-        It is one step before, or up to ``n_steps``, and not earlier than the start of the previous transition.
+        ``first_image`` is 1 to ``n_steps`` steps old, and not older than the start of the previous transition.
         """
-        self._rings[simulator].keep(row, begun)
+        self._rings[simulator].keep(row, first_image)
 
     def sample(self, batch_size: int, generator: torch.Generator) -> FrameBatch:
         """Draws ``batch_size`` transitions; ``generator`` is of this buffer's device."""
         device, lengths = self.rows.device, [len(ring) for ring in self._rings]
         drawn = torch.randint(sum(lengths), (batch_size,), generator=generator, device=device)
         share = len(self._rings[0].images)
-        # Of each ring: where its transitions end among all, and what leads from a place among all to one in it.
+        # For each ring the end of its transitions among all, and the shift from an index among all to one in the ring
         ends = list(accumulate(lengths))
-        leads = [ring.added - end for ring, end in zip(self._rings, ends, strict=True)]
-        table = to_device(torch.tensor([ends, leads]), device)
+        shifts = [ring.added - end for ring, end in zip(self._rings, ends, strict=True)]
+        table = to_device(torch.tensor([ends, shifts]), device)
         ring = torch.searchsorted(table[0], drawn, right=True)
         return self.take(ring * share + (drawn + table[1][ring]) % share)
 
     def take(self, places: torch.Tensor) -> FrameBatch:
-        """The transitions at some places: int64, (n,), on this buffer's device."""
+        """Returns the transitions at some indices: int64, (n,), on this buffer's device."""
         share = len(self._rings[0].images)
-        newest, first, *last = torch.split(self._places[places], 1, dim=1)
-        if last:
-            own = self._offsets[:-1]
-            numbers = torch.cat((newest + own, last[0] + own), dim=1)
+        first_image, episode_start, *last_image = torch.split(self._places[places], 1, dim=1)
+        if last_image:
+            offsets = self._offsets[:-1]
+            numbers = torch.cat((first_image + offsets, last_image[0] + offsets), dim=1)
         else:
-            numbers = newest + self._offsets
+            numbers = first_image + self._offsets
         ring_begins = places[:, None] // share * share
-        images = self.images[ring_begins + torch.maximum(numbers, first) % share]
+        images = self.images[ring_begins + torch.maximum(numbers, episode_start) % share]
         return FrameBatch(images, self.rows[places], self.stack)
 
     def state_dict(self) -> dict[str, Any]:
@@ -181,12 +182,12 @@ class FrameReplay:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the state that :meth:`state_dict` returned."""
-        for ring, own in zip(self._rings, state.get("simulators", [state]), strict=True):
-            ring.load_state_dict(own)
+        for ring, ring_state in zip(self._rings, state.get("simulators", [state]), strict=True):
+            ring.load_state_dict(ring_state)
 
-    def _tell(self, begin: int, slot: int, there: bool) -> None:
+    def _tell(self, ring_begin: int, slot: int, added: bool) -> None:
         if self.on_change:
-            self.on_change(begin + slot, there)
+            self.on_change(ring_begin + slot, added)
 
 
 class _Ring:
@@ -205,7 +206,7 @@ class _Ring:
         self._on_change = on_change
         self.images = images
         self._rows, self._places = rows, places
-        self._needed: deque[int] = deque()  # of every transition, the number of the oldest image it needs
+        self._needed: deque[int] = deque()  # for every transition the number of the oldest image it needs
         self.images_added = self._first = self.added = 0
 
     def __len__(self) -> int:
@@ -216,13 +217,13 @@ class _Ring:
         for image in images:
             self.append(image)
 
-    def keep(self, row: torch.Tensor, begun: int) -> None:
+    def keep(self, row: torch.Tensor, first_image: int) -> None:
         slot = self.added % len(self.images)
         self._rows[slot].copy_(row)
-        for i, number in enumerate((begun, self._first, self.images_added - 1)[: self._places.shape[1]]):
+        for i, number in enumerate((first_image, self._first, self.images_added - 1)[: self._places.shape[1]]):
             self._places[slot, i] = number
         self.added += 1
-        self._needed.append(max(begun - self._stack + 1, self._first))
+        self._needed.append(max(first_image - self._stack + 1, self._first))
         self._on_change(slot, True)
 
     def state_dict(self) -> dict[str, Any]:
@@ -243,9 +244,9 @@ class _Ring:
             buffer[: len(state[name])].copy_(state[name])
         self.images_added, self._first = state["images_added"], state["first"]
         self.added = state["added"]
-        kept = torch.arange(self.added - state["length"], self.added) % len(self.images)
-        newest, first = torch.split(state["places"][kept, :2], 1, dim=1)
-        self._needed = deque(torch.maximum(newest - self._stack + 1, first).flatten().tolist())
+        slots = torch.arange(self.added - state["length"], self.added) % len(self.images)
+        first_image, episode_start = torch.split(state["places"][slots, :2], 1, dim=1)
+        self._needed = deque(torch.maximum(first_image - self._stack + 1, episode_start).flatten().tolist())
 
     def append(self, image: torch.Tensor) -> None:
         copy_to_device_(self.images[self.images_added % len(self.images)], image)

@@ -25,7 +25,7 @@ from .transfer import to_device
 
 
 class Intake(ABC):
-    """Numbers from outside become numbers of the format, and back.
+    """Converts observations, actions and rewards to the format of a run, and stores them as transitions.
 
     Args:
         fmt: the format of the run.
@@ -33,7 +33,7 @@ class Intake(ABC):
         device: the device of the agent.
 
     Attributes:
-        replay: where transitions are kept.
+        replay: the buffer of the transitions.
         normalizer: normalizes observations first; None: they are not normalized.
     """
 
@@ -42,34 +42,34 @@ class Intake(ABC):
 
     def __init__(self, fmt: Format, dtype: torch.dtype, device: torch.device) -> None:
         self.format = fmt
-        self._by_pytorch = str(fmt) in ("fp32", "fp64")  # whose own conversion rounds to these, in a fifth of the time
+        self._by_pytorch = str(fmt) in ("fp32", "fp64")  # PyTorch rounds to these, in a fifth of the time
         self.dtype = dtype
         self.device = device
 
     def to_format(self, values: NDArray[np.floating[Any]]) -> torch.Tensor:
-        """Returns values from outside in the run's format, rounded once, from float64."""
+        """Rounds values of an environment from float64 to the run's format, once."""
         numbers = torch.from_numpy(values.astype(np.float64))
         rounded = numbers if self._by_pytorch else round(numbers, self.format)
         return to_device(rounded.to(self.dtype), self.device)
 
     def from_format(self, numbers: torch.Tensor) -> NDArray[np.floating[Any]]:
-        """Returns values for the outside, in the carrier: NumPy does not know bfloat16."""
+        """Returns values for an environment, in the format's carrier, since NumPy has no bfloat16."""
         return numbers.to(device="cpu", dtype=self.format.carrier).numpy()
 
     @abstractmethod
     def perceive(self, observations: NDArray[Any]) -> torch.Tensor:
-        """Observations (n, numbers) as the agent takes them."""
+        """Converts observations, (n, ...), to the agent's input."""
 
     @abstractmethod
     def begin(self, observation: NDArray[Any], environment: int = 0) -> None:
-        """Notes the first observation of an episode of an environment of training, by its number."""
+        """Takes the first observation of an episode of a training environment, given its number."""
 
-    def forget(self, group: int) -> None:  # noqa: B027  most have nothing to forget
+    def forget(self, group: int) -> None:  # noqa: B027  most intakes have nothing to drop
         """Drops the transitions under way in a group: its episodes were interrupted."""
 
     @abstractmethod
     def rows(self, observations: torch.Tensor, sample: Sample) -> Sequence[Any] | torch.Tensor:
-        """The transitions of a sample, which began with ``observations``: for each environment the values to keep."""
+        """Returns for each environment what to store of a sample's transitions, which began with ``observations``."""
 
     @abstractmethod
     def remember(self, row: Any, sample: Sample, i: int) -> None:
@@ -84,13 +84,13 @@ class Intake(ABC):
         """Returns the state, besides the replay buffer, that is needed to continue identically: none."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027  most have nothing to take over
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027  most intakes have no state
         """Restores the state that :meth:`state_dict` returned."""
 
 
 @final
 class StateIntake(Intake):
-    """States: numbers, rounded; planes of 0 and 1, or images, divided by 255, in one row. Rows hold everything."""
+    """The intake of states: rounded numbers, planes of 0 and 1, or images divided by 255; a row is a transition."""
 
     def __init__(
         self,
@@ -106,35 +106,35 @@ class StateIntake(Intake):
         self.normalizer = normalizer
 
     def perceive(self, observations: NDArray[Any]) -> torch.Tensor:
-        """(n, observation)."""
+        """Converts observations to (n, observation)."""
         if observations.dtype == np.uint8:
             return images_to_format(to_device(torch.from_numpy(observations), self.device), self.format, self.dtype)
         return self.to_format(self._normalized(observations))
 
     def begin(self, observation: NDArray[Any], environment: int = 0) -> None:
-        """Every row has its observation."""
+        """Does nothing: every row contains its observation."""
 
     def rows(self, observations: torch.Tensor, sample: Sample) -> torch.Tensor:
-        """(n, 2 observation + action + 2)."""
+        """Returns the transitions, (n, 2 observation + action + 2)."""
         steps = sample.steps
         if steps.next_observations.dtype == np.uint8:
             outcomes = self.to_format(np.column_stack((steps.rewards, steps.discounts)))
-            actions, following = self.to_format(sample.actions), self.perceive(steps.next_observations)
-            return torch.cat((observations, actions, following, outcomes), dim=1)
-        observed = self._normalized(steps.next_observations)
-        numbers = np.column_stack((sample.actions, observed, steps.rewards, steps.discounts))
+            actions, next_observations = self.to_format(sample.actions), self.perceive(steps.next_observations)
+            return torch.cat((observations, actions, next_observations, outcomes), dim=1)
+        normalized = self._normalized(steps.next_observations)
+        numbers = np.column_stack((sample.actions, normalized, steps.rewards, steps.discounts))
         return torch.cat((observations, self.to_format(numbers)), dim=1)
 
     def _normalized(self, observations: NDArray[Any]) -> NDArray[Any]:
         return self.normalizer(observations) if self.normalizer else observations
 
     def remember(self, row: torch.Tensor, sample: Sample, i: int) -> None:  # noqa: ARG002
-        """Adds the row."""
+        """Adds the row to the replay buffer."""
         self.rows_kept.add(row)
 
 
 class PixelIntake(Intake):
-    """Stacks of images: bytes, divided by 255 and rounded for the agent; each image is kept once.
+    """The intake of stacks of images: stored as bytes, each image once; divided by 255 and rounded for the agent.
 
     Args:
         replay: a replay buffer of images.
@@ -153,12 +153,12 @@ class PixelIntake(Intake):
         self.image_shape = image_shape
 
     def perceive(self, observations: NDArray[Any]) -> torch.Tensor:
-        """(n, images * channels, height, width)."""
+        """Converts observations to (n, images * channels, height, width)."""
         images = torch.from_numpy(observations).view(len(observations), -1, *self.image_shape[1:])
         return images_to_format(to_device(images, self.device), self.format, self.dtype)
 
     def begin(self, observation: NDArray[Any], environment: int = 0) -> None:
-        """Adds the images of an episode's first observation to the replay buffer; of repeated first ones, the last."""
+        """Adds the images of an episode's first observation to the buffer; repetitions of its first image only once."""
         images = torch.from_numpy(observation).view(-1, *self.image_shape)
         first = 0
         while first + 1 < len(images) and torch.equal(images[first], images[first + 1]):
@@ -166,7 +166,7 @@ class PixelIntake(Intake):
         self.frames.begin(*images[first:], simulator=environment)
 
     def rows(self, observations: torch.Tensor, sample: Sample) -> Sequence[Any] | torch.Tensor:  # noqa: ARG002
-        """(n, action + 2)."""
+        """Returns the actions, rewards and discounts, (n, action + 2)."""
         return self.to_format(np.column_stack((sample.actions, sample.steps.rewards, sample.steps.discounts)))
 
     def remember(self, row: Any, sample: Sample, i: int) -> None:
@@ -186,8 +186,8 @@ def make_intake(
 ) -> StateIntake | PixelIntake:
     """Makes the intake for observations, by their kind, with a buffer no longer than the run to save memory.
 
-    Images are kept once, in the order of each environment's episodes; planes of 0 and 1 as bytes; numbers as they are.
-    A transition of images has at most ``n_steps``.
+    Each image is stored once, in the order of an environment's episodes; planes of 0 and 1 as bytes; numbers unchanged.
+    A transition of images has at most ``n_steps`` steps.
 
     Raises:
         RunError: memory cannot be allocated, ``replay_capacity`` is too small for images of this number of
@@ -212,8 +212,8 @@ def make_intake(
             f"actors.importance_weights are for observations that are numbers; those of {config.task} are images"
         )
     count, stack = config.environments, sizes.frames
-    planes_of_all, *rest = sizes.observation_shape
-    image_shape = (planes_of_all // stack, *rest)
+    channels, *image_size = sizes.observation_shape
+    image_shape = (channels // stack, *image_size)
     # The shortest episodes have two images and one transition.
     capacity = min(config.replay_capacity, count * max(2 * -(-config.transitions // count), stack + n_steps))
     if capacity // count < stack + n_steps:

@@ -1,4 +1,4 @@
-"""Transitions over several steps: the rewards between, and the observation after them."""
+"""Transitions of several steps: the sum of their rewards, and the observation after the last one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .sampling import Sample
 
 
 class _PendingTransition(NamedTuple):
-    """A transition that is under way: its initial numbers, the index of its image, and the later steps."""
+    """A transition that has not ended: its first values, the number of its image, and its rewards and ratios so far."""
 
     head: torch.Tensor
     image: int
@@ -28,7 +28,7 @@ class _PendingTransition(NamedTuple):
 
 
 class _CompletedTransition(NamedTuple):
-    """One that has ended."""
+    """A transition that has ended."""
 
     head: torch.Tensor
     image: int
@@ -39,13 +39,13 @@ class _CompletedTransition(NamedTuple):
 
 
 @final
-class _UnderWay:
-    """The transitions that have begun and not ended, of every environment.
+class _PendingTransitions:
+    """The transitions of every environment that have not ended.
 
     The rewards are r_1 + g r_2 + ... + g^(n-1) r_n, summed in float64. The learner multiplies the next value by g^n.
-    Where an episode ends after m < n of the steps, its last observation takes the place of the later one; the discount
-    is then 0 at a terminal state (or the loss of a life of Atari), and g^(m - n) where time was up, so that what
-    follows counts g^m. Everywhere else it is 1.
+    If an episode ends after m < n of the steps, its last observation is the next observation; the discount is then 0 at
+    a terminal state (or the loss of a life of Atari), and g^(m - n) at a time limit, so that the factor of the next
+    value is g^m. In all other cases the discount is 1.
 
     The weight of a transition is the product of the ratios of its actions (``Sample.ratios``) but the first, which the
     critic evaluates: truncated importance weights, each at most 1.
@@ -61,77 +61,77 @@ class _UnderWay:
 
     def __init__(self, n: int, discount: float) -> None:
         self._n, self._discount = n, discount
-        # By the number of the group and the environment's own there: old to new.
-        self._begun: defaultdict[tuple[int, int], deque[_PendingTransition]] = defaultdict(deque)
+        # The key is the number of the group and that of the environment in it; transitions are in order of age.
+        self._pending: defaultdict[tuple[int, int], deque[_PendingTransition]] = defaultdict(deque)
 
     def step(
         self, sample: Sample, heads: torch.Tensor, images: list[int]
     ) -> tuple[list[_CompletedTransition], list[int]]:
-        """The transitions that a sample has ended, and their number for each environment; ``heads`` begin with it."""
+        """Returns the transitions that a sample completes, and how many per environment; begins one with each head."""
         steps = sample.steps
-        whole: list[_CompletedTransition] = []
+        completed: list[_CompletedTransition] = []
         counts = []
-        for i, over in enumerate((steps.last | (steps.discounts == 0)).tolist()):
-            begun = self._begun[sample.group, i]
+        for i, is_over in enumerate((steps.last | (steps.discounts == 0)).tolist()):
+            pending = self._pending[sample.group, i]
             if sample.ratios is not None:
-                for one in begun:
-                    one.ratios.append(float(sample.ratios[i]))
-            begun.append(_PendingTransition(heads[i], images[i], [], []))
-            for one in begun:
-                one.rewards.append(float(steps.rewards[i]))
-            count = len(begun) if over else int(len(begun) == self._n)
-            whole += [self._ended(begun.popleft(), i, float(steps.discounts[i])) for _ in range(count)]
+                for transition in pending:
+                    transition.ratios.append(float(sample.ratios[i]))
+            pending.append(_PendingTransition(heads[i], images[i], [], []))
+            for transition in pending:
+                transition.rewards.append(float(steps.rewards[i]))
+            count = len(pending) if is_over else int(len(pending) == self._n)
+            completed += [self._complete(pending.popleft(), i, float(steps.discounts[i])) for _ in range(count)]
             counts.append(count)
-        return whole, counts
+        return completed, counts
 
     def forget(self, group: int) -> None:
-        """Drops the transitions of a group."""
-        for key in [key for key in self._begun if key[0] == group]:
-            del self._begun[key]
+        """Drops the pending transitions of a group."""
+        for key in [key for key in self._pending if key[0] == group]:
+            del self._pending[key]
 
     def state_dict(self) -> dict[str, Any]:
-        """All of them."""
+        """Returns all pending transitions."""
         return {
             "begun": [
-                [group, i, torch.stack([one.head for one in begun]).cpu(), [list(one.rewards) for one in begun],
-                 [one.image for one in begun], [list(one.ratios) for one in begun]]
-                for (group, i), begun in sorted(self._begun.items())
-                if begun
+                [group, i, torch.stack([t.head for t in pending]).cpu(), [list(t.rewards) for t in pending],
+                 [t.image for t in pending], [list(t.ratios) for t in pending]]
+                for (group, i), pending in sorted(self._pending.items())
+                if pending
             ]
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         """Restores the state that :meth:`state_dict` returned."""
-        self._begun.clear()
-        for group, i, heads, rewards, images, ratios in state["begun"]:
-            parts = zip(heads.to(device), images, rewards, ratios, strict=True)
-            self._begun[group, i] = deque(
-                _PendingTransition(head, image, list(own), list(more)) for head, image, own, more in parts
+        self._pending.clear()
+        for group, i, heads, all_rewards, images, all_ratios in state["begun"]:
+            parts = zip(heads.to(device), images, all_rewards, all_ratios, strict=True)
+            self._pending[group, i] = deque(
+                _PendingTransition(head, image, list(rewards), list(ratios)) for head, image, rewards, ratios in parts
             )
 
-    def _ended(self, begun: _PendingTransition, environment: int, discount: float) -> _CompletedTransition:
-        missing = self._n - len(begun.rewards)
-        total = sum(self._discount**k * reward for k, reward in enumerate(begun.rewards))
-        after = discount * self._discount**-missing if discount else 0.0
-        return _CompletedTransition(begun.head, begun.image, environment, total, after, math.prod(begun.ratios))
+    def _complete(self, pending: _PendingTransition, environment: int, discount: float) -> _CompletedTransition:
+        missing = self._n - len(pending.rewards)
+        rewards = sum(self._discount**k * reward for k, reward in enumerate(pending.rewards))
+        rest = discount * self._discount**-missing if discount else 0.0
+        return _CompletedTransition(pending.head, pending.image, environment, rewards, rest, math.prod(pending.ratios))
 
 
 class _ManySteps(Intake):
     """An intake of transitions that end several steps after they have begun."""
 
-    _under_way: _UnderWay
+    _under_way: _PendingTransitions
 
     def forget(self, group: int) -> None:
-        """Drops the transitions of a group that are under way."""
+        """Drops the pending transitions of a group."""
         self._under_way.forget(group)
 
     @property
     def ready(self) -> bool:
-        """Whether n steps of any episode have been made."""
+        """Whether any transition has been completed."""
         return len(self.replay) > 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The transitions that are under way."""
+        """Returns the pending transitions."""
         return self._under_way.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -141,13 +141,13 @@ class _ManySteps(Intake):
 
 @final
 class NStepIntake(_ManySteps):
-    """States, in transitions of n steps: (observation, action, observation n steps later, rewards, discount).
+    """The intake of states as transitions of n steps: (observation, action, next observation, rewards, discount).
 
-    Sums of rewards and discounts are rounded once to the format, as all that comes from outside; see ``_UnderWay``.
+    Sums of rewards and discounts are rounded once to the format; see ``_PendingTransitions``.
     With n = 1 these are the steps themselves. If the replay buffer keeps weights, theirs come last.
 
     Args:
-        replay: takes the transitions.
+        replay: the buffer of the transitions.
         n: steps of a transition.
         discount: the discount per step.
         fmt: the format of the run.
@@ -161,42 +161,43 @@ class NStepIntake(_ManySteps):
         super().__init__(fmt, dtype, device)
         self.rows_kept = replay
         self.replay = replay
-        self._under_way = _UnderWay(n, discount)
+        self._under_way = _PendingTransitions(n, discount)
 
     def perceive(self, observations: NDArray[Any]) -> torch.Tensor:
-        """(n, observation)."""
+        """Converts observations to (n, observation)."""
         return self.to_format(observations)
 
     def begin(self, observation: NDArray[Any], environment: int = 0) -> None:
-        """Every row has its observation."""
+        """Does nothing: every row contains its observation."""
 
     def rows(self, observations: torch.Tensor, sample: Sample) -> list[torch.Tensor]:
-        """The transitions that a sample has completed, (k, 2 observation + action + 2) for each environment."""
-        arrived = self.to_format(np.column_stack((sample.actions, sample.steps.next_observations)))
+        """Returns the transitions that a sample completes, (k, 2 observation + action + 2) for each environment."""
+        rounded = self.to_format(np.column_stack((sample.actions, sample.steps.next_observations)))
         action_size = sample.actions.shape[1]
-        actions, following = arrived[:, :action_size], arrived[:, action_size:]
+        actions, next_observations = rounded[:, :action_size], rounded[:, action_size:]
         heads = torch.cat((observations, actions), dim=1)
-        whole, counts = self._under_way.step(sample, heads, [0] * len(heads))
+        completed, counts = self._under_way.step(sample, heads, [0] * len(heads))
         count = self.rows_kept.outcome_size
-        if not whole:
+        if not completed:
             return [heads.new_empty(0, 2 * observations.shape[1] + action_size + count)] * len(counts)
-        outcomes = self.to_format(np.array([(one.rewards, one.discount, one.weight)[:count] for one in whole]))
-        where = torch.tensor([one.environment for one in whole], device=self.device)
-        rows = torch.cat((torch.stack([one.head for one in whole]), following[where], outcomes), dim=1)
+        outcomes = self.to_format(np.array([(t.rewards, t.discount, t.weight)[:count] for t in completed]))
+        environments = torch.tensor([t.environment for t in completed], device=self.device)
+        heads = torch.stack([t.head for t in completed])
+        rows = torch.cat((heads, next_observations[environments], outcomes), dim=1)
         return list(torch.split(rows, counts))
 
     def remember(self, row: torch.Tensor, sample: Sample, i: int) -> None:  # noqa: ARG002
-        """Adds the transitions of one environment."""
-        for one in row:
-            self.rows_kept.add(one)
+        """Adds the transitions of one environment to the replay buffer."""
+        for transition in row:
+            self.rows_kept.add(transition)
 
 
 @final
 class NStepPixelIntake(_ManySteps, PixelIntake):
-    """Stacks of images, in transitions of n steps; each image is kept once.
+    """The intake of stacks of images as transitions of n steps; each image is stored once.
 
     Args:
-        replay: takes the images and the transitions.
+        replay: the buffer of the images and the transitions.
         n: steps of a transition.
         discount: the discount per step.
         image_shape: (channels, height, width).
@@ -217,22 +218,22 @@ class NStepPixelIntake(_ManySteps, PixelIntake):
         device: torch.device,
     ) -> None:
         super().__init__(replay, image_shape, fmt, dtype, device)
-        self._under_way = _UnderWay(n, discount)
+        self._under_way = _PendingTransitions(n, discount)
 
     def rows(self, observations: torch.Tensor, sample: Sample) -> list[list[tuple[torch.Tensor, int]]]:  # noqa: ARG002
-        """Returns the transitions that a sample completed, by environment: rows, (action + 2,), and image numbers."""
+        """Returns the transitions that a sample completes, by environment: rows, (action + 2,), and image numbers."""
         actions = self.to_format(sample.actions)
         images = [self.frames.newest(sample.first + i) for i in range(len(actions))]
-        whole, counts = self._under_way.step(sample, actions, images)
-        if not whole:
+        completed, counts = self._under_way.step(sample, actions, images)
+        if not completed:
             return [[]] * len(counts)
-        outcomes = self.to_format(np.array([(one.rewards, one.discount) for one in whole]))
-        rows = torch.cat((torch.stack([one.head for one in whole]), outcomes), dim=1)
-        completed = iter(zip(rows, (one.image for one in whole), strict=True))
-        return [[next(completed) for _ in range(count)] for count in counts]
+        outcomes = self.to_format(np.array([(t.rewards, t.discount) for t in completed]))
+        rows = torch.cat((torch.stack([t.head for t in completed]), outcomes), dim=1)
+        pairs = iter(zip(rows, (t.image for t in completed), strict=True))
+        return [[next(pairs) for _ in range(count)] for count in counts]
 
     def add(self, row: list[tuple[torch.Tensor, int]], image: torch.Tensor, environment: int) -> None:
         """Adds the newest image of an environment, and the transitions that end there."""
         self.frames.show(image, environment)
-        for numbers, begun in row:
-            self.frames.keep(numbers, begun, environment)
+        for numbers, first_image in row:
+            self.frames.keep(numbers, first_image, environment)

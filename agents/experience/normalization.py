@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 from ..config.on_policy_keys import NORMALIZED_LIMIT
 
 _EPS = 1e-8  # added to variances
-_FIRST_COUNT = 1e-4  # of numbers of mean 0 and variance 1, before any has been seen
+_FIRST_COUNT = 1e-4  # the weight of the initial moments, mean 0 and variance 1, in rows
 
 
 @final
 class RunningMoments:
-    """Mean and variance of each number of all rows so far, in float64; NaN and infinities make them NaN for ever.
+    """Mean and variance of each element of all rows so far, in float64; after NaN or infinity they remain NaN.
 
     Args:
         size: the number of elements in a row.
 
     Attributes:
-        state: mean, variance and count, (3, size), float64 on the CPU; all there is to save.
+        state: mean, variance and count, (3, size), float64 on the CPU: the complete state for checkpoints.
 
     Source:
         Chan, Golub & LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances"; that there
@@ -34,36 +34,36 @@ class RunningMoments:
 
     @property
     def mean(self) -> NDArray[np.float64]:
-        """(size,)."""
-        found: NDArray[np.float64] = self._numbers[0]
-        return found
+        """The mean of each element, (size,)."""
+        mean: NDArray[np.float64] = self._numbers[0]
+        return mean
 
     @property
     def deviation(self) -> NDArray[np.float64]:
-        """The root of the variance and ``1e-8``, (size,)."""
-        found: NDArray[np.float64] = np.sqrt(self._numbers[1] + _EPS)
-        return found
+        """The square root of variance + ``1e-8`` of each element, (size,)."""
+        deviation: NDArray[np.float64] = np.sqrt(self._numbers[1] + _EPS)
+        return deviation
 
     def see(self, rows: NDArray[Any]) -> None:
-        """Counts rows, (n, size)."""
+        """Updates the moments with rows, (n, size)."""
         rows = rows.astype(np.float64)
         mean, variance, count = self._numbers
-        more, difference = len(rows), rows.mean(axis=0) - mean
-        total = count + more
-        squares = variance * count + rows.var(axis=0) * more + difference**2 * count * more / total
-        mean += difference * more / total
+        new_count, difference = len(rows), rows.mean(axis=0) - mean
+        total = count + new_count
+        squares = variance * count + rows.var(axis=0) * new_count + difference**2 * count * new_count / total
+        mean += difference * new_count / total
         variance[:] = squares / total
-        count += more
+        count += new_count
 
     @property
     def _numbers(self) -> NDArray[np.float64]:
-        found: NDArray[np.float64] = self.state.numpy()
-        return found
+        moments: NDArray[np.float64] = self.state.numpy()
+        return moments
 
 
 @final
 class ObservationNormalizer:
-    """Observations less their running mean, over their running deviation, clipped to +-``NORMALIZED_LIMIT``.
+    """Subtracts the running mean of observations, divides by their deviation, and clips to +-``NORMALIZED_LIMIT``.
 
     It computes in float64, before observations are rounded to the format of a run.
 
@@ -71,21 +71,21 @@ class ObservationNormalizer:
         size: the number of elements in an observation.
 
     Attributes:
-        moments: the moments of all observations that were counted.
+        moments: the moments of all observations in training.
     """
 
     def __init__(self, size: int) -> None:
         self.moments = RunningMoments(size)
 
     def __call__(self, observations: NDArray[Any]) -> NDArray[np.float64]:
-        """Observations (n, size), normalized; none is counted."""
+        """Normalizes observations, (n, size), without updating the moments."""
         numbers = (observations.astype(np.float64) - self.moments.mean) / self.moments.deviation
         return numbers.clip(-NORMALIZED_LIMIT, NORMALIZED_LIMIT)
 
 
 @final
 class RewardNormalizer:
-    """Rewards over the running deviation of discounted returns, clipped to +-``NORMALIZED_LIMIT``; their mean stays.
+    """Divides rewards by the running deviation of discounted returns, and clips them to +-``NORMALIZED_LIMIT``.
 
     Args:
         discount: the discount of a step.
@@ -98,11 +98,11 @@ class RewardNormalizer:
         self._returns = [np.zeros(n) for n in groups]
 
     def __call__(self, group: int, rewards: NDArray[np.floating[Any]], last: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Rewards of a step of a group, (n,), normalized; they are counted first.
+        """Normalizes the rewards of a step of a group, (n,), after updating the moments with them.
 
         Args:
-            group: its number.
-            rewards: as they were.
+            group: the number of the group.
+            rewards: the original rewards, (n,).
             last: whether an episode ended, (n,).
         """
         self._returns[group] = self._returns[group] * self._discount + rewards
@@ -111,14 +111,14 @@ class RewardNormalizer:
         return (rewards.astype(np.float64) / self._moments.deviation).clip(-NORMALIZED_LIMIT, NORMALIZED_LIMIT)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue identically."""
+        """Returns the state that is needed to continue identically."""
         return {
             "moments": self._moments.state.clone(),
-            "returns": [torch.from_numpy(one.copy()) for one in self._returns],
+            "returns": [torch.from_numpy(returns.copy()) for returns in self._returns],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the state that :meth:`state_dict` returned."""
         self._moments.state.copy_(state["moments"])
-        for own, found in zip(self._returns, state["returns"], strict=True):
-            own[:] = found.numpy()
+        for returns, saved_returns in zip(self._returns, state["returns"], strict=True):
+            returns[:] = saved_returns.numpy()

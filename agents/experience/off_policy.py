@@ -31,11 +31,11 @@ class OffPolicyRecorder:
 
     Args:
         config: the config of the run.
-        intake: with its replay buffer.
+        intake: the intake, with its replay buffer.
         sizes: the sizes of actions.
 
     Attributes:
-        intake: the same.
+        intake: the argument.
         transitions: the number of transitions so far.
     """
 
@@ -45,21 +45,21 @@ class OffPolicyRecorder:
         self._config = config
         self._rewards = RewardRange.of(config)
         self._action_size, self._discrete = sizes.action_size, sizes.discrete
-        # A run that learns beside a sampler-learner, which has the same seed, draws batches of its own.
+        # A run with a sampler-learner, which has the same seed, draws other batches than that.
         stream = Stream.REPLAY if config.sampler_learner is None else Stream.REPLAY_OF_OTHERS
         self._generator = torch_generator(config.seed, stream, intake.device)
         self._random = np.random.default_rng(sequence(config.seed, Stream.SEED_ACTIONS))
 
     def begin(self, observation: NDArray[Any], environment: int) -> None:
-        """Notes the first observation of an episode of an environment of training, by its number."""
+        """Takes the first observation of an episode of a training environment, given its number."""
         self.intake.begin(observation, environment)
 
     def explore(self, count: int, under_way: int) -> NDArray[np.floating[Any]] | None:
-        """Uniform random actions, (count, action), for as long as nothing is learned; then None.
+        """Returns uniform random actions, (count, action), until learning starts; then None.
 
         Args:
             count: the number of actions.
-            under_way: the number of actions taken with transitions still to come.
+            under_way: the number of actions with pending transitions.
         """
         if self.transitions + under_way >= self._config.seed_steps:
             return None
@@ -67,22 +67,22 @@ class OffPolicyRecorder:
         return drawn if self._discrete else self.intake.from_format(self.intake.to_format(drawn))
 
     def rows(self, observations: torch.Tensor, sample: Sample) -> Sequence[torch.Tensor] | torch.Tensor:
-        """The transitions of a sample, which began with ``observations``, as :meth:`add` takes them."""
+        """Returns the transitions of a sample, which began with ``observations``, as :meth:`add` takes them."""
         if self._rewards:
             self._rewards.see(sample.steps.rewards)
         return self.intake.rows(observations, sample)
 
     def add(self, row: torch.Tensor, sample: Sample, i: int) -> None:
-        """Keeps the transition of environment ``i`` of the sample's group."""
+        """Stores the transition of environment ``i`` in the sample's group."""
         self.intake.remember(row, sample, i)
         self.transitions += 1
 
     def waits(self, under_way: int) -> bool:  # noqa: ARG002
-        """Whether no more actions are to be taken before something is learned: never."""
+        """Returns whether learning must come before further actions: never."""
         return False
 
     def due(self) -> Generator[Batch | FrameBatch, dict[str, torch.Tensor] | None, None]:
-        """The batches to learn from now, after a transition: none at first, then all that are due.
+        """Yields the batches to learn from after a transition: none at first, then all that are due.
 
         Of n transitions since ``seed_steps``, floor(n updates_per_transition) updates are made. A replay buffer with
         priorities receives the new priorities from each update.
@@ -95,12 +95,12 @@ class OffPolicyRecorder:
             self._rewards.check()
         rate = self._config.updates_per_transition
         for _ in range(int(learned_from * rate) - int((learned_from - 1) * rate)):
-            learned = yield replay.sample(self._config.batch_size, self._generator)
-            if isinstance(replay, PrioritizedReplay) and learned is not None:
-                replay.prioritize(learned["priority"])
+            metrics = yield replay.sample(self._config.batch_size, self._generator)
+            if isinstance(replay, PrioritizedReplay) and metrics is not None:
+                replay.prioritize(metrics["priority"])
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue identically."""
+        """Returns the state that is needed to continue identically."""
         return {
             "replay": self.intake.replay.state_dict(),
             **self.intake.state_dict(),
@@ -119,12 +119,12 @@ class OffPolicyRecorder:
 
 
 def record_states(config: OffPolicyKeys, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> OffPolicyRecorder:
-    """A recorder of the observations of the environments; see ``make_intake``."""
+    """Makes a recorder of single steps; see ``make_intake``."""
     return OffPolicyRecorder(config, make_intake(config, sizes, dtype, device), sizes)
 
 
 def record_steps(config: ValueKeys, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> OffPolicyRecorder:
-    """A recorder of transitions of ``config.n_steps`` steps, drawn by priority if the config says so.
+    """Makes a recorder of transitions of ``config.n_steps`` steps, drawn by priority if the config says so.
 
     Raises:
         RunError: memory cannot be allocated, or ``replay_capacity`` is too small for images of all environments.
@@ -136,12 +136,12 @@ def record_steps(config: ValueKeys, sizes: Sizes, dtype: torch.dtype, device: to
     if isinstance(intake, PixelIntake):
         if config.n_steps > 1:
             intake = NStepPixelIntake(intake.frames, *steps, intake.image_shape, **options)
-        kept: FrameReplay | Replay = intake.frames
+        replay: FrameReplay | Replay = intake.frames
     else:
         assert isinstance(intake, StateIntake)
-        kept = intake.rows_kept
+        replay = intake.rows_kept
         if config.n_steps > 1 or has_importance_weights(config):
-            intake = NStepIntake(kept, *steps, **options)
+            intake = NStepIntake(replay, *steps, **options)
     if config.prioritized:
-        intake.replay = PrioritizedReplay(kept, config.importance_exponent, additions=config.transitions, fmt=fmt)
+        intake.replay = PrioritizedReplay(replay, config.importance_exponent, additions=config.transitions, fmt=fmt)
     return OffPolicyRecorder(config, intake, sizes)

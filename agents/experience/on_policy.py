@@ -1,4 +1,4 @@
-"""On-policy learning: rollouts, each learned from several times and then discarded."""
+"""On-policy learning from rollouts, each used for several passes and then discarded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .reward_range import RewardRange
 from .sampling import Sample
 
 JUDGEMENTS = 4
-"""Numbers that the learner adds to each transition."""
+"""The number of values that the learner computes for each transition: see :class:`Judge`."""
 
 
 @final
@@ -30,14 +30,14 @@ class Minibatch:
     """Some transitions of a rollout; every tensor is a view of ``rows``, (batch, ...).
 
     Attributes:
-        rows: everything, side by side.
+        rows: all other attributes, side by side.
         observations: (batch, observation).
-        actions: (batch, action), as they were drawn.
+        actions: (batch, action), as drawn from the policy, before any clipping.
         log_probs: (batch, 1), log-probabilities of the actions when they were chosen.
-        values: (batch, 1), values of the observations then.
+        values: (batch, 1), values of the observations before learning from the rollout.
         advantages: (batch, 1).
         returns: (batch, 1), the targets of values.
-        weights: (batch, 1), weights of the surrogate's terms; None where all are 1.
+        weights: (batch, 1), weights of the surrogate's terms; None: all are 1.
     """
 
     rows: torch.Tensor
@@ -54,7 +54,7 @@ class Judge(Protocol):
     """The computation of a learner on a rollout before it learns from it."""
 
     def __call__(self, rollout: Batch, last: torch.Tensor) -> torch.Tensor:
-        """Log-probabilities, values, advantages and returns: (n, 4); before them the weights, if there are any: (n, 5).
+        """Returns log-probabilities, values, advantages and returns, (n, 4); with weights before them (n, 5).
 
         Args:
             rollout: all transitions: step by step, with all environments of a step together.
@@ -63,7 +63,7 @@ class Judge(Protocol):
 
 
 def minibatch_of(rows: torch.Tensor, observation_size: int, *, weighed: bool = False) -> Minibatch:
-    """The parts of rows (observation, action, [weight,] log-probability, value, advantage, return), as views."""
+    """Splits rows (observation, action, [weight,] log-probability, value, advantage, return) into views."""
     o, end = observation_size, -JUDGEMENTS - weighed
     return Minibatch(
         rows=rows,
@@ -79,20 +79,19 @@ def minibatch_of(rows: torch.Tensor, observation_size: int, *, weighed: bool = F
 
 @final
 class RolloutRecorder:
-    """Keeps a rollout: ``horizon`` steps of every environment; then it is learned from, and the next one begins.
+    """Stores a rollout, ``horizon`` steps of every environment; when it is complete, the agent learns from it.
 
-    No action is chosen before all of the rollout are back and have been learned from, so that each was chosen by the
-    policy that its rollout is learned from with. With several environments, in two alternating groups, one group
-    therefore waits for the other at the end of each rollout.
+    The next rollout begins only after that, so that all actions of a rollout are chosen by the same policy. With
+    several environments, in two alternating groups, one group therefore waits for the other at the end of each rollout.
 
     Args:
         config: the config of the run.
         intake: with a replay buffer that holds a rollout.
-        judge: asked once for each rollout, when it is complete.
-        enough: asked before each minibatch whether the rest of a rollout is not to be learned from; None: never.
+        judge: called once for each complete rollout.
+        enough: called before each minibatch; returns whether to skip the rest of the rollout. None: never.
 
     Attributes:
-        intake: the same.
+        intake: the argument.
     """
 
     def __init__(
@@ -110,17 +109,17 @@ class RolloutRecorder:
         self._generator = torch_generator(config.seed, Stream.REPLAY, intake.device)
 
     def begin(self, observation: NDArray[Any], environment: int) -> None:
-        """Notes the first observation of an episode of an environment of training, by its number."""
+        """Takes the first observation of an episode of a training environment, given its number."""
         if self.intake.normalizer:
             self.intake.normalizer.moments.see(observation[None])
         self.intake.begin(observation, environment)
 
     def explore(self, count: int, under_way: int) -> None:  # noqa: ARG002
-        """Nothing: all actions are the learner's."""
+        """Returns None: all actions are the learner's."""
         return
 
     def rows(self, observations: torch.Tensor, sample: Sample) -> Sequence[torch.Tensor] | torch.Tensor:
-        """The transitions of a sample, which began with ``observations``, as :meth:`add` takes them."""
+        """Returns the transitions of a sample, which began with ``observations``, as :meth:`add` takes them."""
         if self._rewards:
             self._rewards.see(sample.steps.rewards)
         if self.intake.normalizer:
@@ -128,23 +127,23 @@ class RolloutRecorder:
         return self.intake.rows(observations, sample)
 
     def add(self, row: torch.Tensor, sample: Sample, i: int) -> None:
-        """Keeps the transition of environment ``i`` of the sample's group."""
+        """Stores the transition of environment ``i`` in the sample's group."""
         self._last[self._kept] = bool(sample.steps.last[i])
         self.intake.remember(row, sample, i)
 
     def waits(self, under_way: int) -> bool:
-        """Whether those kept and those under way are the whole rollout."""
+        """Returns whether the stored and the pending transitions complete the rollout."""
         return self._kept + under_way >= self._size
 
     def due(self) -> Generator[Minibatch, Any, None]:
-        """The minibatches to learn from now, after a transition: none, or several times all of the rollout."""
+        """Yields the minibatches to learn from after a transition: none, or several passes over a complete rollout."""
         if self._kept:
             return
         if self._rewards:
             self._rewards.check()
         rollout = self._replay.take(torch.arange(self._size, device=self.intake.device))
-        judged = self._judge(rollout, self._last)
-        rows = torch.cat((rollout.observations_and_actions, judged), dim=1)
+        judgements = self._judge(rollout, self._last)
+        rows = torch.cat((rollout.observations_and_actions, judgements), dim=1)
         for batch in self._minibatches(rows):
             if self._enough and self._enough(batch):
                 return
@@ -157,11 +156,11 @@ class RolloutRecorder:
                 yield minibatch_of(rows, size, weighed=self._weighed)
                 continue
             order = torch.randperm(self._size, generator=self._generator, device=rows.device)
-            for places in torch.split(order, self._batch_size):
-                yield minibatch_of(rows.index_select(0, places), size, weighed=self._weighed)
+            for indices in torch.split(order, self._batch_size):
+                yield minibatch_of(rows.index_select(0, indices), size, weighed=self._weighed)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue identically."""
+        """Returns the state that is needed to continue identically."""
         return {
             "rollout": self._replay.state_dict(),
             "rollout_last": self._last.cpu(),
@@ -176,7 +175,7 @@ class RolloutRecorder:
 
     @property
     def _kept(self) -> int:
-        """Transitions of the rollout so far; 0 also when it is complete."""
+        """The number of transitions of the rollout so far; 0 also when it is complete."""
         return self._replay.added % self._size
 
 
@@ -190,7 +189,7 @@ def record_rollouts(
     normalizer: ObservationNormalizer | None = None,
     enough: Callable[[Minibatch], bool] | None = None,
 ) -> RolloutRecorder:
-    """A recorder of rollouts of numbers, of planes of 0 and 1, which are kept as bytes, or of images, which are not."""
+    """Makes a recorder of rollouts; planes of 0 and 1 are stored as bytes, other observations in the format."""
     options: dict[str, Any] = {"dtype": dtype, "device": device, "planes": sizes.observation_dtype is np.bool_}
     replay = Replay(config.rollout, sizes.observation_size, sizes.action_size, **options)
     intake = StateIntake(replay, Format.parse(config.format), dtype, device, normalizer)

@@ -15,13 +15,13 @@ from .replay import Batch, Replay
 
 @final
 class SumTree:
-    """Weights, and which of them a part of their sum falls upon: both in O(log n), for many at once.
+    """A binary tree of sums for drawing indices in proportion to weights, in O(log n), for many at once.
 
-    A binary tree of sums in float64. Each node is the sum of its two children at any time, whatever the order of the
-    changes, so that the tree follows from the weights, bit for bit.
+    Sums are in float64. Each node is always the rounded sum of its two children, whatever the order of changes, so that
+    the weights determine the tree to the bit.
 
     Args:
-        capacity: the number of weights; they begin as 0.
+        capacity: the number of weights; initially all are 0.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -39,7 +39,7 @@ class SumTree:
         return weights
 
     def set(self, places: NDArray[np.int64], weights: NDArray[np.float64]) -> None:
-        """Changes weights: not negative, finite. Of a place that comes twice, the last one counts."""
+        """Changes weights; the new ones are finite and not negative. For repeated places the last weight counts."""
         nodes = places + self._leaves
         self._nodes[nodes] = weights
         while nodes[0] > 1:
@@ -47,40 +47,40 @@ class SumTree:
             self._nodes[nodes] = self._nodes[2 * nodes] + self._nodes[2 * nodes + 1]
 
     def find(self, parts: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The places where the cumulative sums, in order, first exceed values in [0, total); never one of weight 0.
+        """Returns the places where the cumulative sum first exceeds each value in [0, total); never one of weight 0.
 
         The total must not be 0.
         """
         nodes = np.ones(len(parts), dtype=np.int64)
-        rest = parts.copy()
+        remainders = parts.copy()
         while nodes[0] < self._leaves:
             nodes *= 2
-            left = self._nodes[nodes]
-            # The sums are rounded, so that a part may lie beyond all weights of a branch.
-            right = ((rest >= left) & (self._nodes[nodes + 1] > 0)) | (left == 0)
-            rest -= np.where(right, left, 0)
-            nodes += right
+            left_sums = self._nodes[nodes]
+            # Sums are rounded, so that a remainder may exceed the sum of a branch: it never goes to one with sum 0.
+            goes_right = ((remainders >= left_sums) & (self._nodes[nodes + 1] > 0)) | (left_sums == 0)
+            remainders -= np.where(goes_right, left_sums, 0)
+            nodes += goes_right
         return nodes - self._leaves
 
 
 @final
 class PrioritizedReplay:
-    """Draws transition i with probability P(i) = p_i / sum of p, and weighs it by (n P(i))^-b in the loss.
+    """A buffer that draws transition i with probability P(i) = p_i / sum of p, with weight (n P(i))^-b in the loss.
 
-    A new transition has the largest priority so far, so that it is drawn soon; then the learner sets its priority after
-    each update. The sum is divided into equal parts, one for each transition of a batch, and one is drawn in each.
+    A new transition has the largest priority so far, so that it is drawn soon; the learner sets its priority after
+    each update with it. For a batch the sum is divided into equal intervals, and one transition is drawn from each.
     Weights are divided by the largest one of the batch. b rises linearly to 1 in the course of the run.
 
-    Transitions that have weights already (``Replay``) get the products of both.
+    Weights that transitions already have (``Replay``) are multiplied by these weights.
 
-    Priorities are numbers of the format, which the learner computes with the exponent in them. Their sums,
-    probabilities and weights are computed in float64, outside of the format, and the weights rounded to it once: sums
-    over a buffer are beyond the largest number of small formats, and so is 1 / P(i).
+    Priorities are numbers of the format; the learner has already raised them to the exponent. Their sums,
+    probabilities and weights are computed in float64, and the weights rounded to the format once: sums over a buffer
+    exceed the largest number of small formats, and so does 1 / P(i).
 
     Args:
-        replay: keeps the transitions, none yet.
-        importance_exponent: b at the beginning.
-        additions: transitions of the whole run.
+        replay: the buffer of the transitions, which is empty.
+        importance_exponent: the initial b.
+        additions: the number of transitions of the whole run.
         fmt: the format of the run.
 
     Source:
@@ -126,13 +126,13 @@ class PrioritizedReplay:
             priorities: one value for each. NaN counts as the largest priority so far, infinity as the largest number of
                 the format, and 0 as its smallest positive one: a transition with priority 0 would never be drawn again.
         """
-        given = priorities.detach().flatten().to(device="cpu", dtype=torch.float64).numpy()
-        given = np.where(np.isnan(given), self._highest, given).clip(*self._bounds)
-        self._highest = max(self._highest, float(given.max()))
-        self._tree.set(self._drawn, given)
+        values = priorities.detach().flatten().to(device="cpu", dtype=torch.float64).numpy()
+        values = np.where(np.isnan(values), self._highest, values).clip(*self._bounds)
+        self._highest = max(self._highest, float(values.max()))
+        self._tree.set(self._drawn, values)
 
     def state_dict(self) -> dict[str, Any]:
-        """The transitions and their priorities."""
+        """Returns the transitions and their priorities."""
         priorities = torch.from_numpy(self._tree[: self._filled].copy())
         return {**self.replay.state_dict(), "priorities": priorities, "highest": self._highest}
 
@@ -145,9 +145,9 @@ class PrioritizedReplay:
 
     @property
     def _filled(self) -> int:
-        """The number of places, from 0, that contain all transitions."""
+        """The number of leading places that can contain transitions."""
         return len(self) if isinstance(self.replay, Replay) else len(self.replay.rows)
 
-    def _note(self, place: int, there: bool) -> None:
-        """Gives a new transition the largest priority so far, and removes the priority of a forgotten one."""
-        self._tree.set(np.array([place]), np.array([self._highest if there else 0.0]))
+    def _note(self, place: int, is_stored: bool) -> None:
+        """Gives a new transition the largest priority so far, and a removed one priority 0."""
+        self._tree.set(np.array([place]), np.array([self._highest if is_stored else 0.0]))

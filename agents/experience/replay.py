@@ -15,14 +15,14 @@ class Batch:
     """Transitions; every tensor is a view of ``rows``, (batch, ...).
 
     Attributes:
-        rows: everything, side by side.
+        rows: all other attributes, side by side.
         observations: (batch, observation).
         observations_and_actions: (batch, observation + action), the input of critics.
         actions: (batch, action).
         next_observations: (batch, observation).
         rewards: (batch, 1).
         discounts: (batch, 1), the environment's: 0 at a terminal state, else 1.
-        weights: (batch, 1), of each transition in the loss; (batch, 0) where all count alike.
+        weights: (batch, 1), the weight of each transition in the loss; (batch, 0) if all weights are 1.
     """
 
     rows: torch.Tensor
@@ -49,18 +49,18 @@ class Replay:
     one operation and its parts are views.
 
     Args:
-        capacity: rows kept; the oldest is overwritten.
+        capacity: the number of rows; the oldest is overwritten.
         observation_size: the number of elements in an observation.
         action_size: the number of elements in an action.
         dtype: any floating-point type.
-        device: where the rows live. Memory is claimed as it fills (on CPU).
-        weighed: a row ends with the weight of the transition in the loss.
-        planes: observations are only 0 and 1, and kept as bytes, ``planes``; ``rows`` has the rest. Inputs and outputs
-            are the same.
+        device: the device of the rows. On a CPU memory is used only as the buffer fills.
+        weighed: whether a row ends with the weight of the transition in the loss.
+        planes: whether observations contain only 0 and 1, and are stored as bytes, in ``planes``; ``rows`` has the
+            rest. Arguments and results of the methods do not change.
 
     Attributes:
-        outcome_size: numbers at the end of a row: reward, discount, and the weight if there is one.
-        on_change: called with the place of a transition and True when it has been added.
+        outcome_size: the number of elements after the next observation: reward, discount, and the weight if any.
+        on_change: called with the index of a transition and True when it has been added.
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class Replay:
     ) -> None:
         self.observation_size = observation_size
         self.action_size = action_size
-        # Left as it is, so that the system gives memory with the first row that is written there.
         self.outcome_size = 2 + weighed
-        numbers = (0 if planes else 2 * observation_size) + action_size + self.outcome_size
-        self.rows = torch.empty(capacity, numbers, dtype=dtype, device=device)
+        row_size = (0 if planes else 2 * observation_size) + action_size + self.outcome_size
+        # Not initialized, so that the system provides memory only for rows that are written.
+        self.rows = torch.empty(capacity, row_size, dtype=dtype, device=device)
         self.on_change: Callable[[int, bool], None] | None = None
         self.planes = torch.empty(capacity, 2 * observation_size, dtype=torch.uint8, device=device) if planes else None
         self.added = 0
@@ -91,8 +91,8 @@ class Replay:
         """Adds one transition: a 1-D row as described above."""
         place = self.added % len(self.rows)
         if self.planes is not None:
-            before, action, after, outcome = torch.split(row, self._widths)
-            self.planes[place].copy_(torch.cat((before, after)))
+            observation, action, next_observation, outcome = torch.split(row, self._widths)
+            self.planes[place].copy_(torch.cat((observation, next_observation)))
             row = torch.cat((action, outcome))
         self.rows[place].copy_(row)
         self.added += 1
@@ -105,25 +105,26 @@ class Replay:
         return self.take(index)
 
     def take(self, index: torch.Tensor) -> Batch:
-        """The transitions with some numbers: int64, (n,), on this buffer's device."""
+        """Returns the transitions at some indices: int64, (n,), on this buffer's device."""
         rows = self.rows.index_select(0, index)
         if self.planes is not None:
-            before, after = torch.split(self.planes.index_select(0, index).to(rows.dtype), self.observation_size, dim=1)
-            action, outcome = torch.split(rows, [self.action_size, self.outcome_size], dim=1)
-            rows = torch.cat((before, action, after, outcome), dim=1)
+            planes = self.planes.index_select(0, index).to(rows.dtype)
+            observations, next_observations = torch.split(planes, self.observation_size, dim=1)
+            actions, outcomes = torch.split(rows, [self.action_size, self.outcome_size], dim=1)
+            rows = torch.cat((observations, actions, next_observations, outcomes), dim=1)
         return self.as_batch(rows)
 
     def as_batch(self, rows: torch.Tensor) -> Batch:
-        """The parts of given rows."""
+        """Returns the parts of rows, as views."""
         return batch_of(rows, self.observation_size, self.action_size)
 
     def state_dict(self) -> dict[str, Any]:
-        """The rows filled so far, and the number ever added."""
+        """Returns the rows filled so far, and the number of transitions ever added."""
         planes = {} if self.planes is None else {"planes": filled_part(self.planes, len(self))}
         return {"rows": filled_part(self.rows, len(self)), **planes, "added": self.added}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes them over."""
+        """Restores the state that :meth:`state_dict` returned."""
         self.added = state["added"]
         self.rows[: len(self)].copy_(state["rows"])
         if self.planes is not None:
@@ -136,7 +137,7 @@ class Replay:
 
 
 def batch_of(rows: torch.Tensor, observation_size: int, action_size: int) -> Batch:
-    """The parts of rows with transitions of these sizes, as views."""
+    """Returns the parts of rows with transitions of these sizes, as views."""
     o, a = observation_size, action_size
     return Batch(
         rows=rows,
@@ -151,14 +152,14 @@ def batch_of(rows: torch.Tensor, observation_size: int, action_size: int) -> Bat
 
 
 def filled_part(tensor: torch.Tensor, length: int) -> torch.Tensor:
-    """The first ``length`` rows, on the CPU, to be saved: PyTorch saves a view with all that it is a view of.
+    """Returns the first ``length`` rows, on the CPU, without the rest of the memory, which PyTorch saves with a view.
 
     Args:
         tensor: contiguous, any type; shared, not copied, if it is on the CPU.
-        length: at most its own.
+        length: at most the length of the tensor.
     """
     part = tensor[:length].cpu()
     if not length:
         return torch.empty_like(part)
-    # Through bytes, since NumPy does not know bfloat16.
+    # Through bytes, since NumPy has no bfloat16.
     return torch.from_numpy(part.view(torch.uint8).numpy()).view(part.dtype)

@@ -36,16 +36,16 @@ class RewardRange:
         return None if config.scale_of_rewards == 1 else cls(Format.parse(config.format), config.scale_of_rewards)
 
     def see(self, rewards: NDArray[np.floating[Any]]) -> None:
-        """Notes rewards, scaled; NaN and infinities count as none."""
+        """Takes scaled rewards into account, except NaN and infinities."""
         if not self._survives:
             finite = np.abs(rewards[np.isfinite(rewards)])
             self._largest = max(self._largest, float(finite.max(initial=0.0)))
 
     def check(self) -> None:
-        """Checks rewards before something is learned of them.
+        """Checks the rewards so far, before the agent learns from them.
 
         Raises:
-            RunError: there were rewards, and scaled and rounded all of them are 0.
+            RunError: some rewards are not 0, but all of them round to 0 when scaled.
         """
         if self._survives or not self._largest:
             return

@@ -1,4 +1,4 @@
-"""Samplers, which supply runs with experience; and the sampler of local environments, in groups that take turns."""
+"""Samplers, which supply a run with experience, and the sampler of local environments, in alternating groups."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ if TYPE_CHECKING:
 
 
 class Sample(NamedTuple):
-    """A step of a group, a row per environment."""
+    """A step of a group of environments, a row per environment."""
 
     group: int
     """The number of the group."""
     actions: NDArray[np.floating[Any]]
-    """(n, action), as they were given."""
+    """(n, action), before any clipping."""
     steps: Steps
     """The results of the actions."""
     returns: NDArray[np.float64]
     """(n,): rewards of the episodes so far."""
     first: int = 0
-    """The number of its first environment among all."""
+    """The number of the group's first environment among all."""
     ratios: NDArray[np.float64] | None = None
-    """(n,): how likely the learner's policy takes these actions, over how likely who acted did; at most 1. None: 1."""
+    """(n,): probabilities of the actions under the learner's policy over the actor's, at most 1; None: all are 1."""
 
 
-class NotFinite(Exception):  # noqa: N818  no error: it is how a run crashes
-    """An action of training that is not finite."""
+class NotFinite(Exception):  # noqa: N818  not an error of the program: the run counts as crashed
+    """Raised for an action in training that is not finite."""
 
 
 class Sampler(Protocol):
-    """The source of the samples that a run learns from: its own environments, or actors elsewhere.
+    """The source of the samples that a run learns from: its own environments, or remote actors.
 
     Attributes:
-        is_remote: whether others act.
+        is_remote: whether other processes act.
         activity: the activity that the time of :meth:`next` counts towards.
     """
 
@@ -56,9 +56,9 @@ class Sampler(Protocol):
         """Returns the next sample, or None if it is not ready.
 
         Args:
-            choose: actions, (n, action), for a group, given its index, the index of its first environment, and
-                how many actions are under way (not yet returned). Called only by local samplers.
-            waits: whether to take no more actions while this number of them are under way.
+            choose: returns actions, (n, action), for a group, given its index, the index of its first environment, and
+                the number of pending actions (whose outcome has not been returned). Called only by local samplers.
+            waits: returns whether to take no more actions, given the number of pending ones.
 
         Raises:
             NotFinite: an action is not finite.
@@ -77,31 +77,31 @@ class Sampler(Protocol):
         """Returns the sampler's progress."""
 
     def load_state_dict(self, state: dict[str, Any]) -> list[NDArray[Any]]:
-        """Takes it over; returns the observations of each group that its next step starts from."""
+        """Restores the progress; returns for each group the observations that its next step starts from."""
 
 
 @final
 class LocalSampler:
-    """Gives actions to one group after the other, and returns the outcome of the next group's actions.
+    """Submits actions to one group after the other, and returns the outcome of the next group's earlier actions.
 
     While the caller learns from the sample of one group, the others step (in worker processes, if there are any). With
     one group, it returns the outcome of its action at once.
 
-    Its state is, for each environment, the random state at the beginning of the episode and the actions since: they
-    are taken again when it is restored. So it can be saved at any moment, however long episodes are, and whatever
-    else an environment consists of.
+    Its state is, for each environment, the random state at the beginning of the episode and the actions since then,
+    which are repeated when it is restored. So it can be saved at any time, and the state of the environments
+    themselves need not be saved.
 
     Args:
-        groups: seeded.
-        clip_rewards: clip the rewards of samples to [-1, 1]; returns are sums of the original rewards.
+        groups: the groups of environments, seeded.
+        clip_rewards: whether to clip the rewards of samples to [-1, 1]; returns are sums of the original rewards.
         reward_scale: the factor applied to the rewards of samples afterwards.
         normalize: maps the rewards of a step of a group, given its index and which episodes ended, to a sample's
             rewards (see :class:`~.normalization.RewardNormalizer`); before ``reward_scale``. None: unchanged.
-        starts: for each environment, in the order of the groups, actions that the first episode begins with, (number,
-            action). They are not experience, but part of the episode, its return, and its repetition.
+        starts: for each environment, in the order of the groups, the actions that its first episode begins with,
+            (number, action). They are not experience, but count in the episode's return and are repeated with it.
 
     Attributes:
-        turn: the group to give actions to next; none of its steps is under way.
+        turn: the index of the group that acts next; it has no pending actions.
     """
 
     is_remote, activity = False, "environment"
@@ -124,12 +124,12 @@ class LocalSampler:
 
     @property
     def under_way(self) -> int:
-        """Returns the number of actions with an outcome that has not been returned yet."""
+        """The number of pending actions, whose outcome has not been returned yet."""
         return sum(len(group) for group, pending in zip(self._groups, self._pending, strict=True) if pending)
 
     @property
     def first(self) -> int:
-        """The number, among all, of the first environment of the group that is to get actions next."""
+        """The number, among all environments, of the first one in the group that acts next."""
         return self._first(self.turn)
 
     def begin(self) -> list[NDArray[Any]]:  # noqa: D102
@@ -163,39 +163,39 @@ class LocalSampler:
         return {}
 
     def act(self, actions: NDArray[np.floating[Any]]) -> Sample | None:
-        """Gives actions to the next group in turn, and passes the turn on.
+        """Submits actions to the group ``turn``, and advances ``turn`` to the next group.
 
         Args:
-            actions: (n, action), finite; numbers beyond [-1, 1] count as its ends, and are kept as they are.
+            actions: (n, action), finite; the environment clips them to [-1, 1], the sample contains them unclipped.
 
         Returns:
-            The sample of the group that has the turn now; None if it has not been given actions before.
+            The sample of the group that is next; None if it has no pending actions.
         """
         self._submit(self.turn, actions)
         self.turn = (self.turn + 1) % len(self._groups)
         return self._collect(self.turn) if self._pending[self.turn] else None
 
     def wait(self) -> Sample:
-        """Returns the sample of a group with a step under way, without giving actions to any; there must be one."""
+        """Returns the sample of a group with pending actions, which must exist, without submitting new ones."""
         return self._collect(self._pending.index(True))
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue identically: plain values and tensors."""
+        """Returns the state that is needed to continue identically: plain values and tensors."""
         return {
             "turn": self.turn,
             "pending": list(self._pending),
             "random_states": [
                 group.random_states(stepped=pending) for group, pending in zip(self._groups, self._pending, strict=True)
             ],
-            "actions": [[torch.from_numpy(np.array(taken)) for taken in group] for group in self._actions],
+            "actions": [[torch.from_numpy(np.array(history)) for history in group] for group in self._actions],
             **({"normalized_rewards": self._normalize.state_dict()} if self._normalize else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> list[NDArray[Any]]:
-        """Takes it over, by repeating the episodes that were running.
+        """Restores the state by repeating the unfinished episodes.
 
         Returns:
-            The observations of each group that its step under way, or else its next one, starts from, (n, observation).
+            For each group the observations that its pending step, or else its next one, starts from, (n, observation).
         """
         self.turn = state["turn"]
         if self._normalize:
@@ -203,9 +203,9 @@ class LocalSampler:
         observations = []
         for number, group in enumerate(self._groups):
             group.set_random_states(state["random_states"][number])
-            histories = [taken.numpy() for taken in state["actions"][number]]
-            pending = [taken[-1] for taken in histories] if state["pending"][number] else []
-            observations.append(self._repeat(number, [taken[:-1] for taken in histories] if pending else histories))
+            histories = [history.numpy() for history in state["actions"][number]]
+            pending = [history[-1] for history in histories] if state["pending"][number] else []
+            observations.append(self._repeat(number, [history[:-1] for history in histories] if pending else histories))
             if pending:
                 self._submit(number, np.stack(pending))
         return observations
@@ -213,25 +213,25 @@ class LocalSampler:
     def _repeat(self, number: int, histories: Sequence[NDArray[Any]]) -> NDArray[Any]:
         group = self._groups[number]
         observations = group.reset()
-        own: list[list[NDArray[Any]]] = [[] for _ in histories]
+        current: list[list[NDArray[Any]]] = [[] for _ in histories]
         for i in range(max(map(len, histories))):
-            active = np.array([i < len(taken) for taken in histories])
-            still = next(taken[i] for taken in histories if i < len(taken))  # any will do for those that do not step
-            group.submit(np.stack([taken[i] if i < len(taken) else still for taken in histories]), active)
+            active = np.array([i < len(history) for history in histories])
+            filler = next(history[i] for history in histories if i < len(history))  # for environments that do not step
+            group.submit(np.stack([history[i] if i < len(history) else filler for history in histories]), active)
             steps = group.collect()
             observations[active] = steps.observations[active]
             self._returns[number][active] += steps.rewards[active]
             for k in np.flatnonzero(active).tolist():
-                own[k].append(histories[k][i])
-                if steps.last[k]:  # in what was saved, no episode ends
-                    own[k].clear()
+                current[k].append(histories[k][i])
+                if steps.last[k]:  # only by the initial actions of ``starts``: saved episodes are unfinished
+                    current[k].clear()
                     self._returns[number][k] = 0.0
-        self._actions[number] = own
+        self._actions[number] = current
         return observations
 
     def _submit(self, number: int, actions: NDArray[np.floating[Any]]) -> None:
-        for taken, action in zip(self._actions[number], actions, strict=True):
-            taken.append(action)
+        for history, action in zip(self._actions[number], actions, strict=True):
+            history.append(action)
         self._groups[number].submit(actions)
         self._pending[number] = True
 
@@ -242,8 +242,8 @@ class LocalSampler:
         steps = self._groups[number].collect()
         self._pending[number] = False
         self._returns[number] += steps.rewards
-        taken = self._actions[number]
-        actions = np.stack([own[-1] for own in taken])
+        histories = self._actions[number]
+        actions = np.stack([history[-1] for history in histories])
         if self._clip_rewards:
             steps = steps._replace(rewards=np.clip(steps.rewards, -1, 1))
         if self._normalize:
@@ -252,11 +252,11 @@ class LocalSampler:
             steps = steps._replace(rewards=steps.rewards * self._reward_scale)
         sample = Sample(number, actions, steps, self._returns[number].copy(), self._first(number))
         for i in np.flatnonzero(steps.last):
-            taken[i].clear()
+            histories[i].clear()
         self._returns[number][steps.last] = 0.0
         return sample
 
 
 def random_actions(random: np.random.Generator, count: int, size: int, *, discrete: bool) -> NDArray[np.float64]:
-    """Uniform random actions, (count, size): numbers in [-1, 1), or rows of zeros with a one in each."""
+    """Returns uniform random actions, (count, size): numbers in [-1, 1), or one-hot rows."""
     return np.eye(size)[random.integers(size, size=count)] if discrete else random.uniform(-1, 1, (count, size))

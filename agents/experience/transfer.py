@@ -1,4 +1,4 @@
-"""Copy batches from the processor's memory to a device without waiting for the device."""
+"""Copies batches from the processor's memory to a device without waiting for the device."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ if TYPE_CHECKING:
 
 
 def to_device(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A tensor of the processor's memory on a device: the same numbers, of the same dtype.
+    """Returns a copy of a tensor of the processor's memory on a device, with the same dtype; for a CPU ``x`` itself.
 
-    A GPU copies it after its earlier work, and this does not wait for either; ``x`` may be changed at
-    once. On the CPU it is ``x`` itself.
+    A GPU copies it after its earlier work, and this function does not wait for that; ``x`` may be changed at once.
     """
     return x if device.type == "cpu" else staged(x, device).to(device, non_blocking=True)
 
@@ -23,8 +22,8 @@ def copy_to_device_(target: torch.Tensor, x: torch.Tensor) -> None:
 
 
 def staged(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """``x`` where the device copies from by itself: in pinned memory for a GPU, else where it is.
+    """Returns a copy of ``x`` in pinned memory for a GPU, which copies from there by itself; else ``x``.
 
-    PyTorch does not reuse pinned memory before the copies from it have been made.
+    PyTorch does not reuse pinned memory before the copies from it are complete.
     """
     return x.pin_memory() if device.type == "cuda" else x

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Self, final
 import numpy as np
 import torch
 
-# The list versions of the in-place operations, one kernel launch for all parameters.
+# In-place operations on lists of tensors: one kernel launch for all parameters.
 from torch import Tensor, _foreach_add_, _foreach_addcmul_, _foreach_mul_
 
 from ...formats import unsimulated
@@ -39,15 +39,15 @@ from .stochastic_compensation import stochastic_kahan_add_
 from .stochastic_moments import stochastic_mean_, stochastic_mean_square_
 
 LONGEST_TABLE = 400_000
-"""Tables of this length take a second to make for each of an agent's three optimizers; 0.9999 needs less."""
+"""The largest length of a table of step numbers: it takes a second to compute; decays up to 0.9999 need less."""
 
 _MOST_TABLES = 16
-_full, _quotient = unsimulated(torch.full), unsimulated(truediv)
-_is_within = unsimulated(lambda magnitude, limit, others: others & (magnitude <= limit))  # NaN is not
+_filled, _divide = unsimulated(torch.full), unsimulated(truediv)
+_and_is_within = unsimulated(lambda magnitude, limit, others: others & (magnitude <= limit))  # NaN is not
 
 
 class StepNumbers(NamedTuple):
-    """Quantities of a step that depend on its number; tensors where that is not at hand."""
+    """Coefficients of a step that depend on its number; tensors if the number cannot be read without waiting."""
 
     divisor: float | Tensor
     """Divisor that removes the bias of the second moment."""
@@ -56,15 +56,15 @@ class StepNumbers(NamedTuple):
 
 
 def steps_until_constant(beta: float) -> int:
-    """The number of steps after which ``1 - beta**step`` is 1 in float64: how long a table of it is."""
+    """Returns the number of steps after which ``1 - beta**step`` is 1 in float64: the length of a table of it."""
     return max(2, math.ceil(math.log(2.0**-54) / math.log(beta))) if beta else 2
 
 
-def _method(name: str) -> Any:
-    """One of the methods of ``torch.optim.Optimizer`` that PyTorch has its compiler leave alone.
+def _optimizer_method(name: str) -> Any:
+    """Returns a method of ``torch.optim.Optimizer``, if possible without the wrapper that excludes it from compilation.
 
-    For that it imports the compiler: 1.3 s of each process. Where that is not imported yet, nothing is compiled, and
-    the method is the one without.
+    The wrapper imports the compiler, which takes 1.3 s. As long as that is not imported, nothing is compiled, and the
+    wrapper is not needed.
     """
     method = getattr(torch.optim.Optimizer, name)
     return method if "torch._dynamo" in sys.modules else getattr(method, "__wrapped__", method)
@@ -77,7 +77,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
     denominator d an estimate of the root mean square of g, which the subclass keeps. gamma is the loss scale: if the
     gradients come multiplied by gamma, so are m and d, the quotient is the same, and nothing needs to be unscaled.
 
-    RMSProp is the same without m and without bias corrections: theta <- theta - lr * g / (d + gamma * eps).
+    RMSProp has neither m nor bias corrections: theta <- theta - lr * g / (d + gamma * eps).
 
     Counts of steps (``state[p]["step"]``) and loss scales (``param_groups[i]["loss_scale"]``) are kept in tensors.
 
@@ -105,8 +105,8 @@ class AdamBase(torch.optim.Optimizer, ABC):
     """
 
     averages_gradients: ClassVar[bool] = True
-    """Whether there is a first moment, and bias corrections; else steps are by the gradients themselves."""
-    keep: Callable[[Tensor], Tensor] | None = None  # which copies of an optimizer are without
+    """Whether there are a first moment and bias corrections; else steps use the gradients themselves."""
+    keep: Callable[[Tensor], Tensor] | None = None  # a default, since copies of an optimizer lack the attribute
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
             options["stochastic_moments"] = True
         super().__init__(params, options)
         self.keep = keep
-        ignored = [name for name, given in (("keep", keep), ("stochastic", stochastic)) if given]
+        ignored = [name for name, value in (("keep", keep), ("stochastic", stochastic)) if value]
         if ignored and not any(group["kahan"] for group in self.param_groups):
             raise RunError(
                 f"{ignored[0]} is of compensated steps, of which there are none: set kahan=True, or leave it out"
@@ -147,14 +147,14 @@ class AdamBase(torch.optim.Optimizer, ABC):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group of parameters, as every ``torch.optim`` optimizer does."""
-        _method("add_param_group")(self, param_group)
+        _optimizer_method("add_param_group")(self, param_group)
         self._keep_scales()
 
     def _keep_scales(self) -> None:
-        """Moves loss scales into tensors: one for all groups that begin with the same."""
+        """Converts loss scales to tensors; groups with equal initial scales share one."""
         device = next((p.device for group in self.param_groups for p in group["params"]), torch.device("cpu"))
         scales: dict[float, Tensor] = {}
-        for group in (*self.param_groups, self.defaults):  # the latter are for groups that are added later
+        for group in (*self.param_groups, self.defaults):  # the defaults are for groups that are added later
             if not isinstance(group["loss_scale"], torch.Tensor):
                 scale = float(group["loss_scale"])
                 group["loss_scale"] = scales.setdefault(scale, number_tensor(scale, device))
@@ -193,8 +193,8 @@ class AdamBase(torch.optim.Optimizer, ABC):
         Args:
             factor: > 0.
         """
-        of_second = self._rescale_numbers(factor)
-        for buffers, number in zip(self._buffers(), (factor, of_second), strict=True):
+        second_factor = self._rescale_numbers(factor)
+        for buffers, number in zip(self._buffers(), (factor, second_factor), strict=True):
             for buffer in buffers:
                 buffer.mul_(number_or_tensor(number, buffer.dtype) if isinstance(number, torch.Tensor) else number)
 
@@ -207,8 +207,8 @@ class AdamBase(torch.optim.Optimizer, ABC):
         return self.second_factor(factor)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the same as every ``torch.optim`` optimizer; counts and scales are Python numbers."""
-        saved: dict[str, Any] = _method("state_dict")(self)
+        """Returns the state as every ``torch.optim`` optimizer does, with step counts and scales as Python numbers."""
+        saved: dict[str, Any] = _optimizer_method("state_dict")(self)
         saved["state"] = {
             p: {**state, "step": int(state["step"])} if state else state for p, state in saved["state"].items()
         }
@@ -217,8 +217,8 @@ class AdamBase(torch.optim.Optimizer, ABC):
         return saved
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores the result of ``state_dict``; groups added later have the loss scale of the first one there."""
-        _method("load_state_dict")(self, state_dict)
+        """Restores the result of ``state_dict``; groups added later have the loss scale of its first group."""
+        _optimizer_method("load_state_dict")(self, state_dict)
         self.defaults["loss_scale"] = self.param_groups[0]["loss_scale"]
         self._keep_scales()
         for p, state in self.state.items():
@@ -227,11 +227,11 @@ class AdamBase(torch.optim.Optimizer, ABC):
 
     def has_room(self, factor: float, largest: float | Tensor) -> Tensor:
         """Returns whether every buffer stays within ``largest`` when :meth:`rescale_` is called with ``factor``."""
-        fits: Tensor = _full((), True, device=self.defaults["loss_scale"].device)
-        limits = _quotient(largest, factor), _quotient(largest, self.second_factor(factor))
+        fits: Tensor = _filled((), True, device=self.defaults["loss_scale"].device)
+        limits = _divide(largest, factor), _divide(largest, self.second_factor(factor))
         for buffers, limit in zip(self._buffers(), limits, strict=True):
             for buffer in buffers:
-                fits = _is_within(magnitude(buffer), limit, fits)
+                fits = _and_is_within(magnitude(buffer), limit, fits)
                 if is_readable(fits) and not known_true(fits):
                     return fits
         return fits
@@ -251,11 +251,11 @@ class AdamBase(torch.optim.Optimizer, ABC):
 
     @abstractmethod
     def _denominators(self, seconds: list[Tensor], divisors: Sequence[float | Tensor]) -> list[Tensor]:
-        """The root mean squares, without their bias: new tensors."""
+        """Returns the root mean squares, with the bias corrected, as new tensors."""
 
     @abstractmethod
     def second_factor(self, factor: Any) -> Any:
-        """The factor of the second moment when gradients are multiplied by ``factor``."""
+        """Returns the factor of the second moment when gradients are multiplied by ``factor``."""
 
     def _buffers(self) -> tuple[list[Tensor], list[Tensor]]:
         states = [state for state in self.state.values() if state]
@@ -276,33 +276,34 @@ class AdamBase(torch.optim.Optimizer, ABC):
             self.move(group, params, gradients, states, numbers, eps)
             _add_steps([state["step"] for state in states], 1)
             return
+        # Whether to step is known only on the device: updates copies, and copies them back if the condition is true.
         names = [name for name in states[0] if name != "step"]
-        present = params + [state[name] for state in states for name in names]
-        moved = copies(present)
-        rest = iter(moved[len(params) :])
-        moved_states = [{name: next(rest) for name in names} for _ in states]
+        tensors = params + [state[name] for state in states for name in names]
+        moved = copies(tensors)
+        moved_buffers = iter(moved[len(params) :])
+        moved_states = [{name: next(moved_buffers) for name in names} for _ in states]
         self.move(group, moved[: len(params)], gradients, moved_states, numbers, eps)
-        choose_(where, present, moved)
+        choose_(where, tensors, moved)
         _add_steps([state["step"] for state in states], where)
 
     @unsimulated
     def _numbers(self, group: dict[str, Any], steps: Tensor, dtype: torch.dtype) -> StepNumbers:
-        """The numbers of the step after this number of steps."""
-        count = number_or_tensor(steps, torch.int64)
-        if isinstance(count, torch.Tensor) and self._steps_until_constant(group) > LONGEST_TABLE:
-            count = int(count)  # waits for the device; programs are refused
-        if not isinstance(count, torch.Tensor):
-            return self.numbers(group, count + 1)
+        """Returns the numbers of the step that follows ``steps`` steps."""
+        step_count = number_or_tensor(steps, torch.int64)
+        if isinstance(step_count, torch.Tensor) and self._steps_until_constant(group) > LONGEST_TABLE:
+            step_count = int(step_count)  # waits for the device; traced programs refuse such a config
+        if not isinstance(step_count, torch.Tensor):
+            return self.numbers(group, step_count + 1)
         table = group["table"] if "table" in group else self._kept_table(group, steps.device)
         row = table.index_select(0, steps.clamp(max=len(table) - 1)).view(2)
         return StepNumbers(*number_or_tensor(row, dtype).unbind())
 
     @classmethod
     def numbers(cls, group: dict[str, Any], step: int) -> StepNumbers:
-        """The numbers of the step with this number, 1 or more, computed exactly: 1 - 0.999 is 0 in eight bits."""
-        lr, over = group["lr"], group.get("anneal_over")
-        if over is not None:
-            lr *= max(0.0, 1 - (step - 1) / over)
+        """Returns the numbers of step ``step`` >= 1, in Python's floats: 1 - 0.999 is 0 in eight bits."""
+        lr, annealing_steps = group["lr"], group.get("anneal_over")
+        if annealing_steps is not None:
+            lr *= max(0.0, 1 - (step - 1) / annealing_steps)
         if not cls.averages_gradients:
             return StepNumbers(1.0, -lr)
         beta1, beta2 = group["betas"]
@@ -310,27 +311,27 @@ class AdamBase(torch.optim.Optimizer, ABC):
 
     @classmethod
     def _steps_until_constant(cls, group: dict[str, Any]) -> int:
-        over: int = group.get("anneal_over") or 0
-        until = [steps_until_constant(beta) for beta in group["betas"]] if cls.averages_gradients else []
-        return max([over + 1, *until])
+        annealing_steps: int = group.get("anneal_over") or 0
+        counts = [steps_until_constant(beta) for beta in group["betas"]] if cls.averages_gradients else []
+        return max([annealing_steps + 1, *counts])
 
     def _kept_table(self, group: dict[str, Any], device: torch.device) -> Tensor:
-        tables: dict[Any, Tensor] = self.__dict__.setdefault("_tables", {})  # of which copies have none
+        tables: dict[Any, Tensor] = self.__dict__.setdefault("_tables", {})  # copies lack the attribute
         key = (group["lr"], *group["betas"], group.get("anneal_over"), device)
         if key not in tables:
-            if len(tables) == _MOST_TABLES:  # of a learning rate that changes
+            if len(tables) == _MOST_TABLES:  # the learning rate changes often
                 tables.clear()
             tables[key] = self.table(group, device)
         return tables[key]
 
     def table(self, group: dict[str, Any], device: torch.device) -> Tensor:
-        """The numbers of steps 1, 2, ..., up to where they no longer change: (steps, 2)."""
+        """Returns the numbers of steps 1, 2, ..., until they no longer change: (steps, 2)."""
         return number_tensor(self._rows(group["lr"], tuple(group["betas"]), group.get("anneal_over")), device)
 
     @classmethod
     @lru_cache(maxsize=_MOST_TABLES)  # the optimizers of an agent, and all agents of a process, mostly share one
-    def _rows(cls, lr: float, betas: tuple[float, ...], over: int | None) -> np.ndarray[Any, np.dtype[np.float64]]:
-        group = {"lr": lr, "betas": betas} | ({} if over is None else {"anneal_over": over})
+    def _rows(cls, lr: float, betas: tuple[float, ...], annealing: int | None) -> np.ndarray[Any, np.dtype[np.float64]]:
+        group = {"lr": lr, "betas": betas} | ({} if annealing is None else {"anneal_over": annealing})
         return np.array([cls.numbers(group, step) for step in range(1, cls._steps_until_constant(group) + 1)])
 
     def move(
@@ -342,7 +343,8 @@ class AdamBase(torch.optim.Optimizer, ABC):
         numbers: Sequence[StepNumbers],
         eps: float | Tensor,
     ) -> None:
-        """Updates buffers and parameters."""
+        """Updates buffers and parameters by one step."""
+        # Moments
         beta1, beta2 = group["betas"]
         seconds = [state["second"] for state in states]
         moments = [state["moment"] for state in states] if self.averages_gradients else gradients
@@ -356,6 +358,7 @@ class AdamBase(torch.optim.Optimizer, ABC):
                 _foreach_mul_(moments, beta1)
                 _foreach_add_(moments, gradients, alpha=1 - beta1)
             self._update_second(seconds, gradients, beta2)
+        # Parameters
         denominators = self._denominators(seconds, [number.divisor for number in numbers])
         add_number_(denominators, eps)
         if group["kahan"]:
@@ -375,19 +378,19 @@ class AdamBase(torch.optim.Optimizer, ABC):
     def add_steps(
         self, moments: list[Tensor], seconds: list[Tensor], sums: list[Tensor], roots: list[Tensor], steps: int
     ) -> None:
-        """Adds the effect of some steps to another's moments: see ``MultiStepAdam``.
+        """Adds the effect of the steps of another learner to moments: see ``MultiStepAdam``.
 
         Args:
             moments: first moments, changed in place.
             seconds: second moments (of hAdam their roots), changed in place.
-            sums: a_g of those steps, for each.
-            roots: a_h.
-            steps: the number of steps; 0 changes nothing.
+            sums: a_g of those steps, for each moment.
+            roots: a_h of those steps, for each moment.
+            steps: the number of those steps; 0 changes nothing.
         """
         if not steps:
             return
         beta1, beta2 = self.param_groups[0]["betas"]
-        if steps > 1:  # of which the last one follows
+        if steps > 1:  # decays for all steps but the last, which follows
             _foreach_mul_(moments, beta1 ** (steps - 1))
             _foreach_mul_(seconds, self.second_factor(math.sqrt(beta2) ** (steps - 1)))
         _foreach_mul_(moments, beta1)
@@ -395,23 +398,23 @@ class AdamBase(torch.optim.Optimizer, ABC):
         self._update_second(seconds, roots, beta2)
 
     def bound_to(self, tensors: dict[str, Tensor]) -> Self:
-        """This optimizer, if it has one parameter, with all it keeps elsewhere; see ``NetworkOptimizer.tensors``."""
+        """Returns this optimizer, of one parameter, with its state in ``tensors``; see ``NetworkOptimizer.tensors``."""
         (group,) = self.param_groups
-        other, p = copy(self), tensors["parameters"]
-        other.keep = self.keep
-        kept_elsewhere = {name: tensors[name] for name in ("loss_scale", "eps_floor", "table")}
-        other.param_groups = [{**group, "params": [p], **kept_elsewhere}]
-        other.defaults = {**self.defaults, "loss_scale": tensors["loss_scale"]}
-        other.state = defaultdict(dict, {p: {name: tensors[name] for name in self.state[group["params"][0]]}})
-        return other
+        bound, p = copy(self), tensors["parameters"]
+        bound.keep = self.keep
+        constants = {name: tensors[name] for name in ("loss_scale", "eps_floor", "table")}
+        bound.param_groups = [{**group, "params": [p], **constants}]
+        bound.defaults = {**self.defaults, "loss_scale": tensors["loss_scale"]}
+        bound.state = defaultdict(dict, {p: {name: tensors[name] for name in self.state[group["params"][0]]}})
+        return bound
 
     def state_of(self, p: Tensor, *, kahan: bool) -> dict[str, Any]:
-        """The buffers of a parameter, and the number of its steps; zeros before the first."""
+        """Returns the buffers of a parameter and its number of steps; zeros before the first step."""
         state: dict[str, Any] = self.state[p]
         if not state:
             state["step"] = number_tensor(0, p.device)
-            first = ("moment",) if self.averages_gradients else ()
-            for name in (*first, "second", *(("compensation",) if kahan else ())):
+            first_moments = ("moment",) if self.averages_gradients else ()
+            for name in (*first_moments, "second", *(("compensation",) if kahan else ())):
                 state[name] = torch.zeros_like(p, memory_format=torch.preserve_format)
         return state
 
@@ -423,9 +426,9 @@ def _eps(group: dict[str, Any], dtype: torch.dtype) -> Any:
 
 
 @unsimulated
-def _add_steps(steps: Sequence[Tensor], taken: int | Tensor) -> None:
+def _add_steps(steps: Sequence[Tensor], amount: int | Tensor) -> None:
     for step in steps:
-        step.add_(taken)
+        step.add_(amount)
 
 
 class KeepingSquares(AdamBase):
@@ -446,7 +449,7 @@ class KeepingSquares(AdamBase):
         return [with_number(torch.div, v, divisor).sqrt_() for v, divisor in zip(seconds, divisors, strict=True)]
 
     def second_factor(self, factor: Any) -> Any:
-        """The square: v is one."""
+        """Returns the square, since v is a mean of squares."""
         return factor * factor
 
 

@@ -1,8 +1,8 @@
-"""Numbers that decide (steps, scales, whether a step is taken), kept in tensors: for eager updates and programs alike.
+"""Arithmetic with step counts, loss scales and conditions in tensors, for eager updates and compiled programs.
 
-Decisions are made by ``torch.where``, which needs no number from a device, and so can be traced. Where a number is in
-the processor's own memory, reading it costs nothing: there the kernels get it as a number, and computations that a
-decision makes superfluous are skipped. The bits are the same.
+Decisions use ``torch.where``, which reads no value from a device, and so can be traced. A value in the processor's
+memory is cheap to read: there kernels get it as a Python number, and computations that a decision makes superfluous
+are skipped. The bits of the results are the same.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from ...simulate import is_exact
 
 _aten = torch.ops.aten
 _read = unsimulated(bool)
-# These are computed in full precision; the operation around them is rounded.
+# These operations are not rounded, only the operation that uses their results.
 _product, _minus, _stacked = unsimulated(torch.mul), unsimulated(torch.neg), unsimulated(torch.stack)
 _sum_with_quotient = unsimulated(lambda x, dividend, divisor, factor: x + dividend.to(factor.dtype) * factor / divisor)
 
 
 @unsimulated
 def number_tensor(value: Any, device: torch.device) -> Tensor:
-    """Numbers in a tensor: an integer as int64, others as float64, unrounded whatever is simulated.
+    """Converts numbers to a tensor, never rounded: an integer to int64, others to float64.
 
-    Nothing waits for the device: a single number is filled in there, several are copied without waiting.
+    It does not wait for the device: a single number is filled in there, several are copied asynchronously.
     """
     dtype = torch.int64 if isinstance(value, int) else torch.float64
     if isinstance(value, (int, float)):
@@ -42,9 +42,9 @@ def is_readable(x: Tensor) -> bool:
 
 @unsimulated
 def number_or_tensor(x: Tensor, dtype: torch.dtype) -> Any:
-    """A kept number for arithmetic with tensors of ``dtype``: a Python number if it is readable, else a tensor.
+    """Returns ``x`` for arithmetic with tensors of ``dtype``: as a Python number if it is readable, else as a tensor.
 
-    A tensor has ``dtype``, or float32 if that is a half precision, like Python numbers in kernels.
+    A tensor has ``dtype``, or float32 if that is a half precision, as kernels treat Python numbers.
     """
     if is_readable(x):
         return x.item()
@@ -66,26 +66,26 @@ _largest = unsimulated(lambda x: x.abs().amax().double())
 
 
 def magnitude(x: Tensor) -> Tensor:
-    """The largest absolute value, as float64; NaN if there is one, and 0 if there is nothing."""
+    """Returns the largest absolute value, as float64; NaN if an element is NaN, 0 if there are no elements."""
     largest: Tensor = _largest(x) if x.numel() else number_tensor(0.0, x.device)
     return largest
 
 
 @unsimulated
 def copies(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """A copy of each."""
+    """Returns a copy of each tensor."""
     return [x.clone() for x in tensors]
 
 
 @unsimulated
 def copy_(tensor: Tensor, other: Tensor) -> Tensor:
-    """``tensor.copy_(other)``, of numbers that the arithmetic around it may not have."""
+    """Calls ``tensor.copy_(other)`` without rounding to the simulated format, in which ``other`` need not be."""
     return tensor.copy_(other)
 
 
 @unsimulated
 def choose_(condition: Tensor, tensors: Sequence[Tensor], others: Sequence[Tensor]) -> None:
-    """Copies to every tensor from its counterpart, if the condition is true."""
+    """Copies to every tensor from its counterpart in ``others`` if the condition is true."""
     for x, other in zip(tensors, others, strict=True):
         x.copy_(torch.where(condition, other, x))
 
@@ -93,7 +93,7 @@ def choose_(condition: Tensor, tensors: Sequence[Tensor], others: Sequence[Tenso
 def with_number(
     operation: Callable[..., Tensor], x: Tensor, number: float | Tensor, out: Tensor | None = None
 ) -> Tensor:
-    """``operation(x, number)``, like ``x``, with a number that is not rounded to its type: as if it were in Python."""
+    """Returns ``operation(x, number)`` in the type of ``x``, without rounding a number in a tensor to it first."""
     if not _fits(x, number):
         result = operation(x.to(number.dtype), number)  # type: ignore[union-attr]
         return result.to(x.dtype) if out is None else out.copy_(result)
@@ -101,12 +101,12 @@ def with_number(
 
 
 def multiply_(x: Tensor, number: float | Tensor) -> Tensor:
-    """Multiplies ``x`` by a number; returns it."""
+    """Multiplies ``x`` by a number in place; returns ``x``."""
     return x.mul_(number) if _fits(x, number) else x.copy_(with_number(torch.mul, x, number))
 
 
 def add_number_(tensors: list[Tensor], number: Any) -> None:
-    """Adds a number to each."""
+    """Adds a number to each tensor in place."""
     if not isinstance(number, torch.Tensor):
         _foreach_add_(tensors, number)
         return
@@ -119,14 +119,14 @@ def _fits(x: Tensor, number: float | Tensor) -> bool:
 
 
 def filled_like(x: Tensor, value: float | Tensor) -> Tensor:
-    """A tensor like ``x``, every element ``value``."""
+    """Returns a tensor like ``x`` with every element ``value``."""
     if isinstance(value, torch.Tensor):
         return value.to(x.dtype).expand(x.shape).clone()
     return torch.full_like(x, value)
 
 
 def add_product(x: Tensor, a: Tensor, b: Tensor, factor: float | Tensor) -> Tensor:
-    """``x + factor * a * b``, as one operation."""
+    """Returns ``x + factor * a * b``, as one operation."""
     if not isinstance(factor, torch.Tensor):
         return torch.addcmul(x, a, b, value=factor)
     if is_exact(_aten._foreach_addcmul.Tensor):  # noqa: SLF001  which takes its factors in a tensor
@@ -135,7 +135,7 @@ def add_product(x: Tensor, a: Tensor, b: Tensor, factor: float | Tensor) -> Tens
 
 
 def subtract_product(x: Tensor, a: Tensor, factor: float | Tensor) -> Tensor:
-    """``x - factor * a``, as one operation."""
+    """Returns ``x - factor * a``, as one operation."""
     if not isinstance(factor, torch.Tensor):
         return torch.sub(x, a, alpha=factor)
     return with_number(lambda wide, number: torch.addcmul(wide, a.to(wide.dtype), _minus(number)), x, factor)
@@ -144,7 +144,7 @@ def subtract_product(x: Tensor, a: Tensor, factor: float | Tensor) -> Tensor:
 def add_quotients_(
     tensors: list[Tensor], dividends: list[Tensor], divisors: list[Tensor], factors: Sequence[Any]
 ) -> None:
-    """Adds factor * dividend / divisor to each, as one operation."""
+    """Adds factor * dividend / divisor to each tensor in place, as one operation."""
     if not any(isinstance(factor, torch.Tensor) for factor in factors):
         _foreach_addcdiv_(tensors, dividends, divisors, factors)
     elif is_exact(_aten._foreach_addcdiv_.Tensor):

@@ -1,6 +1,6 @@
-"""A loss scale that adapts itself: halved by gradients that are not finite, doubled after a while without.
+"""A loss scale that adapts itself: halved after gradients that are not finite, doubled after many finite steps.
 
-:class:`LossScaler` is loss scaling as usual: gradients are divided by the scale again before the optimizer sees them.
+:class:`LossScaler` is conventional loss scaling: gradients are divided by the scale before the optimizer uses them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..errors import RunError
 from .adam import AdamBase
 from .decisions import known_false, known_true, magnitude, multiply_, number_or_tensor, number_tensor
 
-# Gradients that are NaN whatever the scale must not drive the scale to 0, where everything would be NaN.
+# Gradients that are NaN with any scale must not reduce the scale to 0, which would make everything NaN.
 SMALLEST_SCALE = 2.0**-64
 """The scale below which it is not halved."""
 
@@ -26,18 +26,18 @@ _equal = unsimulated(torch.eq)
 
 
 class DynamicLossScale(ABC):
-    """Steps an optimizer with gradients multiplied by a scale; the subclass defines how the optimizer takes it.
+    """Steps an optimizer with gradients multiplied by a scale; the subclass defines how the optimizer handles it.
 
     Args:
         optimizer: an ``Adam`` or ``HAdam`` that has not stepped yet.
-        initial_scale: where the scale begins.
-        growth_interval: finite steps in a row before it doubles.
-        largest: the largest finite number of the format; a gradient that large counts as not finite.
+        initial_scale: the first scale.
+        growth_interval: the number of consecutive finite steps after which the scale doubles.
+        largest: the largest finite number of the format; a gradient of this magnitude counts as not finite.
 
     Attributes:
         scale: the factor to multiply gradients by.
-        finite_steps: the number of finite steps since the scale changed.
-        tensors: both, as they are kept.
+        finite_steps: the number of finite steps since the last change of the scale.
+        tensors: the scale and the number of finite steps, as tensors.
 
     Raises:
         RunError: the optimizer is of another kind, or a number is out of range.
@@ -73,12 +73,12 @@ class DynamicLossScale(ABC):
 
     @property
     def scale(self) -> float:
-        """Waits for the device."""
+        """Returns the scale; waits for the device."""
         return float(self.tensors["scale"])
 
     @property
     def finite_steps(self) -> int:
-        """Waits for the device."""
+        """Returns the number of finite steps; waits for the device."""
         return int(self.tensors["finite_steps"])
 
     def step(self) -> bool:
@@ -105,7 +105,7 @@ class DynamicLossScale(ABC):
 
     @unsimulated
     def _count(self, finite: Tensor) -> Tensor:
-        """Counts finite steps; returns whether there are enough of them for the scale to grow."""
+        """Counts a finite step, or restarts at 0; returns whether there were enough of them for the scale to grow."""
         steps = self.tensors["finite_steps"].add_(1)
         due = finite & (steps >= self.growth_interval)
         if not (known_true(finite) and known_false(due)):
@@ -113,11 +113,11 @@ class DynamicLossScale(ABC):
         return due
 
     def state_dict(self) -> dict[str, Any]:
-        """Scale and counter; the optimizer's state is its own."""
+        """Returns the scale and the number of finite steps; the optimizer's state is separate."""
         return {"scale": self.scale, "finite_steps": self.finite_steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes them over; the optimizer's state must also be loaded."""
+        """Restores the result of :meth:`state_dict`; the optimizer's state must also be loaded."""
         for name, tensor in self.tensors.items():
             tensor.fill_(state[name])
 
@@ -128,11 +128,11 @@ class DynamicLossScale(ABC):
 
     @abstractmethod
     def _may_double(self) -> bool | Tensor:
-        """Whether the scale may grow."""
+        """Returns whether the scale may double."""
 
     @abstractmethod
     def _step_optimizer(self, finite: Tensor) -> None:
-        """Steps if gradients are finite."""
+        """Steps the optimizer if ``finite`` is true."""
 
     def _gradients(self) -> list[Tensor]:
         gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"]]
@@ -141,7 +141,7 @@ class DynamicLossScale(ABC):
 
 @unsimulated
 def _are_below(magnitudes: Sequence[Tensor], largest: float | Tensor) -> Tensor:
-    # Strictly: a format without infinities saturates, and the largest number stands for what is beyond.
+    # Not <=: a format without infinities saturates, so that its largest number also represents overflow.
     below = [value < largest for value in magnitudes] or [torch.full((), True)]  # NaN is not
     return below[0] if len(below) == 1 else torch.stack(below).all()
 
@@ -159,17 +159,16 @@ class LossScaler(DynamicLossScale):
     The backward pass computes with gradients large enough not to underflow. Unscaled they do underflow, if they are
     not of a wider format by then (``MasterWeights``): in e5m10 those below 3e-8. A step with a gradient
     that is not finite is skipped, and halves the scale; ``growth_interval`` consecutive finite steps double it.
-    What ``torch.amp.GradScaler`` does, but with a scale for each optimizer, and in any format.
+    This is the method of ``torch.amp.GradScaler``, but with a scale for each optimizer, and in any format.
 
-    The gradients are changed in place. For the arguments and attributes see
-    :class:`DynamicLossScale`.
+    The gradients are changed in place. For the arguments and attributes see :class:`DynamicLossScale`.
 
     Source:
         Micikevicius et al., "Mixed Precision Training", Section 3.2; Low-precision SAC, Section 4.3.
     """
 
     def _may_double(self) -> bool:
-        return True  # too large a scale shows in the gradients
+        return True  # if the scale becomes too large, gradients overflow, and it is halved again
 
     def _step_optimizer(self, finite: Tensor) -> None:
         for gradient in self._gradients():

@@ -16,11 +16,11 @@ def kahan_add_(
     values: torch.Tensor,
     keep: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """Adds ``values`` to ``total`` in place, and keeps the rounding error for the next time.
+    """Adds ``values`` to ``total`` in place, and keeps the rounding error for the next call.
 
     y = values - c;  t = total + y;  c = (t - total) - y;  total = t. Many additions, each far below half an ulp of
-    the total and lost if added plainly, then have their whole effect: with m significand bits those down to about
-    2^-(2 m + 2) of the total, below which the compensation absorbs them (``stochastic_kahan_add_`` also keeps these).
+    the total and without effect in a plain sum, then have their full effect: with m significand bits those down to
+    2^-(2 m + 2) of the total or so; smaller ones the compensation absorbs (but not with ``stochastic_kahan_add_``).
     As the parameter update of an optimizer (``HAdam(..., kahan=True)``) this is the paper's Kahan-gradients.
 
     Args:
@@ -46,7 +46,7 @@ def add_compensated_(
     y: torch.Tensor,
     keep: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """The part of :func:`kahan_add_` after y: adds it to ``total``, and keeps the rounding error in ``compensation``.
+    """Adds the y of :func:`kahan_add_` to ``total``, and keeps the rounding error in ``compensation``.
 
     t - c is total + y exactly, as long as |y| is at most |total| and nothing overflows.
     """

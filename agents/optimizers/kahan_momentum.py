@@ -17,8 +17,8 @@ from .decisions import copy_, magnitude, multiply_, number_or_tensor, number_ten
 from .kahan_gradients import add_compensated_, kahan_add_
 from .stochastic_compensation import step_towards
 
-_sum = unsimulated(torch.add)
-_lost = unsimulated(lambda average, step, moved: (moved - average) - step)
+_add = unsimulated(torch.add)
+_rounding_error = unsimulated(lambda average, step, moved: (moved - average) - step)
 
 
 class MovingAverage(ABC):
@@ -43,22 +43,22 @@ class MovingAverage(ABC):
 
 
 class TraceableAverage(MovingAverage):
-    """An average that programs can have: all it keeps is tensors, and numbers that are data to them."""
+    """An average that compiled programs can update: its state is tensors, and numbers that a program takes as data."""
 
     kept_in: ClassVar[tuple[str, ...]] = ("average",)
-    """The attributes that an update reads or writes; some may be None."""
+    """The names of the attributes that an update reads or writes; some attributes may be None."""
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """All that an update reads and writes, for programs: also constants that are data to them."""
-        found = [(name, x) for name, x in Slots.attributes(self, self.kept_in) if x is not None]
-        return {name: x if isinstance(x, torch.Tensor) else self.average.new_tensor(x) for name, x in found}
+        """The tensors that an update reads and writes, for programs; also constants, which programs take as data."""
+        attributes = [(name, x) for name, x in Slots.attributes(self, self.kept_in) if x is not None]
+        return {name: x if isinstance(x, torch.Tensor) else self.average.new_tensor(x) for name, x in attributes}
 
     def bound_to(self, tensors: dict[str, torch.Tensor]) -> Self:
-        """Returns this average with all it keeps elsewhere, in ``tensors``."""
-        other = copy(self)
-        Slots.attributes(other, self.kept_in).put(map(tensors.get, self.kept_in))
-        return other
+        """Returns this average with its state in ``tensors``."""
+        bound = copy(self)
+        Slots.attributes(bound, self.kept_in).put(map(tensors.get, self.kept_in))
+        return bound
 
 
 @final
@@ -90,25 +90,25 @@ class PlainEMA(TraceableAverage):
         self.average.mul_(self.kept).add_(source * self.taken)
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: the average is all its state."""
+        """Returns nothing: there is no state besides the average."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes nothing over."""
+        """Restores nothing: there is no state besides the average."""
 
 
 @final
 class StoredEMA(TraceableAverage):
     """The plain average, kept in a separate format: average <- average + tau (source - average), rounded once.
 
-    In eight bits rounding to the nearest would stop it. Stochastically rounded, it follows on average; compensated, it
-    follows by the rounding error so far.
+    In eight bits rounding to nearest would stop it. With stochastic rounding its expectation follows the source; with
+    a compensation later steps make up for the rounding errors of earlier ones.
 
     Args:
-        average: the tensor kept up to date; float32 or float64; changed in place, at once, to the format it is kept in.
+        average: the tensor kept up to date; float32 or float64; changed in place, and rounded at once to its format.
         tau: the step, in (0, 1].
-        keep: the format, and how it is rounded to it.
-        keep_compensation: the format of the compensation; None: the average is not compensated.
+        keep: rounds the average to its format.
+        keep_compensation: rounds the compensation to its format; None: the average is not compensated.
     """
 
     kept_in = ("average", "tau", "compensation")
@@ -125,10 +125,10 @@ class StoredEMA(TraceableAverage):
     def update_(self, source: torch.Tensor) -> None:
         """Moves the average towards ``source``; NaN and infinity spread into it."""
         step = self._step(source)
-        moved = self._keep(_sum(self.average, step))
+        moved = self._keep(_add(self.average, step))
         if self.compensation is not None and self._keep_compensation is not None:
-            lost = _lost(self.average, step, moved)
-            copy_(self.compensation, self._keep_compensation(lost))
+            error = _rounding_error(self.average, step, moved)
+            copy_(self.compensation, self._keep_compensation(error))
         copy_(self.average, moved)
 
     @unsimulated
@@ -137,11 +137,11 @@ class StoredEMA(TraceableAverage):
         return step if self.compensation is None else step - self.compensation
 
     def state_dict(self) -> dict[str, Any]:
-        """The compensation, if there is one."""
+        """Returns the compensation, if there is one."""
         return {} if self.compensation is None else {"compensation": self.compensation}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes it over."""
+        """Restores the state that :meth:`state_dict` returned."""
         if self.compensation is not None:
             self.compensation.copy_(state["compensation"])
 
@@ -155,7 +155,7 @@ class KahanEMA(TraceableAverage):
     the largest number (C = 1e4 in e5m10: sources above 6.55), C and the buffers are halved, which is exact.
 
     Args:
-        average: the tensor kept up to date; any floating-point type; changed in place; its value is where it starts.
+        average: the tensor kept up to date; any floating-point type; changed in place; its value is the initial one.
         tau: the step, in (0, 1].
         scale: C >= 1, finite.
         largest: the largest finite number of the format.
@@ -205,7 +205,7 @@ class KahanEMA(TraceableAverage):
     def update_(self, source: torch.Tensor) -> None:
         """Moves the average towards ``source``; NaN and infinity spread into it."""
         factor, scale = self._make_room(source)
-        # Also by 1: every update is the same operations, and draws as many random bits.
+        # Also by 1, so that every update consists of the same operations and draws equally many random bits.
         multiply_(self.buffer, factor)
         multiply_(self.compensation, factor)
         if self._stochastic:
@@ -217,11 +217,11 @@ class KahanEMA(TraceableAverage):
         with_number(torch.div, self.buffer, scale, out=self.average)
 
     def state_dict(self) -> dict[str, Any]:
-        """The scale C, the buffer and its compensation."""
+        """Returns the scale C, the buffer and its compensation."""
         return {"scale": self.scale, "buffer": self.buffer, "compensation": self.compensation}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes them over."""
+        """Restores the state that :meth:`state_dict` returned."""
         self._scale.fill_(state["scale"])
         self.buffer.copy_(state["buffer"])
         self.compensation.copy_(state["compensation"])
@@ -233,9 +233,9 @@ class KahanEMA(TraceableAverage):
         The buffer moves between itself and C * source at every step, so it cannot overflow if that cannot. The factor
         of 2 is for the compensation and the rounding of sums.
         """
-        largest, dtype = magnitude(source), source.dtype
+        largest_source, dtype = magnitude(source), source.dtype
         scales = self._scale * self._halvings
-        fits = (scales <= 1) | ~(2 * scales * largest > self.largest) | ~largest.isfinite()
+        fits = (scales <= 1) | ~(2 * scales * largest_source > self.largest) | ~largest_source.isfinite()
         factor = self._halvings.gather(0, fits.to(torch.int64).argmax().view(1)).view(())
         self._scale.mul_(factor)
         return number_or_tensor(factor, dtype), number_or_tensor(self._scale, dtype)

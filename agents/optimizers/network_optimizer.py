@@ -1,4 +1,4 @@
-"""The optimizer of one network as the config asks for it: with any of the fixes, or as a baseline does it."""
+"""The optimizer of one network as the config describes it: with any of the fixes, or as a baseline."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _CLIPPING_EPS = 1e-6
 
-# By what an optimizer calls its tensors, which key of ``storage`` is about them.
+# For each tensor of an optimizer, the key of ``storage`` with its format.
 _STORED = {
     "gradients": "weight_gradients",
     "parameters": "weights",
@@ -38,17 +38,17 @@ _STORED = {
 }
 
 _SCALED = ("gradients", "moment", "second")
-"""The kept tensors that the loss scale multiplies."""
+"""The tensors that contain the loss scale as a factor."""
 
 
 class Together(Protocol):
-    """The learners of a run, which all update the same parameters."""
+    """The learners of a run that update the same parameters."""
 
     def mean_count(self, count: int) -> int:
         """Returns the divisor for the weight of one of a learner's ``count`` values in a mean."""
 
     def step(self, optimizer: NetworkOptimizer, largest_norm: float | None) -> None:
-        """Updates the parameters of an optimizer by its gradients, clipped to a norm, and those from the others."""
+        """Updates the parameters of an optimizer by its own and the other learners' gradients, clipped to a norm."""
 
 
 @final
@@ -85,7 +85,7 @@ class NetworkOptimizer:
         baseline = BASELINES[config.baseline]
         self.flat = flat
         stored = {} if storage is None else storage.formats
-        self._kept = {of: Kept.of(stored[name]) for of, name in _STORED.items() if name in stored}
+        self._kept = {name: Kept.of(stored[key]) for name, key in _STORED.items() if key in stored}
         self._keep({"parameters": flat})
         stochastic = is_stochastic(config.fixes, "weights")
         kahan = (kahan or "compensation" in self._kept or stochastic) and "kahan_gradients" in config.fixes
@@ -110,8 +110,8 @@ class NetworkOptimizer:
         else:
             betas = (config.adam_beta1, config.adam_beta2)
             self.optimizer = (HAdam if roots else Adam)([self.parameters], betas=betas, **options)
-        # Where nothing becomes infinite, the largest number stands for what is beyond.
-        scaled = [keep.format for name, keep in self._kept.items() if name in _SCALED]
+        # Formats without infinities saturate: their largest number also represents overflow.
+        scaled = [keep.format for storage_key, keep in self._kept.items() if storage_key in _SCALED]
         narrow = [fmt for fmt in scaled if not round(torch.tensor(math.inf), fmt).isinf()]
         largest = min(fmt.max for fmt in (format, *narrow) if fmt.max is not None)
         self.scaler: DynamicLossScale | None = None
@@ -130,7 +130,7 @@ class NetworkOptimizer:
         return self.scaler.scale if self.scaler else 1.0
 
     def mean_weight(self, factor: float, count: int) -> Any:
-        """The derivative of ``scale * factor * mean`` by each of ``count`` numbers that each learner of a group has."""
+        """Returns the derivative of ``scale * factor * mean`` by each of the ``count`` values of a learner."""
         return self._times_scale(factor, self.group.mean_count(count) if self.group else count)
 
     @unsimulated
@@ -172,7 +172,7 @@ class NetworkOptimizer:
             self.norms.after(self.flat, self.optimizer)
 
     def step_alone(self, largest_norm: float | None = None) -> None:
-        """Updates the parameters with the gradients that are there, whoever else learns."""
+        """Updates the parameters with this learner's gradients only."""
         if largest_norm is not None:
             self.clip_gradients(largest_norm)
         assert self.flat.grad is not None
@@ -192,7 +192,7 @@ class NetworkOptimizer:
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """All that a step reads and writes besides gradients, for programs: also constants that are data to them."""
+        """The tensors besides gradients that a step reads and writes; also constants, which programs take as data."""
         adam, device = self.optimizer, self.parameters.device
         (group,) = adam.param_groups
         tensors = {
@@ -207,20 +207,20 @@ class NetworkOptimizer:
         return {**tensors, **self.scaler.tensors, "largest": number_tensor(self.scaler.largest, device)}
 
     def bound_to(self, tensors: dict[str, torch.Tensor]) -> NetworkOptimizer:
-        """This optimizer with all it keeps elsewhere, in ``tensors``; without master weights."""
+        """Returns this optimizer, which has no master weights, with its state in ``tensors``."""
         assert self._master is None
-        other = copy(self)
-        other.flat = other.parameters = tensors["parameters"]
-        other.optimizer = self.optimizer.bound_to(tensors)
+        bound = copy(self)
+        bound.flat = bound.parameters = tensors["parameters"]
+        bound.optimizer = self.optimizer.bound_to(tensors)
         if self.scaler:
-            other.scaler = scaler = copy(self.scaler)
-            scaler.optimizer = other.optimizer
+            bound.scaler = scaler = copy(self.scaler)
+            scaler.optimizer = bound.optimizer
             scaler.tensors = {name: tensors[name] for name in scaler.tensors}
             scaler.largest = tensors["largest"]
-        return other
+        return bound
 
     def state_dict(self) -> dict[str, Any]:
-        """State of the optimizer and its scaler, and the master weights if there are any."""
+        """Returns the state of the optimizer and its scaler, and the master weights if there are any."""
         return {
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict() if self.scaler else {},
@@ -236,7 +236,7 @@ class NetworkOptimizer:
             self._master.load(state["master"])
 
     def _keep(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Updates, in place, the tensors that are kept in a separate format."""
+        """Rounds tensors in place to the storage formats that the config has for them."""
         for name, keep in self._kept.items():
             if name in tensors:
                 copy_(tensors[name], keep(tensors[name]))

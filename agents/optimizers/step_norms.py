@@ -1,4 +1,4 @@
-"""Norms of an optimizer's parameters and buffers, and magnitudes of its gradients, to monitor learning."""
+"""Norms of an optimizer's parameters and buffers, and magnitudes of its gradients, for monitoring learning."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ class StepNorms:
 
     @unsimulated
     def before(self, flat: torch.Tensor, scaler: DynamicLossScale | None) -> None:
-        """Looks at the gradients that a step is to use, which are multiplied by the scale if there is one."""
+        """Measures the gradients of the coming step, which contain the loss scale if there is one."""
         assert flat.grad is not None
         self._before = flat.clone()
         gradients = flat.grad.double() / (scaler.scale if scaler else 1.0)
         if self._exponents is None:
             self._exponents = torch.zeros(_MOST - _LEAST + 2, dtype=torch.int64, device=gradients.device)
-        places = gradients.frexp().exponent.to(torch.int64) - 1 - _LEAST
-        places[~gradients.isfinite() | (gradients == 0)] = _MOST - _LEAST + 1
-        self._exponents = self._exponents.to(gradients.device).index_add_(0, places, torch.ones_like(places))
+        bins = gradients.frexp().exponent.to(torch.int64) - 1 - _LEAST
+        bins[~gradients.isfinite() | (gradients == 0)] = _MOST - _LEAST + 1
+        self._exponents = self._exponents.to(gradients.device).index_add_(0, bins, torch.ones_like(bins))
         self.latest = self._norms("gradients", gradients)
 
     @unsimulated
@@ -70,8 +70,8 @@ class StepNorms:
         if "moment" in state:
             self.latest["first_moment_norm"] = torch.linalg.vector_norm(state["moment"].double()) / scale
         if "second" in state:
-            kept = state["second"].double()
-            roots = kept if isinstance(adam, KeepingRoots) else kept.sqrt()
+            second = state["second"].double()
+            roots = second if isinstance(adam, KeepingRoots) else second.sqrt()
             self.latest["second_moment_norm"] = torch.linalg.vector_norm(roots) / scale
 
     def take_exponents(self) -> dict[str, int]:
@@ -82,10 +82,10 @@ class StepNorms:
         if self._exponents is None:
             return {}
         counts, self._exponents = self._exponents[:-1], None
-        return {str(_LEAST + place): int(counts[place]) for place in counts.nonzero().flatten().tolist()}
+        return {str(_LEAST + i): int(counts[i]) for i in counts.nonzero().flatten().tolist()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on counting."""
+        """Returns the state that is needed to continue counting."""
         return {"exponents": self._exponents}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -101,7 +101,7 @@ class StepNorms:
 def half_batch_cosine(
     outputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]
 ) -> torch.Tensor:
-    """The cosine of the angle between the gradient of a batch and the gradient of every other row.
+    """Returns the cosine of the angle between the gradient of a batch and the gradient of every other row.
 
     Near 1 / sqrt(2) the two halves are orthogonal, as noise is; near 1 they agree, and a larger batch says little more.
     The forward pass is as it was rounded; the gradients are of plain arithmetic, outside of the simulation, which
@@ -119,12 +119,12 @@ def half_batch_cosine(
         Stooke & Abbeel, "Accelerated Methods for Deep Reinforcement Learning", Section 5.5.
     """
     halves = []
-    for first in (0, 1):
-        own = [torch.zeros_like(weight) for weight in weights]
-        for vector, weight in zip(own, weights, strict=True):
-            vector[first::2] = weight[first::2]
-        found = torch.autograd.grad(outputs, parameters, own, retain_graph=True)
-        halves.append(torch.cat([gradient.reshape(-1) for gradient in found]).double())
-    whole = halves[0] + halves[1]
-    cosine: torch.Tensor = whole @ halves[0] / (whole.norm() * halves[0].norm())
+    for parity in (0, 1):
+        half_weights = [torch.zeros_like(weight) for weight in weights]
+        for half_weight, weight in zip(half_weights, weights, strict=True):
+            half_weight[parity::2] = weight[parity::2]
+        gradients = torch.autograd.grad(outputs, parameters, half_weights, retain_graph=True)
+        halves.append(torch.cat([gradient.reshape(-1) for gradient in gradients]).double())
+    full = halves[0] + halves[1]
+    cosine: torch.Tensor = full @ halves[0] / (full.norm() * halves[0].norm())
     return cosine

@@ -1,4 +1,4 @@
-"""Checkpoints: plain dicts of tensors and numbers, written atomically and read without executing anything.
+"""Checkpoints: dicts of tensors and plain values, written atomically and read without executing code from the file.
 
 Snapshots are written for comparing runs of different precision afterwards: a run's networks at its evaluations.
 """
@@ -19,7 +19,7 @@ from roundoff.files import atomic_writer, cannot_be_written, make_directory_insi
 
 from ..experience.replay import Replay
 
-# Raised whenever the meaning of what is stored changes.
+# Increased whenever the meaning of the stored values changes.
 VERSION = 3
 
 
@@ -29,7 +29,7 @@ def save(path: Path, state: dict[str, Any], about: dict[str, Any] | None = None)
     Args:
         path: the file.
         state: the state for :func:`load` to return.
-        about: more of the kind, for :func:`load_about`.
+        about: additional values of the same types, for :func:`load_about`.
 
     Raises:
         FileError: it cannot be written.
@@ -37,19 +37,19 @@ def save(path: Path, state: dict[str, Any], about: dict[str, Any] | None = None)
     with atomic_writer(path) as file:
         try:
             torch.save({"version": VERSION, "state": state, **({"about": about} if about else {})}, file)
-        except RuntimeError as error:  # what PyTorch makes of a disk that is full
+        except RuntimeError as error:  # PyTorch raises it when the disk is full
             reason = next((part.strerror for part in causes(error) if isinstance(part, OSError)), None)
             raise FileError(cannot_be_written(path, reason or str(error).partition("\n")[0])) from error
 
 
 @contextmanager
 def taking_over(path: Path) -> Iterator[None]:
-    """Raises FileError where the block cannot take over the state of a checkpoint: the file can have any content."""
+    """Turns any error of the block, which restores a checkpoint, into FileError: the file can have any content."""
     try:
         yield
     except RoundoffError:
         raise
-    except Exception as error:  # of whatever kind
+    except Exception as error:  # of any type
         raise FileError(
             f"{path}: is no complete checkpoint of this run ({type(error).__name__}: {error});"
             " delete the run's folder to start the run anew"
@@ -73,7 +73,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def load_about(path: Path) -> Any:
-    """Returns the ``about`` of a checkpoint, as given to :func:`save`; None if it is missing."""
+    """Returns the argument ``about`` of the :func:`save` that wrote a checkpoint; None if there was none."""
     return _read_archive(path).get("about")
 
 
@@ -81,12 +81,12 @@ def _read_archive(path: Path) -> dict[str, Any]:
     advice = "delete the run's folder to start the run anew"
     try:
         with open_to_read(path) as file:
-            _check_parts(file)
+            _check_archive(file)
             file.seek(0)
             content = torch.load(file, map_location="cpu", weights_only=True)
     except OSError as error:
         raise FileError(f"{path}: cannot be read ({error.strerror})") from error
-    except Exception as error:  # of whatever kind: the unpickler follows what stands in the file
+    except Exception as error:  # of any type, since the content of the file decides what the unpickler does
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise FileError(f"{path}: is damaged or no checkpoint ({reason}); {advice}") from error
     if not isinstance(content, dict) or "version" not in content or not isinstance(content.get("state"), dict):
@@ -99,24 +99,24 @@ def _read_archive(path: Path) -> dict[str, Any]:
     return content
 
 
-def _check_parts(file: IO[bytes]) -> None:
-    """Raises BadZipFile unless it is a whole archive with correct checksums, which PyTorch does not verify.
+def _check_archive(file: IO[bytes]) -> None:
+    """Raises BadZipFile unless it is a complete archive with correct checksums, which PyTorch does not verify.
 
-    Nor may a part be compressed: PyTorch compresses none, and a small file could fill the memory.
+    It also refuses compressed members: PyTorch writes none, and a small compressed file could fill the memory.
     """
     with zipfile.ZipFile(file) as archive:
-        if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
+        if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
             raise zipfile.BadZipFile("a part of it is compressed")
         damaged = archive.testzip()
     if damaged:
         raise zipfile.BadZipFile(f"the checksum of its part {damaged} is wrong")
 
 
-_STATES = 2000
+_STATE_COUNT = 2000
 
 
 def write_networks(folder: Path, step: int, networks: Mapping[str, Sequence[torch.Tensor]]) -> None:
-    """Writes ``<step>.npz`` into ``folder``, which is made if it is missing.
+    """Writes ``<step>.npz`` to ``folder``, which is created if it is missing.
 
     Args:
         folder: the folder of the snapshots.
@@ -127,26 +127,26 @@ def write_networks(folder: Path, step: int, networks: Mapping[str, Sequence[torc
     Raises:
         FileError: it cannot be written.
     """
-    arrays = {f"{name}_{i}": _array(layer) for name, layers in networks.items() for i, layer in enumerate(layers)}
+    arrays = {f"{name}_{i}": _as_array(layer) for name, layers in networks.items() for i, layer in enumerate(layers)}
     make_directory_inside(folder.parent, folder.name)
     with atomic_writer(folder / f"{step}.npz") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]  # its second parameter is no array
 
 
 def write_states(folder: Path, replay: Replay) -> None:
-    """Writes ``states.npz``: in ``inputs`` what critics see of 2000 transitions (or fewer), evenly spaced in memory.
+    """Writes ``states.npz`` with ``inputs``: critics' inputs of at most 2000 transitions, evenly spaced in the buffer.
 
     Raises:
         FileError: it cannot be written.
     """
     stored = len(replay)
-    indices = torch.linspace(0, max(stored - 1, 0), min(stored, _STATES), dtype=torch.float64).long()
+    indices = torch.linspace(0, max(stored - 1, 0), min(stored, _STATE_COUNT), dtype=torch.float64).long()
     batch = replay.take(indices.to(replay.rows.device))
     make_directory_inside(folder.parent, folder.name)
     with atomic_writer(folder / "states.npz") as file:
-        np.savez(file, inputs=_array(batch.observations_and_actions))
+        np.savez(file, inputs=_as_array(batch.observations_and_actions))
 
 
-def _array(x: torch.Tensor) -> np.ndarray:
+def _as_array(x: torch.Tensor) -> np.ndarray:
     x = x.detach().cpu()
     return (x if x.dtype == torch.float64 else x.float()).numpy()

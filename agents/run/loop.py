@@ -35,7 +35,7 @@ from .state import RunState
 from .stopping import Stopped, StopRequest
 
 Training: TypeAlias = "Generator[Any, tuple[Metrics, float], Result]"
-_Updating: TypeAlias = "Generator[Any, tuple[Metrics, float], Crash | None]"
+_Updates: TypeAlias = "Generator[Any, tuple[Metrics, float], Crash | None]"
 
 
 @final
@@ -50,8 +50,8 @@ class Run:
         on_progress: see :func:`train`.
         stop: see :func:`train`.
         learners: the group it belongs to; None: it is the only one. The leader evaluates, logs and writes results.
-        stage: where actors act for it; None: it acts itself.
-        wait: for the GPU at the end of each activity, so that the seconds of each are its own.
+        stage: the actors that act for it; None: it acts itself.
+        wait: whether to wait for the GPU at the end of each activity, so that its time is not counted for the next one.
 
     Attributes:
         state: the contents of its checkpoints.
@@ -89,7 +89,7 @@ class Run:
         self.log_checksum: int | None = None
         self._evaluated_at = -1
         with self.stopwatch.measure("actors" if stage else "environment"):
-            # Goes on from the checkpoint, if there is one
+            # Continues from the checkpoint, if there is one
             step = -1
             if self.learners.leads and self.files.checkpoint.exists():
                 self._resume(self.files.checkpoint)
@@ -106,24 +106,24 @@ class Run:
 
     @property
     def updates_to_come(self) -> int:
-        """The most updates that are to come, if the run does not crash."""
+        """The number of remaining updates, if the run does not crash."""
         return self.config.updates_in((self.config.steps - self.state.step) // self.config.action_repeat)
 
     @property
     def has_company(self) -> bool:
-        """Whether other processes learn or act with it."""
+        """Whether other processes learn or act for this run."""
         return not isinstance(self.learners, SingleLearner) or self.state.sampler.is_remote
 
     def profile(self) -> Profile:
-        """Reports how this process has spent its time so far."""
-        taken = (self.state.step - self._first_step) // self.config.action_repeat
-        return Profile(self.stopwatch.spent(), taken, self._waited)
+        """Returns how this process has spent its time so far."""
+        action_count = (self.state.step - self._first_step) // self.config.action_repeat
+        return Profile(self.stopwatch.spent(), action_count, self._waited)
 
     def training(self) -> Training:
-        """The run, from where it is to the end; a generator.
+        """Runs from the current step to the end, as a generator.
 
         Yields:
-            A batch for an update of the agent, and is sent its result, and the number of seconds to count.
+            A batch for an update of the agent; the caller sends the update's metrics and its duration in seconds.
         """
         self.stopwatch.go_on()
         self._report()
@@ -146,12 +146,12 @@ class Run:
             except Stopped:
                 raise
             except Exception as error:
-                found = lost_numbers(error, self.learner.weights())
-                crash = self.reporter.raised(error, found, self.state.step, "the agent")
+                description = lost_numbers(error, self.learner.weights())
+                crash = self.reporter.raised(error, description, self.state.step, "the agent")
                 if crash is None:
                     raise
             if crash is None and self._evaluated_at != self.state.step:
-                crash = self._evaluate()  # the end was not a moment to evaluate anyway
+                crash = self._evaluate()  # the last step is not a multiple of eval_every
             crash = self.reporter.crashed(crash, self.state.step)
         return self._finish(crash)
 
@@ -160,29 +160,29 @@ class Run:
             self._save()
             raise Stopped(self.state.step)
 
-    def _agent_step(self) -> _Updating:
-        """Gives actions to one group of environments, and learns from the steps of the next group, or of actors."""
-        sampler, lost, sample = self.state.sampler, None, None
+    def _agent_step(self) -> _Updates:
+        """Acts in one group of environments, and learns from the steps of the next group, or from steps of actors."""
+        sampler, not_finite, sample = self.state.sampler, None, None
         try:
             with self.stopwatch.measure(sampler.activity):
                 sample = sampler.next(self._choose_actions, self.agent.recorder.waits)
         except NotFinite as error:
-            lost = error
+            not_finite = error
         for group, observations in sampler.begun():
             self.agent.begin_anew(group, observations)
         for record in sampler.pulls():
             self.reporter.log.write("pull", self.state.step, record)
-        if lost:
-            if lost.args:  # who acted says it
-                return Crash(self.state.step, str(lost))
+        if not_finite:
+            if not_finite.args:  # the actor that took the action describes it
+                return Crash(self.state.step, str(not_finite))
             reason = "the policy took a non-finite action in training"
             if not all(bool(part.isfinite().all()) for part in self.agent.observations):
                 reason += f"; its observation is not finite in {self.config.format}, to whose range it does not belong"
             return Crash(self.state.step, reason)
         return (yield from self._learn(sample)) if sample else None
 
-    def _learn(self, sample: Sample) -> _Updating:
-        """Takes over the transitions of a sample, one by one, each with its update."""
+    def _learn(self, sample: Sample) -> _Updates:
+        """Stores the transitions of a sample one by one, and updates the agent after each."""
         config, steps = self.config, sample.steps
         with self.stopwatch.measure("copies"):
             rows = self.agent.see(sample)
@@ -192,11 +192,11 @@ class Run:
                 return None
             with self.stopwatch.measure("replay"):
                 self.agent.recorder.add(rows[i], sample, i)
-            before = self.state.step
-            self.state.step = self.learners.advance(before, config.action_repeat)
+            previous_step = self.state.step
+            self.state.step = self.learners.advance(previous_step, config.action_repeat)
             yield from self._update()
             self._be_quantized()
-            if self.state.step // config.eval_every != before // config.eval_every:
+            if self.state.step // config.eval_every != previous_step // config.eval_every:
                 with self.stopwatch.measure("evaluation"):
                     crash = self._evaluate()
                 if crash:
@@ -211,38 +211,38 @@ class Run:
         return None
 
     def _be_quantized(self) -> None:
-        """Has the agent compute as ``qat`` says, if it is time; learning from the step comes before that."""
+        """Switches quantization-aware training on or off as ``qat`` says for this step; called after its updates."""
         self.learner.be_quantized(quantized=self.config.is_quantized(self.state.step))
 
     def _update(self) -> Generator[Any, tuple[Metrics, float], None]:
         due = self.agent.due()
-        learned: Metrics | None = None
+        metrics: Metrics | None = None
         while True:
             try:
                 with self.stopwatch.measure("replay"):
-                    batch = due.send(learned)
+                    batch = due.send(metrics)
             except StopIteration:
                 return
-            began = time.perf_counter()
-            learned, seconds = yield batch
-            self.stopwatch.count(seconds - (time.perf_counter() - began))
+            start = time.perf_counter()
+            metrics, seconds = yield batch
+            self.stopwatch.count(seconds - (time.perf_counter() - start))
             # The first one of a process compiles, or reads from the disk what was compiled.
             self.stopwatch.add("updates" if "first update" in self.stopwatch.seconds else "first update", seconds)
-            self.state.metrics |= learned
+            self.state.metrics |= metrics
 
     def _choose_actions(self, group: int, first: int, under_way: int) -> NDArray[np.floating[Any]]:
-        """The agent's actions for a group, asked for by the sampler."""
+        """Returns the agent's actions for a group; the sampler calls it."""
         with self.stopwatch.measure("actions"):
             return self.agent.choose(group, first, under_way)
 
     def _evaluate(self) -> Crash | None:
-        """Evaluates the policy as it is; training continues as if nothing had happened."""
+        """Evaluates the current policy, without an effect on training."""
         if not self.learners.leads:
             return None
         self._evaluated_at = self.state.step
         step = self._moment()
         episodes = partial(self._episodes, step)
-        crash = self.reporter.evaluate(step, self.config.evaluate_in, episodes, now=self.state.step)
+        crash = self.reporter.evaluate(step, self.config.evaluate_in, episodes, crash_step=self.state.step)
         if crash is None:
             if self.config.keep_networks:
                 write_networks(self.files.snapshots, step, self.learner.layers())
@@ -250,27 +250,27 @@ class Run:
         return crash
 
     def _look_at_untrained(self) -> None:
-        """Evaluates the policy before it learns, in a run in fp32: to tell later whether that has learned at all."""
+        """Evaluates the untrained policy of a run in fp32, to show later whether the run has learned at all."""
         if self.state.step or self.config.format != "fp32" or self.learner.simulation or not self.learners.leads:
             return
         with self.stopwatch.measure("evaluation"):
             self.reporter.look_at_untrained(self._episodes(0))
 
     def _episodes(self, step: int, quantization: Quantization | None = None) -> Evaluation:
-        """The episodes of an evaluation, which the step and the seed decide."""
+        """Runs the episodes of an evaluation, which depend only on the policy, the step and the seed."""
         learner = self.learner.quantized(quantization) if quantization else self.learner
         policy = EvaluationPolicy(learner, self.intake, quantization, step=step)
         return evaluate(self.evaluation_environments, policy, seed=self.config.seed, step=step)
 
     def _moment(self) -> int:
-        """The step of an evaluation: of learners that are not in step, the moment that one of them has passed."""
+        """Returns the step of an evaluation: for asynchronous learners the last multiple of ``eval_every`` passed."""
         if self.learners.in_step:
             return self.state.step
         config, step = self.config, self.state.step
         return config.steps if step >= config.steps else step // config.eval_every * config.eval_every
 
     def _save(self) -> None:
-        """Writes a checkpoint: each learner its own, the leader last; its checkpoint shows that all are complete."""
+        """Writes a checkpoint of each learner, the leader's last: if it exists, those of the others are complete."""
         learners = self.learners
         if not learners.leads and not learners.in_step:
             return
@@ -291,14 +291,14 @@ class Run:
                 checkpoint.save(self.files.checkpoint, state)
 
     def _resume(self, path: Path) -> None:
-        """Takes over a checkpoint."""
+        """Restores the run from a checkpoint."""
         state = checkpoint.load(path)
         with checkpoint.taking_over(path):
             check_same_config(state["config"], self.config, str(path))
             self.state.load_state_dict(state)
             self.last_checkpoint = self.state.step
             self.stopwatch.continue_from(state["seconds"])
-            self.reporter.untrained = state.get("untrained")  # older versions did not look at it
+            self.reporter.untrained = state.get("untrained")  # missing in checkpoints of older versions
             self.log_length, self.log_checksum = state["metrics_length"], state.get("metrics_checksum")
 
     def _finish(self, crash: Crash | None) -> Result:

@@ -1,4 +1,4 @@
-"""Report a run of any kind: log, evaluations, progress, numerics, crash and result."""
+"""Writes the output of a run of any kind: log, evaluations, progress, numerics, crash and result."""
 
 from __future__ import annotations
 
@@ -50,23 +50,23 @@ class Numerics:
         Exponents of the gradients of each network, without the loss scale, are under ``gradients of critic`` and so on.
         """
         report = self._simulation.report()
-        now: dict[str, dict[str, int]] = {}
+        totals: dict[str, dict[str, int]] = {}
         for role, rows in report.table.groupby("role"):
-            now[str(role)] = {name: int(rows[name].sum()) for name in _COUNTS}
+            totals[str(role)] = {name: int(rows[name].sum()) for name in _COUNTS}
         for role, exponent, results in report.histogram.itertuples(index=False):
-            now[str(role)][str(exponent)] = int(results)
+            totals[str(role)][str(exponent)] = int(results)
         record: dict[str, Any] = {}
-        for role, sums in now.items():
-            before = self._before.get(role, {})
-            new = {name: count - before.get(name, 0) for name, count in sums.items()}
-            record[role] = {name: new[name] for name in _COUNTS}
-            record[role]["exponents"] = {name: n for name, n in new.items() if name not in _COUNTS and n}
-        self._before = now
-        found = {name: norms.take_exponents() for name, norms in sorted(self._watched.items())}
-        return record | {f"gradients of {name}": {"exponents": counts} for name, counts in found.items() if counts}
+        for role, sums in totals.items():
+            previous = self._before.get(role, {})
+            increase = {name: count - previous.get(name, 0) for name, count in sums.items()}
+            record[role] = {name: increase[name] for name in _COUNTS}
+            record[role]["exponents"] = {name: n for name, n in increase.items() if name not in _COUNTS and n}
+        self._before = totals
+        histograms = {name: norms.take_exponents() for name, norms in sorted(self._watched.items())}
+        return record | {f"gradients of {name}": {"exponents": bins} for name, bins in histograms.items() if bins}
 
     def first_nonfinite(self) -> str:
-        """Says where the first infinity or NaN was computed."""
+        """Describes where the first infinity or NaN was computed."""
         return str(self._simulation.report().birth or "no result was infinite or NaN").replace("\n ", "")
 
     def write_table(self, path: Path) -> None:
@@ -78,7 +78,7 @@ class Numerics:
             file.write(table.to_csv(index=False, lineterminator="\n").encode())
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on counting."""
+        """Returns the state that is needed to continue counting."""
         watched = {name: norms.state_dict() for name, norms in self._watched.items()}
         return {"before": self._before, "observer": self._simulation.observer_state(), "watched": watched}
 
@@ -120,14 +120,12 @@ class Reporter:
         files: the folder of the run, which is claimed and locked.
         stopwatch: the stopwatch of the run.
         numerics: the effects of rounding; None if the run does not observe.
-        on_progress: told how far the run is.
+        on_progress: called with the progress of the run; None: progress is not reported.
         steps: see :class:`Progress`.
 
     Attributes:
-        files: the same.
-        stopwatch: the same.
-        numerics: the same.
-        log: the curves; nothing is written before they are opened.
+        files, stopwatch, numerics: the arguments.
+        log: the log of metrics; before ``logging`` one that writes nothing.
         last_return: see :class:`Progress`.
         untrained: see :class:`.Result`.
     """
@@ -151,7 +149,7 @@ class Reporter:
 
     @contextmanager
     def logging(self, log: MetricsLog | NoLog) -> Iterator[None]:
-        """Writes into a log for the block."""
+        """Writes to a log within the block."""
         with log as self.log:
             yield
 
@@ -161,13 +159,13 @@ class Reporter:
         return time.perf_counter() - self._reported > _SECONDS_BETWEEN_REPORTS
 
     def report(self, step: int, loss_scale: Callable[[], float] | None = None) -> None:
-        """Says how far the run is."""
+        """Reports the progress of the run."""
         self._reported = time.perf_counter()
         if self._on_progress:
             self._on_progress(Progress(step, self._steps, self.last_return, loss_scale() if loss_scale else None))
 
     def write_numerics(self, step: int) -> None:
-        """Logs the effects of rounding since the last time, if the run observes."""
+        """Logs the effects of rounding since the last call, if the run observes."""
         if self.numerics:
             self.log.write("numerics", step, self.numerics.record())
 
@@ -177,49 +175,50 @@ class Reporter:
         quantizations: Iterable[Any],
         episodes: Callable[[Quantization | None], Evaluation],
         *,
-        now: int | None = None,
+        crash_step: int | None = None,
     ) -> Crash | None:
-        """Evaluates the policy as it is, and quantized in each of some ways, and logs the results.
+        """Evaluates the policy, without and with each of some quantizations, and logs the results.
 
         Args:
             step: the step of the evaluation.
-            quantizations: as the config has them.
-            episodes: runs the episodes of the evaluation, with this quantization or, given None, without.
-            now: environment steps taken, where these are others.
+            quantizations: the values of ``evaluate_in`` in the config.
+            episodes: runs the episodes of the evaluation, with a quantization, or for None without.
+            crash_step: the step of a crash; None: ``step``.
 
         Returns:
-            The crash, if the policy took a non-finite action as it is.
+            The crash, if the policy took a non-finite action without quantization.
         """
-        found = episodes(None)
-        if found.crashed:
-            return Crash(step if now is None else now, "the policy took a non-finite action in evaluation")
-        self._last, self.last_return = found, found.mean
-        self.log.write("eval", step, found.record())
-        for one in quantizations:
-            quantization = Quantization.parse(one)
-            found = episodes(quantization)
-            self._quantized[quantization.name] = found.mean
-            self.log.write("eval_in", step, {"in": quantization.name, **found.record()})
+        evaluation = episodes(None)
+        if evaluation.crashed:
+            step = step if crash_step is None else crash_step
+            return Crash(step, "the policy took a non-finite action in evaluation")
+        self._last, self.last_return = evaluation, evaluation.mean
+        self.log.write("eval", step, evaluation.record())
+        for value in quantizations:
+            quantization = Quantization.parse(value)
+            evaluation = episodes(quantization)
+            self._quantized[quantization.name] = evaluation.mean
+            self.log.write("eval_in", step, {"in": quantization.name, **evaluation.record()})
         self.write_numerics(step)
         return None
 
-    def look_at_untrained(self, found: Evaluation) -> None:
-        """Notes an evaluation before the first update."""
-        self.untrained = None if found.crashed else found.mean
+    def look_at_untrained(self, evaluation: Evaluation) -> None:
+        """Records an evaluation before the first update."""
+        self.untrained = None if evaluation.crashed else evaluation.mean
 
-    def raised(self, error: Exception, found: str | None, step: int, who: str) -> Crash | None:
-        """The crash that an error of ``who`` is, if there was something that was not finite, in words; else None."""
-        if found is None:
+    def raised(self, error: Exception, non_finite: str | None, step: int, component: str) -> Crash | None:
+        """Returns the crash that an error of ``component`` means, if non-finite values were found; else None."""
+        if non_finite is None:
             return None
         text = str(error).partition("\n")[0][:200]
-        return Crash(step, f"{found}, and {who} raised {type(error).__name__}: {text}")
+        return Crash(step, f"{non_finite}, and {component} raised {type(error).__name__}: {text}")
 
     def reason(self, reason: str) -> str:
-        """The reason of a crash, with the operation of the first infinity or NaN if the run observes."""
+        """Returns the reason of a crash, with the operation of the first infinity or NaN if the run observes."""
         return f"{reason}; {self.numerics.first_nonfinite()}" if self.numerics else reason
 
     def crashed(self, crash: Crash | None, step: int) -> Crash | None:
-        """A crash with all that is known of it; logs the effects of rounding until then."""
+        """Logs the effects of rounding before a crash; returns the crash with a complete reason."""
         if crash is None:
             return None
         crash = Crash(crash.step, self.reason(crash.reason))
@@ -228,17 +227,17 @@ class Reporter:
 
     def result(self, crash: Crash | None, step: int, updates: int | None) -> Result:
         """Returns the result of a run of an agent that has ended after ``step`` environment steps."""
-        known: dict[str, Any] = {"updates": updates, "untrained": self.untrained}
+        fields: dict[str, Any] = {"updates": updates, "untrained": self.untrained}
         if crash:
-            return Result("crashed", 0.0, 0.0, step, crash, **known)
-        return Result("done", self._last.mean, self._last.std, step, quantized=self._quantized, **known)
+            return Result("crashed", 0.0, 0.0, step, crash, **fields)
+        return Result("done", self._last.mean, self._last.std, step, quantized=self._quantized, **fields)
 
     def end(
         self,
         result: Result,
         weights: Mapping[str, torch.Tensor],
         profile: Callable[[], Profile],
-        more: Mapping[str, Any] | None = None,
+        more_timing: Mapping[str, Any] | None = None,
         sizes: Sizes | None = None,
     ) -> Result:
         """Writes the final files of a finished run of an agent, and removes its checkpoints.
@@ -246,10 +245,10 @@ class Reporter:
         The result comes last, since it marks the rest as complete.
 
         Args:
-            result: how it ended.
-            weights: the final ones, by name.
-            profile: asked for at the end.
-            more: for ``timing.json``.
+            result: the result of the run.
+            weights: the final weights, by name.
+            profile: returns the profile of the run; called last.
+            more_timing: further entries of ``timing.json``.
             sizes: the sizes of the environments, for using the learner without them.
 
         Returns:
@@ -261,10 +260,10 @@ class Reporter:
             self.write_table()
         seconds = self.stopwatch.total
         timing: dict[str, Any] = {"seconds": seconds, "steps_per_second": result.step / seconds, **profile().as_json()}
-        self.files.end(result, {**timing, **(more or {})})
+        self.files.end(result, {**timing, **(more_timing or {})})
         return result
 
     def write_table(self) -> None:
-        """Writes the effects of rounding on the whole run, if it observes."""
+        """Writes the counts of rounding effects in the whole run, if it observes."""
         if self.numerics:
             self.numerics.write_table(self.files.numerics)

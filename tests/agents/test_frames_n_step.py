@@ -160,7 +160,7 @@ def test_the_smallest_ring_holds_one_transition_at_least(n):
 @pytest.mark.parametrize("terminal", [False, True])
 def test_what_follows_steps_cut_short_by_time_counts_as_behind_those_there_were(terminal):
     """The learner multiplies what follows by g^n, also where an episode had m steps left: 1 / g^(n - m) mends that."""
-    under_way, head = n_step._UnderWay(3, 0.5), torch.zeros(1, 1)
+    under_way, head = n_step._PendingTransitions(3, 0.5), torch.zeros(1, 1)
 
     def step(*, last):
         steps = SimpleNamespace(

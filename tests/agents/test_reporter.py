@@ -25,7 +25,10 @@ def test_evaluations_are_logged_and_known_at_the_end(tmp_path):
         reporter.report(0)
         asked = []
         crash = reporter.evaluate(
-            50, ["fp16"], lambda way: asked.append(way) or Evaluation((1.0, 3.0) if way is None else (0.5,)), now=60
+            50,
+            ["fp16"],
+            lambda way: asked.append(way) or Evaluation((1.0, 3.0) if way is None else (0.5,)),
+            crash_step=60,
         )
         reporter.report(60, lambda: 8.0)
     assert crash is None
@@ -41,7 +44,7 @@ def test_evaluations_are_logged_and_known_at_the_end(tmp_path):
 
 def test_a_crash_in_an_evaluation_is_one_of_the_moment_and_logs_nothing(tmp_path):
     reporter = Reporter(RunDirectory(tmp_path), Stopwatch(), None, None)
-    crash = reporter.evaluate(50, ["fp16"], lambda way: Evaluation((), crashed=True), now=60)
+    crash = reporter.evaluate(50, ["fp16"], lambda way: Evaluation((), crashed=True), crash_step=60)
     assert crash == Crash(60, "the policy took a non-finite action in evaluation")
     assert reporter.result(crash, 60, 7).return_mean == 0.0
     reporter.look_at_untrained(Evaluation((), crashed=True))

@@ -80,11 +80,11 @@ class SoftActorCritic(Learner):
                 "critic": self.make_optimizer(critic.flat, kahan=True),
                 "temperature": self.make_optimizer(log_temperature, kahan=True, stored=False),
             }
-        moves_actor, moves_target = config.actor_update_every, config.target_update_every
+        actor_period, target_period = config.actor_update_every, config.target_update_every
         self.parts = (
             Part("critic", type(self).update_critic, noise=0),
-            Part("actor", type(self).update_actor_and_temperature, every=moves_actor, noise=1),
-            Part("target", type(self).update_target, every=moves_target, batch=False),
+            Part("actor", type(self).update_actor_and_temperature, every=actor_period, noise=1),
+            Part("target", type(self).update_target, every=target_period, batch=False),
         )
 
     def bind(self) -> None:
@@ -161,8 +161,8 @@ class SoftActorCritic(Learner):
         if copies == 1:
             return targets
         total, *others = targets.chunk(copies)
-        for one in others:
-            total = total + one
+        for part in others:
+            total = total + part
         return (total / copies).repeat(copies, 1)
 
     def least_of_critics(self, q: torch.Tensor) -> torch.Tensor:
