@@ -56,17 +56,17 @@ class Actor:
         self._ray, self._quantizer, self._config, self._keys = ray, quantizer, config, config.actors
         rank, life, self._steps = order["rank"], order["life"], order["steps"]
         count = config.environments // self._keys.count
-        whose = (rank, life) if rank or life else ()
+        stream_key = (rank, life) if rank or life else ()
         self._sizes = environments = VectorEnvironment(order["opening"], [count], [True])
         numbers = range(rank * count, (rank + 1) * count)
-        again = (life,) if life else ()
-        environments.groups[0].seed([sequence(config.seed, Stream.ENVIRONMENT, i, *again) for i in numbers])
+        life_key = (life,) if life else ()
+        environments.groups[0].seed([sequence(config.seed, Stream.ENVIRONMENT, i, *life_key) for i in numbers])
         self._sampler = LocalSampler(
             environments.groups, clip_rewards=config.clip_rewards, reward_scale=config.scale_of_rewards
         )
-        self._random = np.random.default_rng(sequence(config.seed, Stream.SEED_ACTIONS, *whose))
+        self._random = np.random.default_rng(sequence(config.seed, Stream.SEED_ACTIONS, *stream_key))
         self._random_steps = -(-config.seed_steps // self._keys.count)
-        self._explorer = explorer_of(config, rank, self._steps, whose)
+        self._explorer = explorer_of(config, rank, self._steps, stream_key)
         self._noise = torch_generator(config.seed, Stream.ACTOR_CONTROL, torch.device("cpu"), rank, life)
         self._engine: Engine | NoisyPolicy | None = None
         self._weights: _Weights | None = None
@@ -89,16 +89,14 @@ class Actor:
         pulls: list[Pull] = []
         choices: list[PolicyChoice | None] = []
         for i in range(count):
-            due = pulls_before(self._steps, len(self._observations), self._keys.pull_every)
-            if (due or self._weights is None) and (pull := self._pull(i)):
+            is_due = pulls_before(self._steps, len(self._observations), self._keys.pull_every)
+            if (is_due or self._weights is None) and (pull := self._pull(i)):
                 pulls.append(pull)
             actions, basis = self._choose()
             choices.append(None if basis is None else PolicyChoice(self._observations, basis))
             if not np.isfinite(actions).all():
-                nothing, observations = np.zeros(len(actions)), self._observations
-                samples.append(
-                    Sample(0, actions, Steps(observations, nothing, nothing, nothing != 0, observations), nothing)
-                )
+                zeros, observations = np.zeros(len(actions)), self._observations
+                samples.append(Sample(0, actions, Steps(observations, zeros, zeros, zeros != 0, observations), zeros))
                 break
             with self._measure("environment"):
                 sample = self._sampler.act(actions)
@@ -107,8 +105,8 @@ class Actor:
             self._observations = self._perceived(sample.steps.observations)
             self._steps += len(actions)
         ends = [*(pull.at for pull in pulls), count][1:]
-        played = [pull.shown(choices[pull.at : end]) for pull, end in zip(pulls, ends, strict=True)]
-        return Chunk.of(samples, played, self._seconds, choices if self._keys.importance_weights else [])
+        complete_pulls = [pull.shown(choices[pull.at : end]) for pull, end in zip(pulls, ends, strict=True)]
+        return Chunk.of(samples, complete_pulls, self._seconds, choices if self._keys.importance_weights else [])
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue identically: plain values and tensors."""
@@ -154,15 +152,15 @@ class Actor:
 
     def _pull(self, at: int) -> Pull | None:
         """Takes over the newest weights; None if it has them, or cannot get newer ones."""
-        before = self._weights[0] if self._weights else None
-        began = time.perf_counter()
-        pulled = self._newest(_SECONDS_TO_PULL if before is None else 0.0)
-        self._seconds["pull"] += time.perf_counter() - began
+        previous_version = self._weights[0] if self._weights else None
+        start = time.perf_counter()
+        pulled = self._newest(_SECONDS_TO_PULL if previous_version is None else 0.0)
+        self._seconds["pull"] += time.perf_counter() - start
         if pulled is None:
             return None
         self._take(pulled)
-        nothing = np.zeros((0, 0), dtype=np.float32)
-        return Pull(at, pulled[0], before, pulled[1].nbytes, nothing, nothing)
+        empty = np.zeros((0, 0), dtype=np.float32)
+        return Pull(at, pulled[0], previous_version, pulled[1].nbytes, empty, empty)
 
     def _newest(self, patience: float) -> _Weights | None:
         """Returns the weights published last if they are new, else None; waits ``patience`` seconds for the first ones.
@@ -170,18 +168,18 @@ class Actor:
         Raises:
             RunError: nothing came.
         """
-        end = time.monotonic() + patience
+        deadline = time.monotonic() + patience
         while True:
             try:
-                found = self._ray.get(self._quantizer.latest.remote(), timeout=_SECONDS_TO_ANSWER)
-                if found and not (self._weights and self._weights[0] == found[0]):
-                    version, (reference,) = found
+                latest = self._ray.get(self._quantizer.latest.remote(), timeout=_SECONDS_TO_ANSWER)
+                if latest and not (self._weights and self._weights[0] == latest[0]):
+                    version, (reference,) = latest
                     return version, self._ray.get(reference, timeout=_SECONDS_TO_ANSWER)
             except self._ray.exceptions.RayError:
                 pass  # the quantizer has died, and comes back
             if self._weights:
                 return None
-            if time.monotonic() > end:
+            if time.monotonic() > deadline:
                 raise RunError(f"no weights were published within {patience:g} seconds")
             time.sleep(_PAUSE)
 
@@ -204,11 +202,11 @@ class Actor:
     @contextmanager
     def _measure(self, activity: str) -> Iterator[None]:
         """Counts processor time, which excludes other processes of the machine."""
-        began = time.thread_time()
+        start = time.thread_time()
         try:
             yield
         finally:
-            self._seconds[activity] += time.thread_time() - began
+            self._seconds[activity] += time.thread_time() - start
 
 
 @final
@@ -245,8 +243,8 @@ class NoisyPolicy:
         direction = torch.randn(exact.shape, generator=self._generator, dtype=torch.float64)
         error = rounded - exact
         if self._parts:
-            centred = [one.view(len(one), self._parts, -1) for one in (error, direction)]
-            error, direction = ((one - one.mean(2, keepdim=True)).flatten(1) for one in centred)
-        length, drawn = (one.norm(dim=1, keepdim=True) for one in (error, direction))
-        noisy = (exact + direction * (length / drawn).where(drawn != 0, 0.0)).float()
+            centred = [x.view(len(x), self._parts, -1) for x in (error, direction)]
+            error, direction = ((x - x.mean(2, keepdim=True)).flatten(1) for x in centred)
+        length, direction_length = (x.norm(dim=1, keepdim=True) for x in (error, direction))
+        noisy = (exact + direction * (length / direction_length).where(direction_length != 0, 0.0)).float()
         return noisy.numpy(), self._exact.decided(noisy).numpy()

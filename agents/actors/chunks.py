@@ -47,10 +47,10 @@ class Pull(NamedTuple):
 
     def shown(self, choices: Sequence[PolicyChoice | None]) -> Pull:
         """Returns the pull with the choices that followed; random ones are None."""
-        own = [choice for choice in choices if choice is not None]
-        if not own:
+        made = [choice for choice in choices if choice is not None]
+        if not made:
             return self
-        states, basis = (np.concatenate(parts) for parts in zip(*own, strict=True))
+        states, basis = (np.concatenate(parts) for parts in zip(*made, strict=True))
         return self._replace(states=states, basis=basis)
 
 
@@ -79,8 +79,8 @@ class Chunk(NamedTuple):
         choices: Sequence[PolicyChoice | None] = (),
     ) -> Chunk:
         """Puts samples side by side; there is at least one."""
-        steps = Steps(*(np.stack(field) for field in zip(*(sample.steps for sample in samples), strict=True)))
-        actions, returns = np.stack([one.actions for one in samples]), np.stack([one.returns for one in samples])
+        steps = Steps(*(np.stack(field) for field in zip(*(s.steps for s in samples), strict=True)))
+        actions, returns = np.stack([s.actions for s in samples]), np.stack([s.returns for s in samples])
         return cls(actions, steps, returns, pulls, dict(seconds), choices)
 
     def sample(self, i: int, rank: int) -> Sample:

@@ -23,11 +23,11 @@ def main() -> None:
     pipe, folder = int(sys.argv[1]), sys.argv[2]
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    known: dict[int, str] = {}
+    births: dict[int, str] = {}
     while not select.select([pipe], [], [], _LOOK)[0]:
-        known |= _belonging_to(folder)
-    for pid, born in known.items():
-        if _birth(pid) == born:
+        births |= _belonging_to(folder)
+    for pid, birth in births.items():
+        if _birth(pid) == birth:
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Ray, and the processes on it for one run: its quantizer and its actors, from their start to their end."""
+"""Starts Ray and the Ray processes of one run, its quantizer and its actors, and ends them."""
 
 from __future__ import annotations
 
@@ -21,49 +21,49 @@ from . import guardian
 from .actor import Actor
 from .weights import FullPolicy, Quantizer
 
-_ANSWER = 120.0  # seconds that one which has answered before may take
-_GRACE = 30.0  # that a machine may take to end all of it
-_LOOK = 0.5  # seconds until the caller is asked whether it is to stop
+_ANSWER = 120.0  # seconds to wait for an answer of a process that has answered before
+_GRACE = 30.0  # seconds to wait until all Ray processes have ended
+_LOOK = 0.5  # seconds to wait for answers before the caller can check whether to stop
 GO_ON = "the same command goes on from the last checkpoint"
-_MOST_DEATHS = 10  # of an actor, one after the other
-_SHORT = 18  # letters of the temporary folder; names of sockets in it have 107 at most, and Ray adds 65
+_MOST_DEATHS = 10  # consecutive deaths of an actor without an answer
+_SHORT = 18  # characters of the temporary folder's path; a socket's path has at most 107, of which Ray adds 65
 _STORE = 512 * 2**20  # bytes of Ray's shared memory: fifteen times the weights of 3 x 2048 units
 
 
-class ActorDied(Exception):  # noqa: N818  no error of the run's: another one takes its place
-    """The process of an actor, or its node, is gone."""
+class ActorDied(Exception):  # noqa: N818  not an error of the run: the actor is replaced
+    """Raised when the process of an actor, or its node, has died."""
 
 
 @contextmanager
 def connected(processes: int) -> Iterator[Any]:
-    """Ray, for the block: as this process has it already, at RAY_ADDRESS, or on this machine for the block only.
+    """Connects to Ray for the block: if initialized, this process's; else at RAY_ADDRESS; else started for the block.
 
     Args:
-        processes: the number of processes that will run on it, with a CPU each.
+        processes: the number of Ray processes to start, with a CPU each.
 
     Raises:
         MissingExtraError: Ray is not installed.
         ClusterError: no cluster is found at RAY_ADDRESS, or Ray does not start.
     """
-    known = sys.modules.get("ray")
-    if known and known.is_initialized():
-        yield known
+    imported = sys.modules.get("ray")
+    if imported and imported.is_initialized():
+        yield imported
         return
-    with ExitStack() as ending:
+    with ExitStack() as stack:
         local: dict[str, Any] = {}
         if not os.environ.get("RAY_ADDRESS"):
             local = {"num_cpus": processes, "object_store_memory": _STORE, "include_dashboard": False}
-            local["_temp_dir"] = ending.enter_context(guarded_folder())
+            local["_temp_dir"] = stack.enter_context(guarded_folder())
         ray = connect(**local)
-        ending.callback(ray.shutdown)
+        stack.callback(ray.shutdown)
         yield ray
 
 
 @contextmanager
 def guarded_folder() -> Iterator[str]:
-    """A folder for Ray in a private folder; both are removed, and the processes using it are ended.
+    """Creates a folder for Ray in a private folder, since all users can access Ray's own.
 
-    They are also removed when this process is killed. Ray opens its folder to all users.
+    After the block, or when this process is killed, both are removed, and the processes that use them are ended.
     """
     long = len(tempfile.gettempdir()) > _SHORT
     folder = tempfile.mkdtemp(prefix="roundoff-ray-", dir="/tmp" if long else None)  # noqa: S108  nobody else's
@@ -80,7 +80,7 @@ def guarded_folder() -> Iterator[str]:
 
 @contextmanager
 def open_stage(config: TrainConfig, opening: dict[str, Any]) -> Iterator[Stage | None]:
-    """The Ray processes of a run, for the block; None if its config does not have actors; see :func:`connected`."""
+    """Starts the Ray processes of a run for the block; yields None without actors; see :func:`connected`."""
     actors = config.actors if isinstance(config, WithActors) else None
     if actors is None:
         yield None
@@ -96,18 +96,18 @@ def open_stage(config: TrainConfig, opening: dict[str, Any]) -> Iterator[Stage |
 
 @final
 class Stage:
-    """The quantizer and the actors of a run, which come back when they die.
+    """The quantizer and the actors of a run, which are restarted when they die.
 
-    The quantizer is started again by Ray, and has then nothing to give until something is published. An actor is
-    started again here, since it has to begin other episodes.
+    Ray restarts the quantizer, which then has no weights until the next ones are published. This class restarts actors,
+    since they must begin other episodes.
 
     Args:
-        ray: connected.
+        ray: the module, connected to a cluster.
         config: the config of the run.
         opening: the arguments for opening an environment, by name.
 
     Attributes:
-        lives: how often each actor has been started again, by rank.
+        lives: the number of restarts of each actor, by rank.
     """
 
     def __init__(self, ray: Any, config: WithActors, opening: dict[str, Any]) -> None:
@@ -123,13 +123,13 @@ class Stage:
         self._actors: list[Any] = [None] * self._keys.count
         self.lives = [0] * self._keys.count
         self._deaths = [0] * self._keys.count
-        self._orders: dict[Any, int] = {}  # what actors have been asked for, and whom
+        self._orders: dict[Any, int] = {}  # pending calls of actors, and the ranks of the actors
 
     @property
     def process_ids(self) -> list[int]:
         """The process ids of the quantizer and of the actors."""
-        asked = [one.process_id.remote() for one in (self._quantizer, *self._actors)]
-        ids: list[int] = self._ray.get(asked, timeout=_ANSWER)
+        pending = [actor.process_id.remote() for actor in (self._quantizer, *self._actors)]
+        ids: list[int] = self._ray.get(pending, timeout=_ANSWER)
         return ids
 
     # Weights
@@ -160,7 +160,7 @@ class Stage:
         self._packing = self._quantizer.pack.remote(version, reference)
 
     def published(self, patience: float = 0.0) -> bool:
-        """Whether the last policy is published within seconds; it may be lost with the quantizer.
+        """Returns whether the last policy is published within ``patience`` seconds; it is lost if the quantizer dies.
 
         Raises:
             RunError: it could not be packed.
@@ -178,7 +178,7 @@ class Stage:
     # Actors
 
     def start(self, rank: int, steps: int) -> None:
-        """Starts or replaces an actor that has taken ``steps``, and asks it to begin."""
+        """Starts or replaces an actor, whose lives so far have taken ``steps`` steps, and asks it to begin."""
         order = {**self._order, "rank": rank, "life": self.lives[rank], "steps": steps}
         self._actors[rank] = self._ray.remote(Actor).options(num_cpus=1, max_restarts=0).remote(order, self._quantizer)
         self._orders[self._actors[rank].begin.remote()] = rank
@@ -188,17 +188,16 @@ class Stage:
         self._orders[self._actors[rank].collect.remote(count)] = rank
 
     def receive(self) -> tuple[int, Any] | None:
-        """Returns the rank of an actor and its answer; None if no actor has answered for a moment.
+        """Returns the rank of an actor and its answer; None if no actor answers within half a second.
 
-        Each actor's answers come in the order of its steps. Where several actors have answered, the oldest order comes
-        first.
+        Each actor's answers are in the order of its steps. If several actors have answered, the oldest order is first.
 
         Returns:
             A :class:`Chunk`; or the initial observations, (n, observation), of an actor.
 
         Raises:
-            ActorDied: it died; its orders are void.
-            RunError: it has failed.
+            ActorDied: an actor died; its orders are dropped.
+            RunError: an actor has failed.
         """
         order = self._oldest_answered()
         if order is None:
@@ -209,7 +208,7 @@ class Stage:
         except self._ray.exceptions.RayTaskError as error:
             raise _failure(f"actor {rank + 1} of {self._keys.count}", error) from error
         except self._ray.exceptions.RayError as error:
-            self._orders = {order: whose for order, whose in self._orders.items() if whose != rank}
+            self._orders = {order: owner for order, owner in self._orders.items() if owner != rank}
             self.lives[rank] += 1
             self._deaths[rank] += 1
             if self._deaths[rank] >= _MOST_DEATHS:
@@ -222,14 +221,15 @@ class Stage:
         return rank, answer
 
     def _oldest_answered(self) -> Any:
-        """The oldest order that has an answer, among the first of each actor; None if none has."""
+        """Returns the oldest order with an answer, among the first order of each actor; None if there is none."""
         first: dict[int, Any] = {}
         for order, rank in self._orders.items():
             first.setdefault(rank, order)
-        asked = list(first.values())
-        ready, _ = self._ray.wait(asked, num_returns=len(asked), timeout=0)  # asked for one, Ray names any of them
+        orders = list(first.values())
+        # All that are ready, since for num_returns=1 Ray would return any of them
+        ready, _ = self._ray.wait(orders, num_returns=len(orders), timeout=0)
         if not ready:
-            ready, _ = self._ray.wait(asked, num_returns=1, timeout=_LOOK)
+            ready, _ = self._ray.wait(orders, num_returns=1, timeout=_LOOK)
         return ready[0] if ready else None
 
     def call(self, rank: int, method: str, *arguments: Any) -> Any:
@@ -246,16 +246,16 @@ class Stage:
             raise RunError(f"actor {rank + 1} of {self._keys.count} has died; {GO_ON}") from error
 
     def close(self) -> None:
-        """Ends all of them."""
-        for one in (self._quantizer, *filter(None, self._actors)):
-            with suppress(Exception):  # whatever Ray says of one that is gone
-                self._ray.kill(one)
+        """Kills the quantizer and all actors."""
+        for actor in (self._quantizer, *filter(None, self._actors)):
+            with suppress(Exception):  # Ray may raise any error for an actor that has died
+                self._ray.kill(actor)
 
 
-def _failure(who: str, error: Any) -> RunError:
+def _failure(name: str, error: Any) -> RunError:
     """Returns an error that describes the failure of a Ray process in one line."""
     cause = error.cause
     if isinstance(cause, RoundoffError):
         return RunError(str(cause))
     reason = str(cause).partition("\n")[0]
-    return RunError(f"{who} has failed: {type(cause).__name__}: {reason}")
+    return RunError(f"{name} has failed: {type(cause).__name__}: {reason}")

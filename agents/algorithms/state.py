@@ -25,7 +25,7 @@ from .arithmetic import change_to, simulation_of
 from .part import UpdateBackend
 
 PLACES = 8
-"""Random bits are numbered within an update: 0 for its noise, 1 to 6 for what it draws, 7 for actions."""
+"""The number of streams of random bits in an update: 0 for its noise, 1 to 6 for ``draws`` of agents, 7 for actions."""
 NOISE, ACT = 0, PLACES - 1
 
 
@@ -34,17 +34,17 @@ class _Bound(ABCMeta):
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
         """Returns a complete object, with everything derived from its tensors."""
-        made = super().__call__(*args, **options)
-        made.bind()
-        return made
+        instance = super().__call__(*args, **options)
+        instance.bind()
+        return instance
 
 
 class LearnerState(ABC, metaclass=_Bound):
-    """Networks, their optimizers, slow copies of networks, and the arithmetic that all is computed in.
+    """The networks of a learner, their optimizers, slow copies of networks, and the arithmetic of all computations.
 
-    A subclass sets ``networks``, ``averages``, ``optimizers`` and ``numbers`` in its constructor. A network shares its
-    name with its optimizer, and its place in checkpoints. :meth:`bind` is called whenever these have got other
-    tensors: after the constructor, and by :meth:`bound_to`.
+    A subclass sets ``networks``, ``averages``, ``optimizers`` and ``numbers`` in its constructor. A network, its
+    optimizer and its entry in checkpoints have the same name. :meth:`bind` is called whenever the tensors of these
+    are replaced: after the constructor, and by :meth:`bound_to`.
 
     Args:
         observation_size: the number of elements in an observation; 0: it learns from images.
@@ -55,13 +55,13 @@ class LearnerState(ABC, metaclass=_Bound):
     Attributes:
         largest: the largest number of the format.
         dtype: the dtype of weights, batches and actions.
-        networks: by name.
+        networks: the networks, by name.
         averages: slow copies of networks, by name.
-        optimizers: by name; the optimizers of ``networks``, and of other parameters.
+        optimizers: the optimizers of ``networks`` and of other parameters, by name.
         layers_stored: the formats that networks store values between layers in; None: the run's.
-        numbers: hyper-parameters that are data to compiled programs, where they are tensors.
+        numbers: hyper-parameters that compiled programs take as data, there as tensors.
         updates: the number of updates so far.
-        compiled: the program that has taken over the updates; None: the updates are eager.
+        compiled: the program that computes the updates; None: the updates are eager.
         reward_scale: the factor of rewards, values and targets, but not of derivatives by values.
     """
 
@@ -96,7 +96,7 @@ class LearnerState(ABC, metaclass=_Bound):
 
     @in_role(Role.AVERAGES)
     def make_average(self, flat: torch.Tensor) -> MovingAverage:
-        """The slow copy of parameters as the config asks for it; changes ``flat``, which is where it starts."""
+        """Makes a slow copy of parameters as the config describes it; its tensor is ``flat``, which is changed."""
         config = self.config
         assert isinstance(config, OffPolicyKeys), "others keep no averages"
         if BASELINES[config.baseline].master_weights:
@@ -112,49 +112,51 @@ class LearnerState(ABC, metaclass=_Bound):
         return PlainEMA(flat, config.tau)
 
     def make_optimizer(self, flat: torch.Tensor, *, kahan: bool, stored: bool = True) -> NetworkOptimizer:
-        """The optimizer of parameters as the config asks for it.
+        """Makes the optimizer of parameters as the config describes it.
 
-        ``kahan``: compensated, if that fix is on. ``stored``: in separate formats, if ``storage`` says so.
+        ``kahan``: whether it is compensated if that fix is on. ``stored``: whether ``storage`` applies to it.
         """
         storage = self.config.storage if stored else None
         return NetworkOptimizer(flat, self.config, self.format, kahan=kahan, storage=storage)
 
     def rounded_(self, parameters: torch.Tensor) -> torch.Tensor:
-        """Initial parameters, in place, as numbers of the format."""
+        """Rounds initial parameters to the format in place, and returns them."""
         return parameters if self.config.native else parameters.copy_(round(parameters, self.format))
 
     def constructing(self) -> AbstractContextManager[Any]:
-        """The simulation, for a constructor's computations in the format."""
+        """Returns the simulation for a constructor's computations in the format."""
         return self._arithmetic(0, NOISE)
 
     def be_quantized(self, *, quantized: bool) -> None:
-        """Computes as ``config.qat`` says from here on, or as before that began."""
+        """Turns the arithmetic of ``config.qat`` on or off."""
         if self.simulation is not None and quantized != self._quantized:
             change_to(self.simulation, self.config, quantized=quantized)
         self._quantized = quantized
 
     def bound_to(self, tensors: dict[str, Any]) -> Self:
-        """This learner with its tensors elsewhere, for programs; see ``TracedLearner`` for what ``tensors`` holds."""
-        other = copy(self)
-        other.compiled = None
-        # Where this runs eagerly, the parameters are the agent's own, and must not be left with other gradients.
-        own = {name: {**tensors[name], "parameters": tensors[name]["parameters"].detach()} for name in self.optimizers}
-        other.optimizers = {name: one.bound_to(own[name]) for name, one in self.optimizers.items()}
-        other.networks = {name: one.bound_to(own[name]["parameters"]) for name, one in self.networks.items()}
-        other.averages = {name: one.bound_to(tensors[name]) for name, one in self.traceable_averages.items()}
-        other.numbers = tensors["numbers"]
-        other.bind()
-        return other
+        """Returns this learner with its state in ``tensors``, for programs; see ``TracedLearner`` for their names."""
+        bound = copy(self)
+        bound.compiled = None
+        # Detached, since run eagerly these are the agent's parameters, whose ``grad`` must not be replaced.
+        flats = {name: tensors[name]["parameters"].detach() for name in self.optimizers}
+        bound.optimizers = {
+            name: part.bound_to({**tensors[name], "parameters": flats[name]}) for name, part in self.optimizers.items()
+        }
+        bound.networks = {name: part.bound_to(flats[name]) for name, part in self.networks.items()}
+        bound.averages = {name: part.bound_to(tensors[name]) for name, part in self.traceable_averages.items()}
+        bound.numbers = tensors["numbers"]
+        bound.bind()
+        return bound
 
     @property
     def traceable_averages(self) -> dict[str, TraceableAverage]:
         """``averages``, of a learner with a baseline that can be compiled."""
-        found = {name: one for name, one in self.averages.items() if isinstance(one, TraceableAverage)}
-        assert len(found) == len(self.averages), "programs know no master weights"
-        return found
+        averages = {name: average for name, average in self.averages.items() if isinstance(average, TraceableAverage)}
+        assert len(averages) == len(self.averages), "programs know no master weights"
+        return averages
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue identically: weights, optimizers, averages, generators."""
+        """Returns the state that is needed to continue identically: weights, optimizers, averages, generators."""
         return {
             **self.weights(),
             **{f"{name}_average": average.state_dict() for name, average in self.averages.items()},
@@ -206,7 +208,7 @@ class LearnerState(ABC, metaclass=_Bound):
         return torch.randn(shape, generator=self.generators[generator], **self._noise_options).to(self.dtype)
 
     def _arithmetic(self, count: int, place: int) -> AbstractContextManager[Any]:
-        """The simulation, drawing the random bits of stochastic rounding for this place of an update or action."""
+        """Returns the simulation with the random bits of stochastic rounding for a place of an update or action."""
         if self.simulation is None:
             return nullcontext()
         self.simulation.step = PLACES * count + place

@@ -1,4 +1,4 @@
-"""The learners of a run that share central parameters: each applies its own gradients to them, whenever it has some."""
+"""Asynchronous learners: they share central parameters, to which each applies its own gradients at any time."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _MOMENTS = ("moment", "second", "compensation")
 class AsynchronousGroup:
     """This process among the learners of a run that share central parameters, on one machine; number 0 leads.
 
-    A learner computes a gradient with its own parameters. Then, chunk by chunk, it takes the central parameters and
-    moments, applies its step to them, and puts them back, while no other learner has the chunk (``every`` = 1; with any
-    fix); or it takes several steps by itself, and then applies their sum (``every`` > 1; :class:`MultiStepAdam`). With
-    loss scaling, all is one chunk, since a step is skipped whole; a gradient that came with another scale than the
-    central one is multiplied by their quotient.
+    A learner computes a gradient with its own parameters. Then, chunk by chunk, it locks the chunk, reads the central
+    parameters and moments, applies its step to them, and writes them back (``every`` = 1; with any fix); or it takes
+    several local steps, and then applies their sum (``every`` > 1; :class:`MultiStepAdam`). With loss scaling there is
+    one chunk, since a step is skipped for all parameters; if the central scale has changed since a gradient was
+    computed, the gradient is multiplied by the quotient.
 
-    The result depends on the order of learners: runs do not repeat. With ``lockstep``, learners come in order.
+    The result depends on the order of learners, so that runs cannot be repeated, except with ``lockstep``.
 
     Args:
         memory: see :class:`CentralStore`.
@@ -39,7 +39,7 @@ class AsynchronousGroup:
 
     Attributes:
         why_lost: always returns None.
-        notice: tells of learners that have died; raises :class:`LearnerLost` if one has crashed.
+        notice: reports learners that have died; raises :class:`LearnerLost` if one has crashed.
 
     Source:
         Stooke, Abbeel, "Accelerated Methods for Deep Reinforcement Learning", Section 4.3 and Appendix B.
@@ -69,14 +69,14 @@ class AsynchronousGroup:
         return self._store
 
     def first_step(self, step: int) -> int:
-        """Only the leader has a checkpoint: the others begin new episodes, with the central parameters."""
+        """Returns -1 unless this learner leads: others have no checkpoint, and begin new episodes."""
         return step if self.leads else -1
 
     def meet(self) -> None:
         """Does nothing: learners do not wait."""
 
     def look_after(self) -> None:
-        """Calls ``notice``: the process that has started the others looks after them."""
+        """Calls ``notice``, by which the process that has started the other learners checks them."""
         self.notice()
 
     def join(self, optimizers: Mapping[str, NetworkOptimizer], step: int) -> None:
@@ -105,25 +105,25 @@ class AsynchronousGroup:
         with self.store.turn(self.rank, self.count) if self._lockstep else nullcontext():
             self._steppers[id(optimizer)].step(self.store)
 
-    def advance(self, _step: int, taken: int) -> int:
-        """The steps of all learners, after this one has ``taken`` some."""
-        return self.store.count(taken)
+    def advance(self, _step: int, count: int) -> int:
+        """Returns the number of steps of all learners, after ``count`` more steps of this one."""
+        return self.store.count(count)
 
-    def is_to_stop(self, wanted: bool) -> bool:
-        """Whether to stop now; the leader decides."""
-        if self.leads and wanted:
+    def is_to_stop(self, requested: bool) -> bool:
+        """Returns whether to stop now; the leader decides."""
+        if self.leads and requested:
             self.store.ask_to_stop()
         return self.store.stop
 
     @unsimulated
     def pull(self) -> None:
-        """The parameters of this learner become the central ones."""
+        """Replaces the parameters of this learner by the central ones."""
         self.store.pull()
         for stepper in self._steppers.values():
             stepper.pulled()
 
     def leave(self) -> None:
-        """The learners end, if this one leads."""
+        """Asks all learners to stop, if this one leads."""
         if self.leads and self._store is not None:
             self._store.ask_to_stop()
 
@@ -135,14 +135,14 @@ class _Stepper(Protocol):
     first: int  # the number of its first chunk
 
     def step(self, store: CentralStore) -> None:
-        """Moves them by the gradient of the optimizer's own."""
+        """Moves the central parameters by the gradient of the optimizer's parameters."""
 
     def pulled(self) -> None:
-        """The chunks have been read."""
+        """Updates the optimizer after the chunks have been read."""
 
 
 class _InChunks:
-    """Each step is applied to the central parameters."""
+    """Applies each step to the central parameters."""
 
     first = 0
 
@@ -155,21 +155,21 @@ class _InChunks:
         self.chunks = []
         for i, positions in enumerate(torch.arange(length).tensor_split(min(count, length))):
             begin, end = int(positions[0]), int(positions[-1]) + 1
-            own = {name: x[begin:end] if name in ("parameters", *_MOMENTS) else x for name, x in tensors.items()}
+            chunk = {name: x[begin:end] if name in ("parameters", *_MOMENTS) else x for name, x in tensors.items()}
             if i:
-                own["step"] = tensors["step"].clone()
-            own["parameters"].grad = optimizer.flat.grad[begin:end]  # type: ignore[index]
-            self._parts.append(optimizer.bound_to(own))
-            shared = ("parameters", *_MOMENTS, "step", "loss_scale", "scale", "finite_steps")
-            self.chunks.append([own[name] for name in shared if name in own])
+                chunk["step"] = tensors["step"].clone()
+            chunk["parameters"].grad = optimizer.flat.grad[begin:end]  # type: ignore[index]
+            self._parts.append(optimizer.bound_to(chunk))
+            shared_names = ("parameters", *_MOMENTS, "step", "loss_scale", "scale", "finite_steps")
+            self.chunks.append([chunk[name] for name in shared_names if name in chunk])
 
     def step(self, store: CentralStore) -> None:
         for i, part in enumerate(self._parts):
-            before = part.scale
+            scale = part.scale
             with store.held(self.first + i):
-                if part.scale != before:
+                if part.scale != scale:
                     assert part.flat.grad is not None
-                    part.flat.grad.mul_(part.scale / before)
+                    part.flat.grad.mul_(part.scale / scale)
                 part.step_alone()
 
     def pulled(self) -> None:
@@ -177,7 +177,7 @@ class _InChunks:
 
 
 class _InSeveralSteps:
-    """The sum of several steps is."""
+    """Applies the sum of several local steps to the central parameters."""
 
     first = 0
 
@@ -221,7 +221,7 @@ class MultiStepAdam:
         optimizer: the optimizer of the local parameters; without loss scaling, compensation, or master weights.
 
     Attributes:
-        tensors: the central ones as last seen: parameters, m, and v (or its root, of hAdam).
+        tensors: copies of the central parameters, m, and v (of hAdam its root), as last read.
 
     Source:
         Stooke, Abbeel, "Accelerated Methods for Deep Reinforcement Learning", Appendix B.
@@ -232,7 +232,7 @@ class MultiStepAdam:
         self._flat = optimizer.parameters
         self._change = torch.zeros_like(self._flat)  # - a_s
         self._change.grad = self._flat.grad
-        # The local steps move the change since the last exchange: as small as it is, nothing of it is lost in a sum.
+        # Local steps change the difference since the last exchange, which is small, so that rounding affects it less.
         self._optimizer = optimizer.bound_to({**tensors, "parameters": self._change})
         self._adam = self._optimizer.optimizer
         self._moments = [tensors["moment"]]
@@ -244,7 +244,7 @@ class MultiStepAdam:
 
     @torch.no_grad()
     def step(self) -> None:
-        """A local step with the gradients that the local parameters hold."""
+        """Takes a local step with the gradients of the local parameters."""
         gradient = self._flat.grad
         assert gradient is not None
         beta1, beta2 = self._adam.param_groups[0]["betas"]
@@ -256,7 +256,7 @@ class MultiStepAdam:
 
     @torch.no_grad()
     def exchange(self) -> None:
-        """Applies the steps since the last exchange to ``tensors``, the central ones; the local ones follow."""
+        """Applies the steps since the last exchange to the central ``tensors``, and copies these to the local ones."""
         parameters, moment, second = self.tensors
         parameters.add_(self._change)
         self._adam.add_steps([moment], [second], [self._gradients], [self._root], self._steps)

@@ -31,11 +31,11 @@ class CentralStore:
     system's locks on the memory's file, which end with the process that holds them.
 
     Args:
-        memory: a file of the system's memory (``os.memfd_create``), empty as long as the leader has not come.
+        memory: a file of the system's memory (``os.memfd_create``), which is empty until the leader has joined.
         chunks: local tensors, on the CPU; of the same shapes and dtypes in all processes. The leader's are the first
             contents, and must exist before the other learners' are requested.
         leads: whether this process creates the store.
-        steps: where the counter begins, if this process makes the store.
+        steps: the initial value of the counter, if this process creates the store.
 
     Source:
         Stooke, Abbeel, "Accelerated Methods for Deep Reinforcement Learning", Section 4.3.
@@ -54,14 +54,14 @@ class CentralStore:
         self._memory = mmap.mmap(memory, total)
         self._header = np.frombuffer(self._memory, dtype=np.int64, count=_WORDS)
         self._copies: list[tuple[list[Tensor], list[Tensor]]] = []
-        place = 8 * _WORDS
-        for chunk, own in zip(self._local, sizes, strict=True):
+        offset = 8 * _WORDS
+        for chunk, chunk_sizes in zip(self._local, sizes, strict=True):
             copies: tuple[list[Tensor], list[Tensor]] = ([], [])
             for copy in copies:
-                for tensor, size in zip(chunk, own, strict=True):
-                    flat = torch.frombuffer(self._memory, dtype=tensor.dtype, count=tensor.numel(), offset=place)
+                for tensor, size in zip(chunk, chunk_sizes, strict=True):
+                    flat = torch.frombuffer(self._memory, dtype=tensor.dtype, count=tensor.numel(), offset=offset)
                     copy.append(flat.view(tensor.shape))
-                    place += size
+                    offset += size
             self._copies.append(copies)
         if leads:
             for i in range(len(self._local)):
@@ -76,7 +76,7 @@ class CentralStore:
 
     @contextmanager
     def held(self, i: int) -> Iterator[None]:
-        """For the block, locks chunk ``i`` for this process: reads it into the local tensors, and writes these back."""
+        """Locks chunk ``i`` for the block; copies it to the local tensors before the block, and back after it."""
         with self._lock(i + 1):
             self._read(i)
             yield
@@ -105,12 +105,12 @@ class CentralStore:
         return bool(self._header[_STOP])
 
     def ask_to_stop(self) -> None:
-        """Tells the learners to end."""
+        """Asks the learners to stop."""
         self._header[_STOP] = 1
 
     @contextmanager
     def turn(self, rank: int, count: int) -> Iterator[None]:
-        """For the block, it is the turn of learner ``rank`` of ``count``: they come in order, each once in a round."""
+        """Waits for the turn of learner ``rank`` of ``count``, and passes it on after the block: a round-robin."""
         while self._header[_TURN] % count != rank and not self.stop:
             time.sleep(_PAUSE)
         yield
@@ -131,7 +131,7 @@ class CentralStore:
 
     @unsimulated
     def _write(self, i: int) -> None:
-        other = 1 - int(self._header[4 + i])
-        for tensor, central in zip(self._local[i], self._copies[i][other], strict=True):
+        inactive = 1 - int(self._header[4 + i])
+        for tensor, central in zip(self._local[i], self._copies[i][inactive], strict=True):
             central.copy_(tensor)
-        self._header[4 + i] = other
+        self._header[4 + i] = inactive

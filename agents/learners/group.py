@@ -1,4 +1,4 @@
-"""The learners of a run that keep the same parameters: each has gradients from different samples, and all sum them."""
+"""Synchronous learners: all have the same parameters, and step with the sum of the gradients of their samples."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from torch import Tensor
 
 from ..optimizers.network_optimizer import NetworkOptimizer
 
-_TO_MEET = timedelta(minutes=2)  # all have said that they are about to
-# A learner may wait for the leader's evaluation. One that has ended is noticed at once: its connections close.
+_TO_MEET = timedelta(minutes=2)  # for joining, once all learners have reported that they are about to
+# Long, since learners wait for the leader's evaluations. The end of a learner is noticed at once by its connections.
 _PATIENCE = timedelta(days=7)
-_TURNS_BETWEEN_WORDS = 10  # about stopping: a second or less
+_TURNS_BETWEEN_WORDS = 10  # turns between agreements on stopping: a second or less
 
 
 @final
@@ -34,19 +34,18 @@ class LearnerGroup:
     """This process among the learners of a run; number 0 leads: it evaluates, logs, and writes the results.
 
     Args:
-        meeting: a file that no other group has used, in a folder that all learners see, where they find each other.
+        meeting: a new file, in a folder that all learners can access, through which they find each other.
         rank: the number of this learner, from 0.
         count: the number of learners.
-        device: the device of gradients: gloo takes them through the processor's memory, nccl from GPU to GPU.
-        communicate: the format that gradients are packed in for sending; None: as they are.
+        device: the device of gradients: gloo sends them from the processor's memory, nccl from GPU to GPU.
+        communicate: the format that gradients are packed in for sending; None: they are not rounded.
 
     Attributes:
-        rank: the same.
-        count: the same.
+        rank, count: the arguments.
         why_lost: returns to the leader the crash that ended another learner, or raises the error that it failed with.
 
     Raises:
-        LearnerLost: the others did not come.
+        LearnerLost: the other learners did not join in time.
 
     Source:
         Stooke, Abbeel, "Accelerated Methods for Deep Reinforcement Learning", Section 4.2.
@@ -78,14 +77,14 @@ class LearnerGroup:
         return self.rank == 0
 
     def first_step(self, step: int) -> int:
-        """The leader's, for all."""
+        """Returns the leader's ``step``."""
         return self.agree(step)
 
     def look_after(self) -> None:
         """Does nothing: no learner continues without the others."""
 
     def join(self, optimizers: Mapping[str, NetworkOptimizer], _step: int) -> None:
-        """Sums the gradients of these from here on."""
+        """Makes these optimizers sum gradients over all learners from now on."""
         for optimizer in optimizers.values():
             optimizer.group = self
 
@@ -99,21 +98,21 @@ class LearnerGroup:
         self.sum_(optimizer.flat.grad)
         optimizer.step_alone(largest_norm)
 
-    def advance(self, step: int, taken: int) -> int:
-        """The steps of all learners, after each has ``taken`` some since ``step``."""
-        return step + taken * self.count
+    def advance(self, step: int, count: int) -> int:
+        """Returns the number of steps of all learners, after ``count`` steps of each since ``step``."""
+        return step + count * self.count
 
-    def is_to_stop(self, wanted: bool) -> bool:
-        """Whether to stop now; all learners ask after the same number of turns, and the leader decides."""
+    def is_to_stop(self, requested: bool) -> bool:
+        """Returns whether to stop now; the leader decides, every few calls, which are as many in each learner."""
         self._turns += 1
-        return self._turns % _TURNS_BETWEEN_WORDS == 0 and bool(self.agree(wanted))
+        return self._turns % _TURNS_BETWEEN_WORDS == 0 and bool(self.agree(requested))
 
     def sum_(self, gradient: Tensor) -> None:
-        """Replaces a gradient by the sum of all learners' gradients, which is the same everywhere.
+        """Replaces a gradient by the sum of all learners' gradients, with the same result in each.
 
-        The sum is taken in the order of the learners, by operations that are simulated where this is called, so that
-        each partial sum is a number of the format. NaN and infinities travel, in a format (``communicate``) as
-        NaN in all places; a learner that skips a step for them skips it with all others.
+        Gradients are added in the order of the learners, in the surrounding simulation, so that each partial sum is a
+        number of the format. NaN and infinities reach all learners (with ``communicate`` as a gradient of all NaN), so
+        that all of them skip a step or none does.
 
         Args:
             gradient: 1-D, contiguous, of the same length and dtype in all learners.
@@ -137,12 +136,12 @@ class LearnerGroup:
 
     @unsimulated
     def meet(self) -> None:
-        """Waits until all have come here."""
+        """Waits until all learners have called it."""
         with _noticing_loss():
             dist.barrier()
 
     def leave(self) -> None:
-        """Closes the connections; the others notice."""
+        """Closes the connections, which ends those of the other learners."""
         dist.destroy_process_group()
 
     @unsimulated

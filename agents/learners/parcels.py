@@ -1,4 +1,4 @@
-"""Tensors as bytes that travel: as they are, or rounded to a format and packed."""
+"""Tensors as bytes for sending: unchanged, or rounded to a format and packed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ...formats import Format, pack, packed_size, round, unpack
 @final
 @dataclass(frozen=True)
 class Parcel:
-    """A tensor on its way, and how others of its kind are opened.
+    """A tensor as bytes, with the shapes and types for reading parcels of like tensors.
 
     Attributes:
-        content: uint8, 1-D: as long for every tensor of one shape, dtype and format.
-        like: the tensor it was made of, for its shape and dtype.
-        format: the format for sending; None: as it is.
-        codes: the codes of that tensor in the format, for their shapes and types.
+        content: uint8, 1-D; its length depends only on the shape, dtype and format of the tensor.
+        like: the original tensor, for its shape and dtype.
+        format: the format for sending; None: the tensor is not rounded.
+        codes: the codes of the tensor in the format, for their shapes and types.
     """
 
     content: Tensor
@@ -32,8 +32,8 @@ class Parcel:
     def of(cls, x: Tensor, format: Format | None = None) -> Self:
         """Packs a tensor.
 
-        Numbers are rounded to the format, to nearest even. A tensor with a NaN or infinite element arrives as
-        NaN everywhere, whatever the format has: the first byte says so.
+        Elements are rounded to the format, to nearest even. A tensor with a NaN or infinite element is received as all
+        NaN, in any format: the first byte is then 0.
 
         Args:
             x: contiguous, any floating-point type without a format, else float32 or float64.
@@ -53,15 +53,15 @@ class Parcel:
         return cls(torch.cat([finite.to(torch.uint8).view(1), *packed]), x, format, codes)
 
     def opened(self, content: Tensor) -> Tensor:
-        """The tensor in another parcel of this one's kind: new, of the shape and dtype of ``like``."""
+        """Returns the tensor in the content of a like parcel: new, of the shape and dtype of ``like``."""
         x = self.like
         if self.format is None:
             return content.view(x.dtype).view(x.shape).clone()
         parts, begin = [], 1
         for part, bits in zip(_codes_and_scales(self.codes), _packed_bits(self.codes, self.format), strict=True):
             size = packed_size(part.numel(), bits)
-            own = content[begin : begin + size]
-            numbers = unpack(own, bits, part.numel()) if bits < 8 * part.itemsize else own.clone().view(part.dtype)
+            data = content[begin : begin + size]
+            numbers = unpack(data, bits, part.numel()) if bits < 8 * part.itemsize else data.clone().view(part.dtype)
             parts.append(numbers.to(part.dtype).view(part.shape))
             begin += size
         codes = parts[0] if isinstance(self.codes, torch.Tensor) else type(self.codes)(*parts)
@@ -69,11 +69,11 @@ class Parcel:
 
 
 def _codes_and_scales(codes: Any) -> list[Tensor]:
-    """The codes themselves first, then their scales."""
+    """Returns the codes and then their scales, if there are any."""
     return [codes] if isinstance(codes, torch.Tensor) else list(codes)
 
 
 def _packed_bits(codes: Any, format: Format) -> list[int]:
-    """Returns the bits of a number of each part on its way: codes in the format's bits."""
+    """Returns the bits of an element of each part in a parcel: codes have the format's bits, scales are not packed."""
     first, *others = _codes_and_scales(codes)
     return [min(format.bits, 8 * first.itemsize), *(8 * part.itemsize for part in others)]

@@ -30,16 +30,16 @@ class Learners(Protocol):
         """Whether this process leads."""
 
     def first_step(self, step: int) -> int:
-        """The step of the checkpoint to continue from, given the step of the leader's checkpoint; -1: none."""
+        """Returns the step of the checkpoint to continue from, given that of the leader's checkpoint; -1: none."""
 
     def join(self, optimizers: Mapping[str, NetworkOptimizer], step: int) -> None:
-        """Moves the parameters of these with the others from here on, ``step`` steps into the run."""
+        """Makes these optimizers move parameters together with other learners, from step ``step`` of the run on."""
 
-    def advance(self, step: int, taken: int) -> int:
-        """The steps of all learners, after this one has ``taken`` some since ``step``."""
+    def advance(self, step: int, count: int) -> int:
+        """Returns the number of steps of all learners, after ``count`` steps of this one since ``step``."""
 
-    def is_to_stop(self, wanted: bool) -> bool:
-        """Whether to stop now, given whether this learner has received a request to stop."""
+    def is_to_stop(self, requested: bool) -> bool:
+        """Returns whether to stop now, given whether this learner has received a request to stop."""
 
     def meet(self) -> None:
         """Waits until all learners that save together have arrived here."""
@@ -48,7 +48,7 @@ class Learners(Protocol):
         """Checks, about once a second, the state of the other learners."""
 
     def why_lost(self) -> Any:
-        """The crash that ended another learner; None if it did not crash."""
+        """Returns the crash that ended another learner; None if it did not crash."""
 
 
 @final
@@ -63,11 +63,11 @@ class SingleLearner:
     def join(self, optimizers: Mapping[str, NetworkOptimizer], step: int) -> None:
         """Does nothing: a single learner does not have peers to join."""
 
-    def advance(self, step: int, taken: int) -> int:  # noqa: D102
-        return step + taken
+    def advance(self, step: int, count: int) -> int:  # noqa: D102
+        return step + count
 
-    def is_to_stop(self, wanted: bool) -> bool:  # noqa: D102
-        return wanted
+    def is_to_stop(self, requested: bool) -> bool:  # noqa: D102
+        return requested
 
     def meet(self) -> None:
         """Does nothing: a single learner does not have peers to meet."""

@@ -18,7 +18,7 @@ from .stored_layers import StoredLayers
 
 
 @final
-class _Head(torch.autograd.Function):
+class _ScaledLayer(torch.autograd.Function):
     """Computes scale (x W + b), with the derivative of x W + b."""
 
     @staticmethod
@@ -26,13 +26,13 @@ class _Head(torch.autograd.Function):
         ctx: Any, bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: float, exact: bool
     ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
-        return (_exact_layer if exact else _layer)(bias, x, weight, scale)
+        return (_unrounded_layer if exact else _layer)(bias, x, weight, scale)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         x, weight = ctx.saved_tensors
-        # The values are of the format already; only their type is that of unrounded outputs.
-        gradient = _to(gradients[0], x.dtype)
+        # The gradients are already in the format; only their type is that of the unrounded outputs.
+        gradient = _convert(gradients[0], x.dtype)
         needs_bias, needs_x, needs_weight, *_ = ctx.needs_input_grad
         batch = gradient.ndim - 2
         return (
@@ -48,8 +48,8 @@ def _layer(bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: flo
     return (torch.addmm if x.ndim == 2 else torch.baddbmm)(bias, x, weight, beta=scale, alpha=scale)
 
 
-_exact_layer = unsimulated(lambda bias, x, weight, scale: _layer(bias.double(), x.double(), weight.double(), scale))
-_to = unsimulated(torch.Tensor.to)
+_unrounded_layer = unsimulated(lambda bias, x, weight, scale: _layer(bias.double(), x.double(), weight.double(), scale))
+_convert = unsimulated(torch.Tensor.to)
 
 
 def head(
@@ -74,12 +74,12 @@ def head(
     """
     if scale == 1 and not exact:
         return (torch.addmm if x.ndim == 2 else torch.baddbmm)(bias, x, weight)
-    result: torch.Tensor = _Head.apply(bias, x, weight, scale, exact)  # type: ignore[no-untyped-call]
+    result: torch.Tensor = _ScaledLayer.apply(bias, x, weight, scale, exact)  # type: ignore[no-untyped-call]
     return result
 
 
 class FlatNetwork(ABC):
-    """Weights and biases as views into ``flat``: an optimizer, an average and a checkpoint work on one tensor.
+    """A network with its weights and biases as views into one tensor, for optimizers, averages and checkpoints.
 
     ``flat.grad`` holds the gradients, in the same order.
 
@@ -87,13 +87,13 @@ class FlatNetwork(ABC):
         shapes: the shape of every parameter, in order.
         dtype: any floating-point type; the initial weights are rounded to it.
         device: where the parameters live.
-        generator: a CPU generator for the initial weights. They are drawn in float32 whatever the dtype, so
-            that runs of one seed in any format start alike.
+        generator: a CPU generator for the initial weights. They are drawn in float32 for any ``dtype``, so that runs
+            with the same seed start from the same weights in every format.
 
     Attributes:
         flat: every parameter; 1-D.
         layers: the views of ``flat``.
-        trainable: the same views, as leaves that autograd follows.
+        trainable: views of ``flat`` as leaves of autograd.
     """
 
     def __init__(
@@ -110,10 +110,10 @@ class FlatNetwork(ABC):
 
     @abstractmethod
     def _initialize(self, generator: torch.Generator) -> None:
-        """Writes the initial values into ``layers``, which are 0."""
+        """Writes the initial values to ``layers``, which are 0."""
 
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """Layers of this network's shapes as views into ``flat``, which is like ``self.flat``."""
+        """Returns layers of this network's shapes as views into ``flat``, which is like ``self.flat``."""
         return [part.view(shape) for part, shape in zip(torch.split(flat, self._counts), self._shapes, strict=True)]
 
     def compute_gradients(
@@ -122,25 +122,25 @@ class FlatNetwork(ABC):
         """Differentiates sum(weights * outputs) by every parameter; the result is in ``flat.grad``.
 
         Args:
-            outputs: something computed from ``trainable``; or several such things.
-            weights: as ``outputs``, or a number for all of them; a loss scale belongs here.
+            outputs: a tensor computed from ``trainable``, or several.
+            weights: the derivative of the loss by ``outputs``, times any loss scale; for each tensor the same shape.
         """
         gradients = torch.autograd.grad(outputs, self.trainable, grad_outputs=weights)
-        # One operation, in programs too: the random bits of what follows go by how many there were.
-        joined = [gradient.reshape(-1) for gradient in gradients]
+        # One operation, also in programs: random bits of later operations depend on the number of earlier ones.
+        parts = [gradient.reshape(-1) for gradient in gradients]
         if self._makes_gradients:
-            self.flat.grad = torch.cat(joined)
+            self.flat.grad = torch.cat(parts)
         else:
-            torch.cat(joined, out=self.flat.grad)
+            torch.cat(parts, out=self.flat.grad)
 
     def bound_to(self, flat: torch.Tensor) -> Self:
-        """This network with its parameters elsewhere, in ``flat``; for traced programs, which make new gradients."""
-        other = copy(self)
-        other.flat = flat
-        other._makes_gradients = True  # noqa: SLF001  it is a network
-        other.layers = other.views(flat)
-        other.trainable = [layer.detach().requires_grad_() for layer in other.layers]
-        return other
+        """Returns this network with its parameters in ``flat``, for traced programs, which create new gradients."""
+        bound = copy(self)
+        bound.flat = flat
+        bound._makes_gradients = True  # noqa: SLF001  it is a network
+        bound.layers = bound.views(flat)
+        bound.trainable = [layer.detach().requires_grad_() for layer in bound.layers]
+        return bound
 
 
 @final
@@ -175,17 +175,17 @@ class MLP(FlatNetwork):
 
 
 def perceptron_shapes(sizes: Sequence[int], ensemble: int) -> list[tuple[int, ...]]:
-    """Shapes of the weights (ensemble, in, out) and biases (ensemble, 1, out) of perceptrons with these widths."""
+    """Returns the shapes of perceptrons of these widths: weights (ensemble, in, out), biases (ensemble, 1, out)."""
     return [shape for n_in, n_out in pairwise(sizes) for shape in ((ensemble, n_in, n_out), (ensemble, 1, n_out))]
 
 
 def initialize_perceptrons(layers: Sequence[torch.Tensor], generator: torch.Generator, *, gain: float = 1.0) -> None:
-    """Draws orthogonal weights for perceptrons, in place; biases stay."""
+    """Draws orthogonal weights for perceptrons, in place; biases do not change."""
     for weight in layers[0::2]:
         for member in weight:
             # Orthogonal in the layout (out, in), as is usual.
-            drawn = torch.empty(member.mT.shape, dtype=torch.float32)
-            member.copy_(torch.nn.init.orthogonal_(drawn, gain, generator=generator).mT)
+            transposed = torch.empty(member.mT.shape, dtype=torch.float32)
+            member.copy_(torch.nn.init.orthogonal_(transposed, gain, generator=generator).mT)
 
 
 def initialize_uniformly(layers: Sequence[torch.Tensor], generator: torch.Generator) -> None:

@@ -35,11 +35,11 @@ _SMALL = 32
 
 
 def convolutions_for(shape: Sequence[int], large: Sequence[Convolution] = DQN_NET) -> tuple[Convolution, ...]:
-    """The convolutions for observations of a shape.
+    """Returns the convolutions for observations of a shape.
 
     Args:
         shape: (n,) of vectors, or (planes, height, width).
-        large: those for images.
+        large: the convolutions for images.
 
     Returns:
         Nothing for vectors, :data:`SMALL_NET` for planes of less than 32 x 32, else ``large``.
@@ -86,7 +86,7 @@ def initialize_convolutions(layers: Sequence[torch.Tensor], generator: torch.Gen
 
 
 def convolve(layers: Sequence[torch.Tensor], convolutions: Sequence[Convolution], x: torch.Tensor) -> torch.Tensor:
-    """Convolutions, each with ReLU.
+    """Computes convolutions, each with ReLU.
 
     Args:
         layers: weights and biases of the shapes of :func:`convolution_shapes`.
@@ -138,10 +138,10 @@ class PlanesNetwork(FlatNetwork):
         self.convolutions = tuple(convolutions)
         self._uniform = uniform
         inputs = torch.Size(convolved_shape(convolutions, shape) if convolutions else shape).numel()
-        own = [perceptron_shapes([(inputs, *shared)[-1], *widths], 1) for widths in heads]
-        parts = [convolution_shapes(convolutions, shape[0]), perceptron_shapes([inputs, *shared], 1), *own]
+        head_shapes = [perceptron_shapes([(inputs, *shared)[-1], *widths], 1) for widths in heads]
+        parts = [convolution_shapes(convolutions, shape[0]), perceptron_shapes([inputs, *shared], 1), *head_shapes]
         self._ends = list(accumulate(map(len, parts)))
-        super().__init__([one for part in parts for one in part], dtype=dtype, device=device, generator=generator)
+        super().__init__([layer for part in parts for layer in part], dtype=dtype, device=device, generator=generator)
 
     def _initialize(self, generator: torch.Generator) -> None:
         convolutions, shared, heads = self._parts(self.layers)
@@ -163,18 +163,18 @@ class PlanesNetwork(FlatNetwork):
         convolutions, shared, heads = self._parts(layers)
         if self.convolutions:
             x = convolve(convolutions, self.convolutions, x.reshape(-1, *self.shape))
-        own: list[dict[str, Any]] = [
+        options: list[dict[str, Any]] = [
             {"scale": scale, "exact": unrounded}
             for scale, unrounded in zip(scales or [1.0] * len(heads), exact or [False] * len(heads), strict=True)
         ]
         if len(heads) == 1:
-            return [forward([*shared, *heads[0]], x, **own[0])[0]]
+            return [forward([*shared, *heads[0]], x, **options[0])[0]]
         if shared:
             x = forward(shared, x)[0].relu()
-        return [forward(head, x, **options)[0] for head, options in zip(heads, own, strict=True)]
+        return [forward(head, x, **of_head)[0] for head, of_head in zip(heads, options, strict=True)]
 
     def as_layers(self) -> tuple[tuple[Layer, ...], tuple[tuple[Layer, ...], ...]]:
-        """The layers that all heads share, and the layers of each head, as plain tensors."""
+        """Returns the layers that all heads share, and the layers of each head, as plain tensors."""
         convolutions, shared, heads = self._parts(self.layers)
         convolved = tuple(
             ConvolutionLayer(plain(weight), plain(bias), Activation.RELU, convolution.stride, convolution.padding)
@@ -188,6 +188,6 @@ class PlanesNetwork(FlatNetwork):
     def _parts(
         self, layers: Sequence[torch.Tensor]
     ) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor], list[Sequence[torch.Tensor]]]:
-        """The layers of the convolutions, of the shared perceptrons, and of each head."""
+        """Splits layers into those of the convolutions, of the shared perceptrons, and of each head."""
         convolutions, shared, *heads = (layers[a:b] for a, b in pairwise((0, *self._ends)))
         return convolutions, shared, heads

@@ -344,7 +344,6 @@ class AdamBase(torch.optim.Optimizer, ABC):
         eps: float | Tensor,
     ) -> None:
         """Updates buffers and parameters by one step."""
-        # Moments
         beta1, beta2 = group["betas"]
         seconds = [state["second"] for state in states]
         moments = [state["moment"] for state in states] if self.averages_gradients else gradients
@@ -358,7 +357,6 @@ class AdamBase(torch.optim.Optimizer, ABC):
                 _foreach_mul_(moments, beta1)
                 _foreach_add_(moments, gradients, alpha=1 - beta1)
             self._update_second(seconds, gradients, beta2)
-        # Parameters
         denominators = self._denominators(seconds, [number.divisor for number in numbers])
         add_number_(denominators, eps)
         if group["kahan"]:

@@ -39,8 +39,7 @@ class Agent:
         device: the device of tensors.
 
     Attributes:
-        learner: the same.
-        recorder: the same.
+        learner, recorder: the arguments.
         observations: the observations of each group, in the learner's format.
     """
 

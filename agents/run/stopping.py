@@ -1,4 +1,4 @@
-"""Stopping a run from outside: asked once, it saves and ends at the next safe point; within a bounded time."""
+"""Requests to stop a run: it saves a checkpoint and ends at the next safe point, within a bounded time."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, final
 
 from roundoff.processes import let_go, terminals
 
-# Seconds from the request to the end; cluster managers and containers grant about 30 before they kill.
+# Seconds from the request to the end; cluster managers and containers wait about 30 seconds before they kill.
 PATIENCE = 20.0
 
 
-class Stopped(Exception):  # noqa: N818  no error: it was asked to
-    """A run has ended early, on request, and has saved a checkpoint if it supports checkpoints.
+class Stopped(Exception):  # noqa: N818  not an error: the run was requested to stop
+    """Raised when a run has ended early, on request; it has saved a checkpoint if it supports checkpoints.
 
     Attributes:
-        step: environment steps that it had taken.
-        saved: whether it continues from there; else it starts over.
+        step: the number of environment steps taken.
+        saved: whether the run can continue from there; else it starts over.
     """
 
     def __init__(self, step: int, *, saved: bool = True) -> None:
@@ -28,7 +28,7 @@ class Stopped(Exception):  # noqa: N818  no error: it was asked to
 
 @final
 class StopRequest:
-    """A request for a run to stop, which anyone may make, at any time, from any thread."""
+    """A request for a run to stop, which can be made at any time, from any thread."""
 
     def __init__(self) -> None:
         self.made = False
@@ -42,41 +42,41 @@ class StopRequest:
 def stopping_on_sigterm(stop: StopRequest, patience: float = PATIENCE) -> Iterator[None]:
     """Turns SIGTERM into a request within the block (main thread only), and SIGHUP, unless that is ignored.
 
-    SIGHUP comes when a terminal is closed; nothing is written there any more. If the block has not ended ``patience``
-    seconds later (a long evaluation, an environment that hangs), or at a second signal, it is interrupted by the
-    previous handler, or as by Ctrl-C, and the work since the last checkpoint is lost.
+    SIGHUP means that the terminal is closed; nothing more is written there. If the block has not ended ``patience``
+    seconds later (a long evaluation, an environment that hangs), or at a second signal, the previous handler or
+    KeyboardInterrupt interrupts it, and the work since the last checkpoint is lost.
 
     Args:
         stop: the request.
-        patience: seconds.
+        patience: the seconds until the block is interrupted.
 
     Raises:
         KeyboardInterrupt: as described.
     """
 
-    def first(number: int, _frame: Any) -> None:
+    def request_stop(number: int, _frame: Any) -> None:
         stop.make()
         if number == signal.SIGHUP:
-            let_go(shown)
-        for one in asking:
-            signal.signal(one, now)
+            let_go(terminal_streams)
+        for stop_signal in stop_signals:
+            signal.signal(stop_signal, interrupt)
         signal.setitimer(signal.ITIMER_REAL, patience)
 
-    def now(_number: int, frame: Any) -> None:
-        if callable(before[signal.SIGTERM]):
-            before[signal.SIGTERM](signal.SIGTERM, frame)
+    def interrupt(_number: int, frame: Any) -> None:
+        if callable(previous_handlers[signal.SIGTERM]):
+            previous_handlers[signal.SIGTERM](signal.SIGTERM, frame)
         raise KeyboardInterrupt
 
-    shown = terminals()
-    hears = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
-    asking = [signal.SIGTERM, signal.SIGHUP] if hears else [signal.SIGTERM]
-    before: dict[int, Any] = {number: signal.getsignal(number) for number in (*asking, signal.SIGALRM)}
-    for one in asking:
-        signal.signal(one, first)
-    signal.signal(signal.SIGALRM, now)
+    terminal_streams = terminals()
+    handles_sighup = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
+    stop_signals = [signal.SIGTERM, signal.SIGHUP] if handles_sighup else [signal.SIGTERM]
+    previous_handlers: dict[int, Any] = {number: signal.getsignal(number) for number in (*stop_signals, signal.SIGALRM)}
+    for stop_signal in stop_signals:
+        signal.signal(stop_signal, request_stop)
+    signal.signal(signal.SIGALRM, interrupt)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""Training: from a config to a finished run's folder, through any number of interruptions."""
+"""Trains an agent from a config to a finished run in a folder; interrupted runs continue."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def train(
 
     Args:
         config: the config of the run.
-        directory: the run's folder; made if it is missing. Nothing else may be in it.
+        directory: the run's folder; created if it is missing. It may contain nothing else.
         on_progress: called at least once per episode, and about once per second.
         stop: once it is made, the run saves a checkpoint between two agent steps, and stops.
         compiled: whether updates are compiled, where they can be; None: where that saves time. No result depends on it.
@@ -93,9 +93,9 @@ def open_run(
     wait: bool = False,
     on_notice: Callable[[str], None] | None = None,
 ) -> Iterator[Run | AdaptedRun | Result]:
-    """A run that is begun or continued within the block, or how it ended; see :func:`train` and ``Run``."""
+    """Begins or continues a run within the block; yields its result if it has ended; see :func:`train` and ``Run``."""
     files = RunDirectory(directory)
-    if files.result.exists():  # also where the folder is write-protected by now
+    if files.result.exists():  # before any locking, since the folder of a finished run may be write-protected
         files.check(config)
     else:
         device = open_device(config.device, config.format if config.native else None)  # before anything is written
@@ -128,7 +128,7 @@ def open_run(
 
 
 def train_alone(run: Run | AdaptedRun, *, compiled: bool | None, on_notice: Callable[[str], None] | None) -> Result:
-    """Brings a run to its end; see :func:`train`."""
+    """Continues a run to its end; see :func:`train`."""
     if isinstance(run, AdaptedRun):
         if on_notice:
             on_notice(f"updates run eagerly: {run.config.reason_not_compiled}")
@@ -140,14 +140,14 @@ def train_alone(run: Run | AdaptedRun, *, compiled: bool | None, on_notice: Call
     try:
         batch = next(training)
         while True:
-            began = time.perf_counter()
+            start = time.perf_counter()
             try:
                 metrics = run.learner.update(batch)
-            except Exception as error:  # noqa: BLE001  the run knows what it means
+            except Exception as error:  # noqa: BLE001  the run decides whether it has crashed
                 batch = training.throw(error)
                 continue
             run.stopwatch.wait()
-            batch = training.send((metrics, time.perf_counter() - began))
+            batch = training.send((metrics, time.perf_counter() - start))
     except StopIteration as end:
         result: Result = end.value
         return result
@@ -156,12 +156,12 @@ def train_alone(run: Run | AdaptedRun, *, compiled: bool | None, on_notice: Call
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
     """Gives PyTorch ``count`` CPU threads for the block; results depend on their number."""
-    before = torch.get_num_threads()
+    previous = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(previous)
 
 
 @contextmanager
@@ -169,9 +169,9 @@ def _enough_memory(config: TrainConfig) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        first, _, _ = str(error).partition("\n")
+        reason, _, _ = str(error).partition("\n")
         raise RunError(
-            f"the memory of {config.device} is not enough ({first[:200]}); the last checkpoint stands, and the same"
+            f"the memory of {config.device} is not enough ({reason[:200]}); the last checkpoint stands, and the same"
             " command goes on from it: with fewer runs at once (--population 1, --workers 1), a smaller batch_size or"
             " hidden_units in a run of its own, or a card with more memory"
         ) from error

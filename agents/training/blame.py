@@ -70,12 +70,12 @@ def with_rules(config: TrainConfig, rules: Sequence[dict[str, Any]], **changes: 
     """
     if getattr(config, "storage", None):
         raise BlameError("storage keeps numbers in formats that no rule for an operation or role reaches; leave it out")
-    own = config.policy
-    merged = {**own, "rules": [*own.get("rules", []), *rules]} if rules else own
+    policy = config.policy
+    merged = {**policy, "rules": [*policy.get("rules", []), *rules]} if rules else policy
     try:
         return TrainConfig(**{**config.as_json(), "policy": merged, **changes})
     except ValidationError as error:
-        reasons = "; ".join(found["msg"].removeprefix("Value error, ") for found in error.errors())
+        reasons = "; ".join(detail["msg"].removeprefix("Value error, ") for detail in error.errors())
         raise BlameError(f"blame changes the policy of a run, which this one does not allow: {reasons}") from None
 
 

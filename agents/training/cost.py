@@ -52,11 +52,11 @@ def count_updates(
     Raises:
         RunError: the run cannot be made, ended before it learned, or is of another library.
     """
-    alone: dict[str, Any] = {"learners": 1, "asynchronous": False, "communicate": None, "communicate_every": 1}
-    alone |= {"actors": None, "sampler_learner": None}
-    given = {"seed_steps": min(getattr(config, "seed_steps", 0), _FEW_TRANSITIONS), "observe": False, **alone}
-    known = type(config).model_fields
-    changed = config.model_copy(update={name: value for name, value in given.items() if name in known})
+    single: dict[str, Any] = {"learners": 1, "asynchronous": False, "communicate": None, "communicate_every": 1}
+    single |= {"actors": None, "sampler_learner": None}
+    changes = {"seed_steps": min(getattr(config, "seed_steps", 0), _FEW_TRANSITIONS), "observe": False, **single}
+    keys = type(config).model_fields
+    changed = config.model_copy(update={name: value for name, value in changes.items() if name in keys})
     with TemporaryDirectory() as folder, open_run(changed, f"{folder}/run", None, None, allow_imports) as run:
         if not isinstance(run, Run):
             raise RunError(f"{config.algorithm}: the cost of an update is counted of agents of roundoff's own alone")
@@ -71,28 +71,29 @@ def count_updates(
                 average.watch(counter)
         count = math.lcm(*(part.every for part in learner.parts))
         replay = list(_tensors_of(getattr(run.intake, "replay", None)))
-        numbers = None if config.native else Format.parse(config.format)  # of what environments give
-        _say_formats(learner, counter, begins=True)
+        input_format = None if config.native else Format.parse(config.format)  # of what environments give
+        _declare_formats(learner, counter, begins=True)
         training = run.training()
         try:
-            batch = next(training)  # which is learned from again and again: numbers do not matter, and may be lost
+            batch = next(training)  # for all updates, since the cost does not depend on the values in a batch
         except StopIteration as end:
             result = end.value
-            why = result.crash.reason if isinstance(result, Result) and result.crash else "it has no steps to learn in"
-            raise RunError(f"the run ended before its cost was counted: {why}") from None
+            crash = result.crash if isinstance(result, Result) else None
+            reason = crash.reason if crash else "it has no steps to learn in"
+            raise RunError(f"the run ended before its cost was counted: {reason}") from None
         finally:
             training.close()
-        begin = _learned_tensors(learner)
+        initial = _learned_tensors(learner)
         for number in range(1 + count):
             if number == 1:
                 counter.restart()
-            _say_format(counter, _tensors_of(batch), numbers)
+            _declare_format(counter, _tensors_of(batch), input_format)
             learner.update(batch)
-            _say_formats(learner, counter, begins=False)
-        _say_format(counter, replay, numbers)
+            _declare_formats(learner, counter, begins=False)
+        _declare_format(counter, replay, input_format)
         counted = counter.report(_kept_tensors(learner, replay)).as_json(count, models)
-        sent = _sent(config, learner)
-        return CountedSteps({**counted, **({"sent": sent} if sent else {})}, begin, _learned_tensors(learner))
+        sent = _count_sent_bytes(config, learner)
+        return CountedSteps({**counted, **({"sent": sent} if sent else {})}, initial, _learned_tensors(learner))
 
 
 def _learned_tensors(learner: Learner) -> dict[str, torch.Tensor]:
@@ -100,35 +101,35 @@ def _learned_tensors(learner: Learner) -> dict[str, torch.Tensor]:
     return learned({"weights": networks, "averages": (average.average for average in learner.averages.values())})
 
 
-def _say_formats(learner: Learner, counter: CostCounter, *, begins: bool) -> None:
+def _declare_formats(learner: Learner, counter: CostCounter, *, begins: bool) -> None:
     """States the formats of an agent's initial tensors, and the rounding outside of its simulation."""
     assert learner.simulation is not None
     storage = getattr(learner.config, "storage", None)
     stored = {} if storage is None else storage.formats
-    own = None if learner.config.native else learner.simulation.format
-    results = own if begins else None
+    run_format = None if learner.config.native else learner.simulation.format
+    default_format = run_format if begins else None
 
     def kept_in(key: str, *, is_stored: bool = True) -> Format | None:
-        return Format.parse(stored[key].format) if is_stored and key in stored else results
+        return Format.parse(stored[key].format) if is_stored and key in stored else default_format
 
     for average in learner.averages.values():
         has_master = isinstance(average, MasterEMA)
-        _say_format(counter, [average.average], own if has_master else kept_in("targets"))
+        _declare_format(counter, [average.average], run_format if has_master else kept_in("targets"))
         if not has_master:
-            sums = [x for x in _behind(average) if x.shape == average.average.shape]  # and no table of constants
-            _say_format(counter, sums, kept_in("target_compensations"))
+            sums = [x for x in _hidden_tensors(average) if x.shape == average.average.shape]  # no tables of constants
+            _declare_format(counter, sums, kept_in("target_compensations"))
     for name, optimizer in learner.optimizers.items():
         is_stored = name in learner.networks  # and no single number, such as a temperature
         has_master = optimizer.parameters is not optimizer.flat  # whose state is in full precision, too
-        weights = own if has_master else kept_in("weights", is_stored=is_stored)
-        _say_format(counter, [optimizer.flat], weights)
+        weights = run_format if has_master else kept_in("weights", is_stored=is_stored)
+        _declare_format(counter, [optimizer.flat], weights)
         adam = optimizer.optimizer
         state = adam.state_of(optimizer.parameters, kahan=adam.param_groups[0]["kahan"])
-        for what in state.keys() & _STORED.keys() if not has_master else ():
-            _say_format(counter, [state[what]], kept_in(_STORED[what], is_stored=is_stored))
+        for buffer in state.keys() & _STORED.keys() if not has_master else ():
+            _declare_format(counter, [state[buffer]], kept_in(_STORED[buffer], is_stored=is_stored))
 
 
-def _say_format(counter: CostCounter, tensors: Iterable[torch.Tensor], format: Format | None) -> None:
+def _declare_format(counter: CostCounter, tensors: Iterable[torch.Tensor], format: Format | None) -> None:
     for x in tensors:
         if format is not None and x.is_floating_point():
             counter.stored(x, format)
@@ -143,9 +144,9 @@ def _kept_tensors(learner: Learner, replay: Sequence[torch.Tensor]) -> dict[str,
             kept.setdefault("master weights", []).append(optimizer.parameters)
     for average in learner.averages.values():
         kept.setdefault("targets", []).append(average.average)
-        if behind := _behind(average):
+        if hidden := _hidden_tensors(average):
             kind = "master weights" if isinstance(average, MasterEMA) else "sums behind targets"
-            kept.setdefault(kind, []).extend(behind)
+            kept.setdefault(kind, []).extend(hidden)
     for optimizer in learner.optimizers.values():
         scale = optimizer.scaler.tensors if optimizer.scaler else {}
         state = {**optimizer.optimizer.state[optimizer.parameters], **scale}
@@ -154,26 +155,26 @@ def _kept_tensors(learner: Learner, replay: Sequence[torch.Tensor]) -> dict[str,
     return kept | ({"replay": list(replay)} if replay else {})
 
 
-def _behind(average: MovingAverage) -> list[torch.Tensor]:
-    """Returns the tensors of an average: sums, their rounding errors, the average in full precision."""
-    held = [x for x in (*vars(average).values(), *average.state_dict().values()) if isinstance(x, torch.Tensor)]
-    return list({id(x): x for x in held if x.dim() and x is not average.average}.values())
+def _hidden_tensors(average: MovingAverage) -> list[torch.Tensor]:
+    """Returns the tensors of an average besides itself: sums, rounding errors, the average in full precision."""
+    tensors = [x for x in (*vars(average).values(), *average.state_dict().values()) if isinstance(x, torch.Tensor)]
+    return list({id(x): x for x in tensors if x.dim() and x is not average.average}.values())
 
 
-def _tensors_of(kept: Any, depth: int = 2) -> Iterator[torch.Tensor]:
-    """The tensors that a replay buffer holds, including those in nested buffers."""
-    if kept is None or depth == 0:
+def _tensors_of(owner: Any, depth: int = 2) -> Iterator[torch.Tensor]:
+    """Yields the tensors of a replay buffer, including those of nested buffers."""
+    if owner is None or depth == 0:
         return
-    held = [getattr(kept, field.name) for field in fields(kept)] if is_dataclass(kept) else list(vars(kept).values())
-    for value in held:
+    names = [field.name for field in fields(owner)] if is_dataclass(owner) else list(vars(owner))
+    for value in (getattr(owner, name) for name in names):
         if isinstance(value, torch.Tensor):
             yield value
         elif type(value).__module__.startswith("roundoff.agents.experience"):
             yield from _tensors_of(value, depth - 1)
 
 
-def _sent(config: TrainConfig, learner: Learner) -> dict[str, float]:
-    """The bytes sent: a policy to an actor, each time that it pulls; a learner's gradients, each update."""
+def _count_sent_bytes(config: TrainConfig, learner: Learner) -> dict[str, float]:
+    """Returns the bytes of a message: a policy that an actor pulls, or a learner's gradients of an update."""
     if isinstance(config, WithActors) and has_actors(config) and config.actors:
         message = FullPolicy.of(learner.policy_layers()).packed(config.actors)
         return {"a pull of weights by an actor": float(message.nbytes)}

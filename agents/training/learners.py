@@ -1,4 +1,4 @@
-"""The learners of a run except the leader: processes on this machine, from their start to their end."""
+"""Starts the learners of a run other than the leader, as processes on this machine, checks them and ends them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def others_learning(
     allow_imports: Collection[str],
     on_notice: Callable[[str], None] | None = None,
 ) -> Iterator[Learners]:
-    """Starts the other learners of a run, for the block, and gives the group of this process, which leads them.
+    """Starts the other learners of a run for the block, and yields the group of all learners, which this process leads.
 
     Raises:
         RunError: a learner has failed or died; the others are ended then, and the last checkpoint remains.
@@ -44,7 +44,7 @@ def others_learning(
         yield SingleLearner()
         return
     make_directory(files.learners)
-    memory = os.memfd_create("roundoff-central") if config.asynchronous else None  # without a name: nothing to clean up
+    central = os.memfd_create("roundoff-central") if config.asynchronous else None  # needs no cleaning up
     meeting = files.learners / f"meeting-{secrets.token_hex(4)}"
     order = {
         "config": config.as_json(), "directory": str(files.path.absolute()), "meeting": str(meeting.absolute()),
@@ -53,14 +53,14 @@ def others_learning(
     followers: list[Follower] = []
     try:
         for rank in range(1, config.learners):
-            followers.append(Follower(rank, order, memory))  # noqa: PERF401  those that have begun are ended if one cannot
-        if memory is None:
-            # Waits until all are about to meet
-            while not all(follower.here for follower in followers):
+            followers.append(Follower(rank, order, central))  # noqa: PERF401  if one fails, the earlier ones are ended
+        if central is None:
+            # Waits until all followers are ready to join
+            while not all(follower.is_ready for follower in followers):
                 for follower in followers:
-                    follower.last_words()
+                    follower.read_report()
                 time.sleep(_PAUSE)
-        group = meet(config, str(meeting), 0, torch.device(own_device(config, 0)), memory)
+        group = meet(config, str(meeting), 0, torch.device(own_device(config, 0)), central)
         group.why_lost = lambda: _why_lost(followers)
         if isinstance(group, AsynchronousGroup):
             group.notice = lambda: _notice(followers, on_notice)
@@ -74,15 +74,15 @@ def others_learning(
         raise RunError(f"the learners of this run have lost each other ({lost}); the same command goes on") from lost
     finally:
         end_all(followers)
-        if memory is not None:
-            os.close(memory)
+        if central is not None:
+            os.close(central)
         with suppress(OSError):
             meeting.unlink(missing_ok=True)
             files.learners.rmdir()  # unless they have saved something
 
 
 def own_device(config: OptimizerKeys, rank: int) -> str:
-    """The device of a learner: of GPUs each has one."""
+    """Returns the device of a learner: each has a separate GPU."""
     return f"cuda:{rank}" if config.device == "cuda" else config.device
 
 
@@ -93,7 +93,7 @@ def meet(
     if memory is not None:
         return AsynchronousGroup(memory, rank, config.learners, every=config.communicate_every)
     if device.type == "cpu":
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # which every machine has, whatever its name leads to
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the machine's name may resolve to another interface
     return LearnerGroup(meeting, rank, config.learners, device, config.communicate)
 
 
@@ -101,12 +101,12 @@ def _why_lost(followers: list[Follower]) -> Crash | None:
     """Returns the crash of a lost learner's agent; None if no learner has reported one.
 
     Raises:
-        RunError: it has failed, or died.
+        RunError: a learner has failed or died.
     """
-    end = time.monotonic() + GRACE
-    while time.monotonic() < end:
+    deadline = time.monotonic() + GRACE
+    while time.monotonic() < deadline:
         for follower in followers:
-            crash = follower.last_words()
+            crash = follower.read_report()
             if crash:
                 return crash
         time.sleep(_PAUSE)
@@ -114,48 +114,48 @@ def _why_lost(followers: list[Follower]) -> Crash | None:
 
 
 def _notice(followers: list[Follower], on_notice: Callable[[str], None] | None) -> None:
-    """Checks whether others have ended; the run continues without killed learners.
+    """Checks whether other learners have ended; the run continues without killed ones.
 
     Raises:
-        LearnerLost: the agent of one has crashed; ``why_lost`` says how.
-        RunError: one has failed.
+        LearnerLost: the agent of a learner has crashed; ``why_lost`` returns the crash.
+        RunError: a learner has failed.
     """
     for follower in followers:
-        if follower.gone:
+        if follower.is_dead:
             continue
         try:
-            follower.crash = follower.last_words()
-        except Killed as died:
-            follower.gone = True
+            follower.crash = follower.read_report()
+        except Killed as killed:
+            follower.is_dead = True
             if on_notice:
-                on_notice(f"{died}; the others go on")
+                on_notice(f"{killed}; the others go on")
         if follower.crash:
             raise LearnerLost
 
 
-class Killed(RunError):  # noqa: N818  as signals say
-    """A learner was ended by something outside of it."""
+class Killed(RunError):  # noqa: N818  named after its cause
+    """Raised when a learner was killed from outside."""
 
 
 @final
 class Follower:
-    """A process that learns, and the socket to it: it ends when that closes."""
+    """The process of another learner, and the socket to it; the process ends when the socket is closed."""
 
     def __init__(self, rank: int, order: dict[str, Any], memory: int | None) -> None:
-        self.here = self.gone = False
+        self.is_ready = self.is_dead = False
         self.crash: Crash | None = None
         self.rank, self.count = rank, order["config"]["learners"]
         self.process, self.connection = ChildProcess.asked_through_socket(
             "roundoff.agents.training.follower", descriptors=() if memory is None else (memory,)
         )
-        with suppress(OSError):  # it has died already, which is noticed later
+        with suppress(OSError):  # it has died already, which read_report raises later
             self.connection.send_bytes(json.dumps({**order, "rank": rank, "memory": memory}).encode())
 
-    def last_words(self) -> Crash | None:
-        """The crash that it has reported; None if it has not reported anything.
+    def read_report(self) -> Crash | None:
+        """Returns the crash that the learner has reported; None if it has not reported any.
 
         Raises:
-            RunError: it has reported an error, or died.
+            RunError: the learner has reported an error, or died.
         """
         if self.crash:
             return self.crash
@@ -163,7 +163,7 @@ class Follower:
         with suppress(EOFError, OSError):
             while self.connection.poll(0):
                 report |= json.loads(self.connection.recv_bytes())
-        self.here |= "here" in report
+        self.is_ready |= "here" in report
         if "crash" in report:
             return Crash(**report["crash"])
         if "error" in report:

@@ -1,4 +1,4 @@
-"""Policies after training: the cost of quantizing one, in the same episodes as the original."""
+"""Evaluates the policy of a finished run with and without quantization, in the same episodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .finished import finished_agent, looked_at
 
 Play: TypeAlias = Callable[..., tuple[Evaluation, Ranges]]
 
-_NOTHING = Quantization("as it is")
+_UNQUANTIZED = Quantization("as it is")
 
 
 @final
@@ -74,24 +74,24 @@ def quantize(
     """
     files = RunDirectory(directory)
     config, step, weights = read_finished(files)
-    for one in quantizations:
-        one.check_fits(Format.parse(config.format).carrier)
+    for quantization in quantizations:
+        quantization.check_fits(Format.parse(config.format).carrier)
         if calibrate:
-            one.calibrated([])  # says whether it can be
-    opened = partial(_opened, config, files, weights, allow_imports=allow_imports)
-    shown = episodes or config.eval_episodes
+            quantization.calibrated([])  # raises FormatError if it cannot be calibrated
+    open_play = partial(_open_player, config, files, weights, allow_imports=allow_imports)
+    count = episodes or config.eval_episodes
     ranges: Ranges = []
     if calibrate:
-        with opened(step + 1, calibrate) as play:  # others than those of the evaluation
-            _, ranges = play(_NOTHING, watch=True)
-    with opened(step, shown) as play:
+        with open_play(step + 1, calibrate) as play:  # of another step, so that episodes differ from the evaluation's
+            _, ranges = play(_UNQUANTIZED, watch=True)
+    with open_play(step, count) as play:
         original, _ = play()
-        found = {one.name: play(one.calibrated(ranges) if calibrate else one)[0] for one in quantizations}
-    return QuantizedRun(config, original, found)
+        quantized = {q.name: play(q.calibrated(ranges) if calibrate else q)[0] for q in quantizations}
+    return QuantizedRun(config, original, quantized)
 
 
 @contextmanager
-def _opened(
+def _open_player(
     config: TrainConfig,
     files: RunDirectory,
     weights: dict[str, Any],
@@ -100,7 +100,7 @@ def _opened(
     *,
     allow_imports: Collection[str],
 ) -> Iterator[Play]:
-    """A function that plays the episodes of an evaluation; see :meth:`.ModelEvaluation.episodes`."""
+    """Yields a function that plays the episodes of an evaluation; see :meth:`.ModelEvaluation.episodes`."""
     config = looked_at(config, episodes)
     if isinstance(config, AdapterConfig):
         check_run(config, allow_imports)
@@ -114,7 +114,7 @@ def _opened(
         def play(quantization: Quantization | None = None, *, watch: bool = False) -> tuple[Evaluation, Ranges]:
             acting = agent.learner if quantization is None else agent.learner.quantized(quantization, watch=watch)
             policy = EvaluationPolicy(acting, agent.intake, quantization, step=step)
-            found = evaluate(agent.episodes, policy, seed=config.seed, step=step)
-            return found, acting.products.ranges if acting.products else []
+            evaluation = evaluate(agent.episodes, policy, seed=config.seed, step=step)
+            return evaluation, acting.products.ranges if acting.products else []
 
         yield play

@@ -39,8 +39,8 @@ class Job:
     allow_imports: Collection[str] = ()
 
 
-class _Open(NamedTuple):
-    """A job with an open run."""
+class _OpenRun(NamedTuple):
+    """A job and its open run."""
 
     number: int
     job: Job
@@ -51,7 +51,7 @@ class _Open(NamedTuple):
 def train_together(
     jobs: Sequence[Job], stop: StopRequest | None = None, *, compiled: bool | None = None
 ) -> Iterator[tuple[int, Result | Exception]]:
-    """Trains agents, or continues to; every run has the same results, checkpoints and end as on its own.
+    """Trains agents, or continues to; every run has the same results, checkpoints and end as in a separate process.
 
     Runs with agents of one kind, after the same number of updates, are updated by one program, where each keeps its own
     format, learning rate, discount, tau and initial temperature. A run that ends does not affect the others.
@@ -62,37 +62,37 @@ def train_together(
         compiled: as for :func:`roundoff.agents.train`; False trains one after the other.
 
     Yields:
-        As runs end: which, and how, or what :func:`roundoff.agents.train` would have raised.
+        As runs end, the index of the job, and the result or the error that :func:`roundoff.agents.train` would raise.
     """
-    with ExitStack() as everything:
-        runs: list[_Open] = []
+    with ExitStack() as all_stacks:
+        runs: list[_OpenRun] = []
         for number, job in enumerate(jobs):
-            own = everything.enter_context(ExitStack())
+            stack = all_stacks.enter_context(ExitStack())
             opening = open_run(
                 job.config, job.directory, job.on_progress, stop, job.allow_imports, on_notice=job.on_notice
             )
             try:
-                run = own.enter_context(opening)
+                run = stack.enter_context(opening)
             except Exception as error:  # noqa: BLE001  the other runs are not concerned
                 yield number, error
                 continue
             if isinstance(run, Result):
-                own.close()
+                stack.close()
                 yield number, run
-            elif isinstance(run, Run) and run.has_company:  # which is waiting
-                yield _train_alone(_Open(number, job, run, own), compiled=compiled)
+            elif isinstance(run, Run) and run.has_company:  # other processes are waiting for it
+                yield _train_alone(_OpenRun(number, job, run, stack), compiled=compiled)
             else:
-                runs.append(_Open(number, job, run, own))
-        groups: dict[Any, list[_Open]] = {}  # of runs that can share a population
+                runs.append(_OpenRun(number, job, run, stack))
+        groups: dict[Any, list[_OpenRun]] = {}  # the runs of each possible population
         for opened in runs:
             key = None if compiled is False else _shared_key(opened.run, forced=compiled is True)
             groups.setdefault(key or opened.number, []).append(opened)
-        for alike in groups.values():
-            population = _population(alike)
+        for members in groups.values():
+            population = _population(members)
             if population:
-                yield from _train(population, alike)
+                yield from _train(population, members)
             else:
-                for opened in alike:
+                for opened in members:
                     yield _train_alone(opened, compiled=compiled)
 
 
@@ -106,7 +106,7 @@ def _shared_key(run: Run | AdaptedRun, *, forced: bool) -> Any:
     return (shared, run.learner.updates) if shared and not reason_against_compiling() else None
 
 
-def _train_alone(opened: _Open, *, compiled: bool | None) -> tuple[int, Result | Exception]:
+def _train_alone(opened: _OpenRun, *, compiled: bool | None) -> tuple[int, Result | Exception]:
     with opened.open:
         try:
             return opened.number, train_alone(opened.run, compiled=compiled, on_notice=opened.job.on_notice)
@@ -114,8 +114,8 @@ def _train_alone(opened: _Open, *, compiled: bool | None) -> tuple[int, Result |
             return opened.number, error
 
 
-def _population(runs: Sequence[_Open]) -> Population | None:
-    """Makes a population of the agents of runs that are alike; None for one, or if the compiler fails."""
+def _population(runs: Sequence[_OpenRun]) -> Population | None:
+    """Makes a population of the agents of like runs; returns None for a single run, or if compilation fails."""
     if len(runs) == 1:
         return None
     keep_freed_memory()
@@ -128,19 +128,19 @@ def _population(runs: Sequence[_Open]) -> Population | None:
     return population
 
 
-def _notify(runs: Sequence[_Open], text: str) -> None:
+def _notify(runs: Sequence[_OpenRun], text: str) -> None:
     for opened in runs:
         if opened.job.on_notice:
             opened.job.on_notice(text)
 
 
-def _train(population: Population, runs: Sequence[_Open]) -> Iterator[tuple[int, Result | Exception]]:
+def _train(population: Population, runs: Sequence[_OpenRun]) -> Iterator[tuple[int, Result | Exception]]:
     training = {i: opened.run.training() for i, opened in enumerate(runs) if isinstance(opened.run, Run)}
     outcomes: dict[int, Any] = dict.fromkeys(training)  # of the last update; none before the first
     while training:
         batches: dict[int, Any] = {}
         for i, outcome in outcomes.items():
-            batch = _go_on(training[i], outcome)
+            batch = _advance(training[i], outcome)
             if isinstance(batch, (Result, Exception)):
                 del training[i]
                 runs[i].open.close()
@@ -148,14 +148,14 @@ def _train(population: Population, runs: Sequence[_Open]) -> Iterator[tuple[int,
             else:
                 batches[i] = batch
         if batches:
-            began = time.perf_counter()
+            start = time.perf_counter()
             metrics = population.update(batches)
-            share = (time.perf_counter() - began) / len(batches)
+            share = (time.perf_counter() - start) / len(batches)
             outcomes = {i: (metrics[i], share) for i in batches}
 
 
-def _go_on(training: Training, outcome: Any) -> Any:
-    """Up to the next update: its batch; or how the run ended."""
+def _advance(training: Training, outcome: Any) -> Any:
+    """Continues a run up to its next update; returns the update's batch, or the run's result or error at its end."""
     try:
         return training.send(outcome)
     except StopIteration as end:

@@ -66,8 +66,8 @@ class SoftActorCritic(Learner):
             from_noise="noise_log_prob" in config.fixes,
         )
         self.numbers["threshold"] = self.policy.softplus_threshold
-        weights = torch_generator(config.seed, Stream.WEIGHTS, torch.device("cpu"))
-        actor, critic = networks(generator=weights, **options)
+        generator = torch_generator(config.seed, Stream.WEIGHTS, torch.device("cpu"))
+        actor, critic = networks(generator=generator, **options)
         log_temperature = torch.tensor([math.log(config.initial_temperature)], **options)
         for parameters in (actor.flat, critic.flat, log_temperature):
             self.rounded_(parameters)
