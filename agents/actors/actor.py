@@ -1,4 +1,4 @@
-"""A process that acts: it has environments, a copy of the policy in its own format, and pulls new weights."""
+"""An actor: a process with environments and a copy of the policy in a separate format, which pulls new weights."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from ..streams import Stream, sequence, torch_generator
 from .chunks import ACTIVITIES, Chunk, PolicyChoice, Pull, pulls_before
 from .weights import opened
 
-_Weights = tuple[int, NDArray[np.uint8]]  # of an actor: their version, and the packed weights
+_Weights = tuple[int, NDArray[np.uint8]]  # the version and the packed weights
 _SECONDS_TO_PULL = 120.0  # for the first weights; a machine may be busy with starting processes
-_SECONDS_TO_ANSWER = 30.0  # for later ones, without which an actor goes on with those it has
+_SECONDS_TO_ANSWER = 30.0  # for later weights; without them an actor continues with its current ones
 _PAUSE = 0.2
 
 
 class Actor:
     """A Ray actor that steps its environments on request; every call returns a :class:`Chunk`.
 
-    What it does depends on the run's seed, its own number, and the weights that it pulls, and on nothing else: the
-    first life of actor 0 explores and meets the same episodes as a learner without actors.
+    Its results depend only on the run's seed, its rank and life, and the weights that it pulls: the first life of
+    actor 0 has the same exploration and episodes as a learner without actors.
 
     Args:
         order: ``config`` of the run as JSON values, ``opening`` of an environment, ``rank``, ``life`` (how often this
@@ -109,7 +109,7 @@ class Actor:
         return Chunk.of(samples, complete_pulls, self._seconds, choices if self._keys.importance_weights else [])
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue identically: plain values and tensors."""
+        """Returns the state that is needed to continue identically: plain values and tensors."""
         version, blob = self._weights or (None, None)
         return {
             "sampler": self._sampler.state_dict(),
@@ -122,7 +122,7 @@ class Actor:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> NDArray[Any]:
-        """Takes it over, and returns the observations that the next actions answer to."""
+        """Restores the state; returns the observations that it acts on next."""
         (observations,) = self._sampler.load_state_dict(state["sampler"])
         self._observations = self._perceived(observations)
         self._explorer.load_state_dict(state["explorer"])
@@ -134,11 +134,11 @@ class Actor:
         return observations
 
     def process_id(self) -> int:
-        """The number of the actor's process."""
+        """Returns the id of the actor's process."""
         return os.getpid()
 
     def _choose(self) -> tuple[NDArray[np.floating[Any]], NDArray[np.float32] | None]:
-        """Actions, (n, action), and the data to compute divergences from; at first random actions, and nothing."""
+        """Returns actions, (n, action), and the data for computing divergences; at first random actions, and None."""
         count, action_size = len(self._observations), self._sizes.action_size
         if self._steps < self._random_steps:
             drawn = random_actions(self._random, count, action_size, discrete=self._sizes.discrete)
@@ -151,7 +151,7 @@ class Actor:
         return actions.numpy(), self._explorer.basis(outputs, best).numpy()
 
     def _pull(self, at: int) -> Pull | None:
-        """Takes over the newest weights; None if it has them, or cannot get newer ones."""
+        """Loads the newest weights; returns None if they are not new, or not available."""
         previous_version = self._weights[0] if self._weights else None
         start = time.perf_counter()
         pulled = self._newest(_SECONDS_TO_PULL if previous_version is None else 0.0)
@@ -184,7 +184,7 @@ class Actor:
             time.sleep(_PAUSE)
 
     def _take(self, weights: _Weights) -> None:
-        """Makes an engine from a message; an empty one means that these weights cannot act."""
+        """Makes an engine from a message, or None from an empty one: such weights are not finite, and cannot act."""
         with self._measure("deserialize"):
             message = weights[1].tobytes()
         with self._measure("load"):
@@ -195,13 +195,13 @@ class Actor:
         self._weights = weights
 
     def _perceived(self, observations: NDArray[Any]) -> NDArray[np.float32]:
-        """(n, ...) of the policy's shape: numbers, or bytes of images / 255."""
+        """Converts observations to the policy's input, (n, ...): numbers, or bytes of images / 255."""
         numbers = observations.astype(np.float32).reshape(-1, *self._sizes.observation_shape)
         return numbers / np.float32(255) if observations.dtype == np.uint8 else numbers
 
     @contextmanager
     def _measure(self, activity: str) -> Iterator[None]:
-        """Counts processor time, which excludes other processes of the machine."""
+        """Counts the processor time of the block, which excludes other processes of the machine."""
         start = time.thread_time()
         try:
             yield
@@ -213,10 +213,10 @@ class Actor:
 class NoisyPolicy:
     """Acts as an engine does, with other outputs: y + |q - y| u, with y in fp32 and q in a format.
 
-    The noise is as long as the format's error in each state, and its direction u is drawn evenly at each
-    step. So both perturb alike strongly, but rounding errs each time alike in the same state, and noise does not. What
-    does not count is taken out of the error and of u: where the largest of the outputs decides, their common shift, and
-    in a categorical head the common shift of each action's logits.
+    The noise has the length of the format's error in each state, and a direction u drawn uniformly at each step. So
+    both perturbations are equally large, but rounding errors repeat in the same state, and noise does not. Components
+    without an effect are removed from the error and from u: if the largest output decides, the mean of the outputs, and
+    in a categorical head the mean of each action's logits.
 
     Args:
         message: a packed policy in fp32.
@@ -228,14 +228,14 @@ class NoisyPolicy:
         packed = PackedPolicy.from_bytes(message)
         self._exact = SimulatedEngine(message)
         self._rounded = SimulatedEngine(PackedPolicy.of(packed.policy, format).to_bytes())
-        # Of how many parts of the outputs a common shift changes nothing.
+        # The number of parts of the outputs in which adding a constant changes no action.
         self._parts = {Decision.LARGEST: 1, Decision.LARGEST_MEAN: packed.layout.action_size}.get(
             packed.layout.decision
         )
         self._generator = generator
 
     def outputs_and_actions(self, observations: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """The outputs with noise, (n, outputs), and the actions, (n, action); NaN where an output is."""
+        """Returns the outputs with noise, (n, outputs), and the actions, (n, action); NaN for outputs with NaN."""
         exact, rounded = (
             torch.from_numpy(engine.outputs_and_actions(observations)[0]).double()
             for engine in (self._exact, self._rounded)

@@ -28,8 +28,8 @@ class Learner(Acting, ABC):
     simulation themselves. NaN never raises here: it shows in the actions. A native agent (``config.native``) runs the
     same operations, outside of any simulation, on tensors of ``dtype``.
 
-    Losses are not formed: the derivative of the loss by a network's outputs is handed to autograd directly, multiplied
-    by the loss scale. A loss could overflow; it is needed for nothing.
+    Losses are not computed, since they could overflow: autograd receives the derivative of the loss by a network's
+    outputs, multiplied by the loss scale.
 
     A subclass also sets ``parts``, and says why they draw random bits. For the arguments see ``LearnerState``.
 
@@ -58,7 +58,7 @@ class Learner(Acting, ABC):
         return ()
 
     def prepare(self, batch: Any) -> Any:
-        """A batch as the parts want it; computed outside of the simulation, like all that happens to data before."""
+        """Converts a batch to the input of the parts, outside of the simulation, like all preparation of data."""
         return batch
 
     def update(self, batch: Any) -> Metrics:
@@ -68,7 +68,7 @@ class Learner(Acting, ABC):
             batch: transitions, as the recorder gives them.
 
         Returns:
-            Tensors with means worth logging; nothing has been copied from the device for them.
+            Tensors with means to log, still on the device.
         """
         if self.compiled and self.compiled.reason:  # the compiler has failed, and what is made for it is slow without
             self._write_back()
@@ -97,15 +97,15 @@ class Learner(Acting, ABC):
         return prepared, tuple(noises)
 
     def is_due(self, part: Part) -> bool:
-        """Whether it is the part's turn in this update."""
+        """Returns whether the part is computed in this update."""
         return self.updates % part.every == 0
 
     def begin_part(self, part: Part) -> None:
-        """Uses the random bits of a part of this update from here on."""
+        """Switches to the random bits of a part of this update."""
         self._begin(part.name)
 
     def compute(self, part: Part, inputs: tuple[Any, ...]) -> Metrics:
-        """A part that has begun, as it is; where it is traced, on whatever tensors this learner is bound to."""
+        """Computes a part that has begun, eagerly; when traced, on the tensors that this learner is bound to."""
         self._drawing = self._place(part.name)
         try:
             return part.compute(self, *inputs)
@@ -113,7 +113,7 @@ class Learner(Acting, ABC):
             self._drawing = None
 
     def draw(self, name: str) -> None:
-        """Uses the random bits of ``name``, one of ``draws``, from here on."""
+        """Switches to the random bits of ``name``, one of ``draws``."""
         place = self._place(name)
         if self._drawing is None:  # the function of a part was called by itself
             self._begin(name)
@@ -123,10 +123,10 @@ class Learner(Acting, ABC):
         self._drawing = place
 
     def step(self, name: str, largest_norm: float | None = None) -> None:
-        """A step of an optimizer, for gradients that have been computed, with separate random bits: ``{name}_step``.
+        """Takes a step of an optimizer with the computed gradients, with separate random bits: ``{name}_step``.
 
-        A part calls :meth:`draw` before it computes anything after a step: programs take other operations for a step,
-        so that bits that were counted on from there would be others in them.
+        A part calls :meth:`draw` before any computation after a step: programs use other operations for a step, so that
+        random bits numbered from there would differ.
 
         Args:
             name: the name of the optimizer.
@@ -147,7 +147,7 @@ class Learner(Acting, ABC):
         """Updates also return norms, ``critic_weights_norm`` and so on; see ``StepNorms``. Compiled updates do not.
 
         Returns:
-            What looks at each network's steps, by name.
+            The observers of each network's steps, by name.
         """
         watching = {}
         for name in self.networks.keys() & self.optimizers.keys():
@@ -160,18 +160,18 @@ class Learner(Acting, ABC):
         return 2 * self.observation_size + self.action_size + 2
 
     def unpacked(self, rows: torch.Tensor) -> Any:
-        """The batch that rows are, for learners from states."""
+        """Splits rows into a batch, for learners from states."""
         return batch_of(rows, self.observation_size, self.action_size)
 
     def summarize(self, metrics: Metrics) -> dict[str, float]:
-        """The numbers worth logging after an update, computed in full precision; this waits for the device.
+        """Returns the values to log after an update, computed in full precision; it waits for the device.
 
         Args:
             metrics: the result of :meth:`update`.
 
         Returns:
             The mean of each metric, of ``td_error`` the mean square as ``critic_loss``, and the loss scales. Values and
-            their errors are in the unit of rewards as they are, without ``reward_scale``.
+            their errors are in the unit of the original rewards, without ``reward_scale``.
         """
         self._write_back()
         units = {"q": self.reward_scale}
@@ -210,11 +210,11 @@ class Learner(Acting, ABC):
 
     @in_role(Role.AVERAGES)
     def update_averages(self, of: dict[str, str]) -> None:
-        """Moves slow copies a step towards the networks they are copies of: ``{average: network}``."""
+        """Moves slow copies a step towards their networks, given as ``{average: network}``."""
         for average, network in of.items():
             self.averages[average].update_(self.optimizers[network].parameters)
             self._coerced(self.averages[average].average)
 
     def before_update(self) -> AbstractContextManager[Any]:
-        """The simulation, for computing with experience before the next update, which then takes no noise."""
+        """Returns the simulation for computing with experience before the next update, which then draws no noise."""
         return self._arithmetic(self.updates + 1, NOISE)

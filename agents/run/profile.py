@@ -16,15 +16,15 @@ from ..errors import FileError
 
 @final
 class Stopwatch:
-    """Adds up seconds by name. Activities within another count for themselves, not for the one around them.
+    """Adds up seconds by activity. The time of a nested activity does not count for the enclosing one.
 
     Args:
-        wait: called at the end of each activity, which counts until it returns. On a GPU operations are only handed
-            over; without waiting they count for whatever waits for them next.
+        wait: called at the end of each activity, as part of its time. A GPU computes asynchronously; without waiting,
+            its time counts for the activity that next needs a result.
 
     Attributes:
         seconds: the time spent, by name, in the order of first use.
-        wait: the same.
+        wait: the argument.
     """
 
     def __init__(self, wait: Callable[[], None] = lambda: None) -> None:
@@ -36,12 +36,12 @@ class Stopwatch:
 
     @property
     def total(self) -> float:
-        """Wall-clock time spent on the run that was not lost to interruptions, nor to others."""
+        """Wall-clock time spent on the run, without interruptions and without time spent on other runs."""
         now = 0.0 if self._since is None else time.perf_counter() - self._since
         return self._earlier + self._counted + now
 
     def spent(self) -> dict[str, float]:
-        """The seconds by name, and under ``other`` the rest of the total since the run was last begun."""
+        """Returns the seconds by activity, and as ``other`` the rest of the total since the process began the run."""
         return {**self.seconds, "other": max(0.0, self.total - self._earlier - sum(self.seconds.values()))}
 
     def continue_from(self, seconds: float) -> None:
@@ -49,7 +49,7 @@ class Stopwatch:
         self._earlier += seconds
 
     def count(self, seconds: float) -> None:
-        """Adds seconds to the total that passed elsewhere; negative ones leave out time spent on others."""
+        """Adds seconds that passed elsewhere to the total; negative seconds exclude time spent on other runs."""
         self._counted += seconds
 
     def pause(self) -> None:
@@ -57,12 +57,12 @@ class Stopwatch:
         self._counted, self._since = self.total - self._earlier, None
 
     def go_on(self) -> None:
-        """Counts for the total again."""
+        """Resumes the total."""
         self._since = time.perf_counter()
 
     @contextmanager
     def measure(self, name: str) -> Iterator[None]:
-        """Counts the block for ``name``."""
+        """Counts the time of the block for activity ``name``."""
         around, self._inside = self._inside, 0.0
         self.seconds.setdefault(name, 0.0)
         began = time.perf_counter()
@@ -109,7 +109,7 @@ class Profile:
 
     Attributes:
         seconds: by activity.
-        agent_steps: actions that environments of training have taken meanwhile; None if that is not known.
+        agent_steps: the number of actions in training meanwhile; None: unknown.
         waited: whether the run waited for its GPU at the end of each activity; None without a GPU.
         runs: the number of runs.
     """
@@ -121,7 +121,7 @@ class Profile:
 
     @classmethod
     def of_all(cls, profiles: Sequence[Profile]) -> Self:
-        """The profile of several runs: the sums of theirs."""
+        """Adds up the profiles of several runs."""
         seconds: dict[str, float] = {}
         for profile in profiles:
             for name, value in profile.seconds.items():
@@ -139,7 +139,7 @@ class Profile:
         return {"spent": spent, "agent_steps": self.agent_steps, **waited}
 
     def __str__(self) -> str:
-        """The table, the largest first; what limits the run; and notes on the seconds of a GPU."""
+        """Returns a table, largest first, a sentence about the bottleneck, and a note about the GPU."""
         total = sum(self.seconds.values())
         if not total > 0:
             return "No time was measured."

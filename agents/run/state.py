@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 @final
 class Agent:
-    """A learner with its experience, and with the observations that its next actions answer to.
+    """A learner with its experience, and with the observations that it acts on next.
 
     Args:
-        learner: as it is.
-        recorder: keeps its experience.
+        learner: the learner.
+        recorder: the recorder of its experience.
         device: the device of tensors.
 
     Attributes:
@@ -55,14 +55,14 @@ class Agent:
         self.observations = [self.recorder.intake.perceive(part) for part in observations]
 
     def begin_anew(self, group: int, observations: NDArray[Any]) -> None:
-        """Begins other episodes in a group, whatever its environments were at; observations are (n, observation)."""
+        """Begins new episodes in a group, whose old ones were interrupted; observations are (n, observation)."""
         self.recorder.intake.forget(group)
         for i, observation in enumerate(observations):
             self.recorder.begin(observation, group * len(observations) + i)
         self.observations[group] = self.recorder.intake.perceive(observations)
 
     def choose(self, group: int, first: int, under_way: int) -> NDArray[np.floating[Any]]:
-        """Actions for a group, as samplers ask for them: at first the recorder's, then the learner's."""
+        """Returns actions for a group, for samplers: at first the recorder's, then the learner's."""
         observations = self.observations[group]
         explored = self.recorder.explore(len(observations), under_way)
         if explored is not None:
@@ -70,26 +70,26 @@ class Agent:
         return self.recorder.intake.from_format(self.learner.act(observations, deterministic=False, first=first))
 
     def see(self, sample: Sample) -> Sequence[torch.Tensor] | torch.Tensor:
-        """The transitions of a sample, as the recorder adds them; they lead to the agent's current observations."""
+        """Updates the current observations by a sample; returns its transitions, as the recorder adds them."""
         rows = self.recorder.rows(self.observations[sample.group], sample)
         self.observations[sample.group] = self.recorder.intake.perceive(sample.steps.observations)
         return rows
 
     def due(self) -> Generator[Any, Metrics | None, None]:
-        """Yields the batches to learn from now; is sent the result of the update with each."""
+        """Yields the batches to learn from now; the caller sends the metrics of the update with each."""
         return self.recorder.due()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue identically, but the episodes."""
+        """Returns the state that is needed to continue identically, except the episodes."""
         return {
             "agent": self.learner.state_dict(),
             **self.recorder.state_dict(),
-            # What was perceived by other moments than those of now.
+            # Saved, since they were normalized by earlier moments than the current ones.
             **({"observations": [x.cpu() for x in self.observations]} if self.recorder.intake.normalizer else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any], observations: Sequence[NDArray[Any]]) -> None:
-        """Takes over what :meth:`state_dict` returned, with the observations of each group, (n, observation)."""
+        """Restores the result of :meth:`state_dict`, with the observations of each group, (n, observation)."""
         self.learner.load_state_dict(state["agent"])
         self.recorder.load_state_dict(state)
         self.observations = [self.recorder.intake.perceive(part) for part in observations]
@@ -99,17 +99,17 @@ class Agent:
 
 @final
 class RunState:
-    """The agent, the environments it learns in, and how far the run is.
+    """The agent, the environments in which it learns, and the progress of the run.
 
     Args:
         config: the config of the run.
         environments: not seeded yet; the last group is for evaluation.
         device: the device of tensors.
-        stage: where actors act for it, if any do.
+        stage: the actors that act for it; None: it acts itself.
 
     Attributes:
         agent: the learner with its experience.
-        sampler: the environments of training, here or of actors.
+        sampler: the source of experience: local environments, or actors.
         metrics: the metrics of the last updates.
         numerics: the effects of rounding; None if the run does not observe.
         step: environment steps taken.
@@ -151,7 +151,7 @@ class RunState:
         self.agent.begin(self.sampler.begin())
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue identically."""
+        """Returns the state that is needed to continue identically."""
         return {
             **self.agent.state_dict(),
             "environment": self.sampler.state_dict(),
@@ -170,7 +170,7 @@ class RunState:
 
 
 def _local_sampler(config: TrainConfig, environments: VectorEnvironment) -> LocalSampler:
-    """The environments of training, stepped here, with rewards as a run with ``config`` learns from them."""
+    """Makes the sampler of local training environments, with rewards clipped and scaled as ``config`` says."""
     *training, _ = environments.groups
     normalize = None
     if isinstance(config, OnPolicyKeys) and config.normalize_rewards:
@@ -195,15 +195,15 @@ def _random_starts(config: TrainConfig, environments: VectorEnvironment) -> list
 
 
 def move_by_ulps(weights: torch.Tensor, ulps: int, generator: torch.Generator) -> None:
-    """Moves each weight by units in its last place, away from 0 or towards it as a coin says, in place.
+    """Moves each weight by units in its last place, randomly away from 0 or towards it, in place.
 
-    A weight of 0 stays, and so do infinities and NaN. One that is next to another binade moves by units of the binade
-    it goes through; one may go through subnormals, and stops at 0.
+    Zeros, infinities and NaN do not change. A weight near the end of its binade moves on by units of the next binade;
+    weights may become subnormal, and stop at 0.
 
     Args:
         weights: float32, contiguous, any shape.
         ulps: the number of units, at most 2^20.
-        generator: draws the coins, one for each weight, on the CPU.
+        generator: a CPU generator, for the direction of each weight.
     """
     away = torch.randint(2, weights.shape, generator=generator, dtype=torch.int32).to(weights.device)
     bits = weights.view(torch.int32)
@@ -215,10 +215,10 @@ def move_by_ulps(weights: torch.Tensor, ulps: int, generator: torch.Generator) -
 
 @final
 class SamplerLearner:
-    """Gives a run the experience of another agent, which acts and learns exactly as in a separate run.
+    """Supplies a run with the experience of another agent, which acts and learns exactly as in a separate run.
 
-    The agent has its own format, batches and replay buffer. It learns from each transition before the run does. So its
-    episodes are the same as in a separate run, bit for bit, whatever the run makes of them.
+    The agent has a separate format, batches and replay buffer. It learns from each transition before the run does. So
+    its episodes are bit for bit those of a separate run, whatever this run learns from them.
 
     Source:
         Stooke & Abbeel, "Accelerated Methods for Deep Reinforcement Learning", Section 5.5 ("Secondary-Learner

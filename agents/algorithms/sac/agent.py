@@ -31,7 +31,7 @@ class SoftActorCritic(Learner):
     """Twin critics, their slow copies, a squashed normal policy, and a learned temperature.
 
     Args:
-        networks: makes the actor's and the critics' network, given ``generator``, ``dtype`` and ``device``.
+        networks: makes the network of the actor and that of the critics from ``generator``, ``dtype`` and ``device``.
         observation_size: the number of elements in an observation; 0: it learns from images.
         action_size: the number of elements in an action.
         config: the hyper-parameters, the format, and the fixes or the baseline.
@@ -88,7 +88,7 @@ class SoftActorCritic(Learner):
         )
 
     def bind(self) -> None:
-        """The target critics' layers, the temperature's parameter, and the threshold of the policy's softplus."""
+        """Binds the target critics' layers, the temperature's parameter, and the softplus threshold of the policy."""
         self.target = self.critic.views(self.averages["target"].average)
         self.log_temperature = self.optimizers["temperature"].flat
         threshold: Any = self.numbers["threshold"]
@@ -114,11 +114,11 @@ class SoftActorCritic(Learner):
         """Returns the outputs of the actor's network, (n, 2 action)."""
 
     def best_actions(self, observations: torch.Tensor) -> torch.Tensor:
-        """Tanh of the means."""
+        """Returns the tanh of the means."""
         return self.policy.mode(self.policy_outputs(observations))
 
     def sample_actions(self, observations: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-        """Tanh of a normal sample."""
+        """Returns the tanh of a normal sample."""
         return self.policy.sample(self.policy_outputs(observations), noise)
 
     @abstractmethod
@@ -135,7 +135,7 @@ class SoftActorCritic(Learner):
         return {}
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The flat parameters of the networks, by name, and the logarithm of the temperature."""
+        """Returns the flat parameters of the networks, by name, and the logarithm of the temperature."""
         return super().weights() | {"log_temperature": self.log_temperature}
 
     @in_role(Role.TARGETS)
@@ -149,8 +149,8 @@ class SoftActorCritic(Learner):
     ) -> torch.Tensor:
         """Returns the targets of the critics; all tensors are (n, 1).
 
-        ``copies``: the number of copies of each transition, one after the other; the target is the
-        mean, for each of them.
+        ``copies``: the number of copies of the batch, one after the other; all copies of a transition get the mean of
+        their targets.
         """
         if self.exact_errors or self.stochastic_targets:
             discount, entropy = self.numbers["discount"], (self.temperature, next_log_prob, self.reward_scale)
@@ -173,9 +173,9 @@ class SoftActorCritic(Learner):
         return least_of(q) if self.exact_errors else q.min(dim=0).values
 
     def step_actor_and_temperature(self, q: torch.Tensor, log_prob: torch.Tensor) -> Metrics:
-        """The steps for the actions that have these values and log-probabilities, (n, 1), with their graph.
+        """Steps the actor and the temperature, given values and log-probabilities of actions, (n, 1), with their graph.
 
-        Nothing but the derivatives of the objective is used, and those by values are not scaled as values are.
+        Only derivatives of the objective are used; those by values are without the scale of values.
         """
         temperature = self.temperature
         objective = temperature * log_prob - q
@@ -217,14 +217,14 @@ class SAC(SoftActorCritic):
         return forward(self.actor.layers, observations, self.layers_stored)[0]
 
     def policy_layers(self) -> PolicyLayers:
-        """The actor, with only the means of its outputs."""
+        """Returns the layers of the actor, of its outputs only the means."""
         *hidden, weight, bias = self.layers()["actor"]
         means = [*hidden, weight[..., : self.action_size], bias[..., : self.action_size]]
         actor = perceptron(means, Activation.RELU, Activation.NONE)
         return PolicyLayers((self.observation_size,), (), (actor,), Decision.TANH, self.action_size)
 
     def noise_sizes(self, batch_size: int) -> tuple[int, ...]:
-        """A sample of the policy per transition, for the critics and for the actor."""
+        """Returns one sample of the policy per transition for the critics, and one for the actor."""
         return batch_size, batch_size
 
     def update_critic(self, batch: Batch, noise: torch.Tensor) -> Metrics:
@@ -257,6 +257,6 @@ class SAC(SoftActorCritic):
 
 
 def make(config: SACConfig, sizes: Sizes, device: torch.device) -> tuple[SAC, OffPolicyRecorder]:
-    """The learner with its initial weights, and the recorder of its experience."""
+    """Makes the learner with its initial weights, and the recorder of its experience."""
     learner = SAC(sizes.observation_size, sizes.action_size, config, device)
     return learner, record_states(config, sizes, learner.dtype, device)
