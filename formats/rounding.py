@@ -28,9 +28,9 @@ from .families.floats import FloatFormat
 __all__ = ["Backend", "is_dense", "round"]
 
 Backend = Literal["native", "qtorch"]
-_HALVES = (torch.float16, torch.bfloat16)
-_LARGEST_M = 22  # qtorch's bit arithmetic drops at least one bit
-_EXPONENT_BITS = range(2, 9)
+_HALF_PRECISIONS = (torch.float16, torch.bfloat16)
+_QTORCH_MOST_BITS = 22  # of a significand: its bit arithmetic drops at least one bit
+_QTORCH_EXPONENT_BITS = range(2, 9)
 
 
 def round(
@@ -44,16 +44,16 @@ def round(
     gradient: Gradient | None = None,
     backend: Backend = "native",
 ) -> torch.Tensor:
-    """Rounds every element of ``x`` to a number of ``format``: by default the nearest one, ties to even.
+    """Rounds every element of ``x`` to a value of ``format``: by default the nearest one, ties to even.
 
     NaN stays NaN, even if the format lacks NaN: hiding one would hide the crash a study looks for. Zeros and results
     that underflow keep the sign of ``x``, unless the format lacks a negative zero. Float formats underflow gradually
-    (to subnormal numbers), unless they lack these. Overflow means to round, as if the range were unbounded, beyond the
-    largest number. It follows the format's policy or ``overflow``: infinity or NaN (for the modes that round toward
-    zero there, and to-odd, the largest number instead, as in IEEE 754), the largest number, or wrapping round
-    (integers and fixed point only). An infinite ``x`` gives what overflow to nearest gives.
+    (to subnormal numbers), unless they lack these. A value overflows if it would be rounded beyond the largest number
+    in an unbounded range. It then becomes what ``overflow`` or the format's policy says: infinity or NaN (for the modes
+    that round toward zero there, and to-odd, the largest number instead, as in IEEE 754), the largest number, or the
+    value modulo the range (integers and fixed point only). An infinite ``x`` is treated as an overflow to nearest.
 
-    With a ``gradient`` rounding is differentiable, as if it were the identity, or a clamp to the format's range; the
+    With a ``gradient`` rounding is differentiated as if it were the identity, or a clamp to the format's range; the
     gradient itself is not rounded. Source: Bengio, Leonard, Courville, "Estimating or propagating gradients through
     stochastic neurons" (2013), for the straight-through estimator; clipped as in Hubara et al., "Quantized neural
     networks" (2016).
@@ -88,27 +88,26 @@ def round(
     """
     random = seeded(random, seed)
     if gradient is not None:
-        fmt = Format.parse(format)  # type: ignore[arg-type]  # what is no text gets Format's own message
+        fmt = Format.parse(format)  # type: ignore[arg-type]  # parse refuses other types with its own message
 
-        def rounded(x: torch.Tensor, random: RandomBits | torch.Tensor | None) -> torch.Tensor:
+        def round_x(x: torch.Tensor, random: RandomBits | torch.Tensor | None) -> torch.Tensor:
             return round(x, fmt, rounding=rounding, overflow=overflow, random=random, backend=backend)
 
-        return round_with_gradient(x, fmt, gradient, random, rounded)
-    if isinstance(x, torch.Tensor) and x.dtype in _HALVES and not torch.compiler.is_compiling():
+        return round_with_gradient(x, fmt, gradient, random, round_x)
+    if isinstance(x, torch.Tensor) and x.dtype in _HALF_PRECISIONS and not torch.compiler.is_compiling():
         return _round_half(x, format, rounding, overflow, random, backend)
     if isinstance(format, (list, tuple)):
         return _round_rows(x, format, rounding, overflow, random, backend)
     if torch.compiler.is_compiling() and backend == "native":
         return as_operator(x, format, rounding, overflow, random)  # type: ignore[arg-type]  # sequences are materialized above
-    fmt = Format.parse(format)  # type: ignore[arg-type]  # what is no text gets Format's own message
+    fmt = Format.parse(format)  # type: ignore[arg-type]  # parse refuses other types with its own message
     rounding, overflow = check_choices(rounding, overflow, random)
     check_roundable(x, fmt)
     x = x.detach()
     if backend != "native":
-        return _round_with(backend, x, fmt, rounding, overflow)
-    alone = not _len_torch_dispatch_stack()
+        return _round_by_backend(backend, x, fmt, rounding, overflow)
     options = (rounding, overflow, random)
-    return fmt.rounded(x, *options) if alone else _round_among_modes(x, fmt, *options)
+    return _round_inside_modes(x, fmt, *options) if _len_torch_dispatch_stack() else fmt.rounded(x, *options)
 
 
 @unsimulated
@@ -130,20 +129,20 @@ def _round_half(
 
 
 @unsimulated
-def _round_among_modes(
+def _round_inside_modes(
     x: torch.Tensor,
     fmt: Format,
     rounding: Rounding,
     overflow: Overflow | None,
     random: RandomBits | torch.Tensor | None,
 ) -> torch.Tensor:
-    """Rounds by an operator in a traced program; else hidden from simulations, which round what PyTorch computes."""
+    """Rounds by an operator in a traced program; otherwise hidden from simulations, which would round it again."""
     if is_traced() and isinstance(fmt, Family):
         return as_operator(x, fmt, rounding, overflow, random)
     return fmt.rounded(x, rounding, overflow, random)
 
 
-def _round_with(
+def _round_by_backend(
     backend: str, x: torch.Tensor, fmt: Format, rounding: Rounding, overflow: Overflow | None
 ) -> torch.Tensor:
     if backend != "qtorch":
@@ -153,8 +152,14 @@ def _round_with(
         raise FormatError("backend 'qtorch' has one way to round: leave out rounding and overflow")
     if is_virtual(x):
         raise FormatError(f"backend 'qtorch' rounds plain tensors, got one of class {type(x).__name__}")
-    if not isinstance(fmt, FloatFormat) or fmt.exponent_bits not in _EXPONENT_BITS or fmt.significand_bits > _LARGEST_M:
-        raise FormatError(f"backend 'qtorch' rounds to eXmY with 2 <= X <= 8 and 0 <= Y <= {_LARGEST_M}, got {fmt}")
+    if (
+        not isinstance(fmt, FloatFormat)
+        or fmt.exponent_bits not in _QTORCH_EXPONENT_BITS
+        or fmt.significand_bits > _QTORCH_MOST_BITS
+    ):
+        raise FormatError(
+            f"backend 'qtorch' rounds to eXmY with 2 <= X <= 8 and 0 <= Y <= {_QTORCH_MOST_BITS}, got {fmt}"
+        )
     if x.dtype != torch.float32:
         raise FormatError(f"backend 'qtorch' rounds float32 tensors, got {x.dtype}")
     x = materialized(x).detach().contiguous()
@@ -164,7 +169,7 @@ def _round_with(
 
 @cache
 def _qtorch() -> Callable[..., torch.Tensor]:
-    """``float_quantize`` of the library qtorch 0.3.0. Its C++ is compiled once (about a minute)."""
+    """Returns ``float_quantize`` of the library qtorch 0.3.0; compiles its C++ at first use (about a minute)."""
     require("qtorch")
     try:
         with warnings.catch_warnings():
@@ -187,7 +192,7 @@ def _round_rows(
     random: RandomBits | torch.Tensor | None,
     backend: Backend,
 ) -> torch.Tensor:
-    """A format per row: to nearest with the formats as data; in the other modes once for each different format."""
+    """Rounds each row to its format: to nearest in one pass; in other modes in a pass for each different format."""
     parameters = row_parameters(formats, x)
     mode, _ = check_choices(rounding, overflow, random)
     x = x.detach() if torch.compiler.is_compiling() else materialized(x.detach())
@@ -196,7 +201,7 @@ def _round_rows(
     result = torch.empty_like(x)
     parsed = [Format.parse(fmt) for fmt in formats] * (x.shape[0] if len(formats) == 1 else 1)
     for fmt in set(parsed):
-        selected = torch.tensor([other == fmt for other in parsed], device="cpu").to(x.device, non_blocking=True)
+        selected = torch.tensor([row_fmt == fmt for row_fmt in parsed], device="cpu").to(x.device, non_blocking=True)
         # All rows are rounded, so that an element's random bits do not depend on the other rows' formats.
         rounded = round(x, fmt, rounding=rounding, overflow=overflow, random=random, backend=backend)
         result = torch.where(selected.view(-1, *[1] * (x.dim() - 1)), rounded, result)
@@ -204,16 +209,16 @@ def _round_rows(
 
 
 def row_parameters(formats: Sequence[Format | str], x: torch.Tensor) -> FloatParameters:
-    """The parameters of float formats, one per row of ``x``, as tensors that broadcast against it.
+    """Makes the parameters of float formats, one per row of ``x``, as tensors that broadcast against it.
 
-    Making them costs some microseconds a format: keep them where the same formats come again.
+    This takes some microseconds for each format: keep the result if the same formats are used again.
 
     Args:
         formats: One float format or name for each row of ``x``, or a single one for all.
-        x: float32 or float64, at least one dimension; only dtype, shape and device count.
+        x: float32 or float64, at least one dimension; only its dtype, shape and device are used.
 
     Raises:
-        FormatError: there is another number of formats, one is not a float format, or does not fit in ``x.dtype``.
+        FormatError: the number of formats is wrong, one is not a float format, or does not fit in ``x.dtype``.
     """
     parsed = [Format.parse(fmt) for fmt in formats]
     if x.ndim == 0 or len(parsed) not in (1, x.shape[0]):
@@ -247,7 +252,7 @@ Gradient = Literal["straight-through", "clipped"]
 
 
 class _Round(torch.autograd.Function):
-    """Rounds forward, and passes gradients through backward, all of them or those in range."""
+    """Rounds in the forward pass; passes gradients on in the backward pass, all or those of elements within bounds."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, rounded: torch.Tensor, bounds: Bounds | None) -> Any:
@@ -257,17 +262,17 @@ class _Round(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        return _passed(ctx, gradients[0]), None, None
+        return _pass_gradient(ctx, gradients[0]), None, None
 
 
 class _RoundInTransforms(torch.autograd.Function):
-    """Gradients of a rounding in torch.func and forward-mode differentiation, in the slower form that they ask for."""
+    """:class:`_Round` in the slower form that torch.func and forward-mode differentiation require."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: torch.Tensor, random: Random, rounded: Callable[..., torch.Tensor], bounds: Bounds | None) -> Any:  # noqa: ARG004
-        return rounded(x, random)
+    def forward(x: torch.Tensor, random: Random, round_x: Callable[..., torch.Tensor], bounds: Bounds | None) -> Any:  # noqa: ARG004
+        return round_x(x, random)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG004
@@ -278,14 +283,15 @@ class _RoundInTransforms(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        return _passed(ctx, gradients[0]), None, None, None
+        return _pass_gradient(ctx, gradients[0]), None, None, None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        return _passed(ctx, tangents[0])
+        return _pass_gradient(ctx, tangents[0])
 
 
-def _passed(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+def _pass_gradient(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+    """Returns the gradient, with zeros for elements of the input outside of the bounds."""
     if ctx.bounds is None:
         return gradient
     (x,) = ctx.saved_tensors
@@ -294,9 +300,9 @@ def _passed(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
 
 
 def round_with_gradient(
-    x: torch.Tensor, fmt: Format, gradient: Gradient, random: Random, rounded: Callable[..., torch.Tensor]
+    x: torch.Tensor, fmt: Format, gradient: Gradient, random: Random, round_x: Callable[..., torch.Tensor]
 ) -> torch.Tensor:
-    """Rounds ``x`` by ``rounded(x, random)``, with the gradient that :func:`roundoff.round` describes.
+    """Rounds ``x`` by ``round_x(x, random)``, with the gradient that :func:`roundoff.round` describes.
 
     Raises:
         FormatError: ``gradient`` is unknown; or clipped, and the data decide the range.
@@ -314,7 +320,7 @@ def round_with_gradient(
     transformed = not torch.compiler.is_compiling() and (_are_functorch_transforms_active() or in_forward_mode)
     result: torch.Tensor
     if transformed:
-        result = _RoundInTransforms.apply(x, random, rounded, bounds)  # type: ignore[no-untyped-call]
+        result = _RoundInTransforms.apply(x, random, round_x, bounds)  # type: ignore[no-untyped-call]
     else:
-        result = _Round.apply(x, rounded(x, random), bounds)  # type: ignore[no-untyped-call]
+        result = _Round.apply(x, round_x(x, random), bounds)  # type: ignore[no-untyped-call]
     return result

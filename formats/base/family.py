@@ -17,7 +17,7 @@ import torch
 from roundoff.locks import cached_property
 
 from .errors import FormatError
-from .first_use import is_right, kind_of
+from .first_use import is_correct, kind_of
 from .format import Format, check_numbers
 from .memory import has_kernels, in_memory, in_place_of, is_dense, is_virtual, materialized, unsimulated
 from .modes import Overflow, Random, RandomBits, Rounding, RoundingOptions, check_choices, seeded
@@ -25,7 +25,7 @@ from .on_device import is_captured
 from .operator import as_operator
 from .random_words import check_given
 
-_MOST_BITS_LISTED = 16
+_MOST_LISTED_BITS = 16
 
 
 class LoopByAddress(Protocol):
@@ -35,11 +35,11 @@ class LoopByAddress(Protocol):
     parameters: int
 
     def address(self, *, in_place: bool) -> int:
-        """The address of its code."""
+        """Returns the address of its code."""
 
 
 class Family(Format):
-    """A format that has compiled loops for the CPU's memory, where tensors of devices without kernels are copied."""
+    """A format with compiled loops for the CPU's memory; tensors on devices without kernels are copied there."""
 
     def rounded(
         self,
@@ -49,16 +49,16 @@ class Family(Format):
         random: Random = None,
     ) -> torch.Tensor:
         """See :meth:`.Format.rounded`."""
-        place = _residence(x, random)
+        place = _find_residence(x, random)
         if place is Residence.OPERATOR:
             self._policy(overflow)
             self._check_shape(x)
             return as_operator(x, self, rounding, overflow, random)
         if place is Residence.COPY:
             x = materialized(x)
-            place = _residence(x, random)
+            place = _find_residence(x, random)
         if place is Residence.MEMORY and not is_dense(x):
-            x = target = x.clone(memory_format=torch.preserve_format)  # gapless, and ours to overwrite
+            x = target = x.clone(memory_format=torch.preserve_format)  # a dense copy, rounded in place
         else:
             target = torch.empty_like(x)
         self._round(place, x, target, rounding, overflow, random)
@@ -73,7 +73,7 @@ class Family(Format):
         random: Random = None,
     ) -> None:
         """See :func:`roundoff.formats.round`, and the class for NaN, infinity and -0."""
-        place = _residence(source, random, target)
+        place = _find_residence(source, random, target)
         if place in (Residence.MEMORY, Residence.DEVICE):
             self._round(place, source, target, rounding, overflow, random)
         else:
@@ -83,7 +83,7 @@ class Family(Format):
         self, place: Residence, source: torch.Tensor, target: torch.Tensor, rounding: Rounding,
         overflow: Overflow | None, random: Random,
     ) -> None:  # fmt: skip
-        """:meth:`round_into` for tensors at a place where the elements exist."""
+        """Rounds ``source`` into ``target``, both in the CPU's memory or on a device with kernels."""
         if place is Residence.MEMORY:
             self._round_plain(source, target, rounding, overflow, random)
             return
@@ -99,7 +99,7 @@ class Family(Format):
     def _round_plain(
         self, source: torch.Tensor, target: torch.Tensor, rounding: Rounding, overflow: Overflow | None, random: Random
     ) -> None:
-        """:meth:`round_into` for tensors in the CPU's memory."""
+        """Rounds ``source`` into ``target``, both in the CPU's memory."""
         options = self._options(source, rounding, overflow, random)
         if source.numel():
             in_place_of(self._round_memory, source, target, options, in_order=random is not None or self._in_order)
@@ -111,19 +111,19 @@ class Family(Format):
         layout: str,
         kernel: Callable[[torch.Tensor, torch.Tensor, RoundingOptions], None],
     ) -> bool:
-        """Whether a kernel may round such tensors, which is tried when it is first asked to (:mod:`.first_use`)."""
+        """Whether a kernel rounds such tensors correctly; tested at the first use of its kind (:mod:`.first_use`)."""
         key = (source.dtype, source.device, options.rounding, options.policy, type(options.random), layout)
-        right = self._tried.get(key)
-        if right is None:
+        correct = self._tried.get(key)
+        if correct is None:
             kind = kind_of(self, source, options, layout)
-            right = is_right(kind, options, source.dim(), kernel, self._round_on_cpu)
+            correct = is_correct(kind, options, source.dim(), kernel, self._round_on_cpu)
             if not is_captured():
-                self._tried[key] = right
-        return right
+                self._tried[key] = correct
+        return correct
 
     @cached_property
     def _tried(self) -> dict[Any, bool]:
-        """Whether kernels are right, by the kind of rounding, for the kinds checked so far."""
+        """Whether the kernel is correct, for the kinds of rounding tested so far."""
         return {}
 
     def _options(
@@ -139,7 +139,7 @@ class Family(Format):
         """Returns the overflow policy: the requested one, or the format's own; saturation, if the family lacks one.
 
         Raises:
-            FormatError: the format cannot do that.
+            FormatError: the format lacks the requested policy.
         """
         return overflow_policy(self, overflow, (Overflow.SATURATE,))
 
@@ -158,8 +158,8 @@ class Family(Format):
     ) -> Any:
         """See :meth:`.Format.encode`; the type of the codes is documented at each family's ``_encoded``."""
         random = seeded(random, seed)
-        mode, asked = check_choices(rounding, overflow, random)
-        policy = self._policy(asked)
+        mode, overflow_choice = check_choices(rounding, overflow, random)
+        policy = self._policy(overflow_choice)
         check_numbers(x)
         x = x.detach() if torch.compiler.is_compiling() else materialized(x.detach())
         check_random(mode, random, x)
@@ -173,29 +173,29 @@ class Family(Format):
     @unsimulated
     def values(self) -> torch.Tensor:
         """See :meth:`.Format.values`."""
-        if self.bits > _MOST_BITS_LISTED:
-            raise FormatError(f"{self} has 2^{self.bits} codes, too many to list: the limit is 2^{_MOST_BITS_LISTED}")
+        if self.bits > _MOST_LISTED_BITS:
+            raise FormatError(f"{self} has 2^{self.bits} codes, too many to list: the limit is 2^{_MOST_LISTED_BITS}")
         return self._values()
 
     def _encoded(self, x: torch.Tensor, options: RoundingOptions) -> Any:
-        """The exact codes of ``x`` :meth:`rounded` to the format, for an ``x`` of computable numbers."""
+        """Rounds ``x``, a strided tensor of float32 or float64, and returns the exact codes of the result."""
         return super().encode(x, options.rounding, options.policy, options.random)
 
     def _rounded_to_encode(self, x: torch.Tensor, options: RoundingOptions) -> torch.Tensor:
-        """``x`` rounded as a tensor that holds all numbers of the format: of float64, if its own dtype does not."""
+        """Rounds ``x`` in its dtype, or in float64 if its dtype cannot represent every number of the format."""
         x = x if self.fits_in(x.dtype) else x.to(torch.float64)
         return self.rounded(x, options.rounding, options.policy, options.random)
 
     def _decoded(self, codes: Any, dtype: torch.dtype | None) -> torch.Tensor:
-        """The numbers of codes."""
+        """Returns the numbers that codes represent."""
         return super().decode(codes, dtype)
 
     def _values(self) -> torch.Tensor:
-        """All finite numbers, which are at most 2^16, in ascending order, float64."""
+        """Lists all finite numbers in ascending order, float64; called for formats of at most 16 bits."""
         return super().values()
 
     def addressed(self, dtype: torch.dtype, rounding: Rounding, *, strided: bool = False) -> LoopByAddress | None:  # noqa: ARG002
-        """The loop that rounds memory of ``dtype`` in a mode, for callers without Python; None if it does not exist.
+        """Returns the loop that rounds memory of ``dtype`` in a mode, for callers in C++; None if there is none.
 
         ``strided``: the loop for blocks along an axis other than the contiguous one.
         """
@@ -203,23 +203,23 @@ class Family(Format):
 
     @property
     def _in_order(self) -> bool:
-        """Whether :meth:`_round_memory` wants memory in row-major order, in every mode."""
+        """Whether :meth:`_round_memory` requires elements in row-major order, in every mode."""
         return False
 
     @abstractmethod
     def _round_memory(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
-        """Rounds memory that is gapless, of equal strides and not empty; contiguous if there are random bits."""
+        """Rounds dense, not empty tensors with equal strides; contiguous ones if there are random bits."""
 
     def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
-        """Rounds tensors on a device that has kernels: any strides, not empty."""
+        """Rounds tensors, of any strides and not empty, on a device that has kernels."""
         self._round_on_cpu(source, target, options)
 
     @unsimulated
     def _round_on_cpu(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
-        """Rounds tensors of any device, not empty, by the CPU's loops: copied there, and back.
+        """Rounds not empty tensors of any device by the CPU's loops, in copies.
 
         Raises:
-            FormatError: a CUDA graph is being captured, which cannot repeat that.
+            FormatError: a CUDA graph is being captured, which cannot repeat the copies.
         """
         if is_captured():
             raise FormatError(
@@ -239,21 +239,21 @@ class Residence(Enum):
     """The place of a tensor's elements, which decides how they are rounded."""
 
     MEMORY = auto()
-    """The CPU's memory: by a loop."""
+    """In the CPU's memory: a loop rounds them."""
     DEVICE = auto()
-    """A device with kernels: by a kernel."""
+    """On a device with kernels: a kernel rounds them."""
     OPERATOR = auto()
-    """None yet, or inside of a wrapper: by an operator, which graphs and wrapper subclasses have rules for."""
+    """Not computed yet, or inside a wrapper: an operator rounds them, for which graphs and wrappers have rules."""
     COPY = auto()
-    """Anywhere else: in a copy in the CPU's memory."""
+    """Anywhere else: a loop rounds a copy in the CPU's memory."""
 
 
-def _residence(x: torch.Tensor, random: Random, target: torch.Tensor | None = None) -> Residence:
-    """The place where ``x`` is rounded, into ``target`` if there is one, with its random bits."""
-    given = random if isinstance(random, torch.Tensor) else None
-    if in_memory(x) and (given is None or in_memory(given)) and (target is None or target is x or in_memory(target)):
+def _find_residence(x: torch.Tensor, random: Random, target: torch.Tensor | None = None) -> Residence:
+    """Decides where ``x`` is rounded with its random bits, into ``target`` if there is one."""
+    words = random if isinstance(random, torch.Tensor) else None
+    if in_memory(x) and (words is None or in_memory(words)) and (target is None or target is x or in_memory(target)):
         return Residence.MEMORY
-    if torch.compiler.is_compiling() or is_virtual(x) or x.is_meta or (given is not None and is_virtual(given)):
+    if torch.compiler.is_compiling() or is_virtual(x) or x.is_meta or (words is not None and is_virtual(words)):
         return Residence.OPERATOR
     return Residence.DEVICE if has_kernels(x) and (target is None or has_kernels(target)) else Residence.COPY
 
@@ -264,15 +264,15 @@ def check_integer(owner: str, name: str, value: object, allowed: range) -> None:
         raise FormatError(f"{name} of {owner} must be an integer from {allowed[0]} to {allowed[-1]}, got {value!r}")
 
 
-def overflow_policy(fmt: Format, asked: Overflow | str | None, allowed: Sequence[Overflow]) -> Overflow:
+def overflow_policy(fmt: Format, requested: Overflow | str | None, allowed: Sequence[Overflow]) -> Overflow:
     """Returns the overflow policy: the requested one, or the format's own, which comes first in ``allowed``.
 
     Raises:
-        FormatError: the format cannot do that.
+        FormatError: the format lacks the requested policy.
     """
-    if asked is None:
+    if requested is None:
         return allowed[0]
-    policy = Overflow.parse(asked)
+    policy = Overflow.parse(requested)
     if policy not in allowed:
         raise FormatError(
             f"overflow of {fmt} must be {' or '.join(allowed)}, got {str(policy)!r}: it has no such number"

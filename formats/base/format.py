@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from .modes import Overflow, RandomBits
 else:
 
-    class fact:  # noqa: N801  used as property is
+    class fact:  # noqa: N801  a decorator, named like property
         """A property that a dataclass's field of the same name may replace, with a default or without."""
 
-        def __init__(self, of: Callable[[Any], Any]) -> None:
-            self._of = of
-            self.__doc__ = of.__doc__
+        def __init__(self, getter: Callable[[Any], Any]) -> None:
+            self._getter = getter
+            self.__doc__ = getter.__doc__
 
-        def __get__(self, instance: Any, owner: type | None = None) -> Any:
-            if instance is None:  # a dataclass looks here for the default of its field
-                raise AttributeError(f"{self._of.__name__} is a fact of each format, not of {owner}")
-            return self._of(instance)
+        def __get__(self, instance: Any, cls: type | None = None) -> Any:
+            if instance is None:  # a dataclass asks the class for the default of a field: there must be none
+                raise AttributeError(f"{self._getter.__name__} is a fact of each format, not of {cls}")
+            return self._getter(instance)
 
 
 class Format(ABC):
@@ -75,7 +75,7 @@ class Format(ABC):
             "smallest normal": self.smallest_normal, "smallest": self.smallest, "eps": self.eps,
             "simulated in": str(self.carrier),
         }  # fmt: skip
-        return as_html(pd.DataFrame([{name: fact for name, fact in facts.items() if fact is not None}]))
+        return as_html(pd.DataFrame([{name: value for name, value in facts.items() if value is not None}]))
 
     @property
     @abstractmethod
@@ -93,7 +93,7 @@ class Format(ABC):
 
     @fact
     def native(self) -> bool:
-        """Whether the format is its carrier's own (fp32, fp64), so that rounding changes nothing."""
+        """Whether the format is its carrier itself (fp32, fp64), so that rounding changes nothing."""
         return False
 
     @fact
@@ -106,7 +106,7 @@ class Format(ABC):
 
     @fact
     def open_block(self) -> int | None:
-        """The number of neighbours that share a scale along an axis left open; None if none do or the axis is chosen.
+        """The block size, if numbers share a scale along an axis that the format's name does not choose; else None.
 
         Such a format is a dataclass with a field ``axis``, which a simulation sets to the axis an operation contracts.
         """
@@ -118,7 +118,7 @@ class Format(ABC):
         return float(self.bits)
 
     def stored_bits(self, shape: Sequence[int]) -> int:
-        """Storage size of a tensor of this shape, in bits: with scales, and what fills the last blocks."""
+        """Storage size of a tensor of this shape, in bits: with scales, and with padding of the last blocks."""
         return math.prod(shape) * self.bits
 
     @fact
@@ -138,12 +138,12 @@ class Format(ABC):
 
     @fact
     def smallest_normal(self) -> float | None:
-        """The smallest number of full precision; None where precision does not end before the numbers do."""
+        """The smallest number of full precision; None if there are no smaller numbers with less precision."""
         return None
 
     @fact
     def eps(self) -> float | None:
-        """The distance from 1 to the next larger number, or of neighbours relative to 1; None where neither is one."""
+        """The distance from 1 to the next larger number, or the relative distance of neighbours; or None."""
         return None
 
     @fact
@@ -162,7 +162,7 @@ class Format(ABC):
         return None if low is None or high is None else (float(low), float(high))
 
     def values(self) -> torch.Tensor:
-        """All finite numbers in ascending order, each once, float64; of shared scales, at a scale of 1.
+        """Lists all finite numbers in ascending order, each once, float64; with a shared scale, those for a scale of 1.
 
         Raises:
             FormatError: there are more than 2^16, or the format does not list them.
@@ -170,7 +170,7 @@ class Format(ABC):
         raise FormatError(f"{self} does not list its numbers")
 
     def edges(self) -> list[float]:
-        """Numbers near the first errors of rounding, range and arithmetic; tests try their rounded values, and -x."""
+        """Numbers near the limits of precision and range; tests use their rounded values, of both signs."""
         exponents = range(-149, 128) if self.carrier == torch.float32 else range(-1074, 1024)
         return [
             *around_one(2.0**-4 if self.eps is None else self.eps),
@@ -187,7 +187,7 @@ class Format(ABC):
         *,
         seed: int | None = None,  # noqa: ARG002
     ) -> Any:
-        """The codes of ``x`` rounded to the format, as they are stored: a tensor, or a named tuple with scales.
+        """Rounds ``x`` and returns its codes as they are stored: a tensor, or a named tuple with scales.
 
         Args:
             x: float32 or float64, any shape and device.
@@ -202,7 +202,7 @@ class Format(ABC):
         raise FormatError(f"{self} has no codes: its class gives none")
 
     def decode(self, codes: Any, dtype: torch.dtype | None = None) -> torch.Tensor:  # noqa: ARG002
-        """The numbers that codes represent, exactly.
+        """Returns the exact numbers that codes represent.
 
         Args:
             codes: the codes of :meth:`encode`, or integers of ``bits`` bits from elsewhere.
@@ -220,13 +220,13 @@ class Format(ABC):
         overflow: Overflow | None = None,
         random: RandomBits | torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """A new tensor with the elements of ``x``, which needs no gradient, rounded; see :meth:`round_into`."""
+        """Rounds ``x``, which must not require a gradient, to a new tensor; see :meth:`round_into`."""
         x = materialized(x)
         if is_dense(x):
             result = torch.empty_like(x)
             self.round_into(x, result, rounding, overflow, random)
             return result
-        x = x.clone(memory_format=torch.preserve_format)  # gapless, and ours to overwrite
+        x = x.clone(memory_format=torch.preserve_format)  # a dense copy, rounded in place
         self.round_into(x, x, rounding, overflow, random)
         return x
 
@@ -242,14 +242,14 @@ class Format(ABC):
         """Rounds ``source`` into ``target``.
 
         Args:
-            source: float32 or float64, dense memory; what :func:`check_roundable` accepts.
+            source: a dense tensor that :func:`check_roundable` accepts.
             target: same shape, strides and dtype, dense; may be ``source`` itself, may not otherwise overlap it.
             rounding: the mode.
-            overflow: instead of the format's own policy; None for that.
+            overflow: the overflow policy; None for the format's own.
             random: the random bits of stochastic rounding; None for the other modes.
 
         Raises:
-            FormatError: the format cannot do what ``overflow`` asks, or ``random`` is missing.
+            FormatError: the format lacks the policy ``overflow``, or ``random`` is missing.
         """
 
     def __getstate__(self) -> dict[str, Any]:
@@ -267,7 +267,7 @@ class Format(ABC):
 
 
 def around_one(eps: float) -> list[float]:
-    """Plain numbers, and those around 1 and 2 of a format with that distance from 1 to the next."""
+    """Returns a few simple numbers, and the neighbours of 1 and 2 in a format with this ``eps``."""
     plain = [0.5, 1.0, 1.5, 2.0, 3.0]
     return [*plain, 1 + eps, 1 + 2 * eps, 1 + 3 * eps, 1 - eps / 2, 1 - eps, 2 - eps, 2 - 2 * eps]
 

@@ -1,8 +1,8 @@
 """Whether a tensor's elements are stored at its address, and substitutes for tensors without stored elements.
 
-A compiled loop is given addresses. PyTorch has many tensors whose address says little: a lazily negated view
-(``z.conj().imag``), a gradient that is known to be zero, a tensor inside ``torch.vmap``, a wrapper subclass such as
-DTensor. Every way to an address in this package leads through :func:`in_memory`.
+Compiled loops take addresses. Of many tensors of PyTorch the address does not lead to the elements: of a lazily negated
+view (``z.conj().imag``), a gradient that is known to be zero, a tensor inside ``torch.vmap``, a wrapper subclass such
+as DTensor. All code that passes an address to a loop therefore asks :func:`in_memory` first.
 Loops visit elements in memory order; the layouts are those of CPU tensors.
 """
 
@@ -29,7 +29,7 @@ from .errors import FormatError
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-# A subclass may mean something else by its operations; it is given operators, which it can have a say in.
+# A subclass may redefine operations: its tensors are rounded by an operator, which it can also redefine.
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 _TRACING = (_TorchDispatchModeKey.FAKE, _TorchDispatchModeKey.PROXY, _TorchDispatchModeKey.FUNCTIONAL)
@@ -40,7 +40,7 @@ def in_memory(x: torch.Tensor) -> bool:
     if type(x) not in _PLAIN or is_compiling() or not x.is_cpu or x.is_neg():
         return False
     try:
-        # Gradients known to be zero, and storages that were freed, are at address 0; so are tensors without elements.
+        # The address is 0 for gradients known to be zero and freed storages, but also for tensors without elements.
         return x.data_ptr() != 0 or x.numel() == 0
     except RuntimeError:  # inside torch.func: no storage
         return False
@@ -61,9 +61,9 @@ def has_kernels(x: torch.Tensor) -> bool:
 
 @cache
 def _compiles_for(device: torch.device) -> bool:
-    """Whether Triton is there and the kernels were compiled for such GPUs by the tests: NVIDIA's, from Ampere on."""
-    there = find_spec("triton") is not None and torch.version.cuda is not None
-    return there and torch.cuda.get_device_capability(device) >= (8, 0)
+    """Whether Triton is installed, and the device is a GPU that the kernels are tested on: NVIDIA's, from Ampere on."""
+    has_triton = find_spec("triton") is not None and torch.version.cuda is not None
+    return has_triton and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def is_virtual(x: torch.Tensor) -> bool:
@@ -76,10 +76,10 @@ def is_virtual(x: torch.Tensor) -> bool:
 
 
 def materialized(x: torch.Tensor) -> torch.Tensor:
-    """``x``, or where PyTorch has only noted that it is negated, conjugated or all zeros, a tensor of its numbers.
+    """Returns ``x``, or a copy if ``x`` is only marked as negated, conjugated or all zeros, without such elements.
 
     Raises:
-        FormatError: they are nowhere: the storage was freed.
+        FormatError: the storage was freed.
     """
     if x._is_zerotensor():  # noqa: SLF001  the only test there is
         return torch.zeros_like(x)
@@ -89,29 +89,29 @@ def materialized(x: torch.Tensor) -> torch.Tensor:
 
 
 def is_traced() -> bool:
-    """Whether a mode of PyTorch writes operations down, or runs them without numbers, rather than computing them."""
+    """Whether a mode of PyTorch records operations, or runs them on fake tensors, instead of computing them."""
     return any(_get_dispatch_mode(key) is not None for key in _TRACING)
 
 
 def unsimulated(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """``function`` so that its arithmetic is its own affair: no simulation around the call rounds or counts it.
+    """Decorates a function: simulations around its calls neither round nor count its operations.
 
-    What a program is traced with sees the operations as before.
+    Modes that trace a program still see these operations.
     """
 
     @wraps(function)
-    def alone(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+    def call_unsimulated(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         if is_compiling() or not _len_torch_dispatch_stack():
             return function(*args, **kwargs)
-        others = _len_torch_dispatch_stack() - sum(_get_dispatch_mode(key) is not None for key in _TRACING)
-        modes = [_pop_torch_dispatch_stack(None) for _ in range(others)]
+        mode_count = _len_torch_dispatch_stack() - sum(_get_dispatch_mode(key) is not None for key in _TRACING)
+        modes = [_pop_torch_dispatch_stack(None) for _ in range(mode_count)]
         try:
             return function(*args, **kwargs)
         finally:
             for mode in reversed(modes):
                 _push_on_torch_dispatch_stack(mode)
 
-    return alone
+    return call_unsimulated
 
 
 def is_dense(x: torch.Tensor) -> bool:
@@ -129,31 +129,31 @@ def is_dense(x: torch.Tensor) -> bool:
 def in_place_of(
     work: Callable[..., None], source: torch.Tensor, target: torch.Tensor, *rest: Any, in_order: bool
 ) -> None:
-    """Calls ``work(source, target, *rest)``, by way of one copy if their memory is not as loops need it.
+    """Calls ``work(source, target, *rest)``, on a row-major copy if loops cannot take the layout of the tensors.
 
     Args:
-        work: takes two tensors of the same strides, whose elements fill one gapless piece of memory each.
+        work: takes two dense tensors with the same strides.
         source: any strides.
         target: any strides, the same shape; may be ``source``.
         rest: further arguments.
-        in_order: whether memory's order must be the row-major one; an element's random bits follow from that.
+        in_order: whether elements must be in row-major order in memory: random bits depend on an element's position.
     """
-    alike = not in_order and source.stride() == target.stride() and is_dense(source)
-    if alike or (source.is_contiguous() and target.is_contiguous()):
+    has_same_order = not in_order and source.stride() == target.stride() and is_dense(source)
+    if has_same_order or (source.is_contiguous() and target.is_contiguous()):
         work(source, target, *rest)
     else:
-        rows = source.clone(memory_format=torch.contiguous_format)
-        work(rows, rows, *rest)
-        target.copy_(rows)
+        row_major = source.clone(memory_format=torch.contiguous_format)
+        work(row_major, row_major, *rest)
+        target.copy_(row_major)
 
 
 def in_order_of_memory(x: torch.Tensor) -> torch.Tensor:
-    """The elements of gapless memory in its order, one-dimensional."""
+    """Returns the elements of a dense tensor as a vector, in the order of memory."""
     return x.view(-1) if x.is_contiguous() else x.as_strided((x.numel(),), (1,))
 
 
 def along(x: torch.Tensor, axis: int) -> tuple[int, int]:
-    """(length, inner) of an axis of gapless memory, (outer, length, inner) numbers; ``inner`` is its stride."""
+    """Returns (length, stride) of an axis of a dense tensor."""
     if x.dim() == 0:
         return 1, 1
     length = x.shape[axis]

@@ -16,7 +16,7 @@ WORD_BITS = 32
 """Width of a random word; also the precision of the probabilities of stochastic rounding."""
 
 
-_WORDS = {
+_SYNONYMS = {
     "nearest-even": "even half-even ties-even ties-to-even bankers rne rte rn",
     "nearest-away": "away half-away ties-away ties-to-away rna",
     "nearest-away or nearest-up": "half-up",  # decimal's, and hardware's
@@ -28,10 +28,10 @@ _WORDS = {
     "stochastic": "random probabilistic sr",
     "saturate": "clip clamp sat",
     "wrap": "modulo modular",
-    "": "half-down half-zero",  # which there is no mode for
+    "": "half-down half-zero",  # no mode does this
 }
-_MEANT = {word: name or "none" for name, words in _WORDS.items() for word in words.split()}
-"""The choice that is meant by a word from elsewhere."""
+_NAME_BY_SYNONYM = {word: name or "none" for name, words in _SYNONYMS.items() for word in words.split()}
+"""The name of the mode or policy that a word from other libraries and standards means."""
 
 
 class _Choice(StrEnum):
@@ -39,10 +39,10 @@ class _Choice(StrEnum):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The member with this text; underscores and capitals are accepted.
+        """Returns the member with this text; underscores and capitals are accepted.
 
         Raises:
-            FormatError: no member has it; the message lists all and suggests the nearest.
+            FormatError: no member has this text; the message lists all and suggests the nearest.
         """
         if isinstance(text, cls):
             return text
@@ -50,13 +50,13 @@ class _Choice(StrEnum):
         name = str(text).strip().lower().replace("_", "-")
         if name in names:
             return cls(name)
-        close = _MEANT.get(name.removeprefix("round-")) or nearest(name, names)
-        hint = f"; did you mean {close!r}?" if close and close.split()[0] in names else ""
+        suggestion = _NAME_BY_SYNONYM.get(name.removeprefix("round-")) or nearest(name, names)
+        hint = f"; did you mean {suggestion!r}?" if suggestion and suggestion.split()[0] in names else ""
         raise FormatError(f"unknown {cls.__name__.lower()} {text!r}: allowed are {', '.join(names)}{hint}")
 
 
 class Rounding(_Choice):
-    """The rule that chooses one of two neighbouring numbers of a format for a number between them."""
+    """The rule that chooses one of two neighbouring numbers of a format for a value between them."""
 
     NEAREST_EVEN = "nearest-even"
     """The nearer; a tie goes to the one whose code is even (IEEE 754 roundTiesToEven, the default). Two exceptions:
@@ -68,7 +68,7 @@ class Rounding(_Choice):
     """The nearer; a tie goes to the larger one, toward plus infinity: half is added, and the rest cut (hardware's round
     half up)."""
     TOWARD_ZERO = "toward-zero"
-    """The one of smaller magnitude."""
+    """The neighbour of smaller magnitude."""
     UP = "up"
     """The larger, toward plus infinity."""
     DOWN = "down"
@@ -96,8 +96,8 @@ class Overflow(_Choice):
 class RandomBits:
     """The random bits of one stochastic rounding: a hash of (seed, step, element index), no hidden state.
 
-    Element index is the position in the tensor's logical (row-major) order, so that the same numbers come on every
-    device, for any thread count and any strides, eager or compiled.
+    The element index is the position in the tensor's logical (row-major) order, so that the results are the same on
+    every device, for any thread count and any strides, eager or compiled.
 
     Args:
         seed: any integer; its lowest 64 bits count.
@@ -128,10 +128,10 @@ Random = RandomBits | torch.Tensor | None
 
 
 def seeded(random: Random, seed: int | None) -> Random:
-    """The source of random bits that is given in one of two ways, or in none.
+    """Returns the source of random bits: ``random``, or one made of the seed; None if both are None.
 
     Raises:
-        FormatError: it is given in both.
+        FormatError: neither is None.
     """
     if seed is None:
         return random
@@ -155,7 +155,7 @@ class RoundingOptions(NamedTuple):
 def check_choices(
     rounding: Rounding | str, overflow: Overflow | str | None, random: Random
 ) -> tuple[Rounding, Overflow | None]:
-    """The mode and policy named, checked against each other.
+    """Parses the names of a mode and a policy, and checks that the mode and the random bits suit each other.
 
     Raises:
         FormatError: a name does not exist; random bits are missing for stochastic rounding, or given to another mode;

@@ -12,7 +12,7 @@ from tensor_roundings import by_operations
 from roundoff import simulate
 from roundoff.formats import Format, FormatError, RandomBits, Rounding, lists, round
 from roundoff.formats.base import family, first_use
-from roundoff.formats.base.first_use import KernelWarning, tried_kinds, trying_numbers
+from roundoff.formats.base.first_use import KernelWarning, tried_kinds, sample_numbers
 
 
 @pytest.fixture(autouse=True)
@@ -192,7 +192,7 @@ def test_what_a_format_cannot_do_is_no_fault_of_the_kernel(monkeypatch):
 
 
 def test_the_numbers_that_are_tried():
-    x = torch.from_numpy(trying_numbers())
+    x = torch.from_numpy(sample_numbers())
     assert len(x) == 4096
     narrow = x.float()
     for name in ("e5m10", "e4m3", "e2m1"):
