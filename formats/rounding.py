@@ -29,8 +29,8 @@ __all__ = ["Backend", "is_dense", "round"]
 
 Backend = Literal["native", "qtorch"]
 _HALF_PRECISIONS = (torch.float16, torch.bfloat16)
-_QTORCH_MOST_BITS = 22  # of a significand: its bit arithmetic drops at least one bit
-_QTORCH_EXPONENT_BITS = range(2, 9)
+_QTORCH_MOST_Y = 22  # significand bits: its bit arithmetic drops at least one bit
+_QTORCH_X = range(2, 9)  # exponent bits of the formats eXmY of qtorch
 
 
 def round(
@@ -152,14 +152,8 @@ def _round_by_backend(
         raise FormatError("backend 'qtorch' has one way to round: leave out rounding and overflow")
     if is_virtual(x):
         raise FormatError(f"backend 'qtorch' rounds plain tensors, got one of class {type(x).__name__}")
-    if (
-        not isinstance(fmt, FloatFormat)
-        or fmt.exponent_bits not in _QTORCH_EXPONENT_BITS
-        or fmt.significand_bits > _QTORCH_MOST_BITS
-    ):
-        raise FormatError(
-            f"backend 'qtorch' rounds to eXmY with 2 <= X <= 8 and 0 <= Y <= {_QTORCH_MOST_BITS}, got {fmt}"
-        )
+    if not isinstance(fmt, FloatFormat) or fmt.exponent_bits not in _QTORCH_X or fmt.significand_bits > _QTORCH_MOST_Y:
+        raise FormatError(f"backend 'qtorch' rounds to eXmY with 2 <= X <= 8 and 0 <= Y <= {_QTORCH_MOST_Y}, got {fmt}")
     if x.dtype != torch.float32:
         raise FormatError(f"backend 'qtorch' rounds float32 tensors, got {x.dtype}")
     x = materialized(x).detach().contiguous()

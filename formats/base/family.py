@@ -23,7 +23,7 @@ from .memory import has_kernels, in_memory, in_place_of, is_dense, is_virtual, m
 from .modes import Overflow, Random, RandomBits, Rounding, RoundingOptions, check_choices, seeded
 from .on_device import is_captured
 from .operator import as_operator
-from .random_words import check_given
+from .random_words import check_words
 
 _MOST_LISTED_BITS = 16
 
@@ -284,7 +284,7 @@ def check_random(rounding: Rounding, random: Random, like: torch.Tensor) -> None
     """Raises FormatError unless ``random`` suits the mode and, if it is a tensor, the elements of ``like``."""
     check_choices(rounding, None, random)
     if random is not None and not isinstance(random, RandomBits):
-        check_given(random, like)
+        check_words(random, like)
 
 
 def check_encodable(fmt: object, x: torch.Tensor) -> None:

@@ -22,7 +22,7 @@ from .memory import unsimulated
 from .modes import RandomBits, RoundingOptions
 from .on_device import is_captured, put_on
 
-_RoundInto = Callable[[Any, Any, "RoundingOptions"], None]  # rounds the first tensor into the second
+_Rounder = Callable[[Any, Any, "RoundingOptions"], None]  # rounds the first tensor into the second
 _LOG2_COUNT = 12  # a sample has 2^12 numbers
 _SEED = 20211
 
@@ -71,9 +71,7 @@ def kind_of(fmt: Format, source: torch.Tensor, options: RoundingOptions, layout:
     return KernelKind(str(fmt), source.device, source.dtype, mode, str(options.policy), layout)
 
 
-def is_correct(
-    kind: KernelKind, options: RoundingOptions, dimensions: int, kernel: _RoundInto, cpu: _RoundInto
-) -> bool:
+def is_correct(kind: KernelKind, options: RoundingOptions, dimensions: int, kernel: _Rounder, cpu: _Rounder) -> bool:
     """Whether a kernel gives the bits of the CPU's loops; tested once for each kind, which waits for the device.
 
     While a CUDA graph is captured nothing can be tested: the kernel is then assumed to be correct.
@@ -117,7 +115,7 @@ def waiting_allowed(device: torch.device) -> Iterator[None]:
 
 @unsimulated
 def _describe_fault(
-    kind: KernelKind, options: RoundingOptions, dimensions: int, kernel: _RoundInto, cpu: _RoundInto
+    kind: KernelKind, options: RoundingOptions, dimensions: int, kernel: _Rounder, cpu: _Rounder
 ) -> str:
     """Compares the kernel with the CPU's loop on samples; returns the first fault in words, or an empty text."""
     for x in _samples(kind, dimensions):

@@ -1,4 +1,4 @@
-"""Numbers and tables on the device that computes with them, without waiting for it."""
+"""Copies numbers and tables to the device that computes with them, without waiting for it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def where(condition: torch.Tensor, a: torch.Tensor | float, b: torch.Tensor | fl
 
 @unsimulated
 def number_on(x: torch.Tensor | float, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A number as a tensor without dimensions on ``device``, without waiting; a tensor as it is."""
+    """Converts a number to a tensor without dimensions on ``device``, without waiting; returns a tensor unchanged."""
     return x if isinstance(x, torch.Tensor) else torch.full((), x, dtype=dtype, device=device)
 
 
 def table_on(table: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """``table``, a constant in the processor's memory, on ``device``: copied there once."""
+    """Returns the copy on ``device`` of a constant table in the processor's memory; copies it only once."""
     if device.type == "cpu":
         return table
-    if is_traced():  # what stands for numbers is not to be kept
+    if is_traced():  # the copy may be a fake tensor, which must not be kept
         return table.to(device)
     copies: dict[torch.device, torch.Tensor] = table.__dict__.setdefault("copies", {})
     if device not in copies:
@@ -44,7 +44,7 @@ def table_on(table: torch.Tensor, device: torch.device) -> torch.Tensor:
 def put_on(
     values: torch.Tensor | np.ndarray[Any, Any] | Sequence[Any], device: torch.device, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """Numbers of the processor's memory as a new tensor on a device: a GPU copies them by itself, from pinned memory.
+    """Copies numbers in the processor's memory to a new tensor on a device, by way of pinned memory for a GPU.
 
     Raises:
         FormatError: a CUDA graph is being captured, and its replays would read the numbers from freed memory.
@@ -61,5 +61,5 @@ def put_on(
 
 
 def is_captured() -> bool:
-    """Whether a CUDA graph is being captured, which will replay the present launches."""
+    """Whether a CUDA graph is being captured, so that launches are recorded instead of run."""
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

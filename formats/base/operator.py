@@ -25,7 +25,7 @@ def round_operator(
     x: torch.Tensor, format: str, rounding: str, overflow: str | None, seed: int | None, step: int, bits: int,
     given: torch.Tensor | None,
 ) -> torch.Tensor:  # fmt: skip
-    """:func:`roundoff.round` with all arguments as an operator may have them: no seed means no RandomBits."""
+    """Rounds as :func:`roundoff.round`, with arguments of the types that operators allow; no seed: no RandomBits."""
     fmt, random = format_called(format), given if seed is None else RandomBits(seed, step, bits)
     mode, policy = check_choices(rounding, overflow, random)
     check_roundable(x, fmt)
@@ -52,7 +52,7 @@ def _round_fake(
 
 
 def unwritten_like(x: torch.Tensor) -> torch.Tensor:
-    """Returns the same as ``torch.empty_like``, but makes no constant of a tensor that represents one."""
+    """Does the same as ``torch.empty_like``, but never makes a constant of the result during tracing."""
     return torch.empty_strided(x.shape, compute_elementwise_output_strides(x), dtype=x.dtype, device=x.device)
 
 
@@ -61,7 +61,7 @@ def _batched(
     info: Any, in_dims: tuple[int | None, ...], x: torch.Tensor, format: str, rounding: str, overflow: str | None,
     seed: int | None, step: int, bits: int, given: torch.Tensor | None,
 ) -> tuple[torch.Tensor, int]:  # fmt: skip
-    """Rounds each sample as if by itself: with its own scales and random bits."""
+    """Rounds each sample separately, with its own scales and random bits."""
     x_dim, given_dim = in_dims[0], in_dims[-1]
     options = (format, rounding, overflow, seed, step, bits)
     if seed is None and given is None and x_dim is not None and format_called(format).elementwise:
@@ -84,7 +84,7 @@ def as_operator(
     overflow: Overflow | str | None,
     random: RandomBits | torch.Tensor | None,
 ) -> torch.Tensor:
-    """:func:`roundoff.round` by :func:`round_operator`.
+    """Rounds by :func:`round_operator`, with the arguments of :func:`roundoff.round`.
 
     Raises:
         FormatError: ``x`` is of a wrapper subclass without a rule for the operator.
@@ -118,26 +118,25 @@ def as_operator(
 def _register_placements() -> None:
     """Registers the placements that the operator supports with torch.distributed.tensor.
 
-    Shards are rounded where they are if numbers do not depend on each other: not where they share a scale, nor for
-    random bits, which belong to the places of elements in the whole tensor. Those, and sums that are still to be
-    made, are gathered first.
+    Shards are rounded on their devices if elements are rounded independently. If they share a scale, or use random
+    bits, which depend on the positions in the full tensor, shards are gathered first; partial sums always are.
     """
     # These imports cost a second, and only those who have DTensors need them.
     from torch.distributed.tensor import DTensor, Replicate, Shard  # noqa: PLC0415
     from torch.distributed.tensor.experimental import register_sharding  # noqa: PLC0415
 
-    def placements(x: Any, format: str, *others: Any) -> list[tuple[list[Any], list[Any]]]:
-        _, _, seed, _, _, given = others
-        rest = [None] * 6  # the arguments between the two tensors
+    def placements(x: Any, format: str, *options: Any) -> list[tuple[list[Any], list[Any]]]:
+        _, _, seed, _, _, words = options
+        no_placements = [None] * 6  # for the arguments between the two tensors
 
-        def alike(placement: Any) -> tuple[list[Any], list[Any]]:
-            return [placement], [placement, *rest, None if given is None else placement]
+        def same_placement(placement: Any) -> tuple[list[Any], list[Any]]:
+            return [placement], [placement, *no_placements, None if words is None else placement]
 
         shards = range(x.ndim) if seed is None and format_called(format).elementwise else ()
-        return [alike(Replicate()), *(alike(Shard(dim)) for dim in shards)]
+        return [same_placement(Replicate()), *(same_placement(Shard(dim)) for dim in shards)]
 
     operator = torch.ops.roundoff.round.default
     register_sharding(operator)(placements)
-    # Placements are remembered by the arguments from the first integer on; here they depend on the format before it.
-    known = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info  # noqa: SLF001  the interface has no way to say so
-    known[operator] = replace(known[operator], static_argnum=1)
+    # PyTorch caches placements by the arguments from the first integer on; here they also depend on the format.
+    schema_info = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info  # noqa: SLF001  the interface has no way to say so
+    schema_info[operator] = replace(schema_info[operator], static_argnum=1)

@@ -19,7 +19,7 @@ from ...formats import FormatError
 from ..watching.watcher import Call, Place, Watcher
 from .report import ShadowReport
 from .twins import Twins, is_followed, widen
-from .widening import left_to_chance, make_wide, operands, outcomes, rerun_needs, run_wide
+from .widening import draws_random_numbers, create_wide, operands, outcomes, rerun_needs, run_wide
 
 __all__ = ["Shadow", "ShadowReport"]
 
@@ -85,16 +85,16 @@ class Shadow(Watcher):
 
     def before(self, call: Call) -> _PendingOperation | None:
         """Looks at an operation that is about to run, while the operands it overwrites hold their old values."""
-        func, (args, kwargs) = call.operation, call.given
-        assert func is not None
-        needs = rerun_needs(func)
+        operation, (args, kwargs) = call.operation, call.given
+        assert operation is not None
+        needs = rerun_needs(operation)
         if not needs.has_outcomes:
             return None
         with self._lock, outside_autograd():
-            given = max((self._twins.error(x) for x in operands(func, args, kwargs)), default=0.0)
-            overwritten = needs.lifts or bool(outcomes(func, args, kwargs, ()))
-            follows = overwritten and not needs.communicates and not left_to_chance(func, args, kwargs)
-            return _PendingOperation(self._run(func, args, kwargs) if follows else None, follows, given)
+            operand_error = max((self._twins.error(x) for x in operands(operation, args, kwargs)), default=0.0)
+            runs_ahead = needs.lifts or bool(outcomes(operation, args, kwargs, ()))
+            follows = runs_ahead and not needs.communicates and not draws_random_numbers(operation, args, kwargs)
+            return _PendingOperation(self._run(operation, args, kwargs) if follows else None, follows, operand_error)
 
     def after(self, call: Call, token: _PendingOperation | None, result: Any) -> None:
         """Stores the twins of the results of an operation, and measures them."""
@@ -104,29 +104,29 @@ class Shadow(Watcher):
         self, call: Call, token: _PendingOperation | None, result: Any
     ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
         """Does what :meth:`after` does; returns the outcomes, their exact values and their twins, if they have some."""
-        func, (args, kwargs) = call.operation, call.given
-        assert func is not None
+        operation, (args, kwargs) = call.operation, call.given
+        assert operation is not None
         if token is None:
             return [], [], []
         with self._lock, outside_autograd():
-            found = outcomes(func, args, kwargs, result)
-            followed = [is_followed(x) and x.numel() > 0 for x in found]
+            results = outcomes(operation, args, kwargs, result)
+            followed = [is_followed(x) and x.numel() > 0 for x in results]
             if not any(followed):
-                return found, [], []
-            wide = token.wide or self._run_after(func, token, args, kwargs, result, found)
-            if not (_alike(found, wide.exact) and _alike(found, wide.twins)):
-                self._unfollowed.setdefault(rerun_needs(func).name, "in float64 its results have other shapes")
-                rounded = [widen(x) for x in found]
+                return results, [], []
+            wide = token.wide or self._run_after(operation, token, args, kwargs, result, results)
+            if not (_have_same_shapes(results, wide.exact) and _have_same_shapes(results, wide.twins)):
+                self._unfollowed.setdefault(rerun_needs(operation).name, "in float64 its results have other shapes")
+                rounded = [widen(x) for x in results]
                 wide = _ExactOutcomes(rounded, rounded)
             tally = self._tallies.setdefault(call.place, ErrorTally())
             tally.calls += 1
-            tally.given_squares += token.given**2
-            for x, exact, twin, does in zip(found, wide.exact, wide.twins, followed, strict=True):
-                if does:
+            tally.operand_squares += token.given**2
+            for x, exact, twin, is_followed_result in zip(results, wide.exact, wide.twins, followed, strict=True):
+                if is_followed_result:
                     self._float64_program |= x.dtype in (torch.float64, torch.complex128)
                     error = tally.add(widen(x), exact, twin)
                     self._twins.put(x, twin, error)
-            return found, wide.exact, wide.twins
+            return results, wide.exact, wide.twins
 
     def carried(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Gives the copy of a tensor its twin."""
@@ -158,63 +158,63 @@ class Shadow(Watcher):
             return self._twins.get(x).clone()
 
     def _run(
-        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], made: torch.Tensor | None = None
+        self, operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], created: torch.Tensor | None = None
     ) -> _ExactOutcomes | None:
         """The operation in float64; None if it fails there. Its results ``made`` are given if it takes no operands."""
         try:
-            exact = run_wide(func, args, kwargs, widen) if made is None else make_wide(func, args, kwargs, made)
-            if not any(self._twins.has(x) for x in operands(func, args, kwargs)):
+            exact = run_wide(operation, args, kwargs, widen) if created is None else create_wide(operation, args, kwargs, created)
+            if not any(self._twins.has(x) for x in operands(operation, args, kwargs)):
                 return _ExactOutcomes(exact, exact)
-            return _ExactOutcomes(exact, run_wide(func, args, kwargs, self._twins.get))
+            return _ExactOutcomes(exact, run_wide(operation, args, kwargs, self._twins.get))
         except Exception as error:  # noqa: BLE001  whatever an operation may raise, the simulation goes on
             line = f"{type(error).__name__}: {error}".splitlines()[0]
-            self._unfollowed.setdefault(rerun_needs(func).name, f"fails in float64 ({line})")
+            self._unfollowed.setdefault(rerun_needs(operation).name, f"fails in float64 ({line})")
             return None
 
     def _run_after(
         self,
-        func: OpOverload,
+        operation: OpOverload,
         token: _PendingOperation,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         result: Any,
-        found: list[torch.Tensor],
+        results: list[torch.Tensor],
     ) -> _ExactOutcomes:
         """The outcomes in float64 of an operation that has run; where that cannot be had, the rounded ones."""
         wide: _ExactOutcomes | None = None
-        if rerun_needs(func).communicates:
-            self._unfollowed.setdefault(rerun_needs(func).name, "communicates, so it is not run twice")
-        elif left_to_chance(func, args, kwargs):
-            wide = self._dropout(func, args, result)
+        if rerun_needs(operation).communicates:
+            self._unfollowed.setdefault(rerun_needs(operation).name, "communicates, so it is not run twice")
+        elif draws_random_numbers(operation, args, kwargs):
+            wide = self._dropout(operation, args, result)
             if wide is None:
-                self._unfollowed.setdefault(rerun_needs(func).name, "draws random numbers; the twin is what was drawn")
+                self._unfollowed.setdefault(rerun_needs(operation).name, "draws random numbers; the twin is what was drawn")
         elif not token.ahead:  # else it failed, and the reason is named
-            wide = self._run(func, args, kwargs, None if operands(func, args, kwargs) else found[0])
+            wide = self._run(operation, args, kwargs, None if operands(operation, args, kwargs) else results[0])
         if wide is not None:
             return wide
-        rounded = [widen(x) for x in found]
+        rounded = [widen(x) for x in results]
         return _ExactOutcomes(rounded, rounded)
 
-    def _dropout(self, func: OpOverload, args: Sequence[Any], result: Any) -> _ExactOutcomes | None:
-        if func is not torch.ops.aten.native_dropout.default:
+    def _dropout(self, operation: OpOverload, args: Sequence[Any], result: Any) -> _ExactOutcomes | None:
+        if operation is not torch.ops.aten.native_dropout.default:
             return None
         x, probability = args[0], float(args[1])
         mask = result[1].double() * (1 / (1 - probability) if probability < 1 else 0.0)
         return _ExactOutcomes([widen(x) * mask, result[1]], [self._twins.get(x) * mask, result[1]])
 
 
-def _alike(found: list[torch.Tensor], wide: list[torch.Tensor]) -> bool:
+def _have_same_shapes(results: list[torch.Tensor], wide: list[torch.Tensor]) -> bool:
     """Whether outcomes in float64 correspond to the outcomes found, one by one; integers may differ."""
-    return len(found) == len(wide) and all(
-        x.shape == y.shape for x, y in zip(found, wide, strict=True) if is_followed(x)
+    return len(results) == len(wide) and all(
+        x.shape == y.shape for x, y in zip(results, wide, strict=True) if is_followed(x)
     )
 
 
 # Errors of an element are relative to its own magnitude, but at least to this part of the largest in the tensor.
-_FLOOR = 2.0**-10
+_RELATIVE_FLOOR = 2.0**-10
 
 # Below this, a reciprocal would be infinite; tensors of zeros alone come here.
-_SMALLEST = 2.0**-1000
+_SMALLEST_SCALE = 2.0**-1000
 
 
 @dataclass(slots=True)
@@ -227,7 +227,7 @@ class ErrorTally:
     """Largest error added, inherited, and in total."""
     squares: list[float] = field(default_factory=lambda: [0.0] * 3)
     """Sums of squares of the same."""
-    given_squares: float = 0.0
+    operand_squares: float = 0.0
     overflowed: int = 0
     lost: int = 0
     undefined: int = 0
@@ -235,7 +235,7 @@ class ErrorTally:
     def row(self) -> dict[str, float]:
         """The columns of a report."""
         row = {name: getattr(self, name) for name in ("calls", "elements", "overflowed", "lost", "undefined")}
-        row["given_rms"] = math.sqrt(self.given_squares / (self.calls or 1))
+        row["given_rms"] = math.sqrt(self.operand_squares / (self.calls or 1))
         for name, worst, squares in zip(("added", "inherited", "total"), self.worst, self.squares, strict=True):
             row[f"{name}_max"] = worst
             row[f"{name}_rms"] = math.sqrt(squares / (self.elements or 1))
@@ -276,7 +276,7 @@ def _errors(y: torch.Tensor, exact: torch.Tensor, twin: torch.Tensor) -> tuple[l
     scale = torch.maximum(exact.abs(), y.abs())
     if exact is not twin:
         scale = torch.maximum(scale, twin.abs(), out=scale)
-    floor = (scale.max() * _FLOOR).clamp_(min=_SMALLEST)
+    floor = (scale.max() * _RELATIVE_FLOOR).clamp_(min=_SMALLEST_SCALE)
     # what is not finite shows: its difference is NaN, or its product with the factor, which is 0
     factor = scale.clamp_(min=floor).reciprocal_()
     pairs = [(y, exact)] if exact is twin else [(y, exact), (exact, twin), (y, twin)]
@@ -287,8 +287,8 @@ def _errors(y: torch.Tensor, exact: torch.Tensor, twin: torch.Tensor) -> tuple[l
         low, high = error.aminmax()
         worst.append(torch.maximum(-low, high))
         squares.append(error.dot(error))
-    numbers = torch.stack(worst + squares).tolist()
+    sums = torch.stack(worst + squares).tolist()
     if exact is twin:
-        added, square = numbers
+        added, square = sums
         return [added, 0.0, added], [square, 0.0, square]
-    return numbers[:3], numbers[3:]
+    return sums[:3], sums[3:]

@@ -17,9 +17,9 @@ from ..aten.tables import EMPTY, ZEROING
 _aten = torch.ops.aten
 
 # What the fused optimizers read as float32, whatever the dtype of the parameters.
-_KEPT_BY_FUSED = {"state_steps", "grad_scale", "found_inf", "lr"}
+_FUSED_FLOAT32 = {"state_steps", "grad_scale", "found_inf", "lr"}
 # Arguments that say how random a random operation is, with the value for "not at all".
-_CHANCE = {"p": 0, "dropout_p": 0, "dropout": 0, "train": False, "training": False}
+_NOT_RANDOM = {"p": 0, "dropout_p": 0, "dropout": 0, "train": False, "training": False}
 
 _WIDE = {
     torch.float16: torch.float64, torch.bfloat16: torch.float64, torch.float32: torch.float64,
@@ -57,21 +57,21 @@ def rerun_needs(operation: OpOverload) -> RerunNeeds:
         has_outcomes=(traits.results or bool(written) or traits.lifts) and packet not in EMPTY,
         written=written,
         out=frozenset(out_names(operation)),
-        kept=frozenset(_KEPT_BY_FUSED.intersection(argument_names(operation)) if fused else ()),
+        kept=frozenset(_FUSED_FLOAT32.intersection(argument_names(operation)) if fused else ()),
         lifts=traits.lifts,
         random=torch.Tag.nondeterministic_seeded in operation.tags,
         communicates=communicates(operation),
     )
 
 
-def left_to_chance(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def draws_random_numbers(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether this call draws random numbers: dropout with p = 0, for one, does not."""
     if not rerun_needs(operation).random:
         return False
     for position, argument in enumerate(schema_of(operation).arguments):
-        if argument.name in _CHANCE:
+        if argument.name in _NOT_RANDOM:
             value = args[position] if position < len(args) else kwargs.get(argument.name, argument.default_value)
-            if value is not None and value == _CHANCE[argument.name]:
+            if value is not None and value == _NOT_RANDOM[argument.name]:
                 return False
     return True
 
@@ -94,14 +94,14 @@ def operands(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
 def outcomes(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> list[torch.Tensor]:
     """All tensors that hold what ``operation`` computed: new results, then written arguments."""
     traits = outputs(operation)
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     if traits.results or traits.lifts:
         values = list(result) if isinstance(result, (list, tuple)) else [result]
         viewing = traits.viewing if len(traits.viewing) == len(values) and not traits.lifts else (False,) * len(values)
-        found += tensors_in([value for value, views in zip(values, viewing, strict=True) if not views])
+        tensors += tensors_in([value for value, views in zip(values, viewing, strict=True) if not views])
     for position, name in rerun_needs(operation).written:
-        found += tensors_in([args[position] if position < len(args) else kwargs.get(name)])
-    return found
+        tensors += tensors_in([args[position] if position < len(args) else kwargs.get(name)])
+    return tensors
 
 
 def run_wide(
@@ -121,27 +121,27 @@ def run_wide(
     traits = rerun_needs(operation)
     arguments = argument_names(operation)
     written = {name for _, name in traits.written}
-    everything = [*zip(arguments, args, strict=False), *kwargs.items()]
+    named = [*zip(arguments, args, strict=False), *kwargs.items()]
     # int / int, sqrt(int): the default dtype would be that of the result
-    integers = not written and not any(
+    only_integers = not written and not any(
         x.dtype.is_floating_point or x.dtype.is_complex for x in operands(operation, args, kwargs)
     )
 
-    def wide(x: Any, name: str) -> Any:
-        if isinstance(x, torch.Tensor):
+    def wide(argument: Any, name: str) -> Any:
+        if isinstance(argument, torch.Tensor):
             if name in traits.out:
-                return torch.empty(0, dtype=_WIDE.get(x.dtype, x.dtype), device=x.device)
-            floating = x.dtype.is_floating_point or x.dtype.is_complex
-            if not floating and integers and x.dtype is not torch.bool and x.layout is torch.strided:
-                return x.double()
+                return torch.empty(0, dtype=_WIDE.get(argument.dtype, argument.dtype), device=argument.device)
+            floating = argument.dtype.is_floating_point or argument.dtype.is_complex
+            if not floating and only_integers and argument.dtype is not torch.bool and argument.layout is torch.strided:
+                return argument.double()
             if not floating or name in traits.kept:
-                return x.clone() if name in written else x
-            return value(x).clone() if name in written else value(x)
-        if isinstance(x, (list, tuple)):
-            return type(x)(wide(item, name) for item in x)
-        return _WIDE.get(x, x) if isinstance(x, torch.dtype) else x
+                return argument.clone() if name in written else argument
+            return value(argument).clone() if name in written else value(argument)
+        if isinstance(argument, (list, tuple)):
+            return type(argument)(wide(item, name) for item in argument)
+        return _WIDE.get(argument, argument) if isinstance(argument, torch.dtype) else argument
 
-    mapped = {name: wide(x, name) for name, x in everything}
+    mapped = {name: wide(x, name) for name, x in named}
     positional = [mapped[name] for name, _ in zip(arguments, args, strict=False)]
     keywords = {name: mapped[name] for name in kwargs}
     if traits.lifts:
@@ -149,10 +149,10 @@ def run_wide(
     return outcomes(operation, positional, keywords, operation(*positional, **keywords))
 
 
-def make_wide(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], made: torch.Tensor) -> list[Any]:
+def create_wide(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], created: torch.Tensor) -> list[Any]:
     """Runs an operation without operands (``full``, ``linspace``) in the float64 dtype that belongs to ``made``."""
     arguments = argument_names(operation)
-    wide = _WIDE.get(made.dtype, made.dtype)
+    wide = _WIDE.get(created.dtype, created.dtype)
     if "dtype" not in arguments:
         return outcomes(operation, args, kwargs, operation(*args, **kwargs))
     position = arguments.index("dtype")

@@ -19,27 +19,24 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _CARRIERS = (torch.float32, torch.float64)
 
 
-def _moved(name: str, args: Sequence[Any]) -> Any:
-    """Returns a tensor that is not zero where the operation changes its first operand; None if it adds nothing.
-
-    The second operand itself represents its nonzero positions.
-    """
+def _find_addend(name: str, args: Sequence[Any]) -> Any:
+    """Returns a tensor that is not zero where the operation adds to its first operand; None if it is no addition."""
     match name, args:
-        case "add" | "sub", (_, torch.Tensor() as other, *_):
-            return other
-        case "add" | "sub", (start, int() | float() as number, *_) if number:
-            return torch.ones((), dtype=start.dtype, device=start.device)
-        case "addcmul", (_, factor, other, *_):
-            return (factor != 0) & (other != 0)
+        case "add" | "sub", (_, torch.Tensor() as second, *_):
+            return second
+        case "add" | "sub", (augend, int() | float() as value, *_) if value:
+            return torch.ones((), dtype=augend.dtype, device=augend.device)
+        case "addcmul", (_, first, second, *_):
+            return (first != 0) & (second != 0)
         case "addcdiv", (_, numerator, _, *_):
             return numerator
-        case "lerp", (start, end, *_):
-            return start != end
+        case "lerp", (augend, end, *_):
+            return augend != end
     return None
 
 
 class Additions:
-    """The first operands of additions as they were before, and where something was added to them.
+    """The first operands of additions before the operation, and the positions where something is added.
 
     Attributes:
         in_place: whether the results are written to the first operands.
@@ -50,19 +47,19 @@ class Additions:
         self.in_place = in_place
 
     def counts(self, results: Sequence[torch.Tensor]) -> list[tuple[Any, Any]]:
-        """For each result, to how many elements something other than zero was added, and how many of them stayed.
+        """Counts, for each result, the elements to which a nonzero value was added, and those of them that stayed.
 
-        Integers; tensors of one, where results lie on a device.
+        The counts are integers, or tensors of one element for results on another device.
         """
         pairs = zip(self._cases, results, strict=True)
-        return [_count_one(before, moved, result) for (before, moved), result in pairs]
+        return [_count_additions(before, addend, result) for (before, addend), result in pairs]
 
 
 def additions(operation: OpOverload, args: Sequence[Any]) -> Additions | None:
-    """Returns a record for counting which additions ``operation`` will absorb; None if it adds no tensors."""
+    """Returns the additions of ``operation``, to be counted when it has run; None if it adds no tensors."""
     name = operation.overloadpacket.__name__
-    plain = plain_name(name)
-    if plain not in ADDING:
+    plain_operation = plain_name(name)
+    if plain_operation not in ADDING:
         return None
     in_place = name.endswith("_")
     if name.startswith("_foreach_"):
@@ -71,35 +68,35 @@ def additions(operation: OpOverload, args: Sequence[Any]) -> Additions | None:
         calls = [list(args)]
     cases = []
     for call in calls:
-        start = call[0]
+        augend = call[0]
         tensors = [x for x in call if isinstance(x, torch.Tensor)]
         if any(x.layout is not torch.strided or x.is_meta or x.is_nested for x in tensors):
-            return None  # they have no numbers that can be compared one by one
-        if not isinstance(start, torch.Tensor) or not start.is_floating_point():
+            return None  # their elements cannot be compared one by one
+        if not isinstance(augend, torch.Tensor) or not augend.is_floating_point():
             return None
-        moved = _moved(plain, call)
-        if moved is None:
+        addend = _find_addend(plain_operation, call)
+        if addend is None:
             return None
-        cases.append((start.clone() if in_place else start, moved))
+        cases.append((augend.clone() if in_place else augend, addend))
     return Additions(cases, in_place=in_place)
 
 
-def _count_one(before: torch.Tensor, moved: torch.Tensor, result: torch.Tensor) -> tuple[Any, Any]:
-    alike = before.dtype == moved.dtype == result.dtype and before.shape == moved.shape == result.shape
-    plain = all(x.is_cpu and type(x) in _PLAIN and x.is_contiguous() for x in (before, moved, result))
-    if alike and plain and result.dtype in _CARRIERS:
+def _count_additions(before: torch.Tensor, addend: torch.Tensor, result: torch.Tensor) -> tuple[Any, Any]:
+    same_layout = before.dtype == addend.dtype == result.dtype and before.shape == addend.shape == result.shape
+    plain = all(x.is_cpu and type(x) in _PLAIN and x.is_contiguous() for x in (before, addend, result))
+    if same_layout and plain and result.dtype in _CARRIERS:
         counts = np.zeros(2, dtype=np.int64)
         loop = _compiled(result.dtype)
-        loop(before.data_ptr(), moved.data_ptr(), result.data_ptr(), result.numel(), counts.ctypes.data)
+        loop(before.data_ptr(), addend.data_ptr(), result.data_ptr(), result.numel(), counts.ctypes.data)
         return int(counts[0]), int(counts[1])
-    here = (moved if moved.dtype == torch.bool else moved != 0).expand_as(result)
-    added, absorbed = here.sum(), ((result == before) & here & before.isfinite()).sum()
+    is_added = (addend if addend.dtype == torch.bool else addend != 0).expand_as(result)
+    added, absorbed = is_added.sum(), ((result == before) & is_added & before.isfinite()).sum()
     return (int(added), int(absorbed)) if result.is_cpu else (added, absorbed)
 
 
 @cache
 def _compiled(dtype: torch.dtype) -> Callable[..., None]:
-    """:func:`_count_absorbed` as a C function; two passes of tensor operations would cost more than small additions."""
+    """Compiles :func:`_count_absorbed` to a C function; tensor operations would cost more than small additions."""
     return c_function(_count_absorbed, c_types(_count_absorbed, dtype))
 
 

@@ -1,7 +1,7 @@
-"""Differences that cancel: both operands are values of the format, and the difference is below an ulp of the larger.
+"""Counts differences that cancel: both operands are values of the format, and the result is below an ulp of the larger.
 
 Two results that were rounded to nearest are each up to half an ulp away from their exact values. A difference below an
-ulp is then mostly the error of these roundings, and is zero where both became the same value: an error of a critic,
+ulp is then mostly the error of these roundings, and is zero if both became the same value: an error of a critic,
 ``q - target``, has a dead zone of half an ulp of the values (docs/recursions.md).
 """
 
@@ -20,12 +20,12 @@ from ..presence.user_code import Line, here, text_of
 from .watcher import Call
 
 _DIFFERENCES = ("sub", "rsub", "mse_loss", "smooth_l1_loss", "huber_loss")
-_SHARE = 0.25  # of the differences of a line, from which it is named
-_LEAST = 64  # differences that cancel on a line, for it to be named
+_MIN_SHARE = 0.25  # the share of cancelled differences from which a line is reported
+_MIN_CANCELLED = 64  # the number of cancelled differences from which a line is reported
 
 
 class CancelledAtLine(NamedTuple):
-    """Differences of rounded values, computed by one operation on one line, many of them cancelled."""
+    """The counts of differences of rounded values for an operation on a line where many cancelled."""
 
     role: str
     operation: str
@@ -54,9 +54,9 @@ class Cancellations:
         self._counts: dict[tuple[str, str, Line | None], list[Any]] = {}
 
     def note(self, call: Call) -> None:
-        """Counts the differences that an operation, one of :func:`is_difference`, is about to compute."""
+        """Counts the differences that an operation will compute, for which :func:`is_difference` is true."""
         fmt, operands = call.format, call.args[:2]
-        if not isinstance(fmt, FloatFormat) or fmt in (FP32, FP64) or not all(map(_counts, operands)):
+        if not isinstance(fmt, FloatFormat) or fmt in (FP32, FP64) or not all(map(_is_readable, operands)):
             return
         if len({x.data_ptr() for x in operands}) < 2 or call.kwargs.get("alpha", 1) != 1:
             return
@@ -65,18 +65,18 @@ class Cancellations:
         larger = torch.maximum(a.abs(), b.abs())
         exponent = (torch.frexp(larger).exponent - 1).clamp(min=fmt.emin)
         ulp = torch.ldexp(torch.ones_like(larger), exponent - fmt.significand_bits)
-        here_both = on_grid[0] & on_grid[1] & larger.isfinite()
+        both_on_grid = on_grid[0] & on_grid[1] & larger.isfinite()
         counts = self._counts.setdefault((call.place.role, call.place.operation, here()), [0, 0])
-        counts[0] += here_both.sum()
-        counts[1] += (here_both & ((a - b).abs() < ulp)).sum()
+        counts[0] += both_on_grid.sum()
+        counts[1] += (both_on_grid & ((a - b).abs() < ulp)).sum()
 
-    def found(self) -> tuple[CancelledAtLine, ...]:
-        """The lines where at least a quarter of the differences cancelled, most differences first."""
+    def lines(self) -> tuple[CancelledAtLine, ...]:
+        """Returns the lines where at least a quarter of the differences cancelled, most cancelled first."""
         rows = [
-            CancelledAtLine(role, operation, int(every), int(cancelled), text_of(line))
-            for (role, operation, line), (every, cancelled) in self._counts.items()
+            CancelledAtLine(role, operation, int(differences), int(cancelled), text_of(line))
+            for (role, operation, line), (differences, cancelled) in self._counts.items()
         ]
-        named = [row for row in rows if row.cancelled >= max(_LEAST, _SHARE * row.differences)]
+        named = [row for row in rows if row.cancelled >= max(_MIN_CANCELLED, _MIN_SHARE * row.differences)]
         return tuple(sorted(named, key=lambda row: -row.cancelled))
 
 
@@ -86,7 +86,7 @@ def is_difference(operation: OpOverload) -> bool:
     return plain_name(operation.overloadpacket.__name__) in _DIFFERENCES
 
 
-def _counts(x: Any) -> bool:
+def _is_readable(x: Any) -> bool:
     """Whether an operand is a tensor of real values that can be read."""
     plain = type(x) in (torch.Tensor, torch.nn.Parameter) and x.is_floating_point() and x.layout is torch.strided
     return plain and not x.is_meta and x.numel() > 0

@@ -1,4 +1,4 @@
-"""Count the effects of rounding on the elements of a tensor in one pass."""
+"""Counts the effects of rounding on the elements of a tensor in one pass."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _BLOCK = 1 << 16  # elements whose counters fit the carrier's width, and which a
 
 
 COUNTED = ("overflow", "underflow", "subnormal", "infinite", "nan", "inexact")
-"""The counts of results: finite before rounding and infinite after; not zero before and zero after; below
-the format's smallest normal number, and not zero; infinite (overflows included); NaN; finite and changed."""
+"""The counts of results: finite before rounding and infinite after; not zero before and zero after; not zero and below
+the format's smallest normal number; infinite (overflows included); NaN; finite and changed."""
 
 
 def _count_numbers(
@@ -100,7 +100,7 @@ class Counter:
         smallest_normal: smallest normal number of the format.
 
     Attributes:
-        results: how many there were.
+        results: the number of results.
         counts: int64, as ``COUNTED`` says.
         extremes: the smallest and the largest magnitude, zero and non-finite ones left out; infinity and 0 at first.
         histogram: (4, ``EXPONENTS``) int64; its sum over the first axis counts, see ``LOWEST_EXPONENT``; without zeros
@@ -115,8 +115,8 @@ class Counter:
         self.histogram = np.zeros((4, EXPONENTS), dtype=np.int64)
         self._function = carrier.function
         self._bits = carrier.bits
-        self._there: dict[torch.device, DeviceCounts] = {}
-        # Calls are many and small: all that stays the same is made ready.
+        self._device_counts: dict[torch.device, DeviceCounts] = {}
+        # Calls are many and small: the constant arguments are computed once.
         self._constants = (
             int(carrier.floating(smallest_normal).view(carrier.bits)), carrier.magnitude_mask, carrier.infinity,
             carrier.significand_bits, carrier.lowest_bin, self.counts.ctypes.data, self.extremes.ctypes.data,
@@ -134,27 +134,27 @@ class Counter:
         self.results += n
         self._function(exact.data_ptr(), rounded.data_ptr(), n, *self._constants)
 
-    def count_there(self, exact: torch.Tensor, rounded: torch.Tensor) -> torch.Tensor | None:
+    def count_on_device(self, exact: torch.Tensor, rounded: torch.Tensor) -> torch.Tensor | None:
         """Counts as :meth:`count` does, on another device, without waiting; returns the counts, if any."""
         if not exact.numel():
             return None
         self.results += exact.numel()
-        there = self._there.get(exact.device)
-        if there is None:
+        device_counts = self._device_counts.get(exact.device)
+        if device_counts is None:
             smallest_normal, *_, lowest_bin = self._constants[:5]
-            there = DeviceCounts(exact.dtype, smallest_normal, EXPONENTS, lowest_bin, exact.device)
-            self._there[exact.device] = there
-        return there.add(exact, rounded)
+            device_counts = DeviceCounts(exact.dtype, smallest_normal, EXPONENTS, lowest_bin, exact.device)
+            self._device_counts[exact.device] = device_counts
+        return device_counts.add(exact, rounded)
 
     def fetch(self) -> None:
         """Adds the counts of other devices to ``counts``, ``extremes`` and ``histogram``; waits for them."""
-        for counts in self._there.values():
+        for counts in self._device_counts.values():
             numbers = np.array(counts.read())
             extremes = numbers[6:8].astype(self._bits).view(self.extremes.dtype)
             self.counts += numbers[:6]
             self.extremes[:] = min(self.extremes[0], extremes[0]), max(self.extremes[1], extremes[1])
             self.histogram[0] += numbers[8:]
-        self._there.clear()
+        self._device_counts.clear()
 
     def saw_nonfinite(self) -> bool:
         """Whether a result in the CPU's memory was infinite or NaN."""
@@ -186,12 +186,12 @@ class DeviceCounts:
         """Counts the outcomes for the elements of ``exact``, which is not empty.
 
         Returns:
-            The counts of this call, and at their end how many elements were finite and are not, NaN included.
+            The counts of this call; the last is the number of elements that were finite before, and are not after.
         """
         infinity, mask = self._infinity, torch.iinfo(self._integer).max
         x, y = exact.view(self._integer) & mask, rounded.view(self._integer) & mask
         finite, infinite = y < infinity, y == infinity
-        some = finite & (y != 0)
+        some = finite & (y != 0)  # results that are finite and not zero
         counts = torch.stack((
             infinite & (x < infinity), (y == 0) & (x != 0), some & (y < self._smallest_normal), infinite, y > infinity,
             finite & (x != y), ~finite & (x < infinity),
@@ -204,6 +204,6 @@ class DeviceCounts:
         return counts
 
     def read(self) -> list[int]:
-        """Six counts, the patterns of the smallest and the largest magnitude, the histogram; waits for the device."""
+        """Returns six counts, bit patterns of the smallest and largest magnitude, and the histogram; waits."""
         numbers: list[int] = torch.cat((self._counts, self._smallest, self._largest, self._histogram)).tolist()
         return numbers

@@ -16,18 +16,27 @@ from ...formats import where
 from ..policy.rules import Role
 from ..presence.user_code import Line, here, text_of
 from .report import Birth
-from .sources import OPERANDS, Supplied, are_finite, brought, floating, some_not_finite, supplied_constant, written
+from .sources import (
+    OPERANDS,
+    Supplied,
+    all_finite,
+    any_nonfinite,
+    find_constant,
+    find_source,
+    float_tensors,
+    overwritten,
+)
 from .watcher import Call, Place
 
-_MOST_GIVEN = 5
+_MOST_KEPT = 5
 _Note = TypeVar("_Note")
 _KINDS = ("overflow", "NaN", "infinity")
-_NONE = -1
-_READING = "_local_scalar_dense"
+_NO_CODE = -1
+_READ_OPERATION = "_local_scalar_dense"
 
 
 class Origin(NamedTuple):
-    """The place where a value that is not finite came about."""
+    """The origin of a value that is not finite."""
 
     birth: Birth | None
     """The result of rounding or the operation on finite values; None if the program supplied an infinity or NaN."""
@@ -48,11 +57,11 @@ class MemoryNotes(Generic[_Note]):
         storage = x.untyped_storage()
         self._notes[storage._cdata] = StorageWeakRef(storage), note  # type: ignore[no-untyped-call]  # noqa: SLF001  its address
         if len(self._notes) > self._purge_at:
-            alive = {key: entry for key, entry in self._notes.items() if not entry[0].expired()}  # type: ignore[no-untyped-call]
-            self._notes, self._purge_at = alive, 2 * len(alive) + (1 << 12)
+            remaining = {key: entry for key, entry in self._notes.items() if not entry[0].expired()}  # type: ignore[no-untyped-call]
+            self._notes, self._purge_at = remaining, 2 * len(remaining) + (1 << 12)
 
     def of(self, x: torch.Tensor) -> _Note | None:
-        """The note about the memory of ``x``; None if nothing was noted."""
+        """Returns the note about the memory of ``x``; None if there is none."""
         if not self._notes or x.layout is not torch.strided:
             return None
         entry = self._notes.get(x.untyped_storage()._cdata)  # noqa: SLF001  its address
@@ -61,16 +70,16 @@ class MemoryNotes(Generic[_Note]):
 
 @final
 class FirstNonFinite:
-    """Finds the result that is not finite, although all operands are, and the source of other such values.
+    """Finds the first result that is not finite although all operands are, and the non-finite values of the program.
 
     Attributes:
-        given: where the program itself supplied values that are not finite or beyond the range, the first few:
+        supplied: the first few places where the program itself supplied values that are not finite or beyond the range:
             constants, masks, data.
         is_final: whether such a value has reached a parameter, or has been read.
     """
 
     def __init__(self) -> None:
-        self.given: list[Birth] = []
+        self.supplied: list[Birth] = []
         self.is_final = False
         self._reached: Birth | None = None
         self._origins: dict[Origin, None] = {}  # in order
@@ -84,20 +93,20 @@ class FirstNonFinite:
         return self._reached if self.is_final else next(computed, None)
 
     def load(self, first: Birth | None, *, is_final: bool) -> None:
-        """Continues from the findings of an earlier one."""
+        """Restores the result of an earlier instance."""
         self.is_final, self._reached = is_final, first
         if first is not None:
             self._origins[Origin(first)] = None
 
     def before(self, call: Call) -> bool | torch.Tensor:
-        """Notes where the operation was called; whether some value that it will overwrite is not finite."""
+        """Notes the line of an operation; returns whether some value that it will overwrite is not finite."""
         if self.is_final or call.operation is None:
             return False
         self._lines.note(call)
-        return some_not_finite(written(call))
+        return any_nonfinite(overwritten(call))
 
-    def look_at(
-        self, call: Call, exact: torch.Tensor, x: torch.Tensor, *, over_others: bool | torch.Tensor
+    def find_origin(
+        self, call: Call, exact: torch.Tensor, x: torch.Tensor, *, old_nonfinite: bool | torch.Tensor
     ) -> Origin | None:
         """Finds the origin of a result that may not be finite.
 
@@ -105,45 +114,44 @@ class FirstNonFinite:
             call: The operation.
             exact: Its result before rounding.
             x: Its result.
-            over_others: Whether some value that it has written over was not finite.
+            old_nonfinite: Whether some value that it has overwritten was not finite.
 
         Returns:
             The origin, for :meth:`after`; None if the result is finite.
         """
         if self.is_final or bool(x.isfinite().all()):
             return None
-        what = "NaN" if bool(x.isnan().any()) else "infinity"
+        value_kind = "NaN" if bool(x.isnan().any()) else "infinity"
         if bool((exact.isfinite() & ~x.isfinite()).any()):
-            constant, is_constant = supplied_constant(call, exact, x)
-            born = Birth(*call.place, "overflow", self._lines.of(call))
-            origin = Origin(born, born._replace(what=constant) if bool(is_constant) else None)
+            constant, is_constant = find_constant(call, exact, x)
+            birth = Birth(*call.place, "overflow", self._lines.of(call))
+            origin = Origin(birth, birth._replace(what=constant) if bool(is_constant) else None)
         else:
-            origin = self._source(call, over_others=bool(over_others), has_nan=what == "NaN") or Origin(
-                Birth(*call.place, what, self._lines.of(call))
-            )
+            source = self._find_operand_origin(call, old_nonfinite=bool(old_nonfinite), has_nan=value_kind == "NaN")
+            origin = source or Origin(Birth(*call.place, value_kind, self._lines.of(call)))
         self._origins.setdefault(origin)
         if origin.supplied is not None:
-            self.give(origin.supplied)
-        if call.operation is None:  # an optimizer's step, of which nothing else is told
+            self.add_supplied(origin.supplied)
+        if call.operation is None:  # an optimizer's step, for which `after` is not called
             self._follow([x], origin, reaches=True)
         return origin
 
-    def _source(self, call: Call, *, over_others: bool, has_nan: bool) -> Origin | None:
-        """The origin of a call's operands that are not finite; None if all are finite."""
-        source, came = brought(call, over_others=over_others)
-        if not came:
+    def _find_operand_origin(self, call: Call, *, old_nonfinite: bool, has_nan: bool) -> Origin | None:
+        """Returns the origin of a call's operands that are not finite; None if all are finite."""
+        source, is_from_operands = find_source(call, old_nonfinite=old_nonfinite)
+        if not is_from_operands:
             return None
         supplied = Origin(None, Birth(*call.place, source, text_of(here())))
         order = {origin: i for i, origin in enumerate(self._origins)}
-        found = []
-        for x in floating((call.args, call.kwargs)):
-            if x.is_cpu and (over_others or not bool(are_finite(x))):
+        candidates = []
+        for x in float_tensors((call.args, call.kwargs)):
+            if x.is_cpu and (old_nonfinite or not bool(all_finite(x))):
                 origin = self._memory.of(x)
                 if origin is not None:
                     # NaN comes from NaN, unless there are only infinities.
                     other_kind = has_nan and not bool(x.isnan().any())
-                    found.append((other_kind, origin.birth is None, order.get(origin, 0), origin))
-        return min(found, key=lambda one: one[:3])[3] if found else supplied
+                    candidates.append((other_kind, origin.birth is None, order.get(origin, 0), origin))
+        return min(candidates, key=lambda candidate: candidate[:3])[3] if candidates else supplied
 
     def after(self, call: Call, result: Any, origin: Origin | None) -> None:
         """Notes the memory of results that are not finite, and whether such a value was read."""
@@ -151,8 +159,8 @@ class FirstNonFinite:
             return
         if origin is not None:
             in_optimizer = call.place.role == Role.OPTIMIZER
-            self._follow([result, *written(call)], origin, reaches=in_optimizer)
-        elif call.place.operation == _READING and isinstance(result, float) and not math.isfinite(result):
+            self._follow([result, *overwritten(call)], origin, reaches=in_optimizer)
+        elif call.place.operation == _READ_OPERATION and isinstance(result, float) and not math.isfinite(result):
             origin = self._memory.of(call.args[0])
             if origin is not None and origin.birth is not None:
                 self._reach(origin)
@@ -164,9 +172,9 @@ class FirstNonFinite:
             self._follow([target], origin, reaches=False)
 
     def _follow(self, values: list[Any], origin: Origin, *, reaches: bool) -> None:
-        """Notes the origin of tensors that are not finite; parameters among them are reached."""
-        for x in floating(values):
-            if x.is_cpu and not bool(are_finite(x)):
+        """Notes the origin of tensors that are not finite; final if one is a parameter, or with ``reaches``."""
+        for x in float_tensors(values):
+            if x.is_cpu and not bool(all_finite(x)):
                 self._memory.put(x, origin)
                 if reaches or (x.is_leaf and x.requires_grad):
                     self._reach(origin)
@@ -174,36 +182,37 @@ class FirstNonFinite:
     def _reach(self, origin: Origin) -> None:
         self.is_final, self._reached = True, origin.birth
 
-    def give(self, given: Birth) -> None:
-        """Notes values that a program supplied, if they are among the first few."""
-        if len(self.given) < _MOST_GIVEN and given not in self.given and not (given.what == OPERANDS and self.given):
-            self.given.append(given)
+    def add_supplied(self, birth: Birth) -> None:
+        """Notes a value that a program supplied, if it is among the first few."""
+        is_vague = birth.what == OPERANDS and bool(self.supplied)
+        if len(self.supplied) < _MOST_KEPT and birth not in self.supplied and not is_vague:
+            self.supplied.append(birth)
 
 
 class _Suspect(NamedTuple):
-    """The place of a result that may be the first that is not finite, and what may have brought it, in words."""
+    """The place of a result that may be the first that is not finite, and its possible source, in words."""
 
     place: Place
     line: Line | None
     source: str
 
 
-class _FirstOfDevice(NamedTuple):
-    """The first result of one device that is not finite, and the first that a program put in, as codes there."""
+class _FirstCodes(NamedTuple):
+    """Codes, on one device, of the first computed result that is not finite, and of the first supplied by a program."""
 
-    born: torch.Tensor
-    given: torch.Tensor
+    computed: torch.Tensor
+    supplied: torch.Tensor
 
 
 class FirstNonFiniteOnDevice:
-    """Finds the first result on a device that is not finite: known there at once, and here when asked for."""
+    """Finds the first result on a device that is not finite, on the device; :meth:`read` waits for it."""
 
     def __init__(self) -> None:
         self._suspects: dict[_Suspect, int] = {}
-        self._first: dict[torch.device, _FirstOfDevice] = {}
+        self._first: dict[torch.device, _FirstCodes] = {}
 
     def note(
-        self, counts: torch.Tensor, place: Place, line: Line | None, brought: Supplied, constant: Supplied
+        self, counts: torch.Tensor, place: Place, line: Line | None, operands: Supplied, constant: Supplied
     ) -> None:
         """Takes the counts of one call.
 
@@ -211,50 +220,50 @@ class FirstNonFiniteOnDevice:
             counts: The counts, from :meth:`~.counting.DeviceCounts.add`.
             place: Place of the operation.
             line: Line of the program.
-            brought: What the call may have brought, from :func:`brought`.
-            constant: What may have overflowed, from :func:`supplied_constant`.
+            operands: The operands that may be the source, from :func:`find_source`.
+            constant: The constant that may have overflowed, from :func:`find_constant`.
         """
-        source = constant[0] if constant[0] and brought[0] == OPERANDS else brought[0]
-        number = self._suspects.setdefault(_Suspect(place, line, source), len(self._suspects))
+        source = constant[0] if constant[0] and operands[0] == OPERANDS else operands[0]
+        index = self._suspects.setdefault(_Suspect(place, line, source), len(self._suspects))
         _, _, _, infinite, nan, _, lost = counts.unbind()
         kind = where(lost > 0, 0, where(nan > 0, 1, 2))
         first = self._first.get(counts.device)
         if first is None:
-            first = _FirstOfDevice(
-                *(torch.full((), _NONE, dtype=torch.int64, device=counts.device) for _ in _FirstOfDevice._fields)
+            first = _FirstCodes(
+                *(torch.full((), _NO_CODE, dtype=torch.int64, device=counts.device) for _ in _FirstCodes._fields)
             )
-        found = (first.born < 0) & (infinite + nan > 0)
-        came, is_constant = (
-            is_so.to(counts.device, non_blocking=True) if isinstance(is_so, torch.Tensor) else is_so
-            for _, is_so in (brought, constant)
+        is_first = (first.computed < 0) & (infinite + nan > 0)
+        is_supplied, is_constant = (
+            is_source.to(counts.device, non_blocking=True) if isinstance(is_source, torch.Tensor) else is_source
+            for _, is_source in (operands, constant)
         )
-        came = ((lost == 0) & came) | ((lost > 0) & is_constant)
-        code = kind + len(_KINDS) * number
-        self._first[counts.device] = _FirstOfDevice(
-            torch.where(found & ~came, code, first.born),
-            torch.where(found & came & (first.given < 0), code, first.given),
+        is_supplied = ((lost == 0) & is_supplied) | ((lost > 0) & is_constant)
+        code = kind + len(_KINDS) * index
+        self._first[counts.device] = _FirstCodes(
+            torch.where(is_first & ~is_supplied, code, first.computed),
+            torch.where(is_first & is_supplied & (first.supplied < 0), code, first.supplied),
         )
 
     def read(self) -> tuple[Birth | None, list[Birth]]:
-        """The first origin, or None, and the first such value that programs supplied; waits for the devices."""
+        """Returns the first computed value, or None, and the first supplied values; waits for the devices."""
         suspects = list(self._suspects)
-        born: list[Birth] = []
-        given: list[Birth] = []
+        births: list[Birth] = []
+        supplied: list[Birth] = []
         for first in self._first.values():
-            if (code := int(first.born)) != _NONE:
+            if (code := int(first.computed)) != _NO_CODE:
                 place, line, _ = suspects[code // len(_KINDS)]
-                born.append(Birth(*place, _KINDS[code % len(_KINDS)], text_of(line)))
-            if (code := int(first.given)) != _NONE:
+                births.append(Birth(*place, _KINDS[code % len(_KINDS)], text_of(line)))
+            if (code := int(first.supplied)) != _NO_CODE:
                 place, line, source = suspects[code // len(_KINDS)]
-                given.append(Birth(*place, source, text_of(line)))
-        return (born[0] if born else None), given
+                supplied.append(Birth(*place, source, text_of(line)))
+        return (births[0] if births else None), supplied
 
 
 _MOST_LINES = 1 << 16
 
 
 class ForwardLines:
-    """Remembers the lines of forward operations, by autograd's number of the operation."""
+    """Stores the lines of forward operations, by autograd's number of the operation."""
 
     def __init__(self) -> None:
         self._lines: dict[int, Line | None] = {}
@@ -270,7 +279,7 @@ class ForwardLines:
                     del self._lines[old]
 
     def of(self, call: Call) -> str:
-        """The line of the operation; of one of the backward pass the line of the forward operation that it derives."""
+        """Returns the line of an operation; for one of the backward pass, the line of its forward operation."""
         node = torch._C._current_autograd_node()  # noqa: SLF001  the only access there is
         if call.place.role != Role.BACKWARD or node is None:
             return text_of(here())

@@ -23,9 +23,9 @@ _CHANGING = frozenset(
         "reciprocal", "sqrt", "sub", "sum",
     ]
 )  # fmt: skip
-"""Operations, by their whole name, with results that programs make integers from."""
-_ALWAYS = ("arange", "cumsum", "linspace")
-"""Changing operations that matter whatever their operands are; the others matter if an operand is a count."""
+"""Operations, by full name, with results that programs convert to integers."""
+_ALWAYS_CHANGING = ("arange", "cumsum", "linspace")
+"""Changing operations that are watched for all operands; the others are watched if an operand is a count."""
 
 _PASSING = frozenset(
     [
@@ -43,22 +43,22 @@ NOTED = _CHANGING | _PASSING | _MULTIPLYING
 """Operations with results that are compared before and after rounding."""
 
 _CONVERTING = {"_to_copy": (0,), "searchsorted": (0, 1), "bucketize": (0, 1)}
-"""Operations that make integers, and the positions of the arguments that they make them of."""
+"""Operations that return integers, and the positions of the arguments that these depend on."""
 
-_TURNING = ("cos", "sin")
+_ANGLE_OPERATIONS = ("cos", "sin")
 """Operations that take angles."""
 
-ALWAYS_NOTED = frozenset(_ALWAYS)
+ALWAYS_NOTED = frozenset(_ALWAYS_CHANGING)
 NOTED_OF_COUNTS = _CHANGING | _MULTIPLYING
 """Operations with results that are compared if an operand is a count."""
 
-_MOST = 1 << 12
-"""The number of elements that are looked at: the first and the last ones of a large tensor."""
+_SAMPLE_SIZE = 1 << 12
+"""The number of elements that are examined: the first and the last ones of a large tensor."""
 
 _INTEGERS = (torch.int16, torch.int32, torch.int64)
 
 
-class ResultBefore(NamedTuple):
+class UnroundedResult(NamedTuple):
     """A result before it is rounded."""
 
     result: torch.Tensor
@@ -72,7 +72,7 @@ class ResultBefore(NamedTuple):
 
 @final
 class Integers:
-    """Marks values that were computed of counts and that rounding has changed, and warns of integers made of them.
+    """Marks values that were computed from counts and changed by rounding, and warns of integers made from them.
 
     Args:
         is_whole: Whether a tensor is known to hold only integers.
@@ -82,27 +82,27 @@ class Integers:
     def __init__(self, is_whole: Callable[[torch.Tensor], bool], marks: Marks) -> None:
         self._is_whole, self._marks = is_whole, marks
 
-    def before(self, name: str, args: Sequence[Any], result: Any, fmt: Format) -> ResultBefore | None:
-        """Looks at a result before it is rounded; None if there is nothing to note."""
+    def before(self, name: str, args: Sequence[Any], result: Any, fmt: Format) -> UnroundedResult | None:
+        """Samples a result before it is rounded; None if there is nothing to note."""
         may_count = name in _CHANGING or (name in _PRODUCTS and self._marks.may_have(Mark.INTEGERS))
         of_counts = may_count and any(map(self._is_count, args)) and not computes_gradients()
-        changes = name in _ALWAYS or (of_counts and name in _CHANGING)
-        if not changes and not of_counts and not self._marks.may_have(Mark.CHANGED | Mark.ANGLES):
+        may_change = name in _ALWAYS_CHANGING or (of_counts and name in _CHANGING)
+        if not may_change and not of_counts and not self._marks.may_have(Mark.CHANGED | Mark.ANGLES):
             return None
         x = result[0] if type(result) is tuple and result else result
         if type(x) is not torch.Tensor or not x.dtype.is_floating_point or not x.numel() or not in_memory(x):
             return None
-        bits = 0
+        marks = 0
         for arg in _float_tensors(args):
-            bits |= self._marks.of(arg)
-        has_changed, has_angles = bool(bits & Mark.CHANGED), bool(bits & Mark.ANGLES)
+            marks |= self._marks.of(arg)
+        has_changed, has_angles = bool(marks & Mark.CHANGED), bool(marks & Mark.ANGLES)
         has_angles |= of_counts and name in _MULTIPLYING and any(self._collide(arg, fmt) for arg in args)
-        if not changes and not has_changed and not has_angles:
+        if not may_change and not has_changed and not has_angles:
             return None
-        needs_values = changes and not (has_changed and has_angles)
-        return ResultBefore(x, _sample(x).clone() if needs_values else None, has_changed, has_angles)
+        needs_values = may_change and not (has_changed and has_angles)
+        return UnroundedResult(x, _sample(x).clone() if needs_values else None, has_changed, has_angles)
 
-    def note(self, before: ResultBefore) -> None:
+    def note(self, before: UnroundedResult) -> None:
         """Marks the result if rounding changed it, or made neighbours on a time axis equal."""
         x, values, has_changed, has_angles = before
         after = None if values is None else _sample(x)
@@ -114,7 +114,7 @@ class Integers:
             self._marks.add(x, Mark.CHANGED * has_changed | Mark.ANGLES * has_angles)
 
     def _collide(self, x: Any, fmt: Format) -> bool:
-        """Whether these are integers, and the format rounds two of them to one value."""
+        """Whether ``x`` holds integers, and the format rounds two of them to the same value."""
         if type(x) is not torch.Tensor or not in_memory(x) or x.numel() < 2 or not self._is_count(x):
             return False
         values = _sample(x).double()
@@ -124,14 +124,14 @@ class Integers:
         return isinstance(x, torch.Tensor) and (x.dtype in _INTEGERS or self._is_whole(x))
 
     def warning(self, kernel: Callable[..., Any], name: str, fmt: Format) -> Callable[..., Any]:
-        """Returns the kernel of an operation, with a warning where it makes integers of changed values.
+        """Returns the kernel of an operation, with a warning if it makes integers from changed values.
 
         Args:
             kernel: Kernel of the operation.
             name: Name of the operation.
             fmt: Format of the results.
         """
-        if name in _TURNING:
+        if name in _ANGLE_OPERATIONS:
             return self._warning_of_angles(kernel, name, fmt)
         if name not in _CONVERTING:
             return kernel
@@ -149,21 +149,21 @@ class Integers:
         return convert
 
     def _warning_of_angles(self, kernel: Callable[..., Any], name: str, fmt: Format) -> Callable[..., Any]:
-        def turn(x: torch.Tensor, *others: Any, **kwargs: Any) -> Any:
+        def turn(x: torch.Tensor, *rest: Any, **kwargs: Any) -> Any:
             if self._marks.of(x) & Mark.ANGLES:
                 warn_once(
                     f"angles are taken here ({name}) of positions that {fmt} cannot tell apart, so that neighbours have"
                     " one angle: compute them in `with roundoff.exact():`, or leave the float32 of a bfloat16 program"
                     " alone with islands='exact'"
                 )
-            return kernel(x, *others, **kwargs)
+            return kernel(x, *rest, **kwargs)
 
         return turn
 
     def _lacks_neighbours(self, x: torch.Tensor, fmt: Format) -> bool:
-        """Whether rounded values are so large, or saturated, that the format lacks an integer next to one of them.
+        """Whether the format lacks an integer next to a rounded value, which is too large or saturated.
 
-        NaN and infinities are such values. Tensors that the format has not rounded, such as labels, are not.
+        It is true for NaN and infinities, and false for tensors that the format has not rounded, such as labels.
         """
         if type(x) is not torch.Tensor or not in_memory(x) or self._is_whole(x):
             return False
@@ -178,7 +178,7 @@ class Integers:
 
 
 def computes_gradients() -> bool:
-    """Whether autograd computes gradients, which are data even where they are integers."""
+    """Whether autograd computes gradients, which are data even if they are integers."""
     return not torch.is_grad_enabled() and torch._C._current_autograd_node() is not None  # noqa: SLF001  no other access
 
 
@@ -231,10 +231,10 @@ def unrepresented(result: Any, fmt: Format) -> int:
 
 def _sample(x: torch.Tensor) -> torch.Tensor:
     """Returns all elements of a tensor, in its shape, or the first and last ones of a large tensor, in one row."""
-    if x.numel() <= _MOST:
+    if x.numel() <= _SAMPLE_SIZE:
         return x
     row = x.view(-1) if x.is_contiguous() else x.reshape(-1)
-    return torch.cat((row[: _MOST // 2], row[-_MOST // 2 :]))
+    return torch.cat((row[: _SAMPLE_SIZE // 2], row[-_SAMPLE_SIZE // 2 :]))
 
 
 def _float_tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Values that were not finite when a program read them last: a program that meets NaN often reads it, and raises."""
+"""Values that were not finite when a program last read them: a program often reads a NaN, and then raises."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from ..native import library as native
 from ..native.stand_ins import StandsFor, meaning_of, standing_for
 from ..presence.user_code import user_level
 
-_READING = "_local_scalar_dense"
-_ASKING = ("isinf", "isnan", "isneginf", "isposinf")
-"""Operations that are true where a number is not finite."""
-_COMPARING = ("eq", "ne")
-_PRINTING = "_tensor_str.py"
+_READ_OPERATION = "_local_scalar_dense"
+_FINITENESS_TESTS = ("isinf", "isnan", "isneginf", "isposinf")
+"""Operations that are true for elements that are not finite."""
+_COMPARISONS = ("eq", "ne")
+_PRINTING_FILE = "_tensor_str.py"
 """The file of PyTorch that looks at all elements of a printed tensor."""
 
 
 @final
 class LastRead:
-    """The lines of a program where the value that was read last was not finite.
+    """The lines of a program where the last value read was not finite.
 
-    A number is read by ``.item()``, ``float(x)`` and ``math.isfinite(x)``; it is also read by ``isfinite``, ``isinf``,
-    ``isnan`` and ``x != x``, here for tensors in the processor's memory. Printing does not count. A finite number
-    that is read later at the same line replaces one that is not.
+    A number is read by ``.item()``, ``float(x)`` and ``math.isfinite(x)``; in the processor's memory also by
+    ``isfinite``, ``isinf``, ``isnan`` and ``x != x``. Printing does not count. A line is removed when the program
+    reads a finite number there.
     """
 
     def __init__(self) -> None:
@@ -43,75 +43,75 @@ class LastRead:
         """Describes the value read at the first of the lines; empty without lines."""
         return next(iter(self._lines.values()), "")
 
-    def note(self, name: str, found: str | None) -> None:
-        """Notes the value that the program reads now by an operation of this name: in words, if it is not finite."""
-        _, module, place = user_level()
+    def note(self, name: str, description: str | None) -> None:
+        """Notes a value that the program reads by the named operation; ``description`` is None for a finite one."""
+        _, module, location = user_level()
         if module.startswith("roundoff.") or _is_printing():
             return
-        self._lines.pop((place, name), None)
-        if found is not None:
+        self._lines.pop((location, name), None)
+        if description is not None:
             native.tell_reads()
-            self._lines[place, name] = f"{found} was read in {place[0]}:{place[1]}"
+            self._lines[location, name] = f"{description} was read in {location[0]}:{location[1]}"
 
 
 def noting(kernel: Callable[..., Any], name: str, watchers: Callable[[], Sequence[LastRead]]) -> Callable[..., Any]:
-    """The kernel of an operation; if it reads values, or tests whether they are finite, it notes its findings.
+    """Returns the kernel of an operation; one that reads values, or tests whether they are finite, also notes them.
 
     Args:
         kernel: the original kernel.
         name: name of the operation, without overload.
-        watchers: returns the objects that note it.
+        watchers: returns the objects that note the values.
     """
-    if name == _READING:
-        return _reading(kernel, watchers)
-    return _asking(kernel, name, watchers) if name in _ASKING or name in _COMPARING else kernel
+    if name == _READ_OPERATION:
+        return _wrap_read(kernel, watchers)
+    return _wrap_test(kernel, name, watchers) if name in _FINITENESS_TESTS or name in _COMPARISONS else kernel
 
 
-def _reading(kernel: Callable[..., Any], watchers: Callable[[], Sequence[LastRead]]) -> Callable[..., Any]:
+def _wrap_read(kernel: Callable[..., Any], watchers: Callable[[], Sequence[LastRead]]) -> Callable[..., Any]:
     def read(x: torch.Tensor) -> Any:
         number = kernel(x)
         if isinstance(number, float):
-            _tell(watchers, _READING, None if math.isfinite(number) else str(number))
+            _note_reading(watchers, _READ_OPERATION, None if math.isfinite(number) else str(number))
         return number
 
     meaning = meaning_of(kernel)
-    plain = isinstance(kernel, torch._ops.OpOverload) or (meaning is not None and meaning.reads)  # noqa: SLF001  its only name
-    return standing_for(read, StandsFor(reads=plain))
+    is_plain = isinstance(kernel, torch._ops.OpOverload) or (meaning is not None and meaning.reads)  # noqa: SLF001  its only name
+    return standing_for(read, StandsFor(reads=is_plain))
 
 
-def _asking(kernel: Callable[..., Any], name: str, watchers: Callable[[], Sequence[LastRead]]) -> Callable[..., Any]:
+def _wrap_test(kernel: Callable[..., Any], name: str, watchers: Callable[[], Sequence[LastRead]]) -> Callable[..., Any]:
     def ask(*args: Any, **kwargs: Any) -> Any:
-        answer = kernel(*args, **kwargs)
+        result = kernel(*args, **kwargs)
         x = args[0]
-        if name in _COMPARING:
+        if name in _COMPARISONS:
             # isfinite is made of x == x and abs(x) != inf; NaN alone is not equal to itself.
-            infinity = isinstance(args[1], float) and args[1] == math.inf
-            if not infinity and args[1] is not x:
-                return answer
-            all_finite = (name == "ne") == infinity
+            compares_infinity = isinstance(args[1], float) and args[1] == math.inf
+            if not compares_infinity and args[1] is not x:
+                return result
+            all_finite = (name == "ne") == compares_infinity
         else:
             all_finite = False
-        if x.dtype.is_floating_point and in_memory(x) and in_memory(answer):
-            found = not bool(answer.all()) if all_finite else bool(answer.any())
-            _tell(watchers, name, "a number that is not finite" if found else None)
-        return answer
+        if x.dtype.is_floating_point and in_memory(x) and in_memory(result):
+            is_non_finite = not bool(result.all()) if all_finite else bool(result.any())
+            _note_reading(watchers, name, "a number that is not finite" if is_non_finite else None)
+        return result
 
     meaning = meaning_of(kernel)
     if not isinstance(kernel, torch._ops.OpOverload) and not (meaning and meaning.asks):  # noqa: SLF001  its only name
         return ask
-    return standing_for(ask, StandsFor(asks=2 if name in _COMPARING else 1))
+    return standing_for(ask, StandsFor(asks=2 if name in _COMPARISONS else 1))
 
 
-def _tell(watchers: Callable[[], Sequence[LastRead]], name: str, found: str | None) -> None:
-    for last in watchers():
-        if found is not None or last:
-            last.note(name, found)
+def _note_reading(watchers: Callable[[], Sequence[LastRead]], name: str, description: str | None) -> None:
+    for watcher in watchers():
+        if description is not None or watcher:
+            watcher.note(name, description)
 
 
 def _is_printing() -> bool:
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  the only access there is
     while frame is not None:
-        if frame.f_code.co_filename.endswith(_PRINTING):
+        if frame.f_code.co_filename.endswith(_PRINTING_FILE):
             return True
         frame = frame.f_back
     return False

@@ -1,7 +1,7 @@
-"""Whether a computation still had numbers when it raised: in its weights, and in its variables.
+"""Finds out whether a program failed because of NaN: in its weights, or in the variables of the code that raised.
 
-A program that meets NaN may raise at once, or call ``sys.exit``, or fail later on the effects of NaN. One rule
-tells such ends from all others: of users' programs, of algorithms of libraries, and of agents.
+A program with NaN may raise at once, or call ``sys.exit``, or fail later on the effects of NaN. The same rule
+distinguishes such failures from others for users' programs, algorithms of libraries, and agents.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ OTHER_REASONS = (RoundoffError, *OutOfMemory)
 
 @final
 class SteppedOptimizers:
-    """The optimizers of PyTorch that make a step within the block: the existing ones, and the last ones to end.
+    """The optimizers of PyTorch that make a step within the block: those that exist, and those that were freed last.
 
-    The optimizers of a function end with it. Their parameters are kept until another optimizer makes a step.
+    A function's optimizers are freed when it returns. Their parameters are kept until another optimizer makes a step.
     """
 
     def __init__(self) -> None:
         self._groups: dict[ref[torch.optim.Optimizer], tuple[str, list[dict[str, Any]]]] = {}
         self._ended: list[tuple[str, list[dict[str, Any]]]] = []
         self._hook: RemovableHandle | None = None
-        own = WeakMethod(self._end)  # a callback must not keep the parameters
-        self._on_end = lambda optimizer: (end := own()) and end(optimizer)
+        weak_end = WeakMethod(self._end)  # a callback must not keep the parameters
+        self._on_end = lambda optimizer: (end := weak_end()) and end(optimizer)
 
     def __enter__(self) -> Self:
         self._hook = register_optimizer_step_post_hook(self._note)
@@ -57,7 +57,7 @@ class SteppedOptimizers:
             self._hook.remove()
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The parameters by names such as ``0 of Adam, of shape (3, 4)``; ``Adam 2`` is the second optimizer.
+        """Returns the parameters by names such as ``0 of Adam, of shape (3, 4)``; ``Adam 2`` is the second optimizer.
 
         Frozen parameters, which no step changes, are left out.
         """
@@ -70,7 +70,7 @@ class SteppedOptimizers:
 
 
 def damaged_weight(weights: Mapping[str, torch.Tensor]) -> str | None:
-    """The name of the first tensor that holds NaN or infinity; None if all values are finite, or cannot be read."""
+    """Returns the name of the first tensor that holds NaN or infinity; None if all values are finite or unreadable."""
     for name, tensor in weights.items():
         with suppress(RuntimeError):  # a tensor on the meta device has no values
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor.detach()).all()):
@@ -89,23 +89,24 @@ def left_behind(last_read: LastRead, stepped: SteppedOptimizers) -> str:
 
 
 def nan_among_locals(error: BaseException) -> str | None:
-    """The innermost variable that held NaN where ``error`` was raised, as ``logits in forward``; None if none did.
+    """Returns the innermost variable that held NaN where ``error`` was raised, as ``logits in forward``; None if none.
 
-    So an exception that is raised because of NaN is distinguished from any other, whatever it is called. A module
-    counts if a parameter of it is NaN, and an infinite value if a gradient leads back from it, as from a loss.
+    This distinguishes exceptions raised because of NaN from others, whatever their class. A module counts if a
+    parameter of it is NaN, and an infinite scalar counts if it has a gradient function, as a loss does.
     """
-    found = None
+    variable = None
     cause: BaseException | None = error
     while cause is not None:
         trace = cause.__traceback__
         while trace is not None:
             frame = trace.tb_frame
-            found = next(
-                (f"{name} in {frame.f_code.co_name}" for name, x in frame.f_locals.items() if _is_nan(x)), found
+            variable = next(
+                (f"{name} in {frame.f_code.co_name}" for name, x in frame.f_locals.items() if _contains_nan(x)),
+                variable,
             )
             trace = trace.tb_next
         cause = cause.__cause__ or cause.__context__
-    return found
+    return variable
 
 
 def lost_numbers(error: BaseException, weights: Mapping[str, torch.Tensor]) -> str | None:
@@ -118,24 +119,24 @@ def lost_numbers(error: BaseException, weights: Mapping[str, torch.Tensor]) -> s
         return None
     if damaged := damaged_weight(weights):
         return f"the weights {damaged} are not finite"
-    where = nan_among_locals(error)
-    return None if where is None else f"there was NaN in {where}"
+    variable = nan_among_locals(error)
+    return None if variable is None else f"there was NaN in {variable}"
 
 
-def _is_nan(x: Any) -> bool:
+def _contains_nan(x: Any) -> bool:
     if isinstance(x, torch.nn.Module):
-        return any(map(_is_nan, x.parameters()))
+        return any(map(_contains_nan, x.parameters()))
     if isinstance(x, torch.Tensor):
-        return x.is_floating_point() and _holds_nan(x)
+        return x.is_floating_point() and _tensor_has_nan(x)
     if isinstance(x, np.ndarray):
         return bool(np.issubdtype(x.dtype, np.floating) and np.isnan(x).any())
     return isinstance(x, float) and math.isnan(x)
 
 
-def _holds_nan(x: torch.Tensor) -> bool:
+def _tensor_has_nan(x: torch.Tensor) -> bool:
     try:
         if x.numel() == 1 and x.grad_fn is not None:
             return not bool(torch.isfinite(x.detach()).all())
         return bool(torch.isnan(x.detach()).any())
-    except RuntimeError:  # it has no numbers, or none that can be compared
+    except RuntimeError:  # it has no values, or a dtype without comparisons
         return False

@@ -1,4 +1,4 @@
-"""Report an observed simulation: totals by place, a table, exponent histograms and a readable text."""
+"""The report of an observed simulation: totals by place, a table, exponent histograms and a readable text."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from .watcher import Place
 
 @dataclass
 class Tally:
-    """Sums over all calls at one place."""
+    """The sums of counts over all calls at one place."""
 
     calls: int = 0
     additions: int | torch.Tensor = 0
     absorbed: int | torch.Tensor = 0
     unrounded: int = 0
     counters: dict[tuple[torch.dtype, Format], Counter] = field(default_factory=dict)
-    # what a checkpoint brought
+    # the sums that a checkpoint contained
     earlier: dict[str, Any] = field(default_factory=dict)
 
     def fetch(self) -> None:
-        """Takes over the counts from devices; waits for them."""
+        """Adds the counts of devices, and waits for them."""
         self.additions, self.absorbed = int(self.additions), int(self.absorbed)
         for counter in self.counters.values():
             counter.fetch()
 
     def sums(self) -> dict[str, int]:
-        """All counts by name."""
+        """Returns all counts by name."""
         counters = self.counters.values()
         sums = {"calls": self.calls, "results": sum(counter.results for counter in counters)}
         for position, name in enumerate(COUNTED):
@@ -47,7 +47,7 @@ class Tally:
         return {name: number + self.earlier.get(name, 0) for name, number in sums.items()}
 
     def extremes(self) -> tuple[float, float]:
-        """The smallest and the largest magnitude; infinity and 0 without any."""
+        """Returns the smallest and the largest magnitude; infinity and 0 without any."""
         extremes = [
             *(counter.extremes for counter in self.counters.values()),
             self.earlier.get("extremes", (np.inf, 0.0)),
@@ -55,7 +55,7 @@ class Tally:
         return min(float(low) for low, _ in extremes), max(float(high) for _, high in extremes)
 
     def histogram(self) -> np.ndarray:
-        """Results by exponent."""
+        """Returns the numbers of results by exponent."""
         total = sum((counter.histogram.sum(0) for counter in self.counters.values()), np.zeros(EXPONENTS, np.int64))
         return total + self.earlier["histogram"].numpy() if self.earlier else total
 
@@ -65,7 +65,7 @@ _COUNTS = [
     "calls", "results", "overflow", "underflow", "subnormal", "infinite", "nan", "inexact", "additions", "absorbed",
     "unrounded",
 ]  # fmt: skip
-_MOST = 3  # lines of each kind that are printed
+_MOST_LINES_SHOWN = 3  # of each kind
 _SHOWN = ["overflow", "underflow", "subnormal", "nan", "absorbed"]
 
 
@@ -156,24 +156,24 @@ class Report:
         if self.birth is not None:
             lines.append(str(self.birth))
         if self.given:
-            where = "; ".join(f"{one.what} in {one.operation} at {one.line}" for one in self.given)
-            lines.append(f"not finite as the program gave it: {where}")
+            places = "; ".join(f"{birth.what} in {birth.operation} at {birth.line}" for birth in self.given)
+            lines.append(f"not finite as the program gave it: {places}")
         if total["unrounded"]:
             lines.append(
                 f"{total['unrounded']} integers that {self.format} does not represent were left unrounded;"
                 ' whole="rounded" rounds integers like data'
             )
         for name, rows in (("stopped", self.stopped), ("cancelled", self.cancelled)):
-            lines += map(str, rows[:_MOST])
-            if len(rows) > _MOST:
-                lines.append(f"and {len(rows) - _MOST} further lines: report.{name}")
+            lines += map(str, rows[:_MOST_LINES_SHOWN])
+            if len(rows) > _MOST_LINES_SHOWN:
+                lines.append(f"and {len(rows) - _MOST_LINES_SHOWN} further lines: report.{name}")
         return lines
 
     def _worst(self) -> pd.DataFrame:
-        """The origin's place, then the places where most errors arose: NaN from outside does not count anywhere."""
+        """Returns the row of the first non-finite result, then those with most overflow, underflow and absorption."""
         counts = self.table[["overflow", "underflow", "absorbed"]]
         trouble = counts.sum(axis=1)
-        born = (self.table[_PLACE].apply(tuple, axis=1) == self.birth[:3]) if self.birth else trouble < 0
-        troubled = self.table.assign(trouble=trouble, born=born)[(trouble > 0) | born]
-        worst = troubled.sort_values(["born", "trouble"], ascending=False, kind="stable").head(20)
+        is_birthplace = (self.table[_PLACE].apply(tuple, axis=1) == self.birth[:3]) if self.birth else trouble < 0
+        rows = self.table.assign(trouble=trouble, born=is_birthplace)[(trouble > 0) | is_birthplace]
+        worst = rows.sort_values(["born", "trouble"], ascending=False, kind="stable").head(20)
         return worst[[*_PLACE, "results", *_SHOWN, "smallest", "largest"]]

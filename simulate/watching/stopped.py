@@ -1,7 +1,7 @@
-"""Sums that rounding has stopped: additions in place that change next to nothing, call after call, in the same memory.
+"""Finds sums that rounding has stopped: additions in place that hardly change the same memory, call after call.
 
-A moving average, a moment or a weight goes a small part of the way at every step. Rounded to the nearest it stops where
-a step is below half an ulp. One absorbed addition does not matter; the same one at every step does.
+A moving average, a moment or a weight changes by a small amount at every step. Rounded to nearest, it stops when the
+amount is below half an ulp. One absorbed addition does not matter; absorbed additions at every step do.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ..presence.user_code import Line, here, text_of
 from .watcher import Place
 
-_SHARE = 0.9  # of the numbers that something was added to
-_CALLS = 50  # one after the other
+_MIN_ABSORBED_SHARE = 0.9  # of the elements that something was added to
+_MIN_CALLS = 50  # consecutive calls that were absorbed
 _PURGE_EVERY = 1 << 12
 
 
 class StoppedAtLine(NamedTuple):
-    """Sums that rounding has stopped, of one operation on one line."""
+    """The tensors whose sums rounding has stopped, for an operation on a line."""
 
     role: str
     operation: str
@@ -30,7 +30,7 @@ class StoppedAtLine(NamedTuple):
     numbers: int
     """The number of elements of the tensors."""
     calls: int
-    """The longest row of calls that each left nine tenths of the elements that they added to unchanged."""
+    """The most consecutive calls that each left nine tenths of the elements unchanged."""
     line: str
     """The caller's own stack line."""
 
@@ -43,7 +43,7 @@ class StoppedAtLine(NamedTuple):
 
 
 @dataclass
-class _Row:
+class _AbsorbedRow:
     """The additions absorbed by one tensor's memory since one last took effect."""
 
     memory: StorageWeakRef
@@ -55,50 +55,50 @@ class _Row:
 
 
 class StoppedSums:
-    """Follows additions in place."""
+    """Counts, for each tensor, consecutive additions in place that rounding absorbed."""
 
     def __init__(self) -> None:
-        self._rows: dict[Any, _Row] = {}
+        self._rows: dict[Any, _AbsorbedRow] = {}
         self._purge_at = _PURGE_EVERY
 
     def note(self, place: Place, tensors: Sequence[torch.Tensor], counts: Sequence[tuple[Any, Any]]) -> None:
-        """Takes over to how many numbers of each tensor an operation in place has added, and how many stayed.
+        """Takes the counts of an operation in place: for each tensor, elements added to, and those that stayed.
 
-        Counts that still lie on a device are passed over: to look at them is to wait.
+        Counts on another device are ignored, since reading them would wait for it.
         """
         for x, (added, absorbed) in zip(tensors, counts, strict=True):
             if not isinstance(added, int) or not added:
                 continue
-            # What StorageWeakRef goes by, which keeps it from being another memory's.
+            # The identity that StorageWeakRef uses; no other memory gets it while the reference lives.
             key = x.untyped_storage()._cdata, x.storage_offset(), place.operation  # noqa: SLF001
             row = self._rows.get(key)
-            if absorbed < _SHARE * added:
+            if absorbed < _MIN_ABSORBED_SHARE * added:
                 if row is not None:
                     row.calls = 0
                 continue
             if row is None:
                 self._purge()
                 memory = StorageWeakRef(x.untyped_storage())  # type: ignore[no-untyped-call]
-                row = self._rows[key] = _Row(memory, place, x.numel(), here())
+                row = self._rows[key] = _AbsorbedRow(memory, place, x.numel(), here())
             row.calls += 1
             row.longest = max(row.longest, row.calls)
 
     def _purge(self) -> None:
-        """Forgets memory that is gone, unless it must be reported."""
+        """Forgets freed memory, unless it must be reported."""
         if len(self._rows) > self._purge_at:
             self._rows = {
                 key: row
                 for key, row in self._rows.items()
-                if row.longest >= _CALLS or not row.memory.expired()  # type: ignore[no-untyped-call]
+                if row.longest >= _MIN_CALLS or not row.memory.expired()  # type: ignore[no-untyped-call]
             }
             self._purge_at = 2 * len(self._rows) + _PURGE_EVERY
 
-    def found(self) -> tuple[StoppedAtLine, ...]:
-        """All that have stopped, line by line, the ones with most elements first."""
-        lines: dict[Any, list[_Row]] = {}
+    def lines(self) -> tuple[StoppedAtLine, ...]:
+        """Returns the lines with stopped sums, most elements first."""
+        rows_by_line: dict[Any, list[_AbsorbedRow]] = {}
         for row in self._rows.values():
-            if row.longest >= _CALLS:
-                lines.setdefault((row.place.role, row.place.operation, row.line), []).append(row)
+            if row.longest >= _MIN_CALLS:
+                rows_by_line.setdefault((row.place.role, row.place.operation, row.line), []).append(row)
         stopped = [
             StoppedAtLine(
                 role,
@@ -108,6 +108,6 @@ class StoppedSums:
                 max(row.longest for row in rows),
                 text_of(line),
             )
-            for (role, operation, line), rows in lines.items()
+            for (role, operation, line), rows in rows_by_line.items()
         ]
-        return tuple(sorted(stopped, key=lambda one: -one.numbers))
+        return tuple(sorted(stopped, key=lambda line_sums: -line_sums.numbers))

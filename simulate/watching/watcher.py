@@ -20,15 +20,15 @@ class Place(NamedTuple):
     """The place where an operation ran."""
 
     role: str
-    """``forward``, ``backward`` or ``optimizer``; empty where neither policy nor watchers ask."""
+    """``forward``, ``backward`` or ``optimizer``; empty if neither the policy nor a watcher uses it."""
     module: str
-    """Path of the innermost running ``torch.nn.Module``, or of the derived operation's; empty outside of modules."""
+    """Path of the innermost running ``torch.nn.Module``; in the backward pass, of the forward operation."""
     operation: str
     """The ATen operation, without overload."""
 
 
 class Call(NamedTuple):
-    """One operation that runs."""
+    """An operation that a simulation runs."""
 
     place: Place
     format: Format
@@ -39,7 +39,7 @@ class Call(NamedTuple):
     """The operation's arguments, with operands rounded as the policy says."""
     kwargs: Mapping[str, Any]
     given: tuple[Sequence[Any], Mapping[str, Any]]
-    """The operation's arguments as the program gave them."""
+    """The operation's arguments as the program passed them, before operands are rounded."""
     rounding: Rounding = Rounding.NEAREST_EVEN
     """The rounding of its results."""
     accumulate: Accumulation | FusedSum | None = None
@@ -49,17 +49,17 @@ class Call(NamedTuple):
     whole: bool = False
     """Whether its results are integers, which are not rounded."""
     moves: bool = False
-    """Whether it only passes on numbers that it was given."""
+    """Whether it only copies values of its operands."""
 
 
 class Watcher:
     """Watches a simulation: ``simulate(format, watchers=[MyWatcher()])``.
 
-    Each method does nothing unless a subclass says otherwise. What it computes itself is not simulated. In a simulation
-    that several threads share, methods are called by all of them.
+    Each method does nothing unless a subclass overrides it. The operations of a method are not simulated. In a
+    simulation that several threads share, all of them call the methods.
 
     Attributes:
-        sees_numbers: whether it looks at what tensors hold, so that programs cannot be traced under it.
+        sees_numbers: whether it reads values of tensors, so that programs cannot be traced under it.
         sees_roundings: whether :meth:`rounded` is called, which costs a copy of every result.
         backend: compiles the functions of ``torch.compile`` in the simulation; None: they run eagerly.
     """
@@ -72,10 +72,10 @@ class Watcher:
         """Called before the operation runs, which may overwrite its operands; :meth:`after` gets the returned value."""
 
     def rounded(self, call: Call, exact: torch.Tensor, x: torch.Tensor) -> None:
-        """Called when a result, or a part of it, was rounded in place: ``exact`` is what ``x`` held before.
+        """Called when a result, or a part of it, was rounded in place: ``exact`` is a copy of ``x`` before rounding.
 
-        Both are float32 or float64. Of a result that is left in a narrower dtype of the program's own they are equal
-        copies in float32, and ``call.format`` is that dtype, where a format is.
+        Both are float32 or float64. If the program itself computes in a narrower dtype and the result is not rounded,
+        they are equal copies in float32, and ``call.format`` is the format of that dtype, if there is one.
         """
 
     def carried(self, source: torch.Tensor, target: torch.Tensor) -> None:

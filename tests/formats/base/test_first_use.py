@@ -12,7 +12,7 @@ from tensor_roundings import by_operations
 from roundoff import simulate
 from roundoff.formats import Format, FormatError, RandomBits, Rounding, lists, round
 from roundoff.formats.base import family, first_use
-from roundoff.formats.base.first_use import KernelWarning, tried_kinds, sample_numbers
+from roundoff.formats.base.first_use import KernelWarning, sample_numbers, tried_kinds
 
 
 @pytest.fixture(autouse=True)

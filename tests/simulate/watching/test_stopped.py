@@ -129,7 +129,7 @@ def test_differences_that_cancel_are_counted_on_their_line(monkeypatch):
     loss, mixed = simulation.report().cancelled  # of all pairs far fewer than a quarter cancel
     assert (mixed.operation, mixed.differences, mixed.cancelled) == ("sub", 2 * len(pairs), 2 * len(pairs))
     assert (loss.operation, loss.differences, loss.cancelled) == ("mse_loss", 3 * len(pairs), 3 * len(pairs))
-    monkeypatch.setattr(cancellation, "_SHARE", 0.0)
+    monkeypatch.setattr(cancellation, "_MIN_SHARE", 0.0)
     *_, every = simulation.report().cancelled
     assert (every.operation, every.differences, every.cancelled) == ("sub", len(pairs), expected)
     assert "cancelled: 100% of" in str(simulation.report())
