@@ -111,15 +111,8 @@ def register(
     if earlier is not None:
         for alias in [alias for alias, fmt in ALIASES.items() if type(fmt) is earlier.kind]:
             del ALIASES[alias]
-    FAMILIES[_key(kind)] = FamilyEntry(
-        kind,
-        tuple(beginnings),
-        tuple(suffixes),
-        called or kind.__name__,
-        tuple(shown),
-        tuple(verified),
-        dict(drawn or {}),
-    )
+    patterns, names = (tuple(beginnings), tuple(suffixes)), (tuple(shown), tuple(verified))
+    FAMILIES[_key(kind)] = FamilyEntry(kind, *patterns, called or kind.__name__, *names, dict(drawn or {}))
     ALIASES.update(aliases)
     format_called.cache_clear()
 
@@ -254,7 +247,7 @@ def _quote(text: str) -> str:
 
 _HINTS = {
     "e4m3": "'e4m3' is the IEEE-like float: its largest number is 240, and it has infinities. OCP's E4M3, the FP8 of"
-    " hardware, whose largest is 448, is 'fp8_e4m3'",
+    " hardware, whose largest is 448, is 'fp8_e4m3'"
 }
 """Hints on formats whose names are mistaken for those of others, by canonical name."""
 

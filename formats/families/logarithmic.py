@@ -238,9 +238,7 @@ register(
     LogarithmicFormat,
     beginnings=[
         Beginning(
-            "lnsN_F",
-            r"lns(\d{1,3})_(\d{1,3})",
-            lambda found: {"width": int(found[1]), "fraction_bits": int(found[2])},
+            "lnsN_F", r"lns(\d{1,3})_(\d{1,3})", lambda found: {"width": int(found[1]), "fraction_bits": int(found[2])}
         )
     ],
     aliases={"lns8_3": LogarithmicFormat(8, 3)},

@@ -170,11 +170,7 @@ def is_scaled(fmt: Format) -> bool:
 def _neighbour_table(fmt: Format) -> str:
     rows = [("format", "bits", "largest", "smallest", "eps")]
     for other in neighbours(fmt):
-        ratios = (
-            _ratio(other.max, fmt.max),
-            _ratio(other.smallest, fmt.smallest),
-            _ratio(other.eps, fmt.eps),
-        )
+        ratios = (_ratio(other.max, fmt.max), _ratio(other.smallest, fmt.smallest), _ratio(other.eps, fmt.eps))
         change = other.bits_per_number - fmt.bits_per_number
         rows.append((str(other), f"{change:+g}" if change else "same", *ratios))
     return aligned(rows, (0,))

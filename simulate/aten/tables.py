@@ -132,11 +132,7 @@ WITHOUT_NUMBERS = EMPTY | ZEROING | {
 BLANK = WITHOUT_NUMBERS | {_aten.ones, _aten.ones_like, _aten.new_ones}
 """Operations that make memory for a program to fill, such as a buffer that NumPy writes inputs to."""
 
-UNMARKED_WRITES = {
-    _aten.native_batch_norm: (3, 4),
-    _aten.cudnn_batch_norm: (3, 4),
-    _aten.miopen_batch_norm: (3, 4),
-}
+UNMARKED_WRITES = {_aten.native_batch_norm: (3, 4), _aten.cudnn_batch_norm: (3, 4), _aten.miopen_batch_norm: (3, 4)}
 """Operations that write into arguments (positions) which their schema does not mark as written: running statistics."""
 
 PARTLY_WRITTEN = {_aten._ctc_loss: (1,), _aten._cudnn_ctc_loss: (1,)}  # noqa: SLF001  their only names

@@ -1,4 +1,4 @@
-"""``compile``: a training step traced under a simulation and compiled, with the same bits as when it runs eagerly."""
+"""``compile``: traces a training step under a simulation and compiles it, with the bits of the eager simulation."""
 
 from __future__ import annotations
 
@@ -42,38 +42,38 @@ class CompileWarning(UserWarning):
     """A step is not compiled, and runs eagerly."""
 
 
-_MANY = 8
+_WARN_AT = 8  # programs of a step
 _MOST_NEW_STATES = 8
 
 
 class _Call(NamedTuple):
-    """One call of a step: its arguments and its surroundings."""
+    """A call of a step: its arguments and its surroundings."""
 
-    given: Arguments
+    arguments: Arguments
     state: SurroundingsState | None
     tensors: list[torch.Tensor]
-    """All of both."""
+    """The tensors of both, fixed arguments included."""
 
 
 @final
 class CompiledStep(Generic[_P, _R]):
-    """The callable that :func:`compile` returns; it is called like the step.
+    """A step with its compiled programs, as :func:`compile` returns it; it is called like the step.
 
     Args:
         step: the function.
         simulation: simulation around the step; None for plain arithmetic.
-        programs: where to keep programs; given by callers that know that other steps have the same ones.
+        programs: the dictionary of programs, if other steps share them; None for a new one.
         on_eager: called with the reason, in words, if the step is not compiled; None warns of it.
-        fixed: the step's first arguments, if every call has the same ones: they are not given, and looked at once. What
-            is in the tensors may change, but neither their shapes nor types.
+        fixed: the step's first arguments, if every call has the same ones: callers leave them out, and they are
+            examined once. The values of their tensors may change, but neither shapes nor types.
         surroundings: surroundings of the step; None if it uses nothing but its arguments.
         roles: whether its backward passes are autograd's, and its optimizers PyTorch's, so that rules about
-            roles hold in its trace as they do when it runs.
+            roles apply in its trace as in an eager run.
 
     Attributes:
         step: the function itself.
         simulation: simulation around the step; None for plain arithmetic.
-        reason: why it runs eagerly, in words; None if it is compiled.
+        reason: the reason why it runs eagerly, in words; None if it is compiled.
     """
 
     def __init__(
@@ -109,22 +109,22 @@ class CompiledStep(Generic[_P, _R]):
         if self.reason:
             return self.run_eagerly(*args, **kwargs)
         if _len_torch_dispatch_stack():
-            if _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None:  # it is part of a step that is traced
+            if _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None:  # part of another step being traced
                 return self.run_eagerly(*args, **kwargs)
             with _disable_current_modes():
                 return self._run(*args, **kwargs)  # type: ignore[no-any-return]
         return self._run(*args, **kwargs)  # type: ignore[no-any-return]
 
     def _run(self, *args: _P.args, **kwargs: _P.kwargs) -> Any:
-        given = Arguments.of((args, kwargs))
-        state = None if self._surroundings is None else self._surroundings.look(given.holders)
+        arguments = Arguments.of((args, kwargs))
+        state = None if self._surroundings is None else self._surroundings.look(arguments.holders)
         if state is not None and not self._have_stepped(state):
             return self.run_eagerly(*args, **kwargs)
-        tensors = self._fixed.tensors + given.tensors + ([] if state is None else state.tensors)
-        found = self._program_for(_Call(given, state, tensors))
-        if found is None:
+        tensors = self._fixed.tensors + arguments.tensors + ([] if state is None else state.tensors)
+        program_and_inputs = self._find_program(_Call(arguments, state, tensors))
+        if program_and_inputs is None:
             return self.run_eagerly(*args, **kwargs)
-        program, inputs = found
+        program, inputs = program_and_inputs
         program.check(tensors)
         computed = program.run(inputs)
         if self.simulation is not None:
@@ -134,23 +134,23 @@ class CompiledStep(Generic[_P, _R]):
         return results if state is None else self._leave(program.effects, state, results)
 
     def _mark(self, whole: WholeNumberMarks, tensors: list[torch.Tensor], computed: Any) -> None:
-        """Notes where the program has left integers, as its step would have."""
-        known = None if self.simulation is None else self.simulation.whole
-        if known is None or not (known or any(whole.tensors) or any(whole.results)):
+        """Marks the tensors that the program filled with integers, as the eager step does."""
+        integers = None if self.simulation is None else self.simulation.whole
+        if integers is None or not (integers or any(whole.tensors) or any(whole.results)):
             return
-        made = zip(computed or (), whole.results, strict=False)
-        for x, is_whole in (*zip(tensors, whole.tensors, strict=True), *made):
-            if is_whole != (x in known):
-                known.mark(x, whole=is_whole)
+        results = zip(computed or (), whole.results, strict=False)
+        for x, is_whole in (*zip(tensors, whole.tensors, strict=True), *results):
+            if is_whole != (x in integers):
+                integers.mark(x, whole=is_whole)
 
     def _have_stepped(self, state: SurroundingsState) -> bool:
-        """Whether all optimizers have run in an earlier call: in their first step they make their state."""
-        new = [x for x in state.found.optimizers if not any(x is known for known in self._stepped)]
-        self._stepped += new
-        return not new
+        """Whether all optimizers ran in an earlier call; in their first step they create their state."""
+        unstepped = [x for x in state.found.optimizers if not any(x is optimizer for optimizer in self._stepped)]
+        self._stepped += unstepped
+        return not unstepped
 
     def _leave(self, effects: StepEffects | None, state: SurroundingsState, results: list[Any]) -> Any:
-        """Stores the tensors that the step has made where they belong, and returns the step's results."""
+        """Stores the tensors that the step leaves in its surroundings, and returns the step's results."""
         assert effects is not None
         assert self._surroundings is not None
         state.put(effects, results[: effects.made])
@@ -164,16 +164,16 @@ class CompiledStep(Generic[_P, _R]):
             return self.step(*self._fixed.filled_with(iter(self._fixed.tensors)), *args, **kwargs)
 
     def _give_up(self, reason: str, *, stacklevel: int) -> None:
-        """Runs the step eagerly from now on."""
+        """Makes the step run eagerly from now on, and reports the reason."""
         self.reason = reason
         if self._on_eager:
             self._on_eager(reason)
         else:
             warnings.warn(f"not compiled: {reason}; the step runs eagerly", CompileWarning, stacklevel=stacklevel)
 
-    def _program_for(self, call: _Call) -> tuple[CompiledProgram, list[torch.Tensor]] | None:
-        """The program for a call, and its inputs; None if the step must run eagerly."""
-        given, state, tensors = call
+    def _find_program(self, call: _Call) -> tuple[CompiledProgram, list[torch.Tensor]] | None:
+        """Finds or compiles the program for a call, and its inputs; None if the step must run eagerly."""
+        arguments, state, tensors = call
         if self._formats is None:
             if not tensors:
                 raise FormatError("a step to compile takes tensors as arguments, or finds some around it; got none")
@@ -183,7 +183,7 @@ class CompiledStep(Generic[_P, _R]):
         if self.simulation is not None:
             inputs = [self.simulation.place, *self._formats.tensors, *tensors]
         numbers = [] if state is None else state.numbers()
-        key = (given.key, settings(), None if state is None else state.key(), whole_among(self.simulation, tensors))
+        key = (arguments.key, settings(), None if state is None else state.key(), whole_among(self.simulation, tensors))
         try:
             programs = self._programs.setdefault(key, [])
         except TypeError as error:
@@ -191,34 +191,32 @@ class CompiledStep(Generic[_P, _R]):
                 "arguments of a compiled step are tensors, modules, optimizers, numbers and text, in tuples, lists and"
                 f" dicts; {error}"
             ) from error
-        found = first_for(programs, inputs, numbers)
-        if found is not None:
-            return found
+        if (existing := first_for(programs, inputs, numbers)) is not None:
+            return existing
         with compiling:
-            found = first_for(programs, inputs, numbers)
-            if found is not None:
-                return found
+            if (existing := first_for(programs, inputs, numbers)) is not None:  # compiled by another thread meanwhile
+                return existing
             program = self._compile(call, self._formats)
             programs += [] if program is None else [program]
             self._warn_of_many()
             return first_for(programs, inputs, numbers)
 
     def _warn_of_many(self) -> None:
-        """Reports the dependencies of the step, if they take ever more programs."""
+        """Warns of values around the step that change, if the step has been compiled many times for them."""
         changed = self._surroundings and self._surroundings.changed
-        if changed and sum(map(len, self._programs.values())) == _MANY:
+        if changed and sum(map(len, self._programs.values())) == _WARN_AT:
             warnings.warn(
-                f"the step has been compiled {_MANY} times, last because {changed} is not what it was: numbers around a"
-                " step are constants of its program; pass it as a tensor",
+                f"the step has been compiled {_WARN_AT} times, last because {changed} is not what it was: numbers"
+                " around a step are constants of its program; pass it as a tensor",
                 CompileWarning,
                 stacklevel=5,
             )
 
     def _compile(self, call: _Call, formats: FormatsAsData) -> CompiledProgram | None:
-        """The program for calls like this; None if the step cannot be compiled, and then nothing has changed."""
+        """Compiles a program for calls like this; None, without side effects, if the step cannot be compiled."""
         from .graphs.tracing import compile_graph, trace  # noqa: PLC0415  the compiler takes seconds to import
 
-        given, state, tensors = call
+        arguments, state, tensors = call
         reason = reason_against_compiling("cuda") if device_of(tensors).type == "cuda" else None
         if reason:
             self._give_up(reason, stacklevel=6)
@@ -229,17 +227,17 @@ class CompiledStep(Generic[_P, _R]):
         effects: list[StepEffects] = []
 
         def step(tensors: list[torch.Tensor]) -> Any:
-            rest = iter(tensors)
-            fixed = self._fixed.filled_with(rest)
-            args, kwargs = given.filled_with(rest)
+            remaining = iter(tensors)
+            fixed = self._fixed.filled_with(remaining)
+            args, kwargs = arguments.filled_with(remaining)
             if state is None:
                 return self.step(*fixed, *args, **kwargs)
-            stand_ins = StandIns(state, list(rest), numbers.give)
+            stand_ins = StandIns(state, list(remaining), numbers.give)
             with stand_ins.in_place():
                 result = self.step(*fixed, *args, **kwargs)
-                left, made = stand_ins.left()
-            effects[:] = [left]
-            return made if result is None else [*made, result]
+                step_effects, new_tensors = stand_ins.left()
+            effects[:] = [step_effects]
+            return new_tensors if result is None else [*new_tensors, result]
 
         try:
             whole = whole_among(self.simulation, tensors)
@@ -248,9 +246,9 @@ class CompiledStep(Generic[_P, _R]):
             self._new_states += 1
             if self._new_states > _MOST_NEW_STATES:
                 self._give_up("an optimizer has other numbers in its state after every step", stacklevel=6)
-            return None  # there will be state when the step has run eagerly
+            return None  # the eager run creates the state
         except FormatError as error:
-            if not self._goes_on_without(error, state):
+            if not self._can_run_eagerly(error, state):
                 raise
             return None
         check_shared(tensors, traced.written)
@@ -262,8 +260,8 @@ class CompiledStep(Generic[_P, _R]):
         products = products_of(traced.graph, [self.simulation])
         return CompiledProgram(program, traced, perhaps_lazy, effects[0] if effects else None, products)
 
-    def _goes_on_without(self, error: FormatError, state: SurroundingsState | None) -> bool:
-        """Whether the step can run eagerly, this time or from now on, where it could not be traced."""
+    def _can_run_eagerly(self, error: FormatError, state: SurroundingsState | None) -> bool:
+        """Whether a step that could not be traced can run eagerly, in this call or from now on."""
         has_numbers = state is not None and bool(state.numbers())
         if isinstance(error, NumberError) and has_numbers and self._surroundings is not None:
             self._surroundings.take_numbers_for_constants()
@@ -284,7 +282,7 @@ def compile(  # noqa: A001  torch's name
     modules: Sequence[torch.nn.Module] = (),
     optimizers: Sequence[torch.optim.Optimizer] = (),
 ) -> CompiledStep[_P, _R]:
-    """A training step as a compiled program: the bits of the simulation, at the speed of a compiled program.
+    """Compiles a training step: the bits of the simulation, at the speed of a compiled program.
 
     ``fast = roundoff.compile(step, simulation)``, then ``fast(batch)`` instead of ``with simulation: step(batch)``. The
     step is traced under the simulation when it is first called with arguments of certain shapes (forward, backward, the
@@ -295,9 +293,9 @@ def compile(  # noqa: A001  torch's name
     The results equal the eager simulation's, bit for bit: operations with compiled loops that round differently
     from PyTorch's own kernels (reductions, exponentials, logarithms, square roots) are called as those kernels.
 
-    What a step may do: it uses its arguments (tensors, modules, optimizers, in any nesting of tuples, lists and dicts),
-    and what its code finds around it: in variables of the functions around it, globals, attributes of objects. It may
-    write into tensors, leave gradients and other new tensors there, and returns tensors, or nothing. Python numbers are
+    A step may use its arguments (tensors, modules, optimizers, in any nesting of tuples, lists and dicts), and its
+    surroundings: variables of the functions around it, globals, attributes of objects. It may write into tensors, leave
+    gradients and other new tensors in its surroundings, and return tensors, or nothing. Python numbers are
     constants, and other values of them are other programs, but for learning rates. It decides by ``torch.where``, not
     by ``if``.
 
@@ -317,9 +315,9 @@ def compile(  # noqa: A001  torch's name
             found, changes something else than tensors around it, or takes two arguments that share memory and writes to
             one of them.
     """
-    for given, kind in ((modules, torch.nn.Module), (optimizers, torch.optim.Optimizer)):
-        if not all(isinstance(x, kind) for x in given):
-            raise FormatError(f"compile takes a list of {kind.__name__}s, got {given!r}")
+    for values, kind in ((modules, torch.nn.Module), (optimizers, torch.optim.Optimizer)):
+        if not all(isinstance(x, kind) for x in values):
+            raise FormatError(f"compile takes a list of {kind.__name__}s, got {values!r}")
     if not (simulation is None or isinstance(simulation, Simulation)):
         raise FormatError(
             f"compile takes a simulation, such as roundoff.simulate('e5m10'), or None for plain arithmetic, got"

@@ -21,12 +21,12 @@ from ..aten.tables import WITHOUT_NUMBERS
 from ..aten.wrappers import has_own_memory
 from ..presence.entering import simulations_off
 from ..watching.watcher import Call, Place, Watcher
-from .memory import Memory, StoredNumbers
+from .memory import Memory, StoredElements
 from .products import CountedProduct, products_in
 from .report import Cost, KeptMemory, MultipliedFormats, OperationCost
 from .traffic import traffic_of
 
-_OF_DTYPES = {
+_DTYPE_NAMES = {
     torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.float64: "fp64",
     torch.float8_e4m3fn: "fp8_e4m3fn", torch.float8_e5m2: "fp8_e5m2",
 }  # fmt: skip
@@ -34,7 +34,7 @@ _OF_DTYPES = {
 
 @dataclass
 class _MovedBits:
-    """Sums over all calls at one place; bits may be parts of a block's."""
+    """The sums of memory traffic over all calls at one place; bits may be fractions, shares of a block's scale."""
 
     calls: int = 0
     read: int = 0
@@ -49,10 +49,10 @@ class _MovedBits:
 class CostCounter(Watcher):
     """Counts products, bytes and memory of a simulation; made by ``simulate(..., cost=True)``.
 
-    It looks at the shapes and formats of tensors, and never at values.
+    It reads the shapes and formats of tensors, never their values.
     """
 
-    # A compiled program would run without it.
+    # Keeps steps from being compiled: a compiled program would run without the counter.
     sees_numbers = True
 
     def __init__(self) -> None:
@@ -79,11 +79,11 @@ class CostCounter(Watcher):
                 self._memory.put(x, None if format.native else format)
 
     def module_begins(self, module: torch.nn.Module) -> None:
-        """Remembers a module: its parameters and buffers are kept between steps."""
+        """Registers a module: its parameters and buffers are kept between steps."""
         self._modules.add(module)
 
     def optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """Counts a step, and remembers the optimizer: its state is kept between steps."""
+        """Counts a step, and registers the optimizer: its state is kept between steps."""
         with self._lock:
             self._steps += 1
             self._optimizers.add(optimizer)
@@ -99,28 +99,30 @@ class CostCounter(Watcher):
     def _count(self, call: Call, operation: OpOverload, result: Any) -> None:
         memory = self._memory
         args, kwargs = call.given
-        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         traffic = traffic_of(operation, args, kwargs, result)
         products = products_in(operation, args, kwargs, result)
-        if not (traffic.read or traffic.written) and products == ():  # a view, or memory alone
+        # Views, and memory without values, are not counted as calls.
+        if not (traffic.read or traffic.written) and products == ():
             moved = _MovedBits()
         else:
             moved = self._moved[call.place]
             moved.calls += 1
-            moved.not_followed += not all(map(has_own_memory, given))
-        made = {id(x) for x in traffic.results}
-        for x in given:
-            if id(x) not in made and has_own_memory(x):
+            moved.not_followed += not all(map(has_own_memory, inputs))
+        result_ids = {id(x) for x in traffic.results}
+        for x in inputs:
+            if id(x) not in result_ids and has_own_memory(x):
                 memory.see(x)
         for x, elements in traffic.read:
             moved.read += elements
             moved.read_bits += memory.see(x).of_part(elements)
         if products is None:
             moved.without_formula += 1
-        multiplied = self._multiplied(call, operation, products or (), traffic.results)  # before it is written over
+        # Operands may be overwritten: their formats are read before those of the results are stored.
+        multiplied = self._multiplied(call, operation, products or (), traffic.results)
         for x in traffic.results:
-            if traffic.written or memory.find(x) is None:  # empty memory that is handed on was not written to
-                memory.put(x, self._format_of(call, operation, x, given))
+            if traffic.written or memory.find(x) is None:  # memory that is only passed on keeps its format
+                memory.put(x, self._format_of(call, operation, x, inputs))
         for x, elements in traffic.written:
             moved.written += elements
             moved.written_bits += memory.see(x).of_part(elements)
@@ -128,7 +130,7 @@ class CostCounter(Watcher):
             self._macs[call.place, product, formats] += macs
 
     def restart(self) -> None:
-        """Resets the counts: it remembers only live tensors, and their formats in memory."""
+        """Resets the counts, and keeps only live tensors with their formats in memory."""
         with self._lock:
             self._memory.settle()
             self._memory.peak_bits = self._memory.live_bits
@@ -154,18 +156,18 @@ class CostCounter(Watcher):
     def _multiplied(
         self, call: Call, operation: OpOverload, products: Iterable[CountedProduct], results: list[torch.Tensor]
     ) -> list[tuple[str, MultipliedFormats, int]]:
-        """Each product with the formats of its operands and of its accumulator: by default the carrier's."""
-        found = []
-        for one in products:
+        """Lists each product with the formats of its operands and of its accumulator (by default the carrier's)."""
+        rows = []
+        for counted in products:
             named = dict(zip(argument_names(operation), call.given[0], strict=False)) | dict(call.given[1])
-            a, b = (self._seen(call, name, one.product, named.get(name)) for name in one.operands)
+            a, b = (self._operand_format(call, name, counted.product, named.get(name)) for name in counted.operands)
             carrier = _dtype_name(results[0].dtype) if results else "fp32"
             formats = MultipliedFormats(*a, *b, str(call.accumulate) if call.accumulate else carrier)
-            found.append((one.product, formats, one.macs))
-        return found
+            rows.append((counted.product, formats, counted.macs))
+        return rows
 
-    def _seen(self, call: Call, name: str, product: str, x: Any) -> tuple[str, int]:
-        """The format, and its bits, of an operand as an operation sees it: rounded for it, or as in memory."""
+    def _operand_format(self, call: Call, name: str, product: str, x: Any) -> tuple[str, int]:
+        """Returns the format, and its bits, in which an operation reads an operand: rounded for it, or as in memory."""
         rounded = {key[1]: fmt for key, fmt in call.operands.items() if key[0] == name}
         fmt = rounded.get(product) or next(iter(rounded.values()), None)
         if fmt is None and has_own_memory(x):
@@ -179,10 +181,10 @@ class CostCounter(Watcher):
     def _format_of(
         self, call: Call, operation: OpOverload, x: torch.Tensor, tensors: Iterable[torch.Tensor]
     ) -> Format | None:
-        """The format of a result in memory; None for its dtype's own.
+        """Returns the format of a result in memory; None for its dtype's own.
 
-        It is the rounding format of results. Values that are only moved keep their format in memory, if it has
-        fewer bits.
+        It is the format that results are rounded to, or for copied values their format in memory, if that has fewer
+        bits.
         """
         if not (x.dtype.is_floating_point or x.dtype.is_complex):
             return None
@@ -190,10 +192,10 @@ class CostCounter(Watcher):
         fmt = None if call.format.native or (call.whole and not (zeros and x.dim())) else call.format
         if call.moves and not zeros:
             sources = {
-                known.format
+                stored.format
                 for source in tensors
                 if source.dtype.is_floating_point and source is not x and has_own_memory(source)
-                for known in (self._memory.see(source),)
+                for stored in (self._memory.see(source),)
             }
             source = next(iter(sources)) if len(sources) == 1 else None
             widest = 8 * x.element_size() if fmt is None else fmt.bits_per_number
@@ -204,20 +206,20 @@ class CostCounter(Watcher):
     def _kept(self, kept: Mapping[str, Iterable[torch.Tensor]] | None) -> list[KeptMemory]:
         """Returns the memory kept between steps: each storage once, under its first name."""
         if kept is None:
-            named = self._found()
+            storages_by_kind = self._find_kept()
         else:
-            named = {name: self._memory.storages(tensors) for name, tensors in kept.items()}
+            storages_by_kind = {name: self._memory.storages(tensors) for name, tensors in kept.items()}
         counted: set[int] = set()
         rows = []
-        for name, storages in named.items():
-            new = {id(x): x for x in storages if id(x) not in counted}
-            counted |= set(new)
-            if new:
-                bits = sum(x.bits for x in new.values())
-                rows.append(KeptMemory(name, sum(x.elements for x in new.values()), bits / 8))
+        for name, storages in storages_by_kind.items():
+            uncounted = {id(x): x for x in storages if id(x) not in counted}
+            counted |= set(uncounted)
+            if uncounted:
+                bits = sum(x.bits for x in uncounted.values())
+                rows.append(KeptMemory(name, sum(x.elements for x in uncounted.values()), bits / 8))
         return rows
 
-    def _found(self) -> dict[str, list[StoredNumbers]]:
+    def _find_kept(self) -> dict[str, list[StoredElements]]:
         """Returns the storages of modules and optimizers, and the storages of data from outside."""
         modules, optimizers, memory = list(self._modules), list(self._optimizers), self._memory
         groups = [group["params"] for optimizer in optimizers for group in optimizer.param_groups]
@@ -233,11 +235,11 @@ class CostCounter(Watcher):
 
 
 def _dtype_name(dtype: torch.dtype) -> str:
-    return _OF_DTYPES.get(dtype, str(dtype).removeprefix("torch."))
+    return _DTYPE_NAMES.get(dtype, str(dtype).removeprefix("torch."))
 
 
 class CountedSteps(NamedTuple):
-    """A few steps of a program, or updates of an agent, that were counted."""
+    """The counts of a few steps of a program, or updates of an agent."""
 
     cost: dict[str, Any]
     """The content of ``Cost.as_json`` for one step."""
@@ -247,23 +249,26 @@ class CountedSteps(NamedTuple):
     """Learned values by kind after the last step, in float64."""
 
     def led_astray(self, reference: Self) -> float:
-        """Computes how far these steps deviate from a reference's, relative to its own; the worst kind counts.
+        """Returns the deviation of the learned values from a reference's, relative to its change; of the worst kind.
 
-        Both begin with the same values and learn from the same. The result is infinite where a value was lost.
+        Both begin with the same values and use the same data. The result is infinite if a value is not finite.
         """
         shares = [0.0]
         for name, end in reference.end.items():
-            own, far = self.end[name], float((end - reference.begin[name]).norm())
-            astray = float((own - end).norm())
-            if not math.isfinite(astray):
+            values, distance = self.end[name], float((end - reference.begin[name]).norm())
+            deviation = float((values - end).norm())
+            if not math.isfinite(deviation):
                 return math.inf
-            if astray > 0:
-                shares.append(astray / far if far > 0 else math.inf)
+            if deviation > 0:
+                shares.append(deviation / distance if distance > 0 else math.inf)
         return max(shares)
 
 
 def learned(tensors: Mapping[str, Iterable[torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """A copy of the learned values, a vector for each kind."""
+    """Copies the learned values to a float64 vector for each kind."""
     with simulations_off():
-        flat = {name: [x.detach().double().cpu().flatten() for x in some] for name, some in tensors.items()}
-        return {name: torch.cat(some) for name, some in flat.items() if some}
+        vectors = {
+            name: [x.detach().double().cpu().flatten() for x in tensors_of_kind]
+            for name, tensors_of_kind in tensors.items()
+        }
+        return {name: torch.cat(tensors_of_kind) for name, tensors_of_kind in vectors.items() if tensors_of_kind}

@@ -1,4 +1,4 @@
-"""Memory by its life: the bits of every storage that a simulation has seen, while it lives, and the most at once."""
+"""Counts memory: the bits of every live storage that a simulation has seen, and their maximum over time."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ...formats import Format
 from ..aten.wrappers import has_own_memory
 
 
-class StoredNumbers:
-    """One storage: its number of elements, and their format.
+class StoredElements:
+    """The elements of one storage: their number and format.
 
     Attributes:
-        elements: how many elements of its tensor it has.
+        elements: the number of elements of the tensor's dtype.
         format: their format in memory; None for the dtype's own.
-        dtype: dtype of the tensor that it was last seen as.
-        bits: bits of the storage as a whole.
+        dtype: dtype of the last tensor that was seen with this storage.
+        bits: bits of the whole storage.
         lives: whether it counts as live memory: a copy that represents another tensor in a wider dtype does not.
-        is_parameter: whether a program said that it is a parameter, or a leaf that requires a gradient.
-        from_outside: whether it was there before the simulation computed anything into it.
+        is_parameter: whether its tensor is a parameter, or a leaf that requires a gradient.
+        from_outside: whether it existed before the simulation computed anything into it.
     """
 
     __slots__ = (
@@ -40,23 +40,23 @@ class StoredNumbers:
         self.from_outside = from_outside
 
     def of_part(self, elements: int) -> float:
-        """The bits of some of its elements, with their share of scales."""
+        """Returns the bits of some of its elements, with their share of scales."""
         return self.bits if elements == self.elements else self.bits * elements / max(self.elements, 1)
 
 
 class Memory:
-    """All storages that a simulation has seen and that live, with how many bits they take.
+    """The live storages that a simulation has seen, with their bits.
 
     A storage is followed from the first operation that sees it until PyTorch frees it.
 
     Attributes:
         live_bits: bits of all live memory.
-        peak_bits: the most that lived at once.
+        peak_bits: the maximum of ``live_bits`` so far.
     """
 
     def __init__(self) -> None:
-        self._storages: dict[int, StoredNumbers] = {}
-        self._freed: deque[StoredNumbers] = deque()  # filled while anything runs, garbage collection too
+        self._storages: dict[int, StoredElements] = {}
+        self._freed: deque[StoredElements] = deque()  # filled at any time, also by garbage collection
         self.live_bits = self.peak_bits = 0
 
     def settle(self) -> None:
@@ -67,75 +67,75 @@ class Memory:
                 del self._storages[stored.key]
                 self.live_bits -= stored.bits if stored.lives else 0
 
-    def find(self, x: torch.Tensor) -> StoredNumbers | None:
+    def find(self, x: torch.Tensor) -> StoredElements | None:
         """Returns the record of the storage of ``x``; None if it is unknown."""
         return self._storages.get(x.untyped_storage()._cdata)  # noqa: SLF001  the identity of a storage
 
-    def see(self, x: torch.Tensor) -> StoredNumbers:
-        """The storage of a tensor that an operation is given; a tensor from outside has the format of its dtype."""
-        known = self.find(x)
-        if known is None:
-            known = self._new(x, lives=True, from_outside=True)
-            self._write(known, x, None)
-            known.is_parameter = isinstance(x, torch.nn.Parameter) or (x.requires_grad and x.is_leaf)
-        return known
+    def see(self, x: torch.Tensor) -> StoredElements:
+        """Returns the record of an operand's storage; makes one with its dtype's format for a tensor from outside."""
+        stored = self.find(x)
+        if stored is None:
+            stored = self._new(x, lives=True, from_outside=True)
+            self._write(stored, x, None)
+            stored.is_parameter = isinstance(x, torch.nn.Parameter) or (x.requires_grad and x.is_leaf)
+        return stored
 
-    def put(self, x: torch.Tensor, format: Format | None) -> StoredNumbers:
-        """Notes that numbers of a format were written to ``x``; None: of its dtype."""
-        known = self.find(x) or self._new(x, lives=True, from_outside=False)
-        self._write(known, x, format)
-        return known
+    def put(self, x: torch.Tensor, format: Format | None) -> StoredElements:
+        """Notes that values of a format were written to ``x``; None for the dtype's own format."""
+        stored = self.find(x) or self._new(x, lives=True, from_outside=False)
+        self._write(stored, x, format)
+        return stored
 
-    def stand_in(self, x: torch.Tensor, other: torch.Tensor) -> None:
-        """Notes that ``x`` holds the values of ``other``, for one operation, and does not count as separate memory.
+    def stand_in(self, x: torch.Tensor, original: torch.Tensor) -> None:
+        """Notes that ``x`` holds the values of ``original``, for one operation, and does not count as separate memory.
 
-        If ``other`` was not known, and ``x`` was, it is the other way round: ``x`` is the result as it is left.
+        If only ``x`` is known, it is the reverse: ``x`` is the narrow result that stays, and ``original`` its copy.
         """
-        source, target = self.find(other), self.find(x)
-        if target is None and source is not None and other.element_size() > x.element_size():
-            self._write(source, other, source.format, lives=False)
-            stays = self.put(x, source.format)
-            stays.from_outside = False
+        source, target = self.find(original), self.find(x)
+        if target is None and source is not None and original.element_size() > x.element_size():
+            self._write(source, original, source.format, lives=False)
+            result = self.put(x, source.format)
+            result.from_outside = False
             return
         if target is not None:  # an argument that was written to
             self._write(target, x, None if source is None else source.format)
             return
-        source = self.see(other)
-        made = self._new(x, lives=False, from_outside=False)
-        self._write(made, x, source.format)
-        made.bits, made.elements = source.bits, source.elements
+        source = self.see(original)
+        stored = self._new(x, lives=False, from_outside=False)
+        self._write(stored, x, source.format)
+        stored.bits, stored.elements = source.bits, source.elements
 
-    def living(self) -> list[StoredNumbers]:
-        """All storages that live."""
+    def living(self) -> list[StoredElements]:
+        """Lists all live storages."""
         self.settle()
         return [stored for stored in self._storages.values() if stored.lives]
 
-    def storages(self, tensors: Iterable[torch.Tensor]) -> list[StoredNumbers]:
-        """The storages of tensors, each once."""
-        found = {id(known): known for x in tensors if has_own_memory(x) for known in (self.see(x),)}
-        return list(found.values())
+    def storages(self, tensors: Iterable[torch.Tensor]) -> list[StoredElements]:
+        """Lists the storages of tensors, each once."""
+        by_identity = {id(stored): stored for x in tensors if has_own_memory(x) for stored in (self.see(x),)}
+        return list(by_identity.values())
 
-    def _new(self, x: torch.Tensor, *, lives: bool, from_outside: bool) -> StoredNumbers:
+    def _new(self, x: torch.Tensor, *, lives: bool, from_outside: bool) -> StoredElements:
         storage = x.untyped_storage()
-        made = StoredNumbers(storage._cdata, lives=lives, from_outside=from_outside)  # noqa: SLF001  its identity
+        stored = StoredElements(storage._cdata, lives=lives, from_outside=from_outside)  # noqa: SLF001  its identity
         freed = self._freed
-        made.reference = weakref.ref(storage, lambda _: freed.append(made))
-        self._storages[made.key] = made
-        return made
+        stored.reference = weakref.ref(storage, lambda _: freed.append(stored))
+        self._storages[stored.key] = stored
+        return stored
 
     def _write(
-        self, known: StoredNumbers, x: torch.Tensor, format: Format | None, *, lives: bool | None = None
+        self, stored: StoredElements, x: torch.Tensor, format: Format | None, *, lives: bool | None = None
     ) -> None:
-        before = known.bits if known.lives else 0
-        known.format, known.dtype = format, x.dtype
-        known.lives = known.lives if lives is None else lives
-        known.elements, known.bits = _size(x, format)
-        self.live_bits += (known.bits if known.lives else 0) - before
+        live_bits_before = stored.bits if stored.lives else 0
+        stored.format, stored.dtype = format, x.dtype
+        stored.lives = stored.lives if lives is None else lives
+        stored.elements, stored.bits = _size(x, format)
+        self.live_bits += (stored.bits if stored.lives else 0) - live_bits_before
         self.peak_bits = max(self.peak_bits, self.live_bits)
 
 
 def _size(x: torch.Tensor, format: Format | None) -> tuple[int, int]:
-    """Returns the number of elements in the storage of ``x``, and of bits in a format; in its shape, if it fills it."""
+    """Counts the elements in the storage of ``x``, and their bits in a format; in the shape of ``x`` if it fills it."""
     size = x.untyped_storage().nbytes()
     elements = size // x.element_size()
     if format is None:

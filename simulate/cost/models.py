@@ -1,4 +1,4 @@
-"""Models of what products cost in energy or area: tables that name their source, and a formula of width."""
+"""Models of the energy or area that products cost: tables with their source, and a formula of operand widths."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class ModelledCost(NamedTuple):
     """The cost of a program's products and traffic according to a model."""
 
     value: float | None
-    """In the model's unit, for everything that it has numbers for; None without any."""
+    """In the model's unit, for all entries that the model has values for; None without any."""
     unit: str
     text: str
     """The value in words, with the model's name and source, and the entries without a number."""
     missing: Mapping[str, int]
-    """Multiply-accumulates that the model has no number for, by formats."""
+    """Multiply-accumulates that the model has no value for, by formats."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class CostModel:
 
     Args:
         name: name of the model.
-        source: where the numbers are from.
+        source: the publication of the values.
         unit: unit of the numbers, such as pJ.
-        multiply: for one multiplication by format, or by both formats as ``a*b``.
-        add: for one addition, by the accumulator's format.
-        read: for one bit read from memory; 0 leaves traffic out.
-        write: for one bit written.
-        by_width: whether multiplications that ``multiply`` does not name are an array multiplier's cells.
+        multiply: the cost of a multiplication, by format, or by both formats as ``a*b``.
+        add: the cost of an addition, by the accumulator's format.
+        read: the cost of a bit read from memory; 0 ignores traffic.
+        write: the cost of a bit written.
+        by_width: whether multiplications missing in ``multiply`` cost the number of an array multiplier's cells.
     """
 
     name: str
@@ -54,7 +54,7 @@ class CostModel:
 
     @staticmethod
     def parse(description: str | Mapping[str, Any]) -> CostModel:
-        """A model by its name, or from plain data as a YAML file has it: the arguments of this class by name.
+        """Returns a model by its name, or makes one of plain data such as a YAML file: the arguments of this class.
 
         Raises:
             FormatError: the model does not exist; or a key is missing, or wrong.
@@ -117,20 +117,20 @@ class CostModel:
         product = self._multiplication(a, b)
         if self.by_width:
             return product
-        addition = _looked_up(self.add, accumulator.partition("/")[0].partition("*")[0].partition("+")[0])
+        addition = _look_up(self.add, accumulator.partition("/")[0].partition("*")[0].partition("+")[0])
         return None if product is None or addition is None else product + addition
 
     def _multiplication(self, a: str, b: str) -> float | None:
         for pair in (f"{a}*{b}", f"{b}*{a}"):
             if pair in self.multiply:
                 return self.multiply[pair]
-        found = [_looked_up(self.multiply, name) for name in (a, b)]
-        if found[0] is not None and found[0] == found[1] and _canonical(a) == _canonical(b):
-            return found[0]
-        return _cells(a, b) if self.by_width else None
+        prices = [_look_up(self.multiply, name) for name in (a, b)]
+        if prices[0] is not None and prices[0] == prices[1] and _canonical(a) == _canonical(b):
+            return prices[0]
+        return _count_cells(a, b) if self.by_width else None
 
 
-def _looked_up(table: Mapping[str, float], name: str) -> float | None:
+def _look_up(table: Mapping[str, float], name: str) -> float | None:
     if name in table:
         return table[name]
     canonical = _canonical(name)
@@ -138,7 +138,7 @@ def _looked_up(table: Mapping[str, float], name: str) -> float | None:
 
 
 def _canonical(name: str) -> str:
-    """The canonical name of a format; of integers only their width, wherever their scales are."""
+    """Returns the canonical name of a format; for integers of any scales only ``int`` and their width."""
     try:
         fmt = Format.parse(name)
     except FormatError:
@@ -146,8 +146,8 @@ def _canonical(name: str) -> str:
     return f"int{fmt.bits}" if isinstance(fmt, IntegerFormat) else str(fmt)
 
 
-def _cells(a: str, b: str) -> float | None:
-    """The cells of an array multiplier of two significands, and of the adder of both exponents."""
+def _count_cells(a: str, b: str) -> float | None:
+    """Counts the cells of an array multiplier of two significands, and of the adder of both exponents."""
     widths = [_significand_and_exponent(name) for name in (a, b)]
     if None in widths:
         return None

@@ -17,11 +17,11 @@ from ..aten.tables import is_contraction, plain_name
 from ..policy.rules import Product
 
 _aten = torch.ops.aten
-_registry: dict[Any, Callable[..., int]] = flop_counter.flop_registry
+_formulas: dict[Any, Callable[..., int]] = flop_counter.flop_registry
 
 
 class CountedProduct(NamedTuple):
-    """One product that an operation computes."""
+    """A product that an operation computes."""
 
     product: str
     """``grad-input`` or ``grad-weight`` in the backward operation of a layer; else empty."""
@@ -39,136 +39,136 @@ _OPERANDS = {
 }  # fmt: skip
 """Operands of matrix products, by the operation's name without trailing ``_``."""
 
-_SELDOM = (
+_PRODUCT_PATTERNS = (
     "*linalg*", "*cholesky*", "*cdist*", "*pdist*", "_fft_*", "*_solve*", "*rnn*", "*lstm*", "*gru*", "ormqr", "geqrf",
     "*grouped_mm*", "_weight_int*", "_embedding_bag_per_sample_weights_backward", "_linear_cross_entropy*",
 )  # fmt: skip
-"""Other operations that compute products inside: what is not named with a formula is named without one."""
+"""Patterns of other operations that compute products; those without a formula are reported as uncounted."""
 
-_NONE = frozenset({"linalg_vector_norm", "_linalg_check_errors"})
-"""Operations that such a pattern names, and that compute no products of tensors."""
+_WITHOUT_PRODUCTS = frozenset({"linalg_vector_norm", "_linalg_check_errors"})
+"""Operations that match such a pattern but compute no products of tensors."""
 
 _NAMESPACES = frozenset({"aten", "prim", "prims", "roundoff", "c10d", "_c10d_functional", "profiler", "inductor"})
-"""Libraries of operations that compute no products, if they have no formula and no such name."""
+"""Namespaces of operations that compute no products, unless they have a formula or match a pattern."""
 
 
 def products_in(
     operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
 ) -> tuple[CountedProduct, ...] | None:
-    """The products that a call of an operation computes.
+    """Lists the products that a call of an operation computes.
 
     Args:
         operation: an ATen operation, or a custom one.
-        args: its arguments; only shapes are looked at.
+        args: its arguments; only their shapes are used.
         kwargs: its arguments by name.
         result: its return value.
 
     Returns:
-        One entry for each product, none for an operation that computes none; None where it may compute products
-        without a formula for them. ``torch.utils.flop_counter.register_flop_formula`` gives a custom operation a
+        One entry for each product, none for an operation that computes none; None if it may compute products for which
+        there is no formula. ``torch.utils.flop_counter.register_flop_formula`` gives a custom operation a
         formula.
     """
     name = plain_name(operation.overloadpacket.__name__)
     if not may_multiply(operation):
         return ()
-    given = dict(zip(argument_names(operation), args, strict=False)) | dict(kwargs)
+    named = dict(zip(argument_names(operation), args, strict=False)) | dict(kwargs)
     try:
-        return _counted(operation, name, given, args, kwargs, result)
+        return _count_products(operation, name, named, args, kwargs, result)
     except (AssertionError, AttributeError, KeyError, IndexError, TypeError, ValueError):
-        return None  # these shapes are not those that the formula is for
+        return None  # the formula does not apply to these shapes
 
 
 @cache
 def may_multiply(operation: OpOverload) -> bool:
     """Whether an operation has a formula of products, or may need one."""
     name = plain_name(operation.overloadpacket.__name__)
-    return name not in _NONE and (
-        operation.overloadpacket in _registry
+    return name not in _WITHOUT_PRODUCTS and (
+        operation.overloadpacket in _formulas
         or name in _OPERANDS
         or is_contraction(name)
-        or any(fnmatchcase(name, pattern) for pattern in _SELDOM)
+        or any(fnmatchcase(name, pattern) for pattern in _PRODUCT_PATTERNS)
         or operation.namespace not in _NAMESPACES
     )
 
 
-def _counted(
-    operation: OpOverload, name: str, given: dict[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+def _count_products(
+    operation: OpOverload, name: str, named: dict[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
 ) -> tuple[CountedProduct, ...] | None:
     if name.startswith("convolution_backward"):
-        return _of_convolution_backward(given, result)
+        return _count_convolution_backward(named, result)
     if name in ("convolution", "_convolution", "convolution_overrideable"):
-        formula = _registry[_aten.convolution]
-        shapes = (given["input"], given["weight"], None, None, None, None, bool(given["transposed"]))
+        formula = _formulas[_aten.convolution]
+        shapes = (named["input"], named["weight"], None, None, None, None, bool(named["transposed"]))
         return (CountedProduct("", ("input", "weight"), formula(*shapes, out_val=result) // 2),)
     if "attention" in name:
-        return _of_attention(name, given)
+        return _count_attention(name, named)
     if name in _OPERANDS:
         operands = _OPERANDS[name]
-        a, b = (given[operand] for operand in operands)
-        return (CountedProduct("", operands, _of_matrices(name, a.shape, b.shape)),)
-    if operation.overloadpacket not in _registry:
+        a, b = (named[operand] for operand in operands)
+        return (CountedProduct("", operands, _count_matrix_macs(name, a.shape, b.shape)),)
+    if operation.overloadpacket not in _formulas:
         return None
-    formula = _registry[operation.overloadpacket]
-    tensors = [key for key, value in given.items() if isinstance(value, torch.Tensor)]
+    formula = _formulas[operation.overloadpacket]
+    tensors = [key for key, value in named.items() if isinstance(value, torch.Tensor)]
     return (CountedProduct("", (tensors[0], tensors[:2][-1]), formula(*args, **kwargs, out_val=result) // 2),)
 
 
-def _of_matrices(name: str, a: Sequence[int], b: Sequence[int]) -> int:
-    """Multiply-accumulates of products of matrices and vectors, each brought to the shapes of ``mm`` or ``bmm``."""
+def _count_matrix_macs(name: str, a: Sequence[int], b: Sequence[int]) -> int:
+    """Counts multiply-accumulates of products of matrices and vectors, reduced to the shapes of ``mm`` or ``bmm``."""
     if name == "linear":
         *rows, terms = a
-        return _matrix((math.prod(rows), terms), (b[-1], b[0] if len(b) > 1 else 1))
+        return _count_mm_macs((math.prod(rows), terms), (b[-1], b[0] if len(b) > 1 else 1))
     if name == "addr":
-        return _matrix((a[0], 1), (1, b[0]))
+        return _count_mm_macs((a[0], 1), (1, b[0]))
     if name == "matmul":
         batch = math.prod(torch.broadcast_shapes(a[:-2], b[:-2]))  # type: ignore[no-untyped-call]
         left = (a[-2] if len(a) > 1 else 1, a[-1])
         right = (b[-2], b[-1]) if len(b) > 1 else (b[0], 1)
-        return batch * _matrix(left, right)
+        return batch * _count_mm_macs(left, right)
     if len(a) == 3:
-        return int(_registry[_aten.bmm](tuple(a), tuple(b))) // 2
-    return _matrix(a if len(a) == 2 else (1, a[0]), b if len(b) == 2 else (b[0], 1))
+        return int(_formulas[_aten.bmm](tuple(a), tuple(b))) // 2
+    return _count_mm_macs(a if len(a) == 2 else (1, a[0]), b if len(b) == 2 else (b[0], 1))
 
 
-def _matrix(a: Sequence[int], b: Sequence[int]) -> int:
-    return int(_registry[_aten.mm](tuple(a), tuple(b))) // 2
+def _count_mm_macs(a: Sequence[int], b: Sequence[int]) -> int:
+    return int(_formulas[_aten.mm](tuple(a), tuple(b))) // 2
 
 
-def _of_convolution_backward(given: Mapping[str, Any], result: Any) -> tuple[CountedProduct, ...]:
-    """Both products of a convolution's backward operation, each by PyTorch's formula for that product.
+def _count_convolution_backward(named: Mapping[str, Any], result: Any) -> tuple[CountedProduct, ...]:
+    """Counts both products of a convolution's backward operation, by PyTorch's formula for each.
 
-    That formula pairs all channels in the gradient of the weight, also where these are in groups, hence the division.
+    For the gradient of the weight that formula ignores groups and pairs all channels, hence the division.
     """
-    formula = _registry[_aten.convolution_backward]
-    shapes = (given["grad_output"], given["input"], given["weight"], None, None, None, None, bool(given["transposed"]))
-    parts = (
+    formula = _formulas[_aten.convolution_backward]
+    shapes = (named["grad_output"], named["input"], named["weight"], None, None, None, None, bool(named["transposed"]))
+    outputs = (
         (0, Product.GRAD_INPUT, ("grad_output", "weight"), 1),
-        (1, Product.GRAD_WEIGHT, ("grad_output", "input"), int(given["groups"])),
+        (1, Product.GRAD_WEIGHT, ("grad_output", "input"), int(named["groups"])),
     )
-    counted = []
-    for place, product, operands, groups in parts:
-        if given["output_mask"][place]:
-            mask = [place == 0, place == 1, False]
+    products = []
+    for index, product, operands, groups in outputs:
+        if named["output_mask"][index]:
+            mask = [index == 0, index == 1, False]
             flops = formula(*shapes, None, None, mask, out_val=list(result))
-            counted.append(CountedProduct(product.value, operands, flops // 2 // groups))
-    return tuple(counted)
+            products.append(CountedProduct(product.value, operands, flops // 2 // groups))
+    return tuple(products)
 
 
-def _of_attention(name: str, given: Mapping[str, Any]) -> tuple[CountedProduct, ...] | None:
-    """Attention on whole tensors: the number of products from PyTorch's formula, by the formats of two operands.
+def _count_attention(name: str, named: Mapping[str, Any]) -> tuple[CountedProduct, ...] | None:
+    """Counts the products of attention by PyTorch's formula, as one product of two operands; masks are ignored.
 
-    These are query and key, and backward the gradient and the query. Masks make none of them fewer.
+    The operands are query and key, in the backward operation gradient and query.
     """
     if "scaled_dot_product" not in name:
         return None
-    q, k, v = (tuple(given[part].shape) for part in ("query", "key", "value"))
+    q, k, v = (tuple(named[part].shape) for part in ("query", "key", "value"))
     if name.endswith("_backward"):
-        gradient = next(part for part in ("grad_out", "grad_out_", "grad") if part in given)
-        shapes = (tuple(given[gradient].shape), q, k, v)
-        return (CountedProduct("", (gradient, "query"), _halved(flop_counter.sdpa_backward_flop_count, *shapes)),)
-    return (CountedProduct("", ("query", "key"), _halved(flop_counter.sdpa_flop_count, q, k, v)),)
+        gradient = next(part for part in ("grad_out", "grad_out_", "grad") if part in named)
+        shapes = (tuple(named[gradient].shape), q, k, v)
+        return (CountedProduct("", (gradient, "query"), _count_macs(flop_counter.sdpa_backward_flop_count, *shapes)),)
+    return (CountedProduct("", ("query", "key"), _count_macs(flop_counter.sdpa_flop_count, q, k, v)),)
 
 
-def _halved(formula: Callable[..., Any], *shapes: Sequence[int]) -> int:
-    """Multiply-accumulates by a formula that counts multiplications and additions."""
+def _count_macs(formula: Callable[..., Any], *shapes: Sequence[int]) -> int:
+    """Counts multiply-accumulates by a formula that counts multiplications and additions separately."""
     return int(formula(*shapes)) // 2

@@ -1,4 +1,4 @@
-"""Report the counted cost of a simulation: operations, products by format, and memory."""
+"""The report of the counted cost of a simulation: operations, products by format, and memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_ROWS = 12
 
 
 class MultipliedFormats(NamedTuple):
-    """The formats of a product."""
+    """The formats of a product's operands ``a`` and ``b``, with their bits, and of its accumulator."""
 
     a: str
     a_bits: int
@@ -44,7 +44,7 @@ class OperationCost(NamedTuple):
 
 
 class KeptMemory(NamedTuple):
-    """One kind of memory that is kept between steps."""
+    """The memory of one kind of tensors that are kept between steps."""
 
     kind: str
     elements: int
@@ -66,7 +66,7 @@ class Cost:
         products: one row per role, module, operation, product, formats ``a`` and ``b`` of the operands and
             ``accumulator``, with ``macs`` and ``bops``.
         memory: one row per kind of tensor kept between steps, and one for the peak: ``elements`` and ``bytes``.
-        steps: how many steps of optimizers there were.
+        steps: the number of steps of optimizers.
         uncounted: the operations with products that could not be counted, by name.
     """
 
@@ -91,18 +91,18 @@ class Cost:
         ]
         products = pd.DataFrame(rows, columns=[*_PLACE, "product", "a", "b", "accumulator", "macs", "bops"])
         products = products.sort_values([*_PLACE, "product", "a", "b", "accumulator"], ignore_index=True)
-        counted: Counter[tuple[str, ...]] = Counter()
+        macs_by_place: Counter[tuple[str, ...]] = Counter()
         bit_operations: Counter[tuple[str, ...]] = Counter()
         for row in rows:
-            counted[row[:3]] += row[-2]
+            macs_by_place[row[:3]] += row[-2]
             bit_operations[row[:3]] += row[-1]
-        moved = []
+        table_rows = []
         for place, o in operations.items():
             notes = [NO_FORMULA] * bool(o.without_formula) + [NOT_FOLLOWED] * bool(o.not_followed)
-            moved.append((*place, o.calls, counted[place], bit_operations[place], *o[1:5], "; ".join(notes)))
+            table_rows.append((*place, o.calls, macs_by_place[place], bit_operations[place], *o[1:5], "; ".join(notes)))
         names = ["calls", "macs", "bops", *OperationCost._fields[1:5], "note"]
-        table = pd.DataFrame(moved, columns=[*_PLACE, *names]).sort_values(_PLACE, ignore_index=True)
-        total = (sum(one.elements for one in kept), sum(one.bytes for one in kept))
+        table = pd.DataFrame(table_rows, columns=[*_PLACE, *names]).sort_values(_PLACE, ignore_index=True)
+        total = (sum(kind.elements for kind in kept), sum(kind.bytes for kind in kept))
         memory = pd.DataFrame(
             [*kept, ("kept between steps", *total), ("peak", None, peak_bytes)], columns=KeptMemory._fields
         )
@@ -111,23 +111,24 @@ class Cost:
         return Cost(table, products, memory, steps, tuple(uncounted))
 
     def totals(self) -> dict[str, float]:
-        """The sums of the table's columns, but ``calls``; and the bytes ``kept`` and at the ``peak``."""
+        """Returns the sums of the table's columns except ``calls``, and the bytes ``kept`` and at the ``peak``."""
         sums = {name: float(self.table[name].sum()) for name in _SUMMED}
         kept, peak = self.memory["bytes"].iloc[-2:]
         return {**sums, "kept": float(kept), "peak": float(peak)}
 
     def as_json(self, steps: int = 1, models: Sequence[CostModel] = ()) -> dict[str, Any]:
-        """The cost of a step, as plain data: products by format, sums, and the tensors kept.
+        """Returns the cost of a step as plain data: products by format, sums, and the tensors kept.
 
         Args:
-            steps: how many were counted.
-            models: to say what each makes of the products.
+            steps: the number of steps counted.
+            models: the models whose costs of the products are included.
         """
         totals = self.totals()
         products = [
-            dict(zip(_FORMATS, key, strict=True)) | {"macs": n / steps} for key, n in self._by_format().most_common()
+            dict(zip(_FORMATS, key, strict=True)) | {"macs": count / steps}
+            for key, count in self._by_format().most_common()
         ]
-        told = {model.name: (model, model.of(self.products, totals)) for model in models}
+        results = {model.name: (model, model.of(self.products, totals)) for model in models}
         return {
             **{name: totals[name] / steps for name in _SUMMED},
             "bytes_kept": totals["kept"],
@@ -144,7 +145,7 @@ class Cost:
                     "source": model.source,
                     "without": sorted(cost.missing),
                 }
-                for name, (model, cost) in told.items()
+                for name, (model, cost) in results.items()
             },
         }
 
@@ -178,19 +179,19 @@ class Cost:
         return lines
 
     def _by_format(self) -> Counter[tuple[str, str, str]]:
-        """The multiply-accumulates by the formats of both operands and the accumulator."""
-        found: Counter[tuple[str, str, str]] = Counter()
+        """Sums the multiply-accumulates by the formats of both operands and the accumulator."""
+        macs_by_format: Counter[tuple[str, str, str]] = Counter()
         for *formats, macs in zip(*(self.products[name] for name in (*_FORMATS, "macs")), strict=True):
-            found[tuple(formats)] += int(macs)
-        return found
+            macs_by_format[tuple(formats)] += int(macs)
+        return macs_by_format
 
     def _largest(self) -> pd.DataFrame:
-        """The operations that move most, or multiply most."""
+        """Returns the rows of the operations with most multiply-accumulates, then most bytes moved."""
         moved = self.table["bytes_read"] + self.table["bytes_written"]
         order = self.table.assign(moved=moved).sort_values(["macs", "moved"], ascending=False, kind="stable")
         return order.drop(columns="moved").head(_MOST_ROWS)
 
 
 def number(value: float) -> str:
-    """A number as people read it: whole ones with thousands apart, others with four digits."""
+    """Formats a number for people: integers with separators of thousands, others with four digits."""
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}" if value < 1000 else f"{value:,.1f}"

@@ -1,4 +1,4 @@
-"""Memory traffic of an operation: the tensors that it reads and writes, with their numbers of elements."""
+"""Counts the memory traffic of an operation: the tensors that it reads and writes, with their numbers of elements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..aten.schemas import argument_names, out_names
 from ..aten.tables import EMPTY, WITHOUT_NUMBERS, plain_name
 from ..aten.wrappers import has_own_memory
 
-_CHOOSING = {"embedding": "weight", "index": "self", "index_select": "self", "gather": "self", "take": "self",
+_SELECTING = {"embedding": "weight", "index": "self", "index_select": "self", "gather": "self", "take": "self",
              "masked_select": "self"}  # fmt: skip
 """Operations that read from one argument the same number of elements as they return."""
 
@@ -55,7 +55,7 @@ class _OperationTraits(NamedTuple):
 
     name: str
     moves_data: bool
-    """Whether it reads or writes numbers: views and new memory without numbers do not."""
+    """Whether it reads or writes values: views and new memory without values do not."""
     returns_new: bool
     viewing: tuple[bool, ...]
     written: frozenset[str]
@@ -73,15 +73,15 @@ def _traits(operation: OpOverload) -> _OperationTraits:
     returns_new = traits.lifts or (bool(returns) and not all(viewing))
     moves_data = (returns_new and packet not in EMPTY) or bool(written) or not returns_any_tensor(operation)
     unread = frozenset(out_names(operation)) | (written if name in _OVERWRITING else frozenset())
-    if packet in WITHOUT_NUMBERS or name.endswith("_like") or name.startswith("new_"):  # shapes alone are looked at
+    if packet in WITHOUT_NUMBERS or name.endswith("_like") or name.startswith("new_"):  # they read only shapes
         unread |= frozenset(argument_names(operation))
-    if traits.lifts:  # the memory is there already: what it returns is what it was given
+    if traits.lifts:  # it returns its argument, in existing memory
         moves_data = False
     return _OperationTraits(name, moves_data, returns_new, viewing, written, unread)
 
 
 def returns_any_tensor(operation: OpOverload) -> bool:
-    """Whether a result is a tensor: an operation without one, as a comparison of two tensors, reads nevertheless."""
+    """Whether a result is a tensor. An operation without one may also read, as ``equal`` reads two tensors."""
     return any("Tensor" in str(value.type) for value in operation._schema.returns)  # noqa: SLF001  as above
 
 
@@ -90,51 +90,51 @@ def traffic_of(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, 
 
     Args:
         operation: an ATen operation.
-        args: its arguments as the program gave them.
+        args: its arguments, before operands are rounded.
         kwargs: its arguments by name.
         result: its return value.
     """
     traits = _traits(operation)
-    given = dict(zip(argument_names(operation), args, strict=False)) | dict(kwargs)
+    arguments = dict(zip(argument_names(operation), args, strict=False)) | dict(kwargs)
     returned = list(result) if isinstance(result, (list, tuple)) else [result]
     viewing = traits.viewing if len(traits.viewing) == len(returned) else (not traits.returns_new,) * len(returned)
-    fresh = [x for value, views in zip(returned, viewing, strict=True) if not views for x in _tensors_in(value)]
-    if traits.returns_new and not fresh:  # what is handed over from outside
-        fresh = _tensors_in(returned)
-    targets = [x for name in traits.written for x in _tensors_in(given.get(name))]
+    new = [x for value, views in zip(returned, viewing, strict=True) if not views for x in _tensors_in(value)]
+    if traits.returns_new and not new:  # a returned argument
+        new = _tensors_in(returned)
+    targets = [x for name in traits.written for x in _tensors_in(arguments.get(name))]
     if not traits.moves_data:
-        return Traffic([], [], [*fresh, *targets])
-    produced = sum(x.numel() for x in fresh)
+        return Traffic([], [], [*new, *targets])
+    produced = sum(x.numel() for x in new)
     read = []
-    for name, value in given.items():
+    for name, value in arguments.items():
         if name not in traits.unread:
-            chosen = _CHOOSING.get(traits.name) == name
+            selects = _SELECTING.get(traits.name) == name
             read += [
-                TensorSlice(x, min(elements_of(x), produced) if chosen else elements_of(x)) for x in _tensors_in(value)
+                TensorSlice(x, min(elements_of(x), produced) if selects else elements_of(x)) for x in _tensors_in(value)
             ]
-    placed = given.get(_PLACING.get(traits.name, ""))
-    written = [TensorSlice(x, x.numel()) for x in fresh]
+    source = arguments.get(_PLACING.get(traits.name, ""))
+    written = [TensorSlice(x, x.numel()) for x in new]
     for x in targets:
-        count = placed.numel() if isinstance(placed, torch.Tensor) else None
+        count = source.numel() if isinstance(source, torch.Tensor) else None
         if traits.name in ("index_put", "_index_put_impl"):
-            count = _put(x, given["indices"])
+            count = _count_indexed(x, arguments["indices"])
         written.append(TensorSlice(x, elements_of(x) if count is None else min(count, elements_of(x))))
-    return Traffic(read, written, [*fresh, *targets])
+    return Traffic(read, written, [*new, *targets])
 
 
 def elements_of(x: torch.Tensor) -> int:
-    """Counts the distinct elements of memory that a tensor shows: an expanded axis repeats the same elements."""
+    """Counts the distinct elements of memory in a tensor: an expanded axis repeats the same elements."""
     return math.prod(size for size, step in zip(x.shape, x.stride(), strict=True) if step != 0 or size == 0)
 
 
-def _put(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> int | None:
+def _count_indexed(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> int | None:
     """Counts the elements of ``x`` that are written at these indices; None if a mask selects them."""
-    given = [index for index in indices if index is not None]
-    if not given or any(index.dtype in (torch.bool, torch.uint8) for index in given):
+    index_tensors = [index for index in indices if index is not None]
+    if not index_tensors or any(index.dtype in (torch.bool, torch.uint8) for index in index_tensors):
         return None
-    places = math.prod(torch.broadcast_shapes(*(index.shape for index in given)))  # type: ignore[no-untyped-call]
-    left = [size for axis, size in enumerate(x.shape) if axis >= len(indices) or indices[axis] is None]
-    return places * math.prod(left)
+    positions = math.prod(torch.broadcast_shapes(*(index.shape for index in index_tensors)))  # type: ignore[no-untyped-call]
+    unindexed = [size for axis, size in enumerate(x.shape) if axis >= len(indices) or indices[axis] is None]
+    return positions * math.prod(unindexed)
 
 
 def _tensors_in(value: Any) -> list[torch.Tensor]:

@@ -15,7 +15,7 @@ from ..aten.tables import EMPTY
 from ..presence.user_code import here, text_of
 from ..shadow.shadow import Shadow, outside_autograd
 from ..shadow.twins import is_followed, widen
-from ..shadow.widening import left_to_chance, operands, outcomes, rerun_needs, tensors_in
+from ..shadow.widening import draws_random, operands, outcomes, rerun_needs, tensors_in
 from ..watching.first_non_finite import ForwardLines, MemoryNotes
 from ..watching.watcher import Call
 from .bounds import errors, rounding_bounds, unit_roundoff
@@ -73,7 +73,7 @@ class Recorder(Shadow):
                 for x, twin in zip_longest(found, twins)
             ] or list(inputs)
             # Operands that were overwritten, rounded first, or summed differently do not give the bound.
-            if not (overwritten or call.operands or call.accumulate or left_to_chance(operation, args, kwargs)):
+            if not (overwritten or call.operands or call.accumulate or draws_random(operation, args, kwargs)):
                 outputs = _with_bounds(call, found, exact, outputs)
         given = {**dict(zip(argument_names(operation), args, strict=False)), **kwargs}
         arguments = {

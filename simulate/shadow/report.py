@@ -1,4 +1,4 @@
-"""Report a shadow run: the error that each operation added and inherited, and the operations without a shadow."""
+"""The report of a shadow run: the errors that each operation added and inherited, and the operations without twins."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class ShadowReport:
             result still had; ``undefined`` those not finite in the twin.
         unfollowed: operations that could not be run again in float64, with the reason: there the twin starts again
             from the rounded result, and later errors are measured from there.
-        unseen: how many numbers were found changed by something outside of the simulation; the twin starts again.
-        float64_program: some results were float64 themselves, so that the reference does not have more bits.
+        unseen: the number of elements changed outside of the simulation; their twins start again.
+        float64_program: whether some results were float64 themselves, so that their twins are not more precise.
     """
 
     table: pd.DataFrame
@@ -53,7 +53,7 @@ class ShadowReport:
     def of(
         rows: Mapping[Place, Mapping[str, float]], unfollowed: Mapping[str, str], *, unseen: int, float64_program: bool
     ) -> ShadowReport:
-        """Makes the table of measured rows: ``rows[place]`` has every column."""
+        """Makes a report of measured rows: ``rows[place]`` has every column."""
         table = pd.DataFrame(
             [(*place, *(row[name] for name in _COLUMNS[3:])) for place, row in rows.items()], columns=_COLUMNS
         )
@@ -64,7 +64,7 @@ class ShadowReport:
         return ShadowReport(order.drop(columns="worst"), dict(unfollowed), unseen, float64_program)
 
     def by_amplification(self) -> pd.DataFrame:
-        """The rows by how much larger the inherited error is than the operands' own: cancellations come first."""
+        """Returns the rows sorted by the ratio of inherited error to the operands' error: cancellations come first."""
         table = self.table[self.table["given_rms"] > 0]
         factor = table["inherited_rms"] / table["given_rms"]
         return table.assign(amplified=factor).sort_values(

@@ -19,14 +19,14 @@ from ...formats import FormatError
 from ..watching.watcher import Call, Place, Watcher
 from .report import ShadowReport
 from .twins import Twins, is_followed, widen
-from .widening import draws_random_numbers, create_wide, operands, outcomes, rerun_needs, run_wide
+from .widening import create_wide, draws_random, operands, outcomes, rerun_needs, run_wide
 
 __all__ = ["Shadow", "ShadowReport"]
 
 
 @contextmanager
 def outside_autograd() -> Iterator[None]:
-    """Nothing in the block is derived, whatever the program around it is doing: backwards, forwards or not at all."""
+    """Turns off differentiation in the block, both backward and forward, whatever the program around it does."""
     with torch.inference_mode(mode=False), torch.no_grad(), forward_ad._set_fwd_grad_enabled(False):  # noqa: SLF001  the only switch there is
         yield
 
@@ -44,28 +44,28 @@ class _PendingOperation(NamedTuple):
     """The state that :meth:`Shadow.before` hands to :meth:`Shadow.after`."""
 
     wide: _ExactOutcomes | None
-    """Outcomes of an operation that overwrites operands, which had to be run ahead; None if that failed."""
+    """Outcomes in float64 of an operation that overwrites operands, computed before it runs; None if that failed."""
     ahead: bool
-    """Whether that was tried."""
-    given: float
+    """Whether the operation was tried in float64 before it ran."""
+    operand_error: float
     """Root mean square error of the worst operand."""
 
 
 class Shadow(Watcher):
-    """Carries a float64 twin of every floating-point value of a simulation, and measures it against the simulation.
+    """Keeps a float64 twin of every floating-point value of a simulation, and measures the difference between the two.
 
     For an operation with rounded result y: ``exact`` is the operation in float64 on the simulated operands, ``twin``
     is the operation in float64 on their twins. Elementwise, ``added = |y - exact| / scale``,
     ``inherited = |exact - twin| / scale``, ``total = |y - twin| / scale``, where scale is the largest of ``|y|``,
-    ``|exact|``, ``|twin|`` and 2^-10 of the largest such magnitude in the tensor. So an error is at most 2, which is
-    plus for minus: a gradient that is zero but for rounding is off by 1e10 of its true value, and says no more by that.
-    Elements that are not finite in all three are counted apart.
+    ``|exact|``, ``|twin|`` and 2^-10 of the largest such magnitude in the tensor. So an error is at most 2, which means
+    the opposite sign: if rounding alone makes a gradient nonzero, its error relative to the true value would be huge
+    without saying more. Elements that are not finite in all three are counted separately.
 
-    The simulation calls :meth:`before` and :meth:`after` around each ATen operation. Values that come from outside
-    are their own twins. Control flow is the simulation's: integers, booleans and Python numbers that the program
-    takes out of tensors (``item()``, indices, masks) have no twins. Random numbers are the drawn ones, rounded; an
-    operation that cannot run in float64 gives its rounded result as twin, and is named in the report. An operation
-    is run up to three times, so a custom operation should not have side effects.
+    The simulation calls :meth:`before` and :meth:`after` around each ATen operation. Values from outside are their own
+    twins. Control flow is the simulation's: integers, booleans and Python numbers that the program reads from tensors
+    (``item()``, indices, masks) have no twins. The twins of random numbers are the rounded ones that were drawn. The
+    twin of an operation that cannot run in float64 is its rounded result; the report names it. An operation is run up
+    to three times, so a custom operation should not have side effects.
 
     Args:
         dtype: float64, the widest that PyTorch computes in.
@@ -84,7 +84,7 @@ class Shadow(Watcher):
         self._lock = new_lock()
 
     def before(self, call: Call) -> _PendingOperation | None:
-        """Looks at an operation that is about to run, while the operands it overwrites hold their old values."""
+        """Measures the operands of an operation; runs it in float64 now if it will overwrite some of them."""
         operation, (args, kwargs) = call.operation, call.given
         assert operation is not None
         needs = rerun_needs(operation)
@@ -93,8 +93,8 @@ class Shadow(Watcher):
         with self._lock, outside_autograd():
             operand_error = max((self._twins.error(x) for x in operands(operation, args, kwargs)), default=0.0)
             runs_ahead = needs.lifts or bool(outcomes(operation, args, kwargs, ()))
-            follows = runs_ahead and not needs.communicates and not draws_random_numbers(operation, args, kwargs)
-            return _PendingOperation(self._run(operation, args, kwargs) if follows else None, follows, operand_error)
+            ahead = runs_ahead and not needs.communicates and not draws_random(operation, args, kwargs)
+            return _PendingOperation(self._run(operation, args, kwargs) if ahead else None, ahead, operand_error)
 
     def after(self, call: Call, token: _PendingOperation | None, result: Any) -> None:
         """Stores the twins of the results of an operation, and measures them."""
@@ -103,7 +103,7 @@ class Shadow(Watcher):
     def follow(
         self, call: Call, token: _PendingOperation | None, result: Any
     ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
-        """Does what :meth:`after` does; returns the outcomes, their exact values and their twins, if they have some."""
+        """Does what :meth:`after` does; returns the outcomes, their exact values and their twins, or empty lists."""
         operation, (args, kwargs) = call.operation, call.given
         assert operation is not None
         if token is None:
@@ -114,22 +114,22 @@ class Shadow(Watcher):
             if not any(followed):
                 return results, [], []
             wide = token.wide or self._run_after(operation, token, args, kwargs, result, results)
-            if not (_have_same_shapes(results, wide.exact) and _have_same_shapes(results, wide.twins)):
+            if not (_match(results, wide.exact) and _match(results, wide.twins)):
                 self._unfollowed.setdefault(rerun_needs(operation).name, "in float64 its results have other shapes")
                 rounded = [widen(x) for x in results]
                 wide = _ExactOutcomes(rounded, rounded)
             tally = self._tallies.setdefault(call.place, ErrorTally())
             tally.calls += 1
-            tally.operand_squares += token.given**2
-            for x, exact, twin, is_followed_result in zip(results, wide.exact, wide.twins, followed, strict=True):
-                if is_followed_result:
+            tally.operand_squares += token.operand_error**2
+            for x, exact, twin, follows in zip(results, wide.exact, wide.twins, followed, strict=True):
+                if follows:
                     self._float64_program |= x.dtype in (torch.float64, torch.complex128)
                     error = tally.add(widen(x), exact, twin)
                     self._twins.put(x, twin, error)
             return results, wide.exact, wide.twins
 
     def carried(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Gives the copy of a tensor its twin."""
+        """Makes the twin of a tensor also the twin of its copy."""
         with self._lock, outside_autograd():
             if self._twins.has(source):
                 self._twins.put(target, self._twins.get(source), self._twins.error(source))
@@ -143,30 +143,32 @@ class Shadow(Watcher):
             )
 
     def twin(self, x: torch.Tensor) -> torch.Tensor:
-        """The float64 twin of ``x``.
+        """Returns the float64 twin of ``x``.
 
         Args:
             x: any tensor; one of integers or booleans is its own twin.
 
         Returns:
-            What ``x`` would be if all operations had computed in float64; a copy, in float64 or complex128.
+            The value of ``x`` if all operations had computed in float64; a copy, in float64 or complex128.
         """
         if not (x.dtype.is_floating_point or x.dtype.is_complex):
             return x.clone()
-        # a user may well ask inside the simulation, which must not round the answer
+        # A user may call this inside the simulation, which must not round the result.
         with self._lock, _disable_current_modes(), outside_autograd():
             return self._twins.get(x).clone()
 
     def _run(
-        self, operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], created: torch.Tensor | None = None
+        self, operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], like: torch.Tensor | None = None
     ) -> _ExactOutcomes | None:
-        """The operation in float64; None if it fails there. Its results ``made`` are given if it takes no operands."""
+        """Runs the operation in float64; None if it fails. ``like`` is its result if it takes no operands."""
         try:
-            exact = run_wide(operation, args, kwargs, widen) if created is None else create_wide(operation, args, kwargs, created)
+            exact = (
+                run_wide(operation, args, kwargs, widen) if like is None else create_wide(operation, args, kwargs, like)
+            )
             if not any(self._twins.has(x) for x in operands(operation, args, kwargs)):
                 return _ExactOutcomes(exact, exact)
             return _ExactOutcomes(exact, run_wide(operation, args, kwargs, self._twins.get))
-        except Exception as error:  # noqa: BLE001  whatever an operation may raise, the simulation goes on
+        except Exception as error:  # noqa: BLE001  operations raise any class; the simulation must continue
             line = f"{type(error).__name__}: {error}".splitlines()[0]
             self._unfollowed.setdefault(rerun_needs(operation).name, f"fails in float64 ({line})")
             return None
@@ -180,15 +182,17 @@ class Shadow(Watcher):
         result: Any,
         results: list[torch.Tensor],
     ) -> _ExactOutcomes:
-        """The outcomes in float64 of an operation that has run; where that cannot be had, the rounded ones."""
+        """Returns the outcomes in float64 of an operation that has run, or the rounded ones if it cannot run again."""
         wide: _ExactOutcomes | None = None
         if rerun_needs(operation).communicates:
             self._unfollowed.setdefault(rerun_needs(operation).name, "communicates, so it is not run twice")
-        elif draws_random_numbers(operation, args, kwargs):
+        elif draws_random(operation, args, kwargs):
             wide = self._dropout(operation, args, result)
             if wide is None:
-                self._unfollowed.setdefault(rerun_needs(operation).name, "draws random numbers; the twin is what was drawn")
-        elif not token.ahead:  # else it failed, and the reason is named
+                self._unfollowed.setdefault(
+                    rerun_needs(operation).name, "draws random numbers; the twin is what was drawn"
+                )
+        elif not token.ahead:  # otherwise it has failed before, and the reason is stored
             wide = self._run(operation, args, kwargs, None if operands(operation, args, kwargs) else results[0])
         if wide is not None:
             return wide
@@ -203,8 +207,8 @@ class Shadow(Watcher):
         return _ExactOutcomes([widen(x) * mask, result[1]], [self._twins.get(x) * mask, result[1]])
 
 
-def _have_same_shapes(results: list[torch.Tensor], wide: list[torch.Tensor]) -> bool:
-    """Whether outcomes in float64 correspond to the outcomes found, one by one; integers may differ."""
+def _match(results: list[torch.Tensor], wide: list[torch.Tensor]) -> bool:
+    """Whether the outcomes in float64 have the shapes of the results; integers may differ."""
     return len(results) == len(wide) and all(
         x.shape == y.shape for x, y in zip(results, wide, strict=True) if is_followed(x)
     )
@@ -213,13 +217,13 @@ def _have_same_shapes(results: list[torch.Tensor], wide: list[torch.Tensor]) -> 
 # Errors of an element are relative to its own magnitude, but at least to this part of the largest in the tensor.
 _RELATIVE_FLOOR = 2.0**-10
 
-# Below this, a reciprocal would be infinite; tensors of zeros alone come here.
+# Below this, a reciprocal would be infinite; only tensors of zeros have smaller scales.
 _SMALLEST_SCALE = 2.0**-1000
 
 
 @dataclass(slots=True)
 class ErrorTally:
-    """Sums over all calls at one place."""
+    """The sums of errors over all calls at one place."""
 
     calls: int = 0
     elements: int = 0
@@ -233,7 +237,7 @@ class ErrorTally:
     undefined: int = 0
 
     def row(self) -> dict[str, float]:
-        """The columns of a report."""
+        """Returns the columns of a report."""
         row = {name: getattr(self, name) for name in ("calls", "elements", "overflowed", "lost", "undefined")}
         row["given_rms"] = math.sqrt(self.operand_squares / (self.calls or 1))
         for name, worst, squares in zip(("added", "inherited", "total"), self.worst, self.squares, strict=True):
@@ -242,7 +246,7 @@ class ErrorTally:
         return row
 
     def add(self, y: torch.Tensor, exact: torch.Tensor, twin: torch.Tensor) -> float:
-        """Measures one tensor.
+        """Adds the errors of one result.
 
         Args:
             y: the rounded result, in float64 or complex128; not empty.
@@ -272,12 +276,12 @@ class ErrorTally:
 
 
 def _errors(y: torch.Tensor, exact: torch.Tensor, twin: torch.Tensor) -> tuple[list[float], list[float]]:
-    """The largest error added, inherited and in total, and their sums of squares; not finite if a number is not."""
+    """Computes the largest errors (added, inherited, total), and sums of squares; NaN if an element is not finite."""
     scale = torch.maximum(exact.abs(), y.abs())
     if exact is not twin:
         scale = torch.maximum(scale, twin.abs(), out=scale)
     floor = (scale.max() * _RELATIVE_FLOOR).clamp_(min=_SMALLEST_SCALE)
-    # what is not finite shows: its difference is NaN, or its product with the factor, which is 0
+    # An element that is not finite makes the error NaN: its difference is NaN, or its product with the factor 0.
     factor = scale.clamp_(min=floor).reciprocal_()
     pairs = [(y, exact)] if exact is twin else [(y, exact), (exact, twin), (y, twin)]
     worst, squares = [], []

@@ -1,4 +1,4 @@
-"""Float64 twins of tensors, kept by memory: views, in-place operations and saved tensors find theirs without help."""
+"""Float64 twins of tensors, stored by memory, so that views, in-place operations and saved tensors share them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ..aten.wrappers import has_own_memory
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
-# Memories of tensors that are gone are cleared away whenever this many, or this many bytes of, twins are new, and as
-# much again as was alive last time: clearing then costs a constant share of the work.
+# Twins of freed memory are removed whenever so many new twins, or bytes of them, have been added, and at least as many
+# as were alive after the last removal: so removal costs a constant share of the work.
 _NEW_TWINS = 256
 _NEW_BYTES = 1 << 24
 
@@ -23,18 +23,18 @@ def is_followed(x: object) -> bool:
 
 
 def widen(x: torch.Tensor) -> torch.Tensor:
-    """``x`` in float64 or complex128, always as a copy."""
+    """Copies ``x`` to float64 or complex128."""
     return x.to(torch.complex128 if x.dtype.is_complex else torch.float64, copy=True).resolve_conj().resolve_neg()
 
 
 @dataclass(slots=True)
 class _Memory:
-    """The twin of one storage, number by number; a complex number counts as two."""
+    """The twin of a storage, as a flat tensor; a complex element takes two numbers."""
 
     storage: StorageWeakRef
     twin: torch.Tensor
     last_bits: torch.Tensor
-    """The bits that the simulation left there: what differs from them was written unseen."""
+    """The bits that the simulation wrote last: elements that differ were changed outside of it."""
     error: float
 
 
@@ -47,7 +47,7 @@ class Twins:
     reveals unreported changes (outside of the simulation, through numpy).
 
     Attributes:
-        unseen: how many numbers were found changed; their twins start again from the new value.
+        unseen: the number of elements that were changed outside; their twins start again from the new value.
     """
 
     def __init__(self) -> None:
@@ -67,12 +67,12 @@ class Twins:
         return is_followed(x) and self._find(x) is not None
 
     def error(self, x: torch.Tensor) -> float:
-        """The error given with the last :meth:`put` into the memory of ``x``; 0 if there was not any."""
+        """Returns the error passed with the last :meth:`put` into the memory of ``x``; 0 without one."""
         memory = self._find(x) if is_followed(x) else None
         return memory.error if memory else 0.0
 
     def get(self, x: torch.Tensor) -> torch.Tensor:
-        """The twin of ``x`` in float64 or complex128: not to be written to, it may be the one kept here."""
+        """Returns the twin of ``x`` in float64 or complex128; it must not be written to, since it may not be a copy."""
         memory = self._find(x) if is_followed(x) else None
         if memory is None:
             return widen(x)
@@ -96,7 +96,7 @@ class Twins:
         memory.error = error
 
     def clear_away(self) -> None:
-        """Drops the twins of storages that have been freed; happens by itself now and then."""
+        """Removes the twins of freed storages; :meth:`put` also calls this from time to time."""
         for key, memory in list(self._memories.items()):
             if memory.storage.expired():  # type: ignore[no-untyped-call]
                 del self._memories[key]
@@ -132,18 +132,18 @@ class Twins:
 
 
 def _first_values(x: torch.Tensor, count: int) -> torch.Tensor:
-    """The first numbers in the memory of ``x``; a complex one counts as two."""
+    """Returns the first numbers in the memory of ``x``; a complex element takes two."""
     real = x.dtype.to_real() if x.dtype.is_complex else x.dtype
     return torch.empty(0, dtype=real, device=x.device).set_(x.untyped_storage(), 0, (count,), (1,))
 
 
 def _width(x: torch.Tensor) -> int:
-    """Bytes of a number in the memory of ``x``; a complex element takes two numbers."""
+    """Returns the bytes of a number in the memory of ``x``; a complex element takes two numbers."""
     return x.element_size() // 2 if x.dtype.is_complex else x.element_size()
 
 
 def _real_layout(x: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Size, strides and offset of ``x``, of the real view of it if it is complex."""
+    """Returns size, strides and offset of ``x``; of its real view if it is complex."""
     if x.dtype.is_complex:
         return (*x.shape, 2), (*(2 * step for step in x.stride()), 1), 2 * int(x.storage_offset())
     return tuple(x.shape), x.stride(), int(x.storage_offset())

@@ -1,4 +1,4 @@
-"""Running one ATen operation again in float64: its operands, their dtypes, and its outcomes."""
+"""Runs an ATen operation again in float64: finds its operands, converts them, and returns its outcomes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ..aten.tables import EMPTY, ZEROING
 
 _aten = torch.ops.aten
 
-# What the fused optimizers read as float32, whatever the dtype of the parameters.
+# Arguments that the fused optimizers read as float32, whatever the dtype of the parameters.
 _FUSED_FLOAT32 = {"state_steps", "grad_scale", "found_inf", "lr"}
-# Arguments that say how random a random operation is, with the value for "not at all".
+# Arguments with which a random operation draws nothing, by name and value.
 _NOT_RANDOM = {"p": 0, "dropout_p": 0, "dropout": 0, "train": False, "training": False}
 
 _WIDE = {
@@ -40,7 +40,7 @@ class RerunNeeds(NamedTuple):
     kept: frozenset[str]
     """Arguments that must keep their dtype."""
     lifts: bool
-    """Whether the operation hands over a tensor made from Python or numpy data."""
+    """Whether the operation returns a tensor made from Python or numpy data."""
     random: bool
     communicates: bool
 
@@ -64,7 +64,7 @@ def rerun_needs(operation: OpOverload) -> RerunNeeds:
     )
 
 
-def draws_random_numbers(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def draws_random(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether this call draws random numbers: dropout with p = 0, for one, does not."""
     if not rerun_needs(operation).random:
         return False
@@ -77,7 +77,7 @@ def draws_random_numbers(operation: OpOverload, args: Sequence[Any], kwargs: Map
 
 
 def tensors_in(values: Any) -> Iterator[torch.Tensor]:
-    """The tensors among arguments, also those in lists."""
+    """Yields the tensors among arguments, also those in lists."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
@@ -86,13 +86,13 @@ def tensors_in(values: Any) -> Iterator[torch.Tensor]:
 
 
 def operands(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    """The tensors that ``operation`` reads."""
+    """Lists the tensors that ``operation`` reads."""
     out = rerun_needs(operation).out
     return list(tensors_in((*args, *(value for name, value in kwargs.items() if name not in out))))
 
 
 def outcomes(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> list[torch.Tensor]:
-    """All tensors that hold what ``operation`` computed: new results, then written arguments."""
+    """Lists the tensors with the values that ``operation`` computed: new results, then written arguments."""
     traits = outputs(operation)
     tensors: list[torch.Tensor] = []
     if traits.results or traits.lifts:
@@ -116,13 +116,13 @@ def run_wide(
         value: returns a floating-point operand in float64; the returned tensor is not written to.
 
     Returns:
-        The same tensors, in the same order, as :func:`outcomes` of the operation itself, in new memory.
+        The outcomes in new memory, in the order of :func:`outcomes`.
     """
     traits = rerun_needs(operation)
     arguments = argument_names(operation)
     written = {name for _, name in traits.written}
     named = [*zip(arguments, args, strict=False), *kwargs.items()]
-    # int / int, sqrt(int): the default dtype would be that of the result
+    # Of integers, as in int / int or sqrt(int), the result would have the default dtype: they are converted.
     only_integers = not written and not any(
         x.dtype.is_floating_point or x.dtype.is_complex for x in operands(operation, args, kwargs)
     )
@@ -149,10 +149,10 @@ def run_wide(
     return outcomes(operation, positional, keywords, operation(*positional, **keywords))
 
 
-def create_wide(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], created: torch.Tensor) -> list[Any]:
-    """Runs an operation without operands (``full``, ``linspace``) in the float64 dtype that belongs to ``made``."""
+def create_wide(operation: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], like: torch.Tensor) -> list[Any]:
+    """Runs an operation without operands (``full``, ``linspace``) in the wide dtype for its result ``like``."""
     arguments = argument_names(operation)
-    wide = _WIDE.get(created.dtype, created.dtype)
+    wide = _WIDE.get(like.dtype, like.dtype)
     if "dtype" not in arguments:
         return outcomes(operation, args, kwargs, operation(*args, **kwargs))
     position = arguments.index("dtype")

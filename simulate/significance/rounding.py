@@ -18,7 +18,7 @@ from ...formats import Format, RandomBits, round, where
 from ...formats.base.random_words import random_words
 from ..shadow.shadow import outside_autograd
 from ..shadow.twins import is_followed, widen
-from ..shadow.widening import draws_random_numbers, outcomes, rerun_needs, run_wide
+from ..shadow.widening import draws_random, outcomes, rerun_needs, run_wide
 from ..watching.watcher import Call, Watcher
 
 _FORMATS: Mapping[torch.dtype, Format] = MappingProxyType(
@@ -94,7 +94,7 @@ class RandomRounding(Watcher):
         """The outcomes in float64; None where they cannot be had."""
         assert call.operation is not None
         operation, (args, kwargs) = call.operation, call.given
-        if self._randomness is None or rerun_needs(operation).communicates or draws_random_numbers(operation, args, kwargs):
+        if self._randomness is None or rerun_needs(operation).communicates or draws_random(operation, args, kwargs):
             return None
         perturbs = self._randomness is Randomness.OPERANDS and not call.moves
         try:

@@ -114,11 +114,7 @@ def equivalence(
         with simulate(fmt):
             a, b = _results(first, rounded), _results(second, rounded)
         rows.append(
-            (
-                _difference(a, b),
-                _difference(a, _results(first, rounded)),
-                _difference(b, _results(second, rounded)),
-            )
+            (_difference(a, b), _difference(a, _results(first, rounded)), _difference(b, _results(second, rounded)))
         )
     differences, first_errors, second_errors = (tuple(column) for column in zip(*rows, strict=True))
     return Equivalence(exact_difference, where, tuple(sorted(widths)), differences, first_errors, second_errors)

@@ -94,12 +94,8 @@ class Observer(Watcher):
         self._fetch()
         return {
             "tallies": [
-                {
-                    "place": list(place),
-                    **tally.sums(),
-                    "extremes": list(tally.extremes()),
-                    "histogram": torch.from_numpy(tally.histogram()),
-                }
+                {"place": list(place), **tally.sums(), "extremes": list(tally.extremes())}
+                | {"histogram": torch.from_numpy(tally.histogram())}
                 for place, tally in self._tallies.items()
             ],
             "birth": None if self._non_finite.first is None else list(self._non_finite.first),

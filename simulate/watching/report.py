@@ -151,7 +151,7 @@ class Report:
         total = self.table[_COUNTS].sum()
         lines = [
             f"{self.format}: {total['results']} results of {total['calls']} operations; "
-            + ", ".join(f"{total[name]} {name}" for name in _SHOWN),
+            + ", ".join(f"{total[name]} {name}" for name in _SHOWN)
         ]
         if self.birth is not None:
             lines.append(str(self.birth))

@@ -99,15 +99,8 @@ class StoppedSums:
         for row in self._rows.values():
             if row.longest >= _MIN_CALLS:
                 rows_by_line.setdefault((row.place.role, row.place.operation, row.line), []).append(row)
-        stopped = [
-            StoppedAtLine(
-                role,
-                operation,
-                len(rows),
-                sum(row.numbers for row in rows),
-                max(row.longest for row in rows),
-                text_of(line),
-            )
-            for (role, operation, line), rows in rows_by_line.items()
-        ]
+        stopped = []
+        for (role, operation, line), rows in rows_by_line.items():
+            elements, calls = sum(row.numbers for row in rows), max(row.longest for row in rows)
+            stopped.append(StoppedAtLine(role, operation, len(rows), elements, calls, text_of(line)))
         return tuple(sorted(stopped, key=lambda line_sums: -line_sums.numbers))

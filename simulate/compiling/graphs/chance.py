@@ -18,7 +18,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from ....formats import FormatError
-from ...shadow.widening import left_to_chance
+from ...shadow.widening import draws_random
 
 _aten = torch.ops.aten
 
@@ -140,7 +140,7 @@ def _draws(node: Node) -> bool:
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
         return False
     operation: Any = node.target
-    if not left_to_chance(operation, node.args, node.kwargs):
+    if not draws_random(operation, node.args, node.kwargs):
         return False
     if node.kwargs.get("generator") is not None:
         raise FormatError(

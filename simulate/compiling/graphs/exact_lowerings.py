@@ -220,10 +220,7 @@ def _one_rounding_each() -> Iterator[None]:
         return {**before(), "enable_fp_fusion": False}
 
     settings = {"eager_numerics.division_rounding": True, "eager_numerics.disable_ftz": True, "use_fast_math": False}
-    with (
-        patch.object(TritonKernel, "triton_meta_common", classmethod(without_contraction)),
-        config.patch(settings),
-    ):
+    with patch.object(TritonKernel, "triton_meta_common", classmethod(without_contraction)), config.patch(settings):
         yield
 
 

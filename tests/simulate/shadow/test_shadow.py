@@ -12,7 +12,7 @@ import roundoff
 from roundoff.formats import FormatError
 from roundoff.simulate.aten.outputs import outputs
 from roundoff.simulate.shadow.shadow import Shadow
-from roundoff.simulate.shadow.widening import make_wide, outcomes, run_wide
+from roundoff.simulate.shadow.widening import create_wide, outcomes, run_wide
 from roundoff.simulate.watching.watcher import Call, Place
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-300}
@@ -519,7 +519,7 @@ def test_what_is_float64_beside_floats():
     assert torch.equal(quotient, torch.tensor([1 / 3, 2 / 7], dtype=torch.float64))
     (total,) = run_wide(aten.add.out, (pair, pair), {"out": pair.clone()}, lambda x: x.to(torch.complex128))
     assert total.dtype == torch.complex128
-    (made,) = make_wide(aten.full.default, ([2], 0.1), {"dtype": torch.complex64}, torch.full((2,), 0.1) + 0j)
+    (made,) = create_wide(aten.full.default, ([2], 0.1), {"dtype": torch.complex64}, torch.full((2,), 0.1) + 0j)
     assert torch.equal(made, torch.full((2,), 0.1, dtype=torch.complex128))
 
 
