@@ -1,4 +1,4 @@
-"""Results of elementwise arithmetic, rounded once from the exact result to the carrier: of tensors as they come."""
+"""Computes results of elementwise arithmetic on any tensors, rounded once from the exact result to the carrier."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Draw = Callable[[], RandomBits]
 
 CARRIERS = (torch.float32, torch.float64)
 
-# Tensors of other types (fake, functional) have no memory that a loop could be given the address of.
+# Tensors of other types (fake, functional) have no memory whose address a loop could take.
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_ROOT_BITS = 128  # of a square root, before it is rounded to 53 bits by a word of 32
+_ROOT_BITS = 128  # of a square root, before it is rounded to 53 bits with a random word of 32
 
 
 @final
@@ -47,22 +47,22 @@ class ResultRounding:
         self.draws = carrier.mode is Rounding.STOCHASTIC
         self.is_nearest_root = formula == "root" and carrier.mode is Rounding.NEAREST_EVEN
         self._loops: list[exact_loops.RoundedOnceLoop] = []
-        self._told: list[NativeWay] = []
+        self._native_ways: list[NativeWay] = []
 
     @property
     def loop(self) -> exact_loops.RoundedOnceLoop:
-        """The loop that computes them on the CPU; compiled at first use, when C++ also receives it."""
+        """The loop that computes results on the CPU; compiled at first use, and then also passed to C++."""
         if not self._loops:
             self._loops.append(
                 exact_loops.RoundedOnceLoop(self.formula, self.dtype, self.carrier)
             )  # two threads: one more
-            for way in list(self._told):
+            for way in list(self._native_ways):
                 way.fill(self._loops[0].function, self._loops[0].settings)
         return self._loops[0]
 
     def tell(self, way: NativeWay) -> None:
-        """Has C++ know the loop as soon as it is compiled, be it by another thread meanwhile."""
-        self._told.append(way)
+        """Passes the loop to C++ as soon as it is compiled, possibly by another thread."""
+        self._native_ways.append(way)
         if self._loops:
             way.fill(self._loops[0].function, self._loops[0].settings)
 
@@ -84,44 +84,44 @@ class FormulaCall(NamedTuple):
 
     @property
     def has_number(self) -> bool:
-        """Whether a Python number takes part, as operand or as a factor that changes something."""
+        """Whether an operand is a Python number, or the factor is one other than 1 and -1."""
         if not all(isinstance(x, torch.Tensor) for x in self.operands):
             return True
         v = self.factor
         return not isinstance(v, torch.Tensor) and not (type(v) in (int, float) and abs(v) == 1)
 
     def layout(self) -> torch.Tensor:
-        """A tensor of the shape, dtype, strides and device of the result; raises what PyTorch raises."""
+        """Returns a tensor with the shape, dtype, strides and device of the result; raises the errors of PyTorch."""
         first, *others = [x for x in self.tensors if x.dim()] or self.tensors
-        alike = first.dtype in CARRIERS and is_dense(first) and _keeps_its_strides(first)
+        same_layout = first.dtype in CARRIERS and is_dense(first) and _keeps_its_strides(first)
         for x in others:
-            alike = alike and x.shape == first.shape and x.stride() == first.stride()
-            alike = alike and x.dtype is first.dtype and x.device == first.device
-        return first if alike else self._by_pytorch()
+            same_layout = same_layout and x.shape == first.shape and x.stride() == first.stride()
+            same_layout = same_layout and x.dtype is first.dtype and x.device == first.device
+        return first if same_layout else self._by_pytorch()
 
     def _by_pytorch(self) -> torch.Tensor:
         x, *rest = self.operands
         a = rest[0] if rest else x
-        number = not isinstance(x, torch.Tensor)
-        of_three = len(rest) > 1 and isinstance(rest[1], torch.Tensor)
+        first_is_number = not isinstance(x, torch.Tensor)
+        has_three_tensors = len(rest) > 1 and isinstance(rest[1], torch.Tensor)
         if self.formula == "interpolation":
             return torch.lerp(x, *rest)
-        if of_three:
+        if has_three_tensors:
             return torch.addcmul(x, *rest) if self.formula == "fused" else torch.addcdiv(x, *rest)
         if self.formula == "root":
             return torch.sqrt(x)
         if self.formula == "product":
             return torch.mul(x, a)
         if self.formula == "quotient":
-            return torch.reciprocal(a) if number else torch.div(x, a)
-        combined: Callable[..., torch.Tensor] = torch.add
+            return torch.reciprocal(a) if first_is_number else torch.div(x, a)
+        operation: Callable[..., torch.Tensor] = torch.add
         if isinstance(self.factor, float) and self.factor < 0:
-            combined = torch.rsub if number else torch.sub  # which PyTorch refuses where one is boolean
-        return combined(a, x) if number else combined(x, a)
+            operation = torch.rsub if first_is_number else torch.sub  # which PyTorch refuses where one is boolean
+        return operation(a, x) if first_is_number else operation(x, a)
 
 
 def _keeps_its_strides(x: torch.Tensor) -> bool:
-    """Whether results have the strides of ``x`` in any case. PyTorch may give axes of length one other strides."""
+    """Whether results always have the strides of ``x``; PyTorch may change the strides of axes of length one."""
     if 1 not in x.shape and 0 not in x.shape:
         return True
     step, steps = 1, []
@@ -132,17 +132,17 @@ def _keeps_its_strides(x: torch.Tensor) -> bool:
 
 
 def result(call: FormulaCall, ways: ResultRoundings, draw: Draw, target: torch.Tensor | None = None) -> Any:
-    """The results of a call, rounded once to their dtype.
+    """Computes the results of a call, rounded once to their dtype.
 
     Args:
-        call: what to compute.
-        ways: how, for each dtype that is computed so.
-        draw: gives the random bits for stochastic rounding.
-        target: the operand that the results are meant for; all tensors can be operands of an operation in place on it.
+        call: the computation.
+        ways: the roundings of results, for each dtype that is rounded once.
+        draw: returns the random bits for stochastic rounding.
+        target: the operand that the results will overwrite; PyTorch has accepted all operands for that.
 
     Returns:
-        A tensor, which may be ``target``. ``NotImplemented`` where the operands are not real floats in memory, or for a
-        dtype that is left out: nothing has been drawn then.
+        A tensor, which may be ``target``. ``NotImplemented``, before random bits are drawn, if the operands are not
+        real floats in memory, or ``ways`` lacks the dtype.
     """
     if any(type(x) not in _PLAIN or x._is_zerotensor() or x.is_meta for x in call.tensors):  # noqa: SLF001  no other test
         return NotImplemented
@@ -153,7 +153,7 @@ def result(call: FormulaCall, ways: ResultRoundings, draw: Draw, target: torch.T
     if way is None:
         return NotImplemented
     random = draw() if way.draws else None
-    return _on_cpu(call, like, way, random) if like.device.type == "cpu" else _elsewhere(call, like, way, random)
+    return _on_cpu(call, like, way, random) if like.device.type == "cpu" else _on_device(call, like, way, random)
 
 
 @lru_cache(maxsize=256)
@@ -169,17 +169,17 @@ def _on_cpu(call: FormulaCall, like: torch.Tensor, way: ResultRounding, random: 
     if way.is_nearest_root:
         exact_loops.nearest_root(operands[0], work)
     else:
-        steps = sum(1 << i for i, x in enumerate(operands) if x.dim() == work.dim())
+        tensor_mask = sum(1 << i for i, x in enumerate(operands) if x.dim() == work.dim())
         addresses = [x.data_ptr() for x in (*operands, *operands[:1] * (3 - len(operands)))]
         factor = _in_carrier(call.factor, like.dtype)
-        way.loop(addresses, steps, factor, work, work.numel(), random)
+        way.loop(addresses, tensor_mask, factor, work, work.numel(), random)
         if like.dtype is torch.float64:
             fill_in(call.formula, operands, factor, work, way.carrier, random)
     return work if work is target else target.copy_(work)
 
 
 def _operand(x: torch.Tensor | float, target: torch.Tensor) -> torch.Tensor:
-    """An operand with the target's dtype, shape and layout; or with no axes, for one number for all elements."""
+    """Converts an operand to the target's dtype, shape and layout; a single number for all elements has no axes."""
     if not isinstance(x, torch.Tensor):
         return _number_tensor(float(x), copysign(1.0, x), target.dtype)
     if x.is_neg() or x.dtype is not target.dtype:
@@ -190,7 +190,7 @@ def _operand(x: torch.Tensor | float, target: torch.Tensor) -> torch.Tensor:
 
 
 def _in_carrier(x: Any, dtype: torch.dtype) -> Any:
-    """A number as kernels take it: rounded to the carrier."""
+    """Rounds a number to the carrier, as kernels do."""
     if isinstance(x, torch.Tensor):
         return x.to(dtype).double()
     return float(x) if dtype is torch.float64 else c_float(x).value
@@ -200,8 +200,8 @@ def _on(x: torch.Tensor | float, dtype: torch.dtype, device: torch.device) -> to
     return x.to(device, dtype, non_blocking=True) if isinstance(x, torch.Tensor) else number_on(float(x), dtype, device)
 
 
-def _elsewhere(call: FormulaCall, like: torch.Tensor, way: ResultRounding, random: RandomBits | None) -> torch.Tensor:
-    """Computes the result by tensor operations."""
+def _on_device(call: FormulaCall, like: torch.Tensor, way: ResultRounding, random: RandomBits | None) -> torch.Tensor:
+    """Computes the results by tensor operations, on devices other than the CPU."""
     dtype, device = like.dtype, like.device
     operands = [_on(x, dtype, device).expand(like.shape) for x in call.operands]
     if way.is_nearest_root:
@@ -221,24 +221,26 @@ def fill_in(
     carrier: CarrierRounding,
     random: RandomBits | None,
 ) -> None:
-    """Writes the results that are marked ``UNSAFE`` and have finite operands; some 20 us for each.
+    """Computes the results marked ``UNSAFE``, which have finite operands, exactly; this takes some 20 us for each.
 
     Args:
         formula: a field of :class:`~roundoff.simulate.rounded_once.formulas.Formulas`.
-        operands: float64, of the shape of the results, or of none.
+        operands: float64, of the shape of the results, or without axes.
         factor: the formula's ``v``.
         results: float64, contiguous.
         carrier: the rounding of the exact results to the carrier.
-        random: for stochastic rounding, as it was for the others.
+        random: the random bits of stochastic rounding, the same as for the other results.
     """
     flat = results.view(-1)
-    places = (flat.view(torch.int64) == exact_loops.UNSAFE).nonzero()[:, 0]
-    if not places.numel():
+    positions = (flat.view(torch.int64) == exact_loops.UNSAFE).nonzero()[:, 0]
+    if not positions.numel():
         return
-    words = [None] * len(places) if random is None else random_words(random, flat)[places].tolist()
-    chosen = [x.expand(results.shape).reshape(-1)[places].tolist() for x in operands]
-    numbers = [_rounded(formula, row, float(factor), carrier, word) for *row, word in zip(*chosen, words, strict=True)]
-    flat[places] = torch.tensor(numbers, dtype=torch.float64, device=flat.device)
+    words = [None] * len(positions) if random is None else random_words(random, flat)[positions].tolist()
+    selected = [x.expand(results.shape).reshape(-1)[positions].tolist() for x in operands]
+    numbers = [
+        _rounded(formula, row, float(factor), carrier, word) for *row, word in zip(*selected, words, strict=True)
+    ]
+    flat[positions] = torch.tensor(numbers, dtype=torch.float64, device=flat.device)
 
 
 def _rounded(formula: str, row: Sequence[float], factor: float, carrier: CarrierRounding, word: int | None) -> float:
@@ -249,8 +251,8 @@ def _rounded(formula: str, row: Sequence[float], factor: float, carrier: Carrier
     # The zero that a formula gives: from its operations where they add only zeros, otherwise from a difference
     sign = -1.0 if carrier.mode is Rounding.DOWN else 1.0
     if formula in ("fused", "divided") and row[0] == 0:
-        other = copysign(0.0, copysign(1.0, factor) * copysign(1.0, row[1]) * copysign(1.0, row[2]))
-        return sign * (sign * row[0] + sign * other)
+        product_zero = copysign(0.0, copysign(1.0, factor) * copysign(1.0, row[1]) * copysign(1.0, row[2]))
+        return sign * (sign * row[0] + sign * product_zero)
     return sign * 0.0
 
 
@@ -260,9 +262,9 @@ def _exact_value(formula: str, operands: Sequence[Fraction], factor: Fraction) -
         # The square root, truncated; half a unit represents the truncated part
         scale = 1 << 2 * (_ROOT_BITS + max(0, x.denominator.bit_length() - x.numerator.bit_length()))
         scaled = x * scale  # an integer: denominators are powers of two, and the scale is larger
-        whole = isqrt(int(scaled))
-        rest = Fraction(int(whole * whole != scaled), 2)
-        return (whole + rest) / isqrt(scale)
+        root = isqrt(int(scaled))
+        remainder = Fraction(int(root * root != scaled), 2)
+        return (root + remainder) / isqrt(scale)
     if formula in ("quotient", "divided"):
         return x / a if formula == "quotient" else x + factor * a / b
     sums = {"sum": x + factor * a, "product": x * a, "fused": x + factor * a * b, "interpolation": x + b * (a - x)}

@@ -61,8 +61,8 @@ def test_formulas_are_exact(formula, dtype, kind, seed):
         way = ResultRounding(formula, dtype, CarrierRounding(mode))
         call = FormulaCall(formula, tuple(x[:count]), factor)
         found = result(call, {dtype: way}, lambda: BITS)
-        elsewhere = exact_results._elsewhere(call, x[0], way, BITS if way.draws else None)
-        assert same_bits(found, elsewhere)
+        on_device = exact_results._on_device(call, x[0], way, BITS if way.draws else None)
+        assert same_bits(found, on_device)
         v = torch.tensor(factor, dtype=dtype).item()
         for row, got, word in zip(rows, found.tolist(), words, strict=True):
             if has_exact(formula, row):
