@@ -115,7 +115,7 @@ class FloatFormat(FloatLayout, Family):
     def _round_plain(
         self, source: torch.Tensor, target: torch.Tensor, rounding: Rounding, overflow: Overflow | None, random: Random
     ) -> None:
-        # No element depends on its place, so the loops take memory in any order, if there are no random bits.
+        # Without random bits no result depends on an element's position, so the loops take memory in any order.
         if not self.signed:
             source = torch.clamp(source, min=0.0, out=target).abs_()  # of -0; NaN stays
         if rounding is Rounding.NEAREST_EVEN and overflow is None:
@@ -168,7 +168,7 @@ class FloatFormat(FloatLayout, Family):
     def _launch(
         self, like: torch.Tensor, options: RoundingOptions, *, listed: bool = False
     ) -> tuple[Any, tuple[torch.Tensor, ...]]:
-        """The kernel that rounds such tensors, and its arguments from the format; made once."""
+        """Returns the kernel that rounds such tensors, and its arguments from the format; made once."""
         key = (like.dtype, like.device, options.rounding, options.policy, type(options.random), listed)
         if key not in self._launches:
             parameters = self.parameters(like.dtype, options.rounding, options.policy)
@@ -243,7 +243,7 @@ def _from_widths(found: re.Match[str]) -> dict[str, Any]:
 
 
 def _from_p3109(found: re.Match[str]) -> dict[str, Any]:
-    """IEEE P3109's binaryKpP: K bits with precision P; the finite domain is fnuz's."""
+    """Reads a name of IEEE P3109, binaryKpP: K bits with precision P; the finite domain is that of fnuz."""
     width, precision, domain = int(found[1]), int(found[2]), found[3] or "se"
     signed = domain[0] == "s"
     if not 1 <= precision <= width - signed:

@@ -40,14 +40,14 @@ class CompiledProgram(NamedTuple):
     call: Callable[[list[torch.Tensor]], Any]
     traced: TracedStep
     perhaps_lazy: list[int]
-    """The tensors that may be negatives or conjugates in name only."""
+    """Indices of the tensors that may be lazy: marked as negated or conjugated only."""
     effects: StepEffects | None = None
-    """The values that it leaves around the step: its first results are for that."""
+    """The values that it leaves in the step's surroundings, which are its first results."""
     products: tuple[str, ...] = ()
     """Operations that a GPU is to compute without TF32."""
 
     def check(self, tensors: list[torch.Tensor]) -> None:
-        """Refuses arguments that the program would take for others than they are."""
+        """Refuses arguments that the program would misread: lazy ones, and ones that share memory it writes to."""
         if self.perhaps_lazy:
             check_lazy(tensors, self.perhaps_lazy)
         if self.traced.written and len({x.untyped_storage().data_ptr() for x in tensors}) < len(tensors):
@@ -81,12 +81,12 @@ class CompiledProgram(NamedTuple):
 def first_for(
     programs: Sequence[CompiledProgram], inputs: list[torch.Tensor], numbers: list[float]
 ) -> tuple[CompiledProgram, list[torch.Tensor]] | None:
-    """The program that is made for such numbers, and all its inputs.
+    """Finds the first program that was compiled for these numbers; returns it with all its inputs.
 
     Args:
         programs: programs to choose from, which differ in their decisions by numbers.
         inputs: inputs before the inputs that are made for each call.
-        numbers: numbers that are found around the step.
+        numbers: numbers in the step's surroundings.
     """
     for program in programs:
         further = program.traced.further_inputs(inputs, numbers)

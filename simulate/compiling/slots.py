@@ -1,4 +1,4 @@
-"""Other tensors in the places where something keeps its own: for steps that are traced, and agents in programs."""
+"""Replaces the tensors that objects hold by others: for steps that are traced, and agents in programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Slot(NamedTuple):
         return self.holder.cell_contents if isinstance(self.holder, CellType) else self.holder[self.key]
 
     def put(self, value: object) -> None:
-        """Puts something else there."""
+        """Replaces the value at this place."""
         if isinstance(self.holder, CellType):
             self.holder.cell_contents = value
         else:
@@ -30,10 +30,10 @@ class Slot(NamedTuple):
 
 @final
 class Slots:
-    """Places of things of one kind, such as tensors, in an order: all can be read, and others be put in all.
+    """An ordered collection of places that hold items of a kind, such as tensors; all can be read and replaced.
 
     Args:
-        kind: what counts: a type, or several. A place holds one of these, or a tuple with some in it.
+        kind: the type, or types, of the items. A place holds an item, or a tuple that contains some.
         slots: the places.
     """
 
@@ -43,7 +43,7 @@ class Slots:
 
     @classmethod
     def attributes(cls, owner: object, names: Iterable[str]) -> Self:
-        """Attributes of an object, whatever they are."""
+        """Makes the collection of an object's attributes, of any type."""
         return cls(object, [Slot(name, vars(owner), name) for name in names])
 
     def add(self, slot: Slot) -> None:
@@ -73,7 +73,7 @@ class Slots:
 
     @contextmanager
     def holding(self, others: Iterable[Any]) -> Iterator[None]:
-        """Puts others there for a block, after which all is as it was."""
+        """Puts other values in the places during a block, and restores the previous values after it."""
         before = [slot.value for slot in self._slots]
         try:
             self.put(others)
