@@ -242,6 +242,6 @@ def test_the_time_of_an_update_is_shared_by_those_who_took_part(monkeypatch):
     told = []
     clock = iter(range(0, 1000, 12))
     monkeypatch.setattr(together, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    runs = [together._Open(i, None, Waiting(updates), ExitStack()) for i, updates in enumerate((1, 1, 3))]
+    runs = [together._OpenRun(i, None, Waiting(updates), ExitStack()) for i, updates in enumerate((1, 1, 3))]
     assert sorted(number for number, _ in together._train(Updated(), runs)) == [0, 1, 2]
     assert told == [(None, 4.0), (None, 4.0), (None, 4.0), (None, 12.0), (None, 12.0)]
