@@ -57,7 +57,7 @@ class Sampler(Protocol):
 
         Args:
             choose: returns actions, (n, action), for a group, given its index, the index of its first environment, and
-                the number of pending actions (whose outcome has not been returned). Called only by local samplers.
+                the number of pending actions (without a returned outcome). Called only by local samplers.
             waits: returns whether to take no more actions, given the number of pending ones.
 
         Raises:
@@ -124,7 +124,7 @@ class LocalSampler:
 
     @property
     def under_way(self) -> int:
-        """The number of pending actions, whose outcome has not been returned yet."""
+        """The number of pending actions, without a returned outcome."""
         return sum(len(group) for group, pending in zip(self._groups, self._pending, strict=True) if pending)
 
     @property

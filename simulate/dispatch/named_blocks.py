@@ -13,7 +13,7 @@ from ..presence.functions import NamedFunctions
 
 
 class BlockSimulation(Protocol):
-    """A simulation whose blocks can be entered and left."""
+    """A simulation with blocks that can be entered and left."""
 
     policy: Policy
 

@@ -238,7 +238,7 @@ class Runner:
             self.operands.carried(source, target)
 
     def _run_decomposed(self, plan: OperationPlan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Runs the decomposition, whose operations call the mode one by one."""
+        """Runs the decomposition; each of its operations calls the mode."""
         assert plan.decomposition is not None
         if not plan.takes_nested and any(isinstance(x, torch.Tensor) and x.is_nested for x in args):
             return NotImplemented

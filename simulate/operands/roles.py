@@ -72,7 +72,7 @@ class MultipliedOperands:
         self._certainty, self._marks = certainty, marks
 
     def classify(self, plan: PlannedOperation, named: Mapping[str, Any]) -> KnownOperands:
-        """Determines the roles of the operands of a call, and remembers those of the forward pass.
+        """Determines the roles of the operands of a call, and remembers the operands of the forward pass.
 
         Args:
             plan: plan of the operation.
@@ -95,7 +95,7 @@ class MultipliedOperands:
         return KnownOperands(roles, Product.GRAD_WEIGHT if weighted else None)
 
     def _weights(self, operands: Mapping[str, torch.Tensor]) -> list[str]:
-        """Returns the names of the operands of a product that are its weights: those of the highest certainty."""
+        """Returns the names of the operands of a product that are its weights: the operands with the highest certainty."""
         certainties = {name: certainty for name, x in operands.items() if (certainty := self._certainty(x)) is not None}
         if not certainties:
             return []

@@ -1,4 +1,4 @@
-"""The narrow dtypes that represent every value of a format, in which tensor cores may compute a matrix product."""
+"""The narrow dtypes that represent every value of a format, so that tensor cores may compute a matrix product."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def holds(dtype: torch.dtype, fmt: Format) -> bool:
 def carrier_of(*formats: Format | None) -> torch.dtype | None:
     """Returns the dtype that represents every value of all the formats: float16, else bfloat16; None if neither does.
 
-    A format of None stands for an unrounded operand, which may have any value.
+    The format None means an unrounded operand, which may have any value.
     """
     if any(fmt is None for fmt in formats):
         return None

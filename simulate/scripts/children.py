@@ -22,7 +22,7 @@ _EVENTS = ("subprocess.Popen", "os.posix_spawn", "os.exec")
 
 @final
 class PythonChildren:
-    """Records the Python processes that are started within the block, except for forks and those that run roundoff.
+    """Records the Python processes that are started within the block, except for forks and runs of roundoff.
 
     Python never removes audit hooks: the hook of this object stays, and is inactive after the block.
 

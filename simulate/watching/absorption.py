@@ -20,7 +20,7 @@ _CARRIERS = (torch.float32, torch.float64)
 
 
 def _find_addend(name: str, args: Sequence[Any]) -> Any:
-    """Returns a tensor that is not zero where the operation adds to its first operand; None if it is no addition."""
+    """Returns a tensor that is not zero where the operation adds to its first operand; None for other operations."""
     match name, args:
         case "add" | "sub", (_, torch.Tensor() as second, *_):
             return second
@@ -47,7 +47,7 @@ class Additions:
         self.in_place = in_place
 
     def counts(self, results: Sequence[torch.Tensor]) -> list[tuple[Any, Any]]:
-        """Counts, for each result, the elements to which a nonzero value was added, and those of them that stayed.
+        """Counts, for each result, the additions of nonzero values to its elements, and the additions that changed nothing.
 
         The counts are integers, or tensors of one element for results on another device.
         """

@@ -22,7 +22,7 @@ _PURGE_EVERY = 1 << 12
 
 
 class StoppedAtLine(NamedTuple):
-    """The tensors whose sums rounding has stopped, for an operation on a line."""
+    """The tensors with sums that rounding has stopped, for an operation on a line."""
 
     role: str
     operation: str
@@ -62,7 +62,7 @@ class StoppedSums:
         self._purge_at = _PURGE_EVERY
 
     def note(self, place: Place, tensors: Sequence[torch.Tensor], counts: Sequence[tuple[Any, Any]]) -> None:
-        """Takes the counts of an operation in place: for each tensor, elements added to, and those that stayed.
+        """Takes the counts of an operation in place: for each tensor, elements added to, and unchanged elements.
 
         Counts on another device are ignored, since reading them would wait for it.
         """
