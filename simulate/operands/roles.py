@@ -95,7 +95,7 @@ class MultipliedOperands:
         return KnownOperands(roles, Product.GRAD_WEIGHT if weighted else None)
 
     def _weights(self, operands: Mapping[str, torch.Tensor]) -> list[str]:
-        """Returns the names of the operands of a product that are its weights: the operands with the highest certainty."""
+        """Returns the names of the operands that are a product's weights: the ones with the highest certainty."""
         certainties = {name: certainty for name, x in operands.items() if (certainty := self._certainty(x)) is not None}
         if not certainties:
             return []

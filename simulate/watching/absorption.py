@@ -47,7 +47,7 @@ class Additions:
         self.in_place = in_place
 
     def counts(self, results: Sequence[torch.Tensor]) -> list[tuple[Any, Any]]:
-        """Counts, for each result, the additions of nonzero values to its elements, and the additions that changed nothing.
+        """Counts, for each result, additions of nonzero values to its elements, and additions that changed nothing.
 
         The counts are integers, or tensors of one element for results on another device.
         """

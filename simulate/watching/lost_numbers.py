@@ -29,7 +29,7 @@ OTHER_REASONS = (RoundoffError, *OutOfMemory)
 
 @final
 class SteppedOptimizers:
-    """The optimizers of PyTorch that make a step within the block: existing optimizers, and the last ones that were freed.
+    """PyTorch optimizers that make a step within the block: existing ones, and the last ones that were freed.
 
     A function's optimizers are freed when it returns. Their parameters are kept until another optimizer makes a step.
     """
