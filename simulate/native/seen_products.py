@@ -74,7 +74,8 @@ class _RoundingTable:
             backward, rest = divmod(place, len(ROLES) * len(PRODUCTS))
             role, product = ROLES[rest // len(PRODUCTS)], PRODUCTS[rest % len(PRODUCTS)]
             # The rule that an operand is rounded by, as `operands/rounding.py` finds it
-            matching = [rule for rule in rules if role in rule.role and product in (rule.product or PRODUCTS)]
+            about_role = [rule for rule in rules if role in rule.role]
+            matching = [rule for rule in about_role if rule.product is None or product in rule.product]
             rule = matching[-1] if matching else None
             unrounded = rule is None or (backward and rule.backward == "unrounded")
             seen.table[place] = -1 if unrounded or rule is None else self._place_of_rule(rule, backward=bool(backward))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -14,7 +15,6 @@ from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 import torch
@@ -57,7 +57,8 @@ class ScriptProcesses(Generic[_Order]):
 
     def __init__(self, kind: type[_Order], *, together: bool = False) -> None:
         self._kind, self._together = kind, together
-        self._folder = tempfile.TemporaryDirectory(prefix="roundoff-scripts-")
+        # Files without names, which the server and its forks inherit: nothing is left if this process is killed.
+        self._printed, self._errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115  closed at exit
         self._server: tuple[ChildProcess, Connection] | None = None
 
     def __enter__(self) -> Self:
@@ -65,7 +66,8 @@ class ScriptProcesses(Generic[_Order]):
 
     def __exit__(self, *_: object) -> None:
         self._end()
-        self._folder.cleanup()
+        self._printed.close()
+        self._errors.close()
 
     def run(self, order: _Order, script: Script, limit: float | None = None) -> tuple[int | None, str, str]:
         """Runs a script as ordered.
@@ -78,10 +80,10 @@ class ScriptProcesses(Generic[_Order]):
         Returns:
             The exit status, None if the process was stopped; the output; and the errors.
         """
-        files = [Path(self._folder.name, name) for name in ("printed", "errors")]
-        for file in files:
-            file.write_bytes(b"")
-        process, connection = self._server = self._server or self._start(files)
+        for file in (self._printed, self._errors):
+            file.seek(0)
+            file.truncate()
+        process, connection = self._server = self._server or self._start()
         session, status, has_ended = 0, None, False
         try:
             connection.send_bytes(json.dumps([asdict(order), script.target, script.arguments]).encode())
@@ -93,20 +95,21 @@ class ScriptProcesses(Generic[_Order]):
         finally:
             if not has_ended:
                 self._end(session)
-        output, errors = (file.read_bytes().decode(errors="replace") for file in files)
+        for file in (self._printed, self._errors):
+            file.seek(0)
+        output, errors = (file.read().decode(errors="replace") for file in (self._printed, self._errors))
         return status, output, errors
 
-    def _start(self, files: list[Path]) -> tuple[ChildProcess, Connection]:
+    def _start(self) -> tuple[ChildProcess, Connection]:
         # Without the first entry of the path, so that nothing is imported from the folder that it starts in
         program = "import sys\nif not sys.flags.safe_path: sys.path.pop(0)\n"
         program += f"from {self._kind.__module__} import main\nmain()"
-        printed, errors = files[0], files[0 if self._together else 1]
         ours, theirs = Pipe()
-        arguments = [str(theirs.fileno()), str(os.getpid()), str(printed), str(errors)]
-        with theirs, errors.open("ab") as output:
+        with theirs:
             process = ChildProcess(
-                [sys.executable, "-c", program, *arguments], descriptors=[theirs.fileno()],
-                stdout=output, stderr=output, environment={"PYTHONUNBUFFERED": "1"} if self._together else None,
+                [sys.executable, "-c", program, str(theirs.fileno()), str(os.getpid())], descriptors=[theirs.fileno()],
+                stdout=self._printed, stderr=subprocess.STDOUT if self._together else self._errors,
+                environment={"PYTHONUNBUFFERED": "1"} if self._together else None,
             )  # fmt: skip
         return process, ours
 
@@ -124,7 +127,7 @@ class ScriptProcesses(Generic[_Order]):
 
 def received(kind: type[_Order]) -> tuple[_Order, Script]:
     """Waits for orders in the process that :class:`ScriptProcesses` starts; returns in a process for each of them."""
-    descriptor, parent, *files = sys.argv[1:]
+    descriptor, parent = sys.argv[1:]
     end_with(int(parent))
     connection, server = Connection(int(descriptor)), os.getpid()
     if _FORKS:
@@ -146,10 +149,6 @@ def received(kind: type[_Order]) -> tuple[_Order, Script]:
     if _FORKS:
         connection.close()
     _ENDED_WITH_IT.append(connection)
-    for number, file in enumerate(files, 1):
-        output = os.open(file, os.O_WRONLY | os.O_APPEND)
-        os.dup2(output, number)
-        os.close(output)
     return prepared(kind(**fields), Script(target, tuple(arguments)))
 
 
