@@ -98,7 +98,7 @@ def open_stage(config: TrainConfig, opening: dict[str, Any]) -> Iterator[Stage |
 class Stage:
     """The quantizer and the actors of a run, which are restarted when they die.
 
-    Ray restarts the quantizer, which then has no weights until the next ones are published. This class restarts actors,
+    Ray restarts the quantizer, without weights until the next publication. This class restarts actors,
     since they must begin other episodes.
 
     Args:
@@ -178,7 +178,7 @@ class Stage:
     # Actors
 
     def start(self, rank: int, steps: int) -> None:
-        """Starts or replaces an actor, whose lives so far have taken ``steps`` steps, and asks it to begin."""
+        """Starts or replaces an actor, and asks it to begin; its earlier lives have taken ``steps`` steps."""
         order = {**self._order, "rank": rank, "life": self.lives[rank], "steps": steps}
         self._actors[rank] = self._ray.remote(Actor).options(num_cpus=1, max_restarts=0).remote(order, self._quantizer)
         self._orders[self._actors[rank].begin.remote()] = rank
@@ -221,7 +221,7 @@ class Stage:
         return rank, answer
 
     def _oldest_answered(self) -> Any:
-        """Returns the oldest order with an answer, among the first order of each actor; None if there is none."""
+        """Returns the oldest order with an answer, among the first order of each actor; None without answers."""
         first: dict[int, Any] = {}
         for order, rank in self._orders.items():
             first.setdefault(rank, order)

@@ -66,7 +66,7 @@ _largest = unsimulated(lambda x: x.abs().amax().double())
 
 
 def magnitude(x: Tensor) -> Tensor:
-    """Returns the largest absolute value, as float64; NaN if an element is NaN, 0 if there are no elements."""
+    """Returns the largest absolute value, as float64; NaN if an element is NaN, 0 without elements."""
     largest: Tensor = _largest(x) if x.numel() else number_tensor(0.0, x.device)
     return largest
 
@@ -79,7 +79,7 @@ def copies(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 @unsimulated
 def copy_(tensor: Tensor, other: Tensor) -> Tensor:
-    """Calls ``tensor.copy_(other)`` without rounding to the simulated format, in which ``other`` need not be."""
+    """Calls ``tensor.copy_(other)`` without rounding; ``other`` need not be representable in the simulated format."""
     return tensor.copy_(other)
 
 

@@ -52,7 +52,7 @@ class Mean(NamedTuple):
 
 
 def sum_of_means(samples: Sequence[ArrayLike]) -> Mean:
-    """Estimates the sum of the means of independent samples, whose variances may differ.
+    """Estimates the sum of the means of independent samples with possibly different variances.
 
     Its variance is the sum of a_i = s_i^2 / n_i, with (sum a_i)^2 / sum(a_i^2 / (n_i - 1)) degrees of freedom: for one
     sample Student's t, for two Welch's.

@@ -3,7 +3,7 @@
 Compiled loops take addresses. Of many tensors of PyTorch the address does not lead to the elements: of a lazily negated
 view (``z.conj().imag``), a gradient that is known to be zero, a tensor inside ``torch.vmap``, a wrapper subclass such
 as DTensor. All code that passes an address to a loop therefore asks :func:`in_memory` first.
-Loops visit elements in memory order; the layouts are those of CPU tensors.
+Loops visit elements in memory order; layouts are CPU tensors' layouts.
 """
 
 from __future__ import annotations

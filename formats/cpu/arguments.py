@@ -39,7 +39,7 @@ def c_types(body: Any, dtype: torch.dtype) -> tuple[Any, ...]:
     """Numba's types of the arguments of a loop for a carrier.
 
     Args:
-        body: the loop, whose parameters are annotated with the names above.
+        body: the loop, with parameters annotated with the names above.
         dtype: float32 or float64, the carrier.
     """
     real, unsigned = _TYPES[dtype]

@@ -69,7 +69,7 @@ def _slot(builder: Any, register: _Register) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _enter(_context: Any) -> Any:
-    """Makes the settings the usual ones; returns what they were."""
+    """Sets the usual settings, and returns the previous ones."""
 
     def generate(_context: Any, builder: Any, _signature: Any, _arguments: Any) -> Any:
         if _REGISTER is None:
@@ -104,7 +104,7 @@ def _leave(_context: Any, _state: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _pinned(_context: Any, value: Any) -> Any:
-    """``value``, of which the compiler learns only here: it moves no arithmetic with it ahead of this place."""
+    """Returns ``value`` so that the compiler does not move arithmetic with it ahead of this place."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         (argument,) = arguments

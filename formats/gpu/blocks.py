@@ -26,13 +26,13 @@ def blocks(
     """Rounds ``count`` blocks, ``ROWS`` of them in each program, ``WIDTH`` numbers of each at a time.
 
     Args:
-        source: seen as (outer, length, inner) numbers in row-major order.
-        target: seen in the same way.
-        data: what the format is.
+        source: the values, as (outer, length, inner) in row-major order.
+        target: memory for the results, with the same layout.
+        data: the parameters of the format.
         given: the caller's random words.
         count: the number of blocks.
-        length: how many numbers lie along the axis of blocks.
-        inner: how many lie behind it.
+        length: the number of values along the axis of blocks.
+        inner: the product of the sizes of later axes.
         block: numbers in a block; the last one of an axis may be shorter.
         base: the base of the keys of random words.
         bits: how many of a random word count.

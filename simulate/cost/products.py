@@ -64,8 +64,7 @@ def products_in(
         result: its return value.
 
     Returns:
-        One entry for each product, none for an operation that computes none; None if it may compute products for which
-        there is no formula. ``torch.utils.flop_counter.register_flop_formula`` gives a custom operation a
+        One entry for each product, empty for an operation without products; None for products without a formula. ``torch.utils.flop_counter.register_flop_formula`` gives a custom operation a
         formula.
     """
     name = plain_name(operation.overloadpacket.__name__)

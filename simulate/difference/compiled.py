@@ -21,7 +21,7 @@ _MARGIN = 16  # the factor by which compiled code may err more than its operatio
 
 
 def compile_recorded(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-    """Compiles a graph as inductor does. Recorders are told of each run of it, forward and backward."""
+    """Compiles a graph as inductor does. Recorders receive each run of it, forward and backward."""
     from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415  it takes seconds
 
     with _disable_current_modes():

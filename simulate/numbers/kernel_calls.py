@@ -22,7 +22,7 @@ def call_kernel(
     """Represents, in a traced graph, the result of an ATen operation, as new tensors.
 
     Args:
-        func: the operation; one in place stands for its variant that returns new tensors.
+        func: the operation; an in-place one is replaced by its variant that returns new tensors.
         args: its arguments.
         kwargs: its arguments by name.
         number_of: returns the tensor that represents an argument, if that is such a number.

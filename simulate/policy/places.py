@@ -125,7 +125,7 @@ _REPLICATORS = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel
 class ModuleTracker:
     """Follows modules and optimizers through PyTorch's global hooks, between :meth:`enter` and :meth:`leave`.
 
-    A module's path begins at the outermost module whose call encloses its own, or at one of ``roots``. It skips
+    A module's path begins at the outermost module that is being called, or at one of ``roots``. It skips
     wrappers such as ``torch.compile``'s.
 
     Args:
@@ -252,7 +252,7 @@ class ModuleTracker:
         return Role.BACKWARD.value, owner
 
     def _owner(self, default: str) -> str:
-        """Returns the path of the module whose forward operation the current backward operation derives."""
+        """Returns the path of the module that ran the forward operation of the current backward operation."""
         node = torch._C._current_autograd_node()  # noqa: SLF001  the only access there is
         number = _NO_FORWARD if node is None else node._sequence_nr()  # noqa: SLF001  the only access there is
         if number == _NO_FORWARD:
@@ -295,7 +295,7 @@ class ModuleTracker:
             self._follower.module_begins(modules[-1], len(modules) - 1)
 
     def _name(self, module: torch.nn.Module, enclosing: str, *, permanent: bool = False) -> None:
-        """Names a module and its submodules, also those that were called and named before it."""
+        """Names a module and its submodules, also the ones that were called and named before it."""
         prefix = "module." if isinstance(module, _REPLICATORS) else ""
         root = enclosing or type(_inner_module(module)).__name__
         members = dict(module.named_modules())
@@ -369,7 +369,7 @@ class ModuleTracker:
     def _wrap_closure(self, optimizer: torch.optim.Optimizer, closure: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps a closure that a step calls, so that its operations belong to no step but to the passes that it runs.
 
-        Its gradients are those that ``on_step`` sees before the step. An exception in it ends the step.
+        ``on_step`` sees its gradients before the step. An exception in it ends the step.
         """
 
         @wraps(closure)

@@ -43,7 +43,7 @@ class TrialOutcome:
 
     @classmethod
     def read(cls, path: Path) -> TrialOutcome:
-        """Reads the outcome in a file; an empty one if there is no file."""
+        """Reads the outcome in a file; an empty one without the file."""
         if not path.exists():
             return cls()
         outcome = cls(**read_json(path))

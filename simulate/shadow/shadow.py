@@ -58,12 +58,12 @@ class Shadow(Watcher):
     is the operation in float64 on their twins. Elementwise, ``added = |y - exact| / scale``,
     ``inherited = |exact - twin| / scale``, ``total = |y - twin| / scale``, where scale is the largest of ``|y|``,
     ``|exact|``, ``|twin|`` and 2^-10 of the largest such magnitude in the tensor. So an error is at most 2, which means
-    the opposite sign: if rounding alone makes a gradient nonzero, its error relative to the true value would be huge
-    without saying more. Elements that are not finite in all three are counted separately.
+    the opposite sign. Without that bound, a gradient that is nonzero only because of rounding would have a huge
+    relative error. Elements that are not finite in all three are counted separately.
 
     The simulation calls :meth:`before` and :meth:`after` around each ATen operation. Values from outside are their own
     twins. Control flow is the simulation's: integers, booleans and Python numbers that the program reads from tensors
-    (``item()``, indices, masks) have no twins. The twins of random numbers are the rounded ones that were drawn. The
+    (``item()``, indices, masks) do not have twins. The twins of random numbers are the rounded draws. The
     twin of an operation that cannot run in float64 is its rounded result; the report names it. An operation is run up
     to three times, so a custom operation should not have side effects.
 

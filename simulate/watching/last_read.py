@@ -55,7 +55,7 @@ class LastRead:
 
 
 def noting(kernel: Callable[..., Any], name: str, watchers: Callable[[], Sequence[LastRead]]) -> Callable[..., Any]:
-    """Returns the kernel of an operation; one that reads values, or tests whether they are finite, also notes them.
+    """Returns the kernel of an operation; if it reads values or tests whether they are finite, it also notes them.
 
     Args:
         kernel: the original kernel.
