@@ -64,8 +64,8 @@ def products_in(
         result: its return value.
 
     Returns:
-        One entry for each product, empty for an operation without products; None for products without a formula. ``torch.utils.flop_counter.register_flop_formula`` gives a custom operation a
-        formula.
+        One entry for each product, empty for an operation without products; None for products without a formula.
+        ``torch.utils.flop_counter.register_flop_formula`` gives a custom operation a formula.
     """
     name = plain_name(operation.overloadpacket.__name__)
     if not may_multiply(operation):
