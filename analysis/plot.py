@@ -158,6 +158,7 @@ def inline_svg(name: str, table: pd.DataFrame, title: str, metric: Metric) -> st
         title: an alternative text for readers who do not see the figure.
         metric: the metric of the scores.
     """
+    # Text stays text, so that a reader can search and copy it; paths would also be larger.
     drawn = draw(name, _csv(table), table, "", INLINE, metric)
     with mpl.rc_context({"svg.fonttype": "none"}):
         svg = _svg(drawn, INLINE.dots, transparent=True, salt=name)
@@ -241,7 +242,7 @@ def _image(drawn: Figure, kind: str, dots: float) -> bytes:
 
 def _svg(drawn: Figure, dots: float, *, transparent: bool = False, salt: str = "roundoff") -> str:
     buffer = io.StringIO()
-    with mpl.rc_context({"svg.hashsalt": salt}):
+    with mpl.rc_context({"svg.hashsalt": salt}):  # else every call gives other ids
         drawn.savefig(buffer, format="svg", dpi=dots, metadata=_METADATA["svg"], transparent=transparent)
     return fill_tooltips(buffer.getvalue(), drawn)
 

@@ -117,6 +117,7 @@ class CheapestArithmetic:
         self._counted: dict[str, CountedSteps] = {}
         self._model = plan.search.model
         self._by = plan.search.by if self._model is None else self._model.name
+        # The runs of the plan differ in their seeds; different seeds choose and confirm, so that the test is fair.
         self._choosing = list(plan.runs[: plan.search.choose])
         self._fresh = list(plan.runs[plan.search.choose :])
         self._choices = _cheapest_first(plan.search.formats, self._model)
@@ -139,13 +140,14 @@ class CheapestArithmetic:
                 self.unpriced[unit] = self._unpriced_products(config)
             elif cost < reference_cost:
                 loss = self._count(config).led_astray(self._count(base.config))
-                ratios[unit] = (reference_cost - cost) / loss if loss else math.inf
+                ratios[unit] = (reference_cost - cost) / loss if loss else math.inf  # a saving that costs nothing
         self.units = sorted(ratios, key=ratios.__getitem__, reverse=True)
         self._sign = sign(plan)
 
     @property
     def most_runs(self) -> int:
         """The largest possible number of runs."""
+        # One unit for which all formats pass equally shows how many seeds each format can get.
         one_unit = allocation(["one"], self._choices, len(self._choosing))
         seeds_by_format: dict[str, int] = {}
         questions, _ = ask(one_unit, lambda candidates: [0.0] * len(candidates[0]))
@@ -171,7 +173,7 @@ class CheapestArithmetic:
     def result(self, store: SweepDirectory) -> list[Allocation]:
         """Returns the current result."""
         questions, best = self._best_formats(store)
-        if best is None:
+        if best is None:  # the best so far: the most parts, then the highest score, with all seeds that choose
             seeds = len(self._choosing)
             scored = [x for candidates, count in questions if count == seeds for x in candidates]
             chosen = max(scored, key=lambda x: (len(x), self._score(store, x, seeds) or 0.0), default={})
@@ -204,6 +206,7 @@ class CheapestArithmetic:
         loss = self._sign * (reference - mean)
         if loss > _CHOOSING_SHARE * self._goal.margin * abs(reference):
             return -loss
+        # The formats are sorted by cost: the cheapest gets the highest score.
         return float(len(self._choices) - self._choices.index([*chosen.values()][-1]))
 
     def _allocation(self, store: SweepDirectory, chosen: Mapping[str, str], *, finished: bool) -> Allocation:
@@ -251,6 +254,7 @@ class CheapestArithmetic:
         return "; ".join(self._count(config).cost["models"][self._by]["without"])
 
     def _count(self, config: RunConfig) -> CountedSteps:
+        # A cost takes seconds to count, and is the same for all seeds.
         key = json.dumps({name: value for name, value in config.as_json().items() if name != "seed"}, sort_keys=True)
         if key not in self._counted:
             models = () if self._model is None else (self._model,)

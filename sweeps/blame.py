@@ -224,11 +224,12 @@ class _SeedsPerCase:
             units, count = round_
             cases = {unit: self._case(store, question, unit)[:count] for unit in units}
             needed = (*cases.values(), self._references[question.reference][:count])
+            # A round is judged only when all its runs have ended, so that the order of their ends does not matter.
             if not all(map(store.have_ended, needed)):
                 return None
             returns = {unit: _returns(store, runs) for unit, runs in cases.items()}
             reference = _returns(store, needed[-1])
-            sign = 1 if question.in_fp32 else -1
+            sign = 1 if question.in_fp32 else -1  # gains are above the reference, costs below it
             return {
                 unit: sign * math.fsum(value - reference[seed] for seed, value in unit_returns.items()) / count
                 for unit, unit_returns in returns.items()
@@ -245,7 +246,7 @@ class _SeedsPerCase:
         by_name = {name: returns for name, runs in cases.items() if reference and (returns := _returns(store, runs))}
         sides = [(returns, reference) if question.in_fp32 else (reference, returns) for returns in by_name.values()]
         differences = [difference([x], [y]) for x, y in sides]
-        adjusted = holm([change.p for change in differences])
+        adjusted = holm([change.p for change in differences])  # many units are tested at once
         rows = [
             Effect(
                 name,
@@ -260,7 +261,7 @@ class _SeedsPerCase:
             )
             for (name, returns), change, p in zip(by_name.items(), differences, adjusted, strict=True)
         ]
-        return tuple(sorted(rows, key=lambda row: (-row.seeds, -row.effect)))
+        return tuple(sorted(rows, key=lambda row: (-row.seeds, -row.effect)))  # rows with few seeds are noisy: last
 
     def _units(self, store: SweepDirectory) -> list[str]:
         """Returns the units to be measured; none until the run that records operations has ended."""
@@ -274,7 +275,7 @@ class _SeedsPerCase:
         if (question, unit) not in self._cases:
             high = [unit] if question.in_fp32 else [other for other in self._units(store) if other != unit]
             rules = [{self._over: high[0] if len(high) == 1 else high, "format": HIGH}] if high else []
-            if self._over == "operation":
+            if self._over == "operation":  # operations that only move values keep the format of their inputs
                 rules.append(LEFT_MOVES)
             named = f"{unit} in {HIGH if question.in_fp32 else self._config.format}"
             self._cases[question, unit] = self._runs(with_rules(self._config, rules), named)

@@ -199,10 +199,11 @@ def count_program(config: ProgramConfig, models: Sequence[CostModel] = tuple(MOD
             else:
                 with simulation:
                     function(**arguments)
-    except _EnoughError:
+    except _EnoughError:  # the usual end
         return CountedSteps(stop.counter.report().as_json(_STEPS, models) | {"steps": _STEPS}, stop.begin, stop.end)
     except (Exception, SystemExit) as error:
         raise SweepError(f"{config.program.text}: {describe_error(error)}") from error
+    # The program has ended by itself: its optimizer made too few steps, or none.
     cost = stop.first or stop.counter.report()
     return CountedSteps(cost.as_json(1, models) | {"steps": 0}, {}, {})
 
@@ -225,7 +226,7 @@ class _StopAfterSteps(Watcher):
 
     def optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """Called after each step of any optimizer."""
-        if self._optimizer is None:
+        if self._optimizer is None:  # steps of further optimizers, as of GANs, belong to the first one's step
             self._optimizer = optimizer
             self.first = self.counter.report()
             self.counter.restart()

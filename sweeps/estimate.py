@@ -47,7 +47,7 @@ class TimeEstimate:
         """Seconds until the last run ends if ``workers`` processes take the runs in their order."""
         busy = [0.0] * workers
         for seconds in self.seconds.values():
-            heapq.heapreplace(busy, busy[0] + seconds)
+            heapq.heapreplace(busy, busy[0] + seconds)  # the worker that is free first takes the run
         return max(busy)
 
 
@@ -111,7 +111,7 @@ def _speed_key(config: dict[str, Any], ignored: frozenset[str]) -> str:
     from ..formats import Format, FormatError  # noqa: PLC0415  imports torch
 
     relevant = {key: value for key, value in config.items() if key not in ignored}
-    if not relevant.get("native"):
+    if not relevant.get("native"):  # a simulation in any format of one carrier takes as long; fp32 rounds nothing
         name = relevant.get("format")
         with suppress(FormatError, TypeError):
             fmt = Format.parse(str(name))
@@ -165,6 +165,7 @@ def _measure(config: TrainConfig, allow_imports: Collection[str]) -> _Speed:
     if steps.crashed or evaluation.crashed:
         return _Speed(0.0, 0.0, crashed=True)
     step = steps.seconds_per_step() * config.action_repeat
+    # After the second mark come the other three of its four steps, and the evaluation.
     evaluation_seconds = evaluation.marks[-1][0] - evaluation.marks[1][0] - 3 * step
     return _Speed(step, max(0.0, evaluation_seconds) * config.eval_episodes / episodes, crashed=False)
 
@@ -210,7 +211,7 @@ class _Calibration:
 
     def _progress(self, progress: Progress) -> None:
         self.marks.append((time.perf_counter(), progress.step))
-        if len(self.marks) > 3 and self.marks[-1][0] - self.marks[2][0] > 1:
+        if len(self.marks) > 3 and self.marks[-1][0] - self.marks[2][0] > 1:  # a second after warming up
             self._stop.make()
 
     def seconds_per_step(self) -> float:

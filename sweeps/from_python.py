@@ -120,7 +120,7 @@ def _as_text(sections: dict[str, Any]) -> str:
             return value.value
         if isinstance(value, (Path, Format)):
             return str(value)
-        if hasattr(value, "tolist"):
+        if hasattr(value, "tolist"):  # numbers of NumPy and PyTorch
             return value.tolist()
         raise SweepError(f"roundoff.sweep: {value!r} is no value that a sweep can write down; give numbers or text")
 
@@ -146,7 +146,7 @@ def _run_here(plan: Plan, directory: Path, watcher: SweepWatcher, failures: list
         if lease is None:  # another sweep works on it
             remaining.append(run)
             held += 1
-            if held >= len(remaining):
+            if held >= len(remaining):  # others work on all that is left
                 time.sleep(_POLL)
             continue
         held = 0

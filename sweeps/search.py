@@ -161,6 +161,7 @@ class _FewestBits:
     def __init__(self, plan: Plan) -> None:
         assert plan.search is not None
         self._plan = plan
+        # A branch is named by the keys in which it differs from others.
         groups = branches(plan.runs, plan.search)
         other_keys = [plan.search.rest_of(runs[0].config) for runs in groups]
         # A key under ``actors`` is written ``actors.KEY``.
@@ -207,7 +208,7 @@ class _Branch:
         formats = self.next_formats(store)
         ended = [name for name in formats if store.have_ended(self.runs[name])]
         means = {name: mean_score(store, self.runs[name]) for name in self._formats if name in ended}
-        enough = next((name for name in means if self._is_enough(store, name)), None)
+        enough = next((name for name in means if self._is_enough(store, name)), None)  # the fewest bits come first
         reference = mean_score(store, self.runs[REFERENCE])  # None if a run has failed
         unlearned = self._unlearned(store) if reference is not None else ""
         return Finding(self._given, reference, enough, means, len(self._formats), ended == formats, unlearned)
@@ -218,6 +219,7 @@ class _Branch:
         agents = [result for result in results if isinstance(result, Result)]
         if any(result.updates == 0 for result in agents):
             return f"{REFERENCE} itself made no update"
+        # A run that never learns would be as good in any format, and the narrowest would win.
         before = mean([result.untrained for result in agents])
         after = mean_score(store, self.runs[REFERENCE])
         if before is None or after is None or after - before > self._margin * abs(after):
@@ -228,7 +230,7 @@ class _Branch:
         reference, mean = (mean_score(store, self.runs[compared]) for compared in (REFERENCE, name))
         if reference is None or mean is None or self._unlearned(store):
             return False
-        return self._sign * (reference - mean) <= self._margin * abs(reference)
+        return self._sign * (reference - mean) <= self._margin * abs(reference)  # the sign is -1 for a loss
 
 
 @final
@@ -269,11 +271,12 @@ class _BestCandidate:
                 scores = self._scores(store, name, seeds)
                 crashed = [store.state(run) for seed in seeds for run in runs[seed]].count("crashed")
                 standings.append(Standing(name, mean(scores), tuple(scores), crashed))
+        # A mean over more seeds comes first: it survived more rounds.
         standings.sort(key=lambda standing: (len(standing.scores), self._rank(standing.mean)), reverse=True)
         return [Standings(tuple(standings), store.have_ended(self.next_runs(store)))]
 
     def _rank(self, mean: float | None) -> float:
-        return -math.inf if mean is None else self._sign * mean
+        return -math.inf if mean is None else self._sign * mean  # a crash is the worst result
 
     def _scores(self, store: SweepDirectory, name: str, seeds: Sequence[int]) -> list[float | None]:
         return [mean_score(store, self._runs[name][seed]) for seed in seeds]

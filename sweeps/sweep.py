@@ -104,7 +104,7 @@ def run_sweep(
         with closing(running) as events:
             for event in events:
                 completed, score = _complete_event(event, store)
-                if completed.kind == "ended":
+                if completed.kind == "ended":  # a lease is of no use once there is a result
                     leases.forget(event.run.id)
                 states[event.run.id] = store.state(event.run) if completed.kind in ("ended", "failed") else "waiting"
                 watcher.event(completed, states[event.run.id], score)

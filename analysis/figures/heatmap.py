@@ -88,9 +88,9 @@ def _draw(axis: Axes, cells: Cells, labels: tuple[str, str], norm: Normalize, me
     bright = metric.sign > 0
     drawn = axis.pcolormesh(np.ma.masked_invalid(values), norm=norm, cmap="viridis" if bright else "viridis_r")
     for cell in records(rows):
-        scored = cell["return"] == cell["return"]
+        scored = cell["return"] == cell["return"]  # not NaN
         shade = norm(cell["return"]) if scored else 1.0
-        dark = (shade < 0.6 if bright else shade > 0.4) and scored
+        dark = (shade < 0.6 if bright else shade > 0.4) and scored  # the darkness of the cell under the text
         crashed = f"{cell['crashed']:.0f} x" if cell["crashed"] else ""
         failed = f"{cell['failed']:.0f} failed" if cell.get("failed", 0) > 0 else ""
         text = "\n".join(filter(None, [metric.shown(cell["return"]) if scored else "", crashed, failed]))
@@ -182,6 +182,7 @@ def draw_heatmap(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: Me
         Cells(cells, across, up, ", ".join(filter(None, [*titles([str(task)], metric), str(condition)])))
         for (condition, task), cells in panels
     ]
+    # The panel grows with its cells, and with the names at its left, in inches.
     names = [name.split("\n") for name in wrap_names(up)]
     longest = max(len(line) for name in names for line in name)
     width = 1.2 + 0.62 * len(across) + 0.07 * longest

@@ -84,7 +84,7 @@ def draw_exponents(name: str, table: pd.DataFrame, size: Size = SCREEN, metric: 
     low, high = int(table["exponent"].min()) - 1, int(table["exponent"].max()) + 2
     roles = [role for role in ROLES if (table["role"] == role).any()]
     panels = [(fmt, label, role) for fmt, label in series for role in roles]
-    columns = len(roles) if size.width is None else min(len(roles), size.columns)
+    columns = len(roles) if size.width is None else min(len(roles), size.columns)  # a journal's column is narrow
     with figure(
         len(panels), f"{name}: where results lie", 3.6, 2.8, size, columns=columns, sharex=True, sharey=True
     ) as (canvas, axes):
@@ -153,7 +153,7 @@ def _histogram(axis: Axes, rows: pd.DataFrame, name: str, low: int, high: int, s
     counts = rows.pivot_table(index="exponent", columns="step", values="results", aggfunc="sum", fill_value=0)
     numbers = counts.reindex(index=range(low, high), columns=steps, fill_value=0).to_numpy(float)
     shares = numbers / np.maximum(numbers.sum(axis=0), 1)
-    edges = np.concatenate([[0.0], steps])
+    edges = np.concatenate([[0.0], steps])  # counts of a step are of the interval that ends there
     columns = [(edges[i], 0, edges[i + 1], 1) for i in range(len(steps))]
     texts = [_spread_text(f"{name}, step {step}", column, low) for step, column in zip(steps, shares.T, strict=True)]
     add_box_tooltips(axis, columns, texts, axis.get_xaxis_transform())
@@ -176,7 +176,7 @@ def _mark_range(axis: Axes, name: str) -> None:
     if not isinstance(fmt, FloatFormat):
         return
     lines = {
-        "largest": (fmt.emax + 1, "-"),
+        "largest": (fmt.emax + 1, "-"),  # values of the largest exponent end there
         "smallest normal": (fmt.emin, "--"),
         "smallest": (float(np.log2(fmt.smallest_subnormal)), ":"),
     }

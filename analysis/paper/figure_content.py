@@ -50,6 +50,7 @@ def by_hours(experiment: Experiment) -> Experiment:
 
 def hours(experiment: Experiment, summary: pd.DataFrame) -> list[Measured]:
     """Lists the hours of every condition, and its speed relative to the same condition with one learner."""
+    # Settings that do not vary also tell which of the paper's numbers belong to a row.
     conditions, constant = experiment.conditions, {}
     for key in sorted(experiment.config_keys):
         values = experiment.runs[key].drop_duplicates()

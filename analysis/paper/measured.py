@@ -64,6 +64,7 @@ def norms(experiment: Experiment, _summary: pd.DataFrame) -> list[Measured]:
     if table is None:
         return []
     values = [name for name in table.columns if name.endswith("_norm")]
+    # As late as possible, and not of a single noisy point.
     late = table[table["step"] > 0.75 * table["step"].max()]
     means_of_runs = late.groupby(["task", "format", "series", "id"], sort=False)[values].mean()
     rows = []
@@ -145,7 +146,7 @@ def times_to_reward(experiment: Experiment, _summary: pd.DataFrame) -> list[Meas
         references = [key for key in conditions if {key[0], key[3]} == {_REFERENCE} and len(conditions[key])]
         if not references:
             continue
-        best = conditions[max(references, key=lambda key: key[2])]["return"].max()
+        best = conditions[max(references, key=lambda key: key[2])]["return"].max()  # key[2]: steps between pulls
         level = best - (1 - _SHARE) * abs(best)
         reached = {key: _first_reached(curve, level) for key, curve in conditions.items()}
         for key, curve in conditions.items():

@@ -84,7 +84,7 @@ def after_training(experiment: Experiment, _summary: pd.DataFrame) -> list[Measu
         missing = pd.isna(pd.Series(case)).tolist()
         texts = ["" if lost else value_text(value) for value, lost in zip(case, missing, strict=True)]
         case_cells = dict(zip(keys, texts, strict=True))
-        by_run = runs.assign(run=runs["id"].str.partition("/")[0]).set_index("run")
+        by_run = runs.assign(run=runs["id"].str.partition("/")[0]).set_index("run")  # RUN/QUANTIZATION
         trained = by_run.loc[by_run["format"] == REFERENCE, "return"]
         tries: list[tuple[dict[str, str], str, float]] = []
         for name in experiment.formats:
@@ -97,7 +97,7 @@ def after_training(experiment: Experiment, _summary: pd.DataFrame) -> list[Measu
             has_interval = name != REFERENCE and not np.isnan(low)
             cells["95 % interval"] = f"{low:+.3g} to {high:+.3g}" if has_interval else ""
             cells["runs"] = str(len(scores))
-            is_testable = len(differences) > 1 and differences.std() > 0
+            is_testable = len(differences) > 1 and differences.std() > 0  # equal differences have no t statistic
             tries.append((cells, name, float(stats.ttest_1samp(differences, 0).pvalue) if is_testable else np.nan))
         for (cells, name, _), p in zip(tries, holm([p for *_, p in tries]), strict=True):
             completed = cells | {"p, of all": "" if np.isnan(p) else f"{p:.2g}"}
@@ -123,6 +123,7 @@ def by_moment(experiment: Experiment) -> Experiment:
     runs[_WHEN] = [_NEVER if suffix is None else _TRAINING + suffix for suffix in suffixes]
     if "algorithm" in runs and len(set(runs["algorithm"])) > 1:
         runs["task"] += ", " + runs["algorithm"]
+    # Rows for quantization after training: the final evaluation of a run, and a crash in every format it asked for.
     unquantized = runs[(runs[_WHEN] == _NEVER) & runs["status"].isin(["done", "crashed"])]
     last = experiment.quantized.merge(unquantized[["id", "step"]], on=["id", "step"])[["id", "in", "return"]]
     crashed = unquantized[unquantized["status"] == "crashed"]

@@ -127,7 +127,7 @@ def settings(experiment: Experiment) -> tuple[dict[str, Any], dict[str, list[Any
     shared: dict[str, Any] = {}
     varied: dict[str, list[Any]] = {}
     for key in sorted({key for config in configs for key in config}):
-        values: list[Any] = []
+        values: list[Any] = []  # not a set: settings may be lists and mappings
         for config in configs:
             if config.get(key) not in values:
                 values.append(config.get(key))
@@ -151,6 +151,7 @@ def recipe(experiment: Experiment) -> tuple[str, list[str]]:
         head |= {"program": shared.pop("program"), "metric": _metric_section(experiment.metric)}
     rows = [tuple(_setting_text(config.get(key)) for key in varied) for config in experiment.configs.values()]
     is_full_grid = prod(map(len, varied.values())) == len(rows)  # else there may be more combinations than fit anywhere
+    # Compared as sorted lists: a run may have been left out while another one is there twice.
     combinations = [tuple(map(_setting_text, values)) for values in product(*varied.values())] if is_full_grid else []
     name = re.sub(r"[^A-Za-z0-9_-]", "-", experiment.name).lstrip("-") or "sweep"  # not to be read as an option
     if is_full_grid and sorted(combinations) == sorted(rows):

@@ -103,6 +103,7 @@ def report(
 
 
 def _head(experiment: Experiment) -> Safe:
+    # The first sentence of the description is the title.
     title, *rest = re.split(r"(?<=[.?!])\s+", experiment.description.strip() or experiment.name, maxsplit=1)
     about = element("details", element("summary", "About this sweep"), element("p", *rest)) if rest else None
     counts = element("p", f"{experiment.name}: {_counts(experiment)}", class_="note")
@@ -185,6 +186,7 @@ def _notes(experiment: Experiment, warnings: list[str]) -> Safe | None:
 def _scores(experiment: Experiment, summary: pd.DataFrame) -> list[Safe]:
     """Makes the figures of scores; the first one comes at the top of the report."""
     parts: list[Safe] = []
+    # One width draws no curve; conditions are compared in a figure of their own.
     floats = are_floats(experiment.formats)
     scored = summary[summary["n"] > 0]
     marks = degradation_table(experiment, scored)

@@ -53,7 +53,7 @@ class Conditions:
         indifferent = _PROGRAM_KEYS if programs else keys_with(KeyRole.EXECUTION)
         varying = sorted(set(settings) - {"task", "format", "seed"} - indifferent)
         runs_by_task = runs.groupby("task")
-        self.keys = [
+        self.keys = [  # a key that has one value on each task follows from the task
             key
             for key in varying
             if len(runs[key].drop_duplicates()) > 1 and runs_by_task[key].nunique(dropna=False).max() > 1

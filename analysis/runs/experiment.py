@@ -185,7 +185,7 @@ def _columns(configs: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]
     columns = as_columns(programs)
     keys = {key for config in agents.values() for key in config}
     for identity, config in agents.items():
-        unsaid = config_class(config).unsaid()  # by this run, perhaps not by others
+        unsaid = config_class(config).unsaid()  # a run's file leaves out some keys at their defaults
         columns[identity] = {key: value for key, value in unsaid.items() if key in keys} | config
     tasks = tasks_of(configs)
     return {identity: flatten({**columns[identity], "task": tasks[identity]}) for identity in configs}

@@ -93,7 +93,7 @@ def _group_records(records: list[dict[str, Any]], metric: str) -> list[Block]:
     others: list[tuple[int, str, dict[str, Any]]] = []
     for (kind, *keys), places in groups.items():
         rows = [records[place] for place in places]
-        if kind in ("train", "log") and len(rows) > 1:
+        if kind in ("train", "log") and len(rows) > 1:  # most lines of a file: column by column, not value by value
             columns = dict(zip(keys, zip(*(row.values() for row in rows), strict=True), strict=True))
             if all(set(map(type, column)) <= _NUMBERS for name, column in columns.items() if name != "kind"):
                 blocks += _number_blocks(kind, places, columns, metric)
@@ -106,6 +106,7 @@ def _number_blocks(kind: str, places: list[int], columns: dict[str, tuple[Any, .
     steps = [whole(step) for step in columns["step"]]
     numbers = {name: np.array(values, float) for name, values in columns.items() if name not in _NO_VALUES}
     if kind == "log":
+        # JSON has no NaN and infinities: they are logged as null.
         numbers = {name: np.where(np.isfinite(values), values, inf) for name, values in numbers.items()}
         scores = numbers.pop(metric, None)
         if scores is not None and (scored := np.flatnonzero(scores < inf)).size:

@@ -170,6 +170,7 @@ def bootstrap_intervals(
         Lower and upper ends, shape (columns, 2); NaN where a column has fewer than two scores, or an infinite one.
     """
     intervals = np.full((scores.shape[1], 2), np.nan)
+    # Columns with the same runs form a group: of a usual curve all steps, unless some runs have not ended.
     patterns, pattern_of_column = np.unique(~np.isnan(scores), axis=1, return_inverse=True)
     finite = ~np.isinf(scores).any(axis=0)
     for number, runs in enumerate(patterns.T):
@@ -198,6 +199,7 @@ def draw_counts(runs: int, generator: np.random.Generator, replicates: int) -> N
     In a replicate, all n runs are replaced by n draws with replacement: a multinomial number, by counting, which is
     several times as fast as NumPy's own.
     """
+    # Each replicate counts in a range of its own, so that one `bincount` counts all of them.
     drawn = generator.integers(runs, size=(replicates, runs)) + runs * np.arange(replicates)[:, None]
     return np.bincount(drawn.ravel(), minlength=replicates * runs).reshape(replicates, runs)
 
@@ -205,6 +207,7 @@ def draw_counts(runs: int, generator: np.random.Generator, replicates: int) -> N
 def resampled_means(scores: NDArray[Any], generator: np.random.Generator, replicates: int) -> NDArray[np.float64]:
     """Draws replicates, and returns the means of their columns, shape (replicates, columns)."""
     values, runs = scores.astype(float), len(scores)
+    # A replicate's sum is a product of counts and scores: one matrix product in place of gathering every draw.
     sums = [draw_counts(runs, generator, count).astype(float) @ values for count in batches(replicates, runs)]
     result: NDArray[np.float64] = np.concatenate(sums) / runs
     return result

@@ -119,6 +119,7 @@ def against_reference(
     if not rows:
         return pd.DataFrame(columns=columns)
     table = pd.DataFrame(rows).reindex(columns=columns)
+    # Single tasks and their mean are two families of tests, each corrected for its own rows.
     for family in (table["task"] == ALL_TASKS, table["task"] != ALL_TASKS):
         for name in _TESTS:
             table.loc[family, f"{name}_holm"] = holm(table.loc[family, name])
@@ -307,6 +308,7 @@ def learning(side: Side, reference: Side, task: str) -> Learning:
     Source:
         Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the case of the binomial", 1934.
     """
+    # The threshold: half of the way that the reference's median run has come.
     untrained = list(reference.untrained.get(task, {}).values())
     references, scores = reference.judged[task], side.judged[task]
     best = float(np.median(list(references.values())))
@@ -314,6 +316,7 @@ def learning(side: Side, reference: Side, task: str) -> Learning:
     if not (math.isfinite(best) and best > start):
         return UNKNOWN
     threshold = (start + best) / 2
+    # A run counts if its seed learned in the reference: a task may be too hard for some seeds in any format.
     expected = {seed: score for seed, score in references.items() if score >= threshold}
     learned = {seed: score for seed, score in scores.items() if score >= threshold}
     shared = references.keys() & scores.keys()
@@ -333,6 +336,7 @@ def share_interval(count: int, total: int) -> Interval:
     if not total:
         return NO_INTERVAL
     tail = (1 - _LEVEL) / 2
+    # The ends are quantiles of beta distributions; without successes, or failures, one end is that of [0, 1].
     low = stats.beta.ppf(tail, count, total - count + 1) if count else 0.0
     high = stats.beta.ppf(1 - tail, count + 1, total - count) if count < total else 1.0
     return Interval(float(low), float(high))

@@ -95,7 +95,7 @@ def _choose_model(experiment: Experiment, model: str | None) -> str | None:
     known = models_of(experiment)
     if model is not None:
         return model if model in known else None
-    others = [name for name in known if name not in (_MODEL, "array-multiplier")]
+    others = [name for name in known if name not in (_MODEL, "array-multiplier")]  # the two of this package
     return others[0] if len(others) == 1 else _MODEL if _MODEL in known else None
 
 
@@ -109,6 +109,7 @@ def _cost(row: dict[str, Any], experiment: Experiment, kind: str, model: str | N
     if kind != "energy":
         return float(cost[KINDS[kind].column])
     entry = cost["models"].get(model)
+    # A sum without some of its products would look cheap.
     complete = entry is not None and entry["value"] is not None and not entry["without"]
     return float(entry["value"]) if complete else math.nan
 
@@ -155,6 +156,6 @@ def _first_run(row: dict[Any, Any], experiment: Experiment) -> str | None:
     for key in experiment.conditions.keys:
         value = row[key]
         is_missing = value is None or (isinstance(value, float) and math.isnan(value))
-        mask &= runs[key].isna() if is_missing else runs[key] == value
+        mask &= runs[key].isna() if is_missing else runs[key] == value  # NaN equals nothing, not even NaN
     ids = runs.loc[mask, "id"]
     return None if ids.empty else str(ids.iloc[0])

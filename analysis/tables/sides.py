@@ -127,6 +127,7 @@ class Side:
         untrained, scores = self.untrained.get(task, {}), self.scores[task]
         if len(scores) < 2 or not scores.keys() <= untrained.keys() or self.crashed([task])[0]:
             return None
+        # Shown to have learned: (1 - margin) times the mean after learning is above the mean before.
         matched = match_runs([{seed: untrained[seed] for seed in scores}], [scores])
         return (-matched.contrast(1 - math.copysign(margin, matched.reference))).p_greater < ALPHA
 
@@ -172,6 +173,7 @@ def sides(
         return all(value_text(settings[key]) == text for key, text in values.items())
 
     others = [key for key in ("format", *keys) if key not in values]
+    # A side's reference has the same values of the other keys.
     planned_conditions = records(planned[["format", *keys]].drop_duplicates())
     references = References(filter(is_reference, planned_conditions), others)
     reference_sides = {references.text_of(side.settings): side for side in all_sides if is_reference(side.settings)}

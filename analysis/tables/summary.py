@@ -75,6 +75,7 @@ def sort_rows(table: pd.DataFrame, keys: list[str], formats: Sequence[str]) -> p
     """
     names = table["format"].astype(str)
     width = {"exponent": names.map(exponent_bits), "significand": names.map(significand_bits)}
+    # Of floats the exponent decides before the significand; other formats have NaN there, which is sorted last.
     keyed = table.assign(**width, place=names.map({name: i for i, name in enumerate(formats)}))
     ascending = [*[True] * (1 + len(keys)), False, False, True]
     ordered = keyed.sort_values(["task", *keys, *width, "place"], ascending=ascending, ignore_index=True)
@@ -101,6 +102,7 @@ def summarize(experiment: Experiment) -> pd.DataFrame:
     for values, group in runs.groupby(["format", *keys], dropna=False):
         tasks = {str(task): ended(part)["return"].to_numpy(float) for task, part in group.groupby("task")}
         selections: dict[str, Sequence[np.ndarray]] = {task: [scores] for task, scores in tasks.items()}
+        # A mean over fewer tasks would not be comparable with the others.
         if several and {task for task, scores in tasks.items() if scores.size} == all_tasks:
             selections[ALL_TASKS] = [scores for scores in tasks.values() if scores.size]
         for task, scores in selections.items():
@@ -128,6 +130,7 @@ def summarize(experiment: Experiment) -> pd.DataFrame:
 def _drops(table: pd.DataFrame, experiment: Experiment) -> list[float]:
     """Returns how much worse each mean is than its reference mean of fp32; NaN without a reference."""
     keys = experiment.conditions.keys
+    # Also runs that have not ended: they decide whether fp32 has only one condition.
     planned = experiment.runs.loc[experiment.runs["format"] == REFERENCE, ["task", *keys]].drop_duplicates()
     references = {
         task: References(records(planned[(planned["task"] == task) | (task == ALL_TASKS)]), keys)

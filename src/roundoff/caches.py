@@ -120,7 +120,7 @@ def _protects_entries(folder: os.stat_result) -> bool:
     """Whether only this user and the system can replace the entries of a folder."""
     if folder.st_uid not in (_user(), Path("/").stat().st_uid):
         return False
-    if folder.st_mode & stat.S_ISVTX:
+    if folder.st_mode & stat.S_ISVTX:  # as /tmp: entries can be removed only by their owner
         return True
     others = stat.S_IWOTH if _is_private_group(folder.st_gid) else stat.S_IWOTH | stat.S_IWGRP
     return not folder.st_mode & others

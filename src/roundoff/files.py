@@ -51,6 +51,7 @@ def atomic_writer(path: str | Path) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        # The content is on the disk before the name changes, and the name before this returns.
         temporary.replace(path)
         sync(path.parent)
 
@@ -68,6 +69,7 @@ def create_file(path: Path, content: bytes) -> bool:
         with temporary.open("xb") as file:
             file.write(content)
         try:
+            # A hard link, unlike a rename, fails if something exists, and also does so on NFS.
             os.link(temporary, path)
         except FileExistsError:
             return temporary.stat().st_nlink > 1  # True if this call made it: NFS may repeat a request
@@ -84,6 +86,7 @@ def copy_directory(source: Path, target: Path) -> None:
     """
     with _temporary(beside=target.parent, target=target) as temporary:
         shutil.copytree(source, temporary)
+        # Everything in the copy is on the disk before its name is.
         for path in (*temporary.rglob("*"), temporary):
             sync(path)
         temporary.rename(target)
@@ -172,7 +175,7 @@ def json_text(value: Any, **options: Any) -> str:
     Raises:
         ValueError: a number is not finite, which JSON cannot represent.
     """
-    text = json.dumps(value, allow_nan=False, **options)
+    text = json.dumps(value, allow_nan=False, **options)  # json.dumps writes half of a pair as "\udXXX"
     return text if "\\ud" not in text else json.dumps(_encodable(value), allow_nan=False, **options)
 
 
@@ -214,6 +217,7 @@ def separate(path: str | Path) -> None:
     """
     try:
         with open_to_read(path) as shared:
+            # Appending to the shared bytes would also change the backup.
             if os.fstat(shared.fileno()).st_nlink > 1:
                 with atomic_writer(path) as copy:
                     shutil.copyfileobj(shared, copy)
@@ -233,6 +237,7 @@ def open_to_read(path: str | Path) -> IO[bytes]:
 
 def _regular_file(descriptor: int, path: str | Path, mode: str) -> IO[bytes]:
     kind = os.fstat(descriptor).st_mode
+    # Checked on the open file: a check of the path could see another file than the one that is opened.
     if not stat.S_ISREG(kind):
         os.close(descriptor)
         raise OSError(0, "is a directory" if stat.S_ISDIR(kind) else "is no regular file", str(path))
@@ -258,7 +263,7 @@ def parse_json(content: bytes) -> Any:
         ValueError: it is not JSON, not in UTF-8, or nested deeper than Python can follow.
     """
     try:
-        value = json.loads(content.decode("utf-8-sig"))
+        value = json.loads(content.decode("utf-8-sig"))  # editors on Windows add a byte order mark
         if b"\\u" in content:
             json.dumps(value, ensure_ascii=False).encode()  # halves of surrogate pairs are no text
     except RecursionError as error:
@@ -373,6 +378,7 @@ def _lock(file: IO[Any], wait: bool | float) -> None:
     deadline = time.monotonic() + (0 if wait is True else wait)
     while True:
         try:
+            # With a limit of time it polls, since flock has no timeout.
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait is True else fcntl.LOCK_NB))
         except BlockingIOError:
             if time.monotonic() >= deadline:

@@ -69,16 +69,17 @@ class ChildProcess:
 
         The process can import the same modules as this one. Output of libraries there goes to standard error.
         """
-        ours, theirs = Pipe()
+        parent_end, child_end = Pipe()
+        # An empty entry means the current folder, which the child may change.
         path = {"PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
-        with theirs:
+        with child_end:  # closed here: otherwise reading would not end with the child
             child = cls(
-                [*command_of(module), str(theirs.fileno()), *arguments],
-                descriptors=(theirs.fileno(), *descriptors),
+                [*command_of(module), str(child_end.fileno()), *arguments],
+                descriptors=(child_end.fileno(), *descriptors),
                 environment={**path, **(environment or {})},
                 stdout=2,
             )
-        return child, ours
+        return child, parent_end
 
     def status(self, seconds: float | None = 0.0) -> int | None:
         """Returns the exit status, negative for the signal that killed it; None while it lives.
@@ -160,7 +161,7 @@ def adopt_orphans() -> None:
 def end_children() -> None:
     """Kills every child of this process, and, if it adopts orphans, their children in turn, and so on."""
     deadline = time.monotonic() + _PATIENCE
-    while (pids := children()) and time.monotonic() < deadline:
+    while (pids := children()) and time.monotonic() < deadline:  # children of a killed child arrive here as orphans
         for pid in pids:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -177,6 +178,7 @@ def keep_from_children(descriptor: int) -> None:
     def replace_descriptor() -> None:
         with suppress(OSError):
             current = os.fstat(descriptor)
+            # The descriptor's number may have been used again for another file.
             if os.getpid() != parent and (current.st_dev, current.st_ino) == (original.st_dev, original.st_ino):
                 null = os.open(os.devnull, os.O_RDWR)
                 os.dup2(null, descriptor, inheritable=False)
@@ -191,6 +193,7 @@ def children() -> list[int]:
     for name in os.listdir("/proc"):  # noqa: PTH208  names are all that is wanted
         if name.isdecimal():
             with suppress(OSError, ValueError, IndexError):
+                # proc(5): after the name, which may contain anything, in parentheses come the state and the parent.
                 fields = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()
                 if int(fields[1]) == parent:
                     pids.append(int(name))

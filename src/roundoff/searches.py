@@ -58,21 +58,22 @@ def minimal(units: Sequence[str]) -> Generator[Sequence[str], bool, tuple[str, .
     """
     units_left, parts = list(units), 2
     while len(units_left) > 1:
-        size = -(-len(units_left) // parts)
+        size = -(-len(units_left) // parts)  # rounded up
         pieces = [units_left[start : start + size] for start in range(0, len(units_left), size)]
         complements = [[unit for unit in units_left if unit not in piece] for piece in pieces]
-        candidates = [
+        candidates = [  # a part, and the number of pieces that it is cut into next
             *((piece, 2) for piece in pieces),
-            *((rest, max(parts - 1, 2)) for rest in complements if len(pieces) > 2),
+            *((rest, max(parts - 1, 2)) for rest in complements if len(pieces) > 2),  # of two, each is the other
         ]
         for part, next_count in candidates:
             if (yield part):
                 units_left, parts = part, next_count
                 break
-        else:
+        else:  # neither a piece nor a complement passes: smaller pieces, as long as there are any
             if parts >= len(units_left):
                 break
             parts = min(2 * parts, len(units_left))
+    # The loop does not ask whether nothing at all would pass.
     if len(units_left) == 1 and (yield ()):
         return ()
     return tuple(units_left)
@@ -80,7 +81,7 @@ def minimal(units: Sequence[str]) -> Generator[Sequence[str], bool, tuple[str, .
 
 def bisection(candidates: Sequence[str]) -> Generator[str, bool, str | None]:
     """Finds the first candidate that passes, if all after a passing one also pass; None if the last one fails."""
-    too_few, enough = -1, len(candidates) - 1
+    too_few, enough = -1, len(candidates) - 1  # the answer is above the first, and at most the second
     if not (yield candidates[enough]):
         return None
     while enough - too_few > 1:
@@ -116,8 +117,9 @@ def halving(
         scores = yield remaining, count
         if count == seeds:
             break
+        # A stable order: of equal scores, the earlier candidate stays.
         better = sorted(remaining, key=scores.__getitem__, reverse=True)[: max(few, math.ceil(len(remaining) / 2))]
-        remaining = [candidate for candidate in remaining if candidate in better]
+        remaining = [candidate for candidate in remaining if candidate in better]  # in the order of the questions
         count *= 2
     return remaining
 
@@ -151,6 +153,7 @@ def allocation(
                 remaining, count = search.send(scores)
             except StopIteration as end:
                 best = max(end.value, key=scores.__getitem__)
+                # A unit that no choice suits stays unchanged.
                 chosen |= {unit: best} if scores[best] > 0 else {}
                 break
     return chosen

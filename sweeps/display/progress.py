@@ -55,7 +55,7 @@ class ProgressDisplay:
     def begin(self, waiting: Sequence[Run], finished: int, workers: int) -> None:
         """Announces the coming runs; a search begins several times."""
         self._total += len(waiting)
-        self._steps_total += sum(run.config.steps for run in waiting)
+        self._steps_total += sum(run.config.steps for run in waiting)  # a program has 0: only it knows its length
         finished_before = f", {finished} finished before" if finished else ""
         self._metric = "metric" if any(isinstance(run.config, ProgramConfig) for run in waiting) else None
         if waiting:

@@ -78,6 +78,7 @@ class SweepDirectory:
         """
         self.check(plan)
         make_directory(self.path)
+        # The runs of this plan in its order, then the runs that only earlier plans had.
         entries: dict[str, dict[str, Any]] = {}
         for run in plan.runs:
             case = {"case": run.case} if run.case else {}
@@ -98,7 +99,7 @@ class SweepDirectory:
             content |= {"program": program.text, "source": program.source(), "metric": metric}
         content |= {"answered_in": plan.answered_in} if plan.answered_in else {}
         earlier = self.read() if self.marker.exists() else content
-        if not self.marker.exists() or earlier != content:
+        if not self.marker.exists() or earlier != content:  # unchanged content keeps the file's time
             write_json(self.marker, content)
         notices = list(_changes(earlier, content))
         if plan.metric:

@@ -24,6 +24,7 @@ def candidates(runs: Iterable[Run], varying: Iterable[str]) -> dict[str, list[Ru
         ValueError: there are not two candidates, or they do not have the same tasks and seeds.
     """
     runs = list(runs)
+    # The keys that make a candidate
     keys = [key for key in varying if key not in ("task", "seed")]
     for cause in ("task", "case") if all(run.case for run in runs) else ("task",):
         keys = [key for key in keys if not _follows_from(key, runs, cause)]
@@ -31,6 +32,7 @@ def candidates(runs: Iterable[Run], varying: Iterable[str]) -> dict[str, list[Ru
     for run in runs:
         values = run.config.as_json()
         groups.setdefault(json.dumps([run.case, *(values.get(key) for key in keys)]), []).append(run)
+    # Names; candidates that differ in nothing visible are numbered.
     named: dict[str, list[Run]] = {}
     for members in groups.values():
         values, case = members[0].config.as_json(), members[0].case
@@ -40,6 +42,7 @@ def candidates(runs: Iterable[Run], varying: Iterable[str]) -> dict[str, list[Ru
         raise ValueError(
             "search for the best needs at least two candidates: something else than task and seed must vary"
         )
+    # Means are compared, so all candidates need the same tasks and seeds.
     conditions = {name: sorted((x.config.task, x.config.seed) for x in members) for name, members in named.items()}
     first = next(iter(conditions))
     for name, condition in conditions.items():
@@ -87,6 +90,7 @@ def check_cheapest(goal: SearchGoal, runs: Sequence[Run], subject: Subject) -> N
             f"search.over: {goal.over} is about {'programs: agents have no modules' if is_agent else 'agents'};"
             f" allowed here are role, operation and {'storage' if is_agent else 'module'}"
         )
+    # Tries one candidate: mistakes come before the first run.
     fixed = fixed_units(goal, runs[0].config)
     units = fixed if fixed is not None else ["mm"]
     candidate(goal, runs[0], {units[0]: goal.formats[0]}, subject)

@@ -53,6 +53,7 @@ def read_file(path: str | Path) -> str:
 
 def _read_content(path: Path) -> bytes:
     """Reads a regular file, or a file made by the shell, as in ``roundoff sweep <(generate)``."""
+    # Such a pipe is no regular file, which `read_bytes` refuses: a pipe in a folder of results could block for ever.
     if str(path).startswith(("/dev/fd/", "/dev/stdin", "/proc/self/fd/")):
         with path.open("rb") as file:
             return file.read(_LARGEST)
@@ -133,7 +134,7 @@ def argument_document(argument: str, subject: Subject, problems: Problems) -> Lo
     if pair is None:
         return None
     name, value = pair
-    if name in keys:
+    if name in keys:  # `1..10` and `{e5mX: 1..10}` are lists here
         expanded = read_values(name, value, subject, problems)
         if expanded is None:
             return None
@@ -141,7 +142,7 @@ def argument_document(argument: str, subject: Subject, problems: Problems) -> Lo
     path = [part.strip() for part in name.split(".")]
     if name in keys:
         path.insert(0, "grid" if isinstance(value.value, list) else "base")
-    for key in reversed(path):
+    for key in reversed(path):  # search.until=... becomes {search: {until: ...}}
         value = Located({key: value}, value.place, {key: value.place})
     return value
 
@@ -201,6 +202,7 @@ class _Reader:
             message = unknown("name in include", name.value, sorted(includable_files()))
             self._problems.note(name.place, f"{message}; a file's name ends with {', '.join(_FILE_ENDINGS)}")
             return
+        # A chain of real paths: a circle may lead through links.
         chain = (*chain, path)
         paths = [_canonical_path(path) for path in chain]
         if _canonical_path(file) in paths:

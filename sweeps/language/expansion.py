@@ -43,6 +43,7 @@ def expand(
     if problems:
         return
     exclude_filters, only_filters = filters[: len(outline.exclusions)], filters[len(outline.exclusions) :]
+    # Invalid combinations may be excluded: their mistakes count only if they are not.
     count_left = 0
     for choices in itertools.product(*(axis.choices for axis in outline.axes.values())):
         settings = dict(outline.base)
@@ -216,4 +217,4 @@ def _draw(distribution: str, arguments: list[Any], u: float, *, is_whole: bool) 
     else:
         value = low + u * (high - low)
     rounded = round(value) if is_whole else float(f"{value:.{_DIGITS}g}")
-    return min(max(rounded, low), high)
+    return min(max(rounded, low), high)  # rounding may leave the interval

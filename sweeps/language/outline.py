@@ -92,6 +92,7 @@ def merge(documents: Iterable[Document], problems: Problems) -> Outline:
     """Merges the documents of a sweep, included ones first and arguments last; mistakes are noted."""
     outline = Outline()
     for sections, is_main, strict in documents:
+        # Names, description and figures are the sweep's own: included files have others.
         if is_main and "name" in sections:
             outline.name = sections["name"].value
         if is_main and "description" in sections:
@@ -102,7 +103,7 @@ def merge(documents: Iterable[Document], problems: Problems) -> Outline:
             if name in sections:
                 setattr(outline, name, _merge_section(getattr(outline, name), sections[name]))
         _Merger(outline, problems).merge(sections)
-        if "exclude" in sections:
+        if "exclude" in sections:  # replaces earlier exclusions as a whole
             outline.exclusions = [
                 Exclusion({key: alternatives(value) for key, value in entry.value.items()}, entry.place, strict)
                 for entry in sections["exclude"].value
@@ -115,7 +116,7 @@ def _merge_section(earlier: Located | None, later: Located) -> Located:
     """Merges two versions of a section: the later document's values replace the earlier ones."""
     if earlier is None or not isinstance(later.value, dict):
         return later
-    values = earlier.value if isinstance(earlier.value, dict) else {"name": earlier}
+    values = earlier.value if isinstance(earlier.value, dict) else {"name": earlier}  # `metric: accuracy`
     return dataclasses.replace(later, value=values | later.value)
 
 
@@ -151,12 +152,12 @@ class _Merger:
     def _release(self, key: str, place: str, *, keep: str = "") -> None:
         """Removes a key from the sections of earlier documents, before it is put into another section than ``keep``."""
         outline = self._outline
-        if keep != "cases":
+        if keep != "cases":  # a case may differ from the base
             outline.base.pop(key, None)
         if key != keep:
             outline.axes.pop(key, None)
         drawn = outline.random.get("values", {})
-        if drawn.pop(key, None) and not drawn and keep != "random":
+        if drawn.pop(key, None) and not drawn and keep != "random":  # nothing is left to draw
             outline.axes.pop("random", None)
             outline.random.clear()
         for section in _JOINT_SECTIONS:
@@ -187,7 +188,7 @@ class _Merger:
                     f"the lists of zip go together, so they need the same length: {key} has {len(values)} values,"
                     f" {longest} has {len(lists[longest])}",
                 )
-        rows = [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=False)]
+        rows = [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=False)]  # by position
         if rows:
             self._set("zip", item, [Choice(row, next(iter(row.values())).place) for row in rows])
 

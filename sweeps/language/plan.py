@@ -95,6 +95,7 @@ def plan_text(
     Raises:
         SweepFileError: every mistake is listed.
     """
+    # Parse, include, merge: mistakes are collected, so that all are reported at once.
     problems = Problems()
     document, subject = read_document(text, source, program)
     documents = include(document, source, overrides, subject, problems)
@@ -105,6 +106,7 @@ def plan_text(
             key, value = pair
             if expanded := read_values(key, value, subject, problems):
                 chosen.append(Exclusion({key: alternatives(expanded)}, value.place, must_match=True))
+    # Expand; combinations that are the same run, such as policies of fp32, are one.
     runs: dict[str, Run] = {}
     for run in expand(outline, subject, chosen, source, problems):
         runs.setdefault(run.id, run)
@@ -138,7 +140,7 @@ def plan_run(path: str | Path | None, overrides: Sequence[str] = ()) -> TrainCon
     source = "arguments" if path is None else str(path)
     if path is not None:
         document = parse(read_file(path), source)
-        if isinstance(document.value, dict) and "config" in document.value:
+        if isinstance(document.value, dict) and "config" in document.value:  # `config.json` also has a version
             document = document.value["config"]
         base = settings(document, AGENTS.keys, problems)
     for override in overrides:

@@ -93,6 +93,7 @@ class SearchGoal(BaseModel):
 
     @model_validator(mode="after")
     def _check_keys(self) -> SearchGoal:
+        # Each kind of search takes other keys; a key of another kind would be ignored.
         taken = {"best": set(), "cheapest": set(_CHEAPEST_KEYS), "fewest bits": {"of", "bits", "until"}}[self.looks_for]
         if others := self.model_fields_set - {"looks_for"} - taken:
             allowed = ", ".join(sorted(taken)) or "no other keys"
@@ -136,7 +137,7 @@ class SearchGoal(BaseModel):
         named = {name: format_named(name) for name in formats if name != REFERENCE}
         if self.bits == "width":
             bits_by_name = {name: fmt.bits_per_number for name, fmt in named.items()}
-            if len(set(bits_by_name.values())) < len(bits_by_name):
+            if len(set(bits_by_name.values())) < len(bits_by_name):  # bisection needs an order
                 listed = ", ".join(f"{name} {bits:g}" for name, bits in bits_by_name.items())
                 raise ValueError(f"search over width takes formats of different bits, got {listed}")
         else:
@@ -166,7 +167,7 @@ class SearchGoal(BaseModel):
         from ...formats import FloatFormat  # noqa: PLC0415  imports torch
 
         bits: dict[str, float] = {}
-        other_bits: dict[int, str] = {}
+        other_bits: dict[int, str] = {}  # a format's name by its bits in the other field
         for name, fmt in formats.items():
             if not isinstance(fmt, FloatFormat):
                 raise ValueError(  # noqa: TRY004

@@ -62,7 +62,7 @@ def read_values(key: str, item: Located, subject: Subject, problems: Problems) -
     values: list[Located] = []
     for part in item.value:
         expanded = _expand(key, part, subject, problems)
-        if expanded == []:
+        if expanded == []:  # wrong, and noted
             return None
         values += [read_value(key, part, subject)] if expanded is None else expanded
     return replace(item, value=values)

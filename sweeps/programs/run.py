@@ -99,6 +99,7 @@ def run_program(
         with directory_lock(directory):
             remove_temporaries(files.path)
             files.claim(config)
+            # Another process may have ended it while this one waited for the lock.
             if not files.result.exists():
                 _run(config, metric, files, on_progress, stop or StopRequest())
     files.check(config)
@@ -197,13 +198,13 @@ def surroundings(threads: int) -> Iterator[None]:
     """
     thread_count, dtype, directory = torch.get_num_threads(), torch.get_default_dtype(), Path.cwd()
     mask, path, process = os.umask(0o022), list(sys.path), os.getpid()
-    os.umask(mask)
+    os.umask(mask)  # reading the mask sets it
     torch.set_num_threads(threads)
     try:
         with torch.enable_grad():
             yield
     finally:
-        if os.getpid() != process:
+        if os.getpid() != process:  # a child that the program forked must not continue the sweep
             os._exit(0)
         torch.set_num_threads(thread_count)
         torch.set_default_dtype(dtype)

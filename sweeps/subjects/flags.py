@@ -48,6 +48,7 @@ def with_flags(text: str, function: Callable[..., Any]) -> Callable[..., Any]:
         raise SweepError(f"{text} is a command of click, whose flags are no keys; name a plain function")
     if not isinstance(function, FunctionType):
         return function
+    # The names in compiled code tell whether the function, or a helper in its file, parses flags: nothing is run yet.
     parameters = list(inspect.signature(function).parameters.values())
     referenced = [function.__globals__.get(name) for name in function.__code__.co_names]
     helpers = [x for x in referenced if isinstance(x, FunctionType) and x.__module__ == function.__module__]
@@ -88,9 +89,10 @@ def _find_parser_maker(text: str, function: FunctionType) -> Callable[[], Any]:
         if all(parameter.default is not parameter.empty for parameter in inspect.signature(value).parameters.values())
     }
     makers: dict[str, Any] = {name: value for name, value in names.items() if isinstance(value, ArgumentParser)}
+    # A parser at the top of the module is used as it is; else the functions that mention ArgumentParser make one.
     makers = makers or {name: value for name, value in functions.items() if "ArgumentParser" in value.__code__.co_names}
     readers = {name: value for name, value in functions.items() if _returns_flags(value, function)}
-    for name, reader in readers.items():
+    for name, reader in readers.items():  # a reader that calls a maker replaces it
         if inner := makers.keys() & set(reader.__code__.co_names):
             makers = {key: value for key, value in makers.items() if key not in inner} | {name: reader}
     if len(makers) > 1:
@@ -152,7 +154,7 @@ def _adapt(text: str, function: FunctionType, maker: Callable[[], Any] | None = 
     words = [x for x in inspect.signature(function).parameters.values() if x.default is x.empty]
 
     def call() -> Any:
-        original, sys.argv = sys.argv, [function.__code__.co_filename]
+        original, sys.argv = sys.argv, [function.__code__.co_filename]  # no flags: the values come from `reading_by`
         try:
             return function(*[sys.argv] * len(words))
         finally:

@@ -50,7 +50,7 @@ class Program:
         """
         place, colon, function = text.rpartition(":")
         if place.endswith(".py"):
-            place = os.path.normpath(place)
+            place = os.path.normpath(place)  # ./train.py and train.py are one program
         elif not all(part.isidentifier() for part in place.split(".")):
             colon = ""
         if not colon or not function.isidentifier():
@@ -68,7 +68,7 @@ class Program:
         if not callable(function) or not str(name).isidentifier():
             raise SweepError(f"roundoff.sweep takes a function with a name, got {function!r}")
         file = getattr(sys.modules.get(module), "__file__", None)
-        if file and str(file).endswith(".py"):
+        if file and str(file).endswith(".py"):  # a notebook has no file, and a compiled module no source
             path = Path(file).absolute()
             return cls(f"{path.name}:{name}", str(path.parent), function)
         return cls(f"{module}:{name}", str(Path.cwd()), function)

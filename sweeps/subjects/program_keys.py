@@ -45,7 +45,7 @@ def format_named(name: str) -> Format:
         return Format.parse(name)
     module, _, attribute = name.partition(":")
     try:
-        value = getattr(import_module(module), attribute)
+        value = getattr(import_module(module), attribute)  # executes the user's file
     except (Exception, SystemExit) as error:
         raise FormatError(f"{name}: cannot be imported ({type(error).__name__}: {error})") from error
     if not isinstance(value, Format):

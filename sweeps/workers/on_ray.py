@@ -48,7 +48,7 @@ class RayExecutor:
     ) -> None:
         self._ending = ExitStack()
         local: dict[str, Any] = {}
-        if not (address or os.environ.get("RAY_ADDRESS")):
+        if not (address or os.environ.get("RAY_ADDRESS")):  # Ray starts a cluster of this machine only
             local = {"include_dashboard": False, "_temp_dir": self._ending.enter_context(guarded_folder())}
         try:
             self._ray = connect(address, **local)
@@ -58,7 +58,7 @@ class RayExecutor:
         self._cpus, self._gpus = cpus, gpus
         self._probe: Path | None = None
         # The number of runs that fit onto the existing nodes
-        fitting = 0
+        fitting = 0  # a run cannot use two nodes, so each node counts by itself
         for node in self._ray.nodes():
             if node["Alive"]:
                 demand = (("CPU", self._cpus), ("GPU", self._gpus))
@@ -75,6 +75,7 @@ class RayExecutor:
         """Asks Ray for a place; the worker sends its first message once it has one."""
         log = log.absolute()
         if self._probe is None:
+            # A node that does not see this file does not share the folder.
             self._probe = log.parent / f".shared-{uuid.uuid4().hex}"
             self._probe.touch()
         actor = (

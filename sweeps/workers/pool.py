@@ -173,6 +173,7 @@ class _Pool:
 
     def events(self) -> Iterator[Event]:
         unfinished = len(self._directories)
+        # Every event may free a worker or a run, so runs are handed out again after each.
         steps = itertools.cycle((self._hand_out, self._listen))
         while unfinished:
             for event in next(steps)():
@@ -204,7 +205,7 @@ class _Pool:
                 yield Event("ended", run)
             for slot, numbers in zip(idle, free, strict=False):
                 yield from self._send_runs(slot, numbers)
-            for _ in range(min(room, len(free) - len(idle) - starting)):
+            for _ in range(min(room, len(free) - len(idle) - starting)):  # no more workers than runs to do
                 self._started += 1
                 self._slots.append(_Slot(self._executor, self._logs / f"worker-{self._started}.log", self._inbox))
         if not self._waiting:
@@ -276,7 +277,7 @@ class _Pool:
             slot.ready, self._failed_starts = True, 0
         elif message["event"] == "unusable":
             raise SweepError(message["reason"])
-        elif message["run"] not in slot.runs:
+        elif message["run"] not in slot.runs:  # progress that was on its way when the run ended
             pass
         elif message["event"] == "progress":
             yield Event("progress", slot.runs[message["run"]], progress=message["progress"])
@@ -299,7 +300,7 @@ class _Pool:
         if not slot.runs:
             if not slot.ready and self._waiting:
                 self._failed_starts += 1
-            if self._failed_starts > self._executor.limit + 1:
+            if self._failed_starts > self._executor.limit + 1:  # not bad luck: no worker starts here
                 raise SweepError(f"workers end before they have begun: {reason}")
         for run in slot.runs.values():
             yield from self._try_again(run, reason)
@@ -334,7 +335,7 @@ def group(runs: Sequence[Run], population: int, workers: int, *, compiled: bool 
         by_key.setdefault(_sharing_key(run, forced=compiled is True) or run.id, []).append(run)
     groups = []
     for members in by_key.values():
-        count = max(-(-len(members) // population), min(workers, len(members)))
+        count = max(-(-len(members) // population), min(workers, len(members)))  # of groups, rounded up
         ends = [len(members) * i // count for i in range(count + 1)]
         groups += [members[begin:end] for begin, end in pairwise(ends)]
     order = {run.id: i for i, run in enumerate(runs)}

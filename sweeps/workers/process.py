@@ -81,11 +81,11 @@ def _read_orders(
         if "stop" not in order:
             orders.put(order)
             continue
-        stop.make()
+        stop.make()  # the runs that are trained now save and end
         if not serving.is_set():
             _exit_stopped()
         return
-    os._exit(0)
+    os._exit(0)  # the input closed: the parent has died
 
 
 def _exit_stopped() -> NoReturn:

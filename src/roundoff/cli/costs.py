@@ -55,8 +55,8 @@ def cost(
     """Count the cost of a step in each arithmetic of a sweep: products, bytes, memory, messages."""
     from roundoff.sweeps import count_costs, find_sweep, plan_file, runs_in, runs_of_plan
 
-    models = [cost_model(name) for name in cost_models or []]
-    if Path(sweep).is_dir():
+    models = [cost_model(name) for name in cost_models or []]  # mistakes in a file before anything is counted
+    if Path(sweep).is_dir():  # a folder has the runs as they were planned
         import_allowed(allow_import)
         directory, runs, source = out or Path(sweep), runs_in(sweep), ""
         imports = list(allow_import or ())
@@ -139,6 +139,7 @@ def allocate(
     source = find_sweep(file)
     imports = allowed_imports(allow_import, overrides or [], source)
     goal = {"for": "cheapest", "by": by, "over": over, "within": within, "formats": parts(formats), "choose": choose}
+    # The command is a sweep file with two more sections; the user's overrides are the last, and win.
     name = plan_file(source, overrides or ()).name
     sections = [f"name={name}-cheapest", f"search={json.dumps(goal)}", f"grid={{seed: 0..{seeds - 1}}}"]
     plan = plan_file(source, [*sections, *(overrides or ())])

@@ -133,7 +133,7 @@ def say_json(value: Any) -> None:
         ValueError: a number is not finite; JSON lacks such numbers.
     """
     with closed_pipe(sys.stdout):
-        print(json.dumps(value, indent=1, allow_nan=False).replace("\x7f", "\\u007f"))
+        print(json.dumps(value, indent=1, allow_nan=False).replace("\x7f", "\\u007f"))  # DEL, which JSON allows
 
 
 def say_table(table: DataFrame, text: str, *, as_json: bool) -> None:
@@ -149,7 +149,7 @@ def closed_pipe(stream: TextIO) -> Iterator[None]:
     """Ignores in a block that nobody reads a stream any more, as with ``| head``; the command continues."""
     try:
         yield
-    except BrokenPipeError:
+    except BrokenPipeError:  # Python would otherwise fail again when it flushes the stream at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -189,7 +189,7 @@ class stoppable:  # noqa: N801  used as a statement
 
     def _interrupt(self, number: int, _frame: FrameType | None) -> NoReturn:
         self._signal = signal.Signals(number)
-        if number == signal.SIGHUP:
+        if number == signal.SIGHUP:  # the terminal is closed, and printing the hint would fail
             let_go(self._terminals)
         raise KeyboardInterrupt
 
@@ -198,4 +198,4 @@ class stoppable:  # noqa: N801  used as a statement
             signal.signal(number, handler)
         if isinstance(error, KeyboardInterrupt):
             say(f"roundoff: stopped; {self._hint}", error=True)
-            raise SystemExit(128 + self._signal) from None
+            raise SystemExit(128 + self._signal) from None  # the status that shells give to a signal

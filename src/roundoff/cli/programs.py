@@ -134,6 +134,7 @@ def run(
     _check_folder("--observe-table", observe_table)
     _check_folder("--cost-table", cost_table)
     _check_folder("--record", record)
+    # Mistakes in options come before the script, which may run for hours.
     counts = cost or cost_table is not None or bool(cost_models)
     models = [cost_model(name) for name in cost_models or []]
     import_allowed(allow_import)

@@ -58,6 +58,7 @@ def train(
     if address:
         if not has_actors(run_config):
             raise typer.BadParameter("--address is for actors, and this run has none; leave it out, or set actors")
+        # Ray reads the variable, here and in the processes that the run starts.
         os.environ["RAY_ADDRESS"] = address
     directory = out or Path("runs") / run_id(run_config)
     stop = StopRequest()

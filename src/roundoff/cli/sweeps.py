@@ -84,7 +84,7 @@ def sweep(
         else:
             from roundoff.sweeps import RayExecutor
 
-            def cluster() -> Executor:
+            def cluster() -> Executor:  # a search starts one for each of its rounds
                 return RayExecutor(workers, address, cpus_per_run, gpus_per_run)
 
             bring_to_end(plan, directory, cluster, compiled, population, imports)
@@ -159,7 +159,7 @@ def _profiled(directory: Path) -> Iterator[None]:
 
     try:
         yield
-    except (KeyboardInterrupt, typer.Exit):
+    except (KeyboardInterrupt, typer.Exit):  # stopped, or some runs have failed
         print_profile()
         raise
     print_profile()

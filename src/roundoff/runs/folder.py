@@ -87,6 +87,7 @@ class RunDirectory:
         if self.config.exists():
             self.check(config)
             return
+        # Names with a dot are the lock, and leftovers of killed processes.
         foreign = sorted(entry.name for entry in self.path.iterdir() if not entry.name.startswith("."))
         if foreign:
             raise RunError(
@@ -103,11 +104,9 @@ class RunDirectory:
         check_same_config(stored, config, str(self.config))
 
     def end(self, result: AnyResult, timing: Mapping[str, Any]) -> None:
-        """Writes the outcome and the time of the run; removes its checkpoints.
-
-        The result is written last: its existence means that everything else is complete.
-        """
+        """Writes the outcome and the time of the run; removes its checkpoints."""
         write_json(self.timing, {**origin(), **timing})
+        # The result is the last file: a run with a result is complete, and is never opened again.
         write_json(self.result, result.as_json())
         self.checkpoint.unlink(missing_ok=True)
         shutil.rmtree(self.learners, ignore_errors=True)
@@ -136,7 +135,7 @@ class RunDirectory:
                 return Outcome(result.status, result.crash.reason if result.crash else "", result)
             except MALFORMED:
                 complaint = "is not the result of a run"
-        if complaint or self.result.exists():
+        if complaint or self.result.exists():  # it holds `null`, or cannot be read
             reason = "result.json is damaged; delete it to repeat the run"
             return Outcome("failed", reason, None, f"{self.result}: {complaint or 'is empty'}")
         if not self.failure.exists():
@@ -189,11 +188,12 @@ def unplanned_runs(runs: Path, planned: Collection[str]) -> list[str]:
 
 def check_same_config(stored: dict[str, Any], config: Config, place: str) -> None:
     """Raises RunError naming every key with different values in ``stored``, read from ``place``, and ``config``."""
-    theirs, ours = config.unsaid() | stored, config.unsaid() | config.as_json()
+    # Files leave out some keys at their defaults, such as keys that are newer than the file.
+    there, here = config.unsaid() | stored, config.unsaid() | config.as_json()
     differing = [
-        f"{key} is {theirs.get(key)!r} there and {ours.get(key)!r} here"
-        for key in sorted(theirs.keys() | ours.keys())
-        if theirs.get(key) != ours.get(key)
+        f"{key} is {there.get(key)!r} there and {here.get(key)!r} here"
+        for key in sorted(there.keys() | here.keys())
+        if there.get(key) != here.get(key)
     ]
     if differing:
         raise RunError(f"{place}: belongs to another run: {'; '.join(differing)}; choose another folder")

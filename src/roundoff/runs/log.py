@@ -51,7 +51,7 @@ class MetricsLog:
     def __init__(self, files: RunDirectory, *, length: int, step: int, checksum: int | None = None) -> None:
         self._path = path = files.metrics
         with self._writing():
-            separate(path)
+            separate(path)  # a backup may share its bytes by a hard link
             self._file = open_to_append(path)
             size = os.fstat(self._file.fileno()).st_size
             if size < length:
@@ -67,7 +67,7 @@ class MetricsLog:
                     f"{path}: was changed or damaged after the run was interrupted: restore it, or delete the run's"
                     " folder to start anew"
                 )
-            if size > length:
+            if size > length:  # records after the checkpoint: the continued run writes them again
                 self._file.truncate(length)
                 self._file.seek(length)
             self._events = _event_file(make_directory_inside(files.path, files.tensorboard.name))
@@ -100,7 +100,7 @@ class MetricsLog:
             line = json_text(record).encode() + b"\n"
             self._file.write(line)
             self.checksum = crc32(line, self.checksum)
-            self._file.flush()
+            self._file.flush()  # a killed process loses nothing; a power failure may lose records, see `synced_length`
             self._write_event(f"{kind}/{values['in']}" if "in" in values else kind, step, values)
 
     def synced_length(self) -> int:
