@@ -74,10 +74,12 @@ def _report_text(table: pd.DataFrame, experiment: Experiment) -> str:
     powered = [row for row in rows if not math.isnan(row["equivalent_if_equal"])]
     parts = [answer(table, experiment), markdown.table([_difference_cells(row, experiment) for row in rows])]
     if learning:
-        parts += ["How often runs learn, what those return that do, and the mean return over the learning curve:"]
+        parts += ["How often runs learn, the scores of those that learn, and the mean return over the learning curve:"]
         parts += [markdown.table([_learning_cells(row, experiment) for row in learning])]
     if powered:
-        parts += ["What the test of equivalence would say of made-up formats, with as many runs that spread as much:"]
+        parts += [
+            "The power of the equivalence test, from hypothetical formats with the same number of runs and spread:"
+        ]
         parts += [markdown.table([_power_cells(row, experiment) for row in powered])]
     return "\n\n".join(parts)
 

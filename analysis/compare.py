@@ -96,16 +96,18 @@ def _read(path: Path, warnings: list[str]) -> _Sweep | None:
         return None
     metric = experiment.metric
     if metric.sign < 0:
-        warnings.append(f"{path}: is scored by {metric.name}, of which less is better, and has no shares; left out")
+        warnings.append(f"{path}: is scored by {metric.name}, where less is better, so there are no shares; left out")
         return None
     if REFERENCE not in set(ended(experiment.runs)["format"]):
-        warnings.append(f"{path}: no run in {REFERENCE} has ended, of which others are shares; left out")
+        warnings.append(f"{path}: no run in {REFERENCE} has ended to compare others with; left out")
         return None
     left_out: list[str] = []
     table = relative_table(experiment, left_out)
     if table.empty and not left_out:
         left_out.append("none of its runs has a score; left out")
-    reasons = left_out[:_REASONS] + [f"{len(left_out) - _REASONS} more as these; left out"] * (len(left_out) > _REASONS)
+    reasons = left_out[:_REASONS] + [f"{len(left_out) - _REASONS} more like these; left out"] * (
+        len(left_out) > _REASONS
+    )
     warnings += [f"{path}: {text}" for text in reasons]
     return _Sweep(experiment.name or path.resolve().name, table, metric) if len(table) else None
 

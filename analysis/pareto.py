@@ -53,10 +53,12 @@ def pareto(
         if damaged := [warning for warning in experiment.said if warning.startswith(f"{path / COSTS}: ")]:
             raise AnalysisError(f"{damaged[0]}; `roundoff cost` counts again")
         raise AnalysisError(
-            f"{path}: no cost was counted here; `roundoff cost` does that, for programs with their sweep file"
+            f"{path}: no cost was counted here; count it with `roundoff cost`, for programs with their sweep file"
         )
     if model is not None and model not in (known := models_of(experiment)):
-        raise AnalysisError(f"{path}: the model {model} was not asked; there are {', '.join(known)}: --cost-model asks")
+        raise AnalysisError(
+            f"{path}: the model {model} was not used; there are {', '.join(known)}: --cost-model adds one"
+        )
     settings = reference_values(path, experiment, reference) if reference else None
     table = pareto_table(experiment, cost, margin, model, settings)
     if table["cost"].isna().all():
@@ -66,7 +68,7 @@ def pareto(
         )
     uncounted = sorted({name for cost_of_run in experiment.costs.values() for name in cost_of_run["uncounted"]})
     if uncounted and cost in ("bops", "energy"):
-        warnings.append(f"{path}: not counted, for want of a formula of their products: {', '.join(uncounted)}")
+        warnings.append(f"{path}: not counted, since their products have no formula: {', '.join(uncounted)}")
     uncosted = [str(row["series"]) for row in records(table) if math.isnan(row["cost"])]
     if uncosted:
         warnings.append(f"{path}: without a cost, and on no Pareto front: {', '.join(dict.fromkeys(uncosted))}")

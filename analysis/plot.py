@@ -117,7 +117,7 @@ def check_known(kind: str, values: Iterable[str], allowed: Iterable[str]) -> Non
     allowed = list(allowed)
     for value in values:
         if value not in allowed:
-            raise AnalysisError(f"{kind} {value!r}: there is no such {kind}; allowed are {', '.join(allowed)}")
+            raise AnalysisError(f"{kind} {value!r}: unknown {kind}; allowed are {', '.join(allowed)}")
 
 
 class FigureFiles(NamedTuple):

@@ -182,7 +182,7 @@ class _SeedsPerCase:
     def __init__(self, config: TrainConfig, over: str, seeds: int, margin: float) -> None:
         if config.format == HIGH:
             raise BlameError(
-                f"format is {HIGH}, which rounds nothing: there is nothing to blame; give format=e5m3, say"
+                f"format is {HIGH}, which rounds nothing: there is nothing to blame; give a format such as format=e5m3"
             )
         self._config, self._over, self._count, self._margin = config, over, seeds, margin
         self._cases: dict[tuple[_Question, str], list[Run]] = {}

@@ -69,7 +69,7 @@ def count_costs(
         arithmetic = {key: value for key, value in config.as_json().items() if key != "seed"}
         groups.setdefault(json.dumps(arithmetic, sort_keys=True), []).append((identity, config))
     if not groups:
-        raise SweepError(f"{directory}: there is no run of which a cost could be counted")
+        raise SweepError(f"{directory}: it has no run to count the cost of")
     earlier = {} if again else _earlier_counts(path, source, [model.name for model in all_models])
     counts = {key: earlier[key] for key in groups if key in earlier}
     # Counts one run of each group
@@ -111,7 +111,7 @@ def runs_in(directory: str | Path) -> list[tuple[str, RunConfig]]:
     """
     files = SweepDirectory(directory)
     if not files.marker.exists():
-        raise SweepError(f"{directory}: is no folder of a sweep (there is no {MARKER})")
+        raise SweepError(f"{directory}: is not the folder of a sweep (there is no {MARKER})")
     content = files.read()
     if content.get("program"):
         raise SweepError(

@@ -28,7 +28,7 @@ CALIBRATION_SECONDS = 30.0
 _LONGEST = 1e10  # seconds; a longer duration in a file is not valid
 _MOST_SECONDS = 12.0
 """Longest time of one run of a calibration; two of them measure a kind."""
-_UNTRIED = "how long {} takes is known once a run like it has ended"
+_UNTRIED = "the time of {} is known only after a similar run has ended"
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def estimate(runs: Sequence[Run], folders: Iterable[Path], allow_imports: Collec
         else:
             reason = _UNTRIED.format("a run with actors" if isinstance(run.config, TrainConfig) else "a program")
             impossible[reason] = impossible.get(reason, 0) + 1
-    notes = [f"{len(seconds)} runs as long as finished ones took"] if seconds else []
+    notes = [f"{len(seconds)} runs estimated by finished ones"] if seconds else []
     # Measures the kinds, the most frequent first; kinds without time left count as the slowest one measured
     measured: list[_Speed] = []
     unmeasured = 0
@@ -98,11 +98,11 @@ def estimate(runs: Sequence[Run], folders: Iterable[Path], allow_imports: Collec
     notes += [f"no estimate for {count} runs: {reason}" for reason, count in impossible.items()]
     if measured:
         kinds = f"{len(measured)} kind{'s' * (len(measured) > 1)} of runs"
-        notes.append(f"{kinds} measured for a moment, one at a time and not compiled: several at a time are slower")
+        notes.append(f"{kinds} measured briefly, one at a time and not compiled; several at a time are slower")
     if unmeasured:
-        notes.append(f"{unmeasured} kinds not measured for lack of time: as slow as the slowest that was")
+        notes.append(f"{unmeasured} kinds not measured for lack of time; counted as slow as the slowest measured one")
     if any(speed.crashed for speed in measured):
-        notes.append("kinds that crashed as soon as they learned count as nothing")
+        notes.append("kinds that crashed at their first updates count as 0 seconds")
     return TimeEstimate({run.id: seconds[run.id] for run in runs if run.id in seconds}, tuple(notes))
 
 

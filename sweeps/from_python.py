@@ -122,7 +122,7 @@ def _as_text(sections: dict[str, Any]) -> str:
             return str(value)
         if hasattr(value, "tolist"):  # numbers of NumPy and PyTorch
             return value.tolist()
-        raise SweepError(f"roundoff.sweep: {value!r} is no value that a sweep can write down; give numbers or text")
+        raise SweepError(f"roundoff.sweep: {value!r} cannot be written into a sweep file; give numbers or text")
 
     return json.dumps(sections, default=plain)
 

@@ -53,7 +53,7 @@ def find_reproduction(name: str, size: Size, others: Sequence[str] = ()) -> tupl
     known = [*sorted([*figures, *others], key=_figure_order), *sorted(subjects)]
     near = nearest(name, known)
     hint = f"did you mean {near!r}? " if near else ""
-    raise SweepError(f"{name!r}: there is no such figure, table or subject; {hint}allowed are {', '.join(known)}")
+    raise SweepError(f"{name!r}: unknown figure, table or subject; {hint}allowed are {', '.join(known)}")
 
 
 def finished_elsewhere(plan: Plan, directory: Path) -> dict[str, Path]:

@@ -64,7 +64,7 @@ class Finding:
         if self.reason:
             return f"{prefix}cannot be said: {self.reason} ({REFERENCE} {self.reference:.4g})"
         tried = ", ".join(f"{name} {shown(mean, 'crashed')}" for name, mean in self.means.items())
-        verdict = f"{self.enough} is enough" if self.enough else "none is good enough"
+        verdict = f"{self.enough} is enough" if self.enough else "no format is good enough"
         verdict = verdict if self.finished else f"not finished, so far {verdict}"
         return f"{prefix}{verdict} ({REFERENCE} {self.reference:.4g}; {tried}); {len(self.means)} of {self.formats} run"
 
@@ -117,9 +117,9 @@ class Standings:
         best = self.standings[0]
         verdict = f"best: {best.candidate}; chosen by these seeds, so confirm it with others"
         if not self.finished:
-            verdict = "not finished: which is best is not known yet"
+            verdict = "not finished: the best is not known yet"
         elif best.mean is None:
-            verdict = "none is best: each has a run that crashed"
+            verdict = "no candidate is best: each has a run that crashed"
         return f"{markdown.table(rows)}\n\n{verdict}"
 
 
@@ -224,7 +224,7 @@ class _Branch:
         after = mean_score(store, self.runs[REFERENCE])
         if before is None or after is None or after - before > self._margin * abs(after):
             return ""
-        return f"before it learned, {REFERENCE} was as good, {before:.4g}"
+        return f"{REFERENCE} did not improve on its untrained policy, {before:.4g}"
 
     def _is_enough(self, store: SweepDirectory, name: str) -> bool:
         reference, mean = (mean_score(store, self.runs[compared]) for compared in (REFERENCE, name))

@@ -131,7 +131,7 @@ def check_metric(event: Event, states: Iterable[str]) -> None:
     """
     if event.ends_sweep and not {"done", "crashed"} & {*states}:
         raise SweepError(
-            "no other run is started, since all would fail so; edit the program, and start the sweep again"
+            "no other run is started, since all would fail in the same way; edit the program, and start the sweep again"
         )
 
 

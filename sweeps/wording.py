@@ -26,7 +26,7 @@ def complaint(error: Any) -> str:
     if isinstance(value, str) and ("number" in message or "integer" in message) and _is_number(value):
         hint = ", which is text: write the number without quotes"
     if isinstance(value, str) and RANGE.fullmatch(value):
-        hint = "; a range stands in grid or zip, for a key of whole numbers"
+        hint = "; a range belongs in grid or zip, for a key of integers"
     return f"{message.replace('input should', 'must')}, got {shown(value)}{hint}"
 
 

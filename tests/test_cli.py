@@ -193,7 +193,7 @@ def test_dry_run_writes_nothing(undisturbed, tmp_path):
     run = roundoff("sweep", "tiny.yaml", "--dry-run", "--out", undisturbed, "seed=[1, 5]", cwd=tmp_path)
     assert [line.split()[1] for line in run.stdout.splitlines()[1:5]] == ["done", "waiting", "done", "waiting"]
     assert "for 2 of 2 runs that are left" in run.stdout
-    assert "2 runs as long as finished ones took" in run.stdout
+    assert "2 runs estimated by finished ones" in run.stdout
 
 
 def test_train_one_run(tmp_path):

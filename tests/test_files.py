@@ -176,9 +176,9 @@ def test_pipes_devices_and_giants_are_not_read(tmp_path):
     with (tmp_path / "giant").open("wb") as file:
         file.truncate(files.LARGEST * 1000)  # takes no room
     for name in ("pipe", "device"):
-        with pytest.raises(FileError, match="is no regular file"):
+        with pytest.raises(FileError, match="is not a regular file"):
             files.read_json(tmp_path / name)
-    with pytest.raises(OSError, match="is no regular file"):
+    with pytest.raises(OSError, match="is not a regular file"):
         files.open_to_append(tmp_path / "pipe")
     with pytest.raises(OSError, match="has more than 1000 bytes"):
         files.read_bytes(tmp_path / "giant", largest=1000)

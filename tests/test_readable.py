@@ -210,7 +210,7 @@ def test_numbers_that_no_table_holds_end_no_command(tmp_path):
         warnings.simplefilter("always")
         assert len(table(tmp_path)) == len(runs) - 1
     said = [str(one.message) for one in caught if one.category is UserWarning]
-    assert sum("its seed is no whole number of 64 bits; the run is left out" in one for one in said) == 1
+    assert sum("its seed is not a 64-bit integer; the run is left out" in one for one in said) == 1
     assert sum("is not the result of a run; left out" in one for one in said) == 1
     assert sum("this line is damaged; left out" in one for one in said) == 3
     with suppress(AnalysisError):  # conditions have nothing in common

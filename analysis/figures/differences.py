@@ -77,7 +77,7 @@ def draw_differences(name: str, table: pd.DataFrame, size: Size = SCREEN, metric
     labels[_VALUES] = "mean |difference| of Q values"
     panels = [(task, column) for task in tasks for column in labels]
     columns = min(len(labels), size.columns)
-    title = f"{name}: networks compared with those of {REFERENCE} of the same seed"
+    title = f"{name}: networks compared with {REFERENCE} networks of the same seed"
     with figure(len(panels), title, 4.4, 3.6, size, columns=columns) as (canvas, axes):
         for axis, (task, column) in zip(axes, panels, strict=True):
             for fmt, style in looks.items():

@@ -119,7 +119,7 @@ REPRODUCIBLE = {
         "Gradients of actor and critic span many orders of magnitude.", gradients,
     ),
     "fig7": FigureContent(
-        "comparison", "Each fix left out alone", "Leaving out any one of the fixes lowers the return."
+        "comparison", "One fix left out at a time", "Leaving out any one of the fixes lowers the return."
     ),
     "fig8": FigureContent(
         "comparison", "Further baselines: amp's loss scale, a larger eps of Adam", "None of them works well."
@@ -206,7 +206,7 @@ REPRODUCIBLE = {
     f"{ACTORQ}fig4": FigureContent(
         "actor-time", "Where the time of actors goes",
         "Inference takes most of it where actors pull rarely, and quantization speeds that up; where they pull often,"
-        " smaller messages do, too. Loading quantized weights takes longer.",
+        " smaller messages also do. Loading quantized weights takes longer.",
         breakdown, quantity="time of a step",
     ),
     f"{ACTORQ}fig3": FigureContent(

@@ -90,8 +90,8 @@ _ON_PIXELS = (
     " one thread of the CPU, in smaller sizes. Native fp16 in these sizes is not measured."
 )
 _SAMPLING = (
-    "In a checkout, `python -m bench.sampling` measures steps a second by environments a core on the CPU, and sets the"
-    " gain of 16 a core over 2 beside the one of this table."
+    "In a checkout, `python -m bench.sampling` measures steps per second by environments per core on the CPU, and"
+    " compares the gain of 16 per core over 2 with the gain in this table."
 )
 _SCORES = "Nothing here measures this: 49 games, 25 or 50 million steps of each."
 _FORMATS = ("fp32", "fp16")

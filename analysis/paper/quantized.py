@@ -57,7 +57,7 @@ def by_quantization(experiment: Experiment, belongs: Callable[[str], bool]) -> E
     last = last[last["in"].map(belongs)]
     if last.empty:
         raise AnalysisError(
-            f"{experiment.name}: none of its ended runs in fp32 evaluated a policy quantized so; set evaluate_in, or"
+            f"{experiment.name}: none of its ended runs in fp32 evaluated such a quantized policy; set evaluate_in, or"
             " see `roundoff quantize`"
         )
     again = last[["id", "in", "return"]].merge(trained.drop(columns=["return", "format"]), on="id")

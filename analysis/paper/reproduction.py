@@ -47,7 +47,7 @@ def reproduce(
     points = FIGURES[content.figure].table(experiment, summary, warnings)
     if points is None or points.empty:
         raise AnalysisError(
-            f"{path}: its ended runs do not show {name}, {content.title.lower()}; bring more of them to their end"
+            f"{path}: its ended runs do not show {name}, {content.title.lower()}; finish more of them"
             f" with `roundoff sweep {shlex.quote(experiment.name)}`"
         )
     images = [path / f"{name}.{kind}" for kind in types]
@@ -88,7 +88,7 @@ def _compare_with_paper(name: str, rows: Sequence[Measured], quantity: str) -> I
     used = [number for numbers in matching.values() for number in numbers]
     for heading, numbers in (
         ("Printed by the paper for settings that were not run here:", comparable),
-        ("What else the paper prints about it:", [number for number in printed if number not in comparable]),
+        ("Other numbers that the paper prints about it:", [number for number in printed if number not in comparable]),
     ):
         remaining = [number for number in numbers if number not in used]
         if remaining:

@@ -13,7 +13,7 @@ _CAPTIONS = {
     "degradation": (
         "{m.title} against significand bits\n"
         "Mean {m.name} over seeds against significand bits, with 95\u2009% stratified bootstrap intervals (bands)."
-        " Every run is a dot, beside its mean."
+        " Each dot is a run, next to its mean."
     ),
     "comparison": (
         "{m.title} by condition\n"
@@ -22,7 +22,7 @@ _CAPTIONS = {
     ),
     "settings": (
         "{m.title} against {row.setting}\n"
-        "Mean {m.name} over seeds against {row.setting}, with 95\u2009% bootstrap intervals. Every run is a dot."
+        "Mean {m.name} over seeds against {row.setting}, with 95\u2009% bootstrap intervals. Each dot is a run."
     ),
     "pareto": (
         "{m.title} against {row.label}\n"
@@ -35,13 +35,10 @@ _CAPTIONS = {
         "Mean {m.name} over seeds {when}, with 95\u2009% bootstrap intervals. A crashed run {counts} from its crash on,"
         " where it has a cross; runs that have not ended are drawn as far as they are."
     ),
-    "profiles": (
-        "Score distributions\n"
-        "Share of runs that {better} \u03c4 (performance profile): the higher line is the better one."
-    ),
+    "profiles": ("Score distributions\nShare of runs that {better} \u03c4 (performance profile): higher is better."),
     "gradients": (
         "Magnitudes of results\n"
-        "How results that are not zero are spread over magnitudes, in the last interval between evaluations."
+        "The distribution of nonzero results over magnitudes, in the last interval between evaluations."
     ),
 }
 """A line of title and one of caption by the name of the figure, up to a hyphen."""

@@ -31,7 +31,7 @@ def verdict_table(summary: pd.DataFrame, against: pd.DataFrame, experiment: Expe
         (mean, lambda row: with_interval(row["mean"], row["ci_low"], row["ci_high"])),
         (Column("verdict", **_TEXT), lambda row: _color(verdicts.get(row_key(row, keys)))),
     ]
-    return _format_table("Every format against fp32, in short.", cells, summary, experiment)
+    return _format_table("Each format compared with fp32.", cells, summary, experiment)
 
 
 def _color(verdict: str | None) -> Safe | None:
@@ -77,7 +77,7 @@ def against_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
         (Column("p"), lambda row: number(row["p"], 2)),
         (Column("p (Holm)"), lambda row: number(row["p_holm"], 2)),
     ]
-    caption = "Every format against fp32 of the same condition, or of the only one that fp32 ran in."
+    caption = "Each format compared with fp32 under the same condition, or under the only condition of fp32."
     return _format_table(caption, cells, against, experiment)
 
 
@@ -106,8 +106,8 @@ def learning_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None
         (Column("pairs"), lambda row: row["learned_pairs"] or None),
     ]
     caption = (
-        "Does a run learn whose seed learned in fp32, and what do those return that did? A run has learned"
-        " that ends beyond half of the way from fp32\u2019s policies before learning to its median at the end."
+        "How often a run learns if its seed learned in fp32, and how the runs that learn compare. A run has learned if"
+        " it ends above half of the way from fp32\u2019s untrained policies to its median at the end."
     )
     return _format_table(caption, cells, against[against["learnable"] > 0], experiment)
 
@@ -122,8 +122,8 @@ def area_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
         (Column("its 95\u2009% interval"), lambda row: interval(*_ends(row, "normalized_iqm"))),
     ]
     caption = (
-        "The mean return over the whole learning curve, which sees how fast runs learn, against fp32\u2019s; and the"
-        " interquartile mean of returns at the end, where 0 is a policy before it learns and 1 is fp32\u2019s mean."
+        "The difference from fp32 in the mean return over the whole learning curve, which shows how fast runs learn;"
+        " and the interquartile mean of final returns, where 0 is an untrained policy and 1 is fp32\u2019s mean."
     )
     return _format_table(caption, cells, against[against["area_difference"].notna()], experiment)
 
@@ -143,8 +143,8 @@ def power_table(against: pd.DataFrame, experiment: Experiment) -> Safe | None:
         (Column("its p"), lambda row: number(row["correlation_p"], 2)),
     ]
     caption = (
-        "How often the test of equivalence calls made-up formats equivalent that are worse by the margin, that learn"
-        " nothing in one more run of ten, or that are as good as fp32: by drawing from these runs as many as there are."
+        "How often the test would call hypothetical formats equivalent: formats that are worse by the margin, that fail"
+        " to learn in one more run of ten, or that are as good as fp32. Estimated by resampling these runs."
     )
     return _format_table(caption, cells, against[against["equivalent_if_equal"].notna()], experiment)
 
@@ -176,7 +176,7 @@ def crash_table(experiment: Experiment) -> Safe | None:
         for row in records(runs.sort_values(order))
     ]  # fmt: skip
     scored = experiment.metric.scored.replace("no score", "without a score")
-    caption = f"A crash is a result, {scored}; a failed run has none, and is tried again by the sweep."
+    caption = f"A crash is a result, {scored}; a failed run has no result, and the sweep tries it again."
     return _fold(table(caption, columns, rows), rows)
 
 
@@ -191,7 +191,7 @@ def failures_table(failures: pd.DataFrame, experiment: Experiment) -> Safe:
          ", ".join(filter(None, (row["first_non_finite"], row["line"]))), percent(row["share"])]
         for row in records(failures)
     ]  # fmt: skip
-    return _fold(table("What failed first: of most observed runs that crashed.", columns, rows), rows)
+    return _fold(table("The first non-finite operation in most observed runs that crashed.", columns, rows), rows)
 
 
 def numerics_table(counts: pd.DataFrame) -> Safe:
@@ -205,7 +205,9 @@ def numerics_table(counts: pd.DataFrame) -> Safe:
         for row in records(counts)
     ]  # fmt: skip
     return table(
-        "What rounding did to the results of operations, as shares of them (over all observed runs).", columns, rows
+        "Effects of rounding on results of operations, as shares of the results (over all observed runs).",
+        columns,
+        rows,
     )
 
 

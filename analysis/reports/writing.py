@@ -86,7 +86,7 @@ def report(
     content: list[Safe | None] = [_head(experiment), element("div", *opening, class_="first")]
     content += [
         _notes(experiment, warnings),
-        _remarks("What can the formats not carry?", _remarks_on_configs(experiment)),
+        _remarks("Limits of the formats", _remarks_on_configs(experiment)),
     ]
     links = (join([element("a", name, href=f"#{_anchor(name)}"), Safe("\n")]) for name in shown)
     content.append(element("nav", *links, aria_label="Sections"))
@@ -207,9 +207,9 @@ def _needed(experiment: Experiment, needed: pd.DataFrame, margin: float) -> list
     metric = experiment.metric
     bound = "above fp32\u2019s minus" if metric.sign > 0 else "below fp32\u2019s plus"
     text = (
-        f"A width is good if its mean {metric.name} is {bound} {_share(margin)} of it. From wide to narrow, each is"
-        " tested at 5\u2009%, up to the first that is not shown to be good; the bits needed are the last that is. The"
-        " confidence is 1 minus the largest p of these tests."
+        f"A width is good if its mean {metric.name} is {bound} {_share(margin)} of it. Each width is tested at"
+        " 5\u2009%, from wide to narrow, up to the first that is not shown to be good. The bits needed are the"
+        " narrowest good width. The confidence is 1 minus the largest p of these tests."
     )
     return [element("p", text), tables.needed_details(needed, experiment)]
 
@@ -219,10 +219,10 @@ def _against(against: pd.DataFrame, experiment: Experiment) -> list[Safe]:
         return []
     count = len(against[against["task"] != "all"])
     text = (
-        f"Of {count} comparisons at once some look like differences, or like none, by chance. p (Holm) is adjusted for"
-        " that: among all rows below 0.05 there, the chance of a single false one is at most 5\u2009%. A difference is"
-        " shown by p (Holm), equivalence by the p of its row, whose 90\u2009% interval then lies within the margin;"
-        " whoever claims it of several rows at once takes p (Holm)."
+        f"Among {count} comparisons, some look like differences, or like equivalence, by chance. p (Holm) corrects for"
+        " this: the chance of any false difference among the rows below 0.05 is at most 5\u2009%. A difference is"
+        " shown by p (Holm). Equivalence is shown by the p of its row: the 90\u2009% interval is then within the"
+        " margin. To claim equivalence of several rows at once, use p (Holm)."
     )
     of = (tables.against_table, tables.equivalence_table, tables.learning_table, tables.area_table, tables.power_table)
     return [element("p", text), *(made for make in of if (made := make(against, experiment)))]
@@ -276,12 +276,13 @@ def _reading(margin: float, metric: Metric) -> Safe:
             metric.name: "Mean over the episodes of a run\u2019s last evaluation. A run that took a non-finite action"
             " has crashed and scores 0."
             if metric.of_agents
-            else f"What the program returned under this name; {'more' if metric.sign > 0 else 'less'} is better."
+            else "The value that the program returned under this name;"
+            f" {'more' if metric.sign > 0 else 'less'} is better."
             f" A crashed run has {metric.scored.replace('scored', 'the score')}.",
             "mean \u00b1 std": "Over runs (n \u2212 1). For the mean over tasks: the mean of the tasks\u2019 means, and"
             " the mean of their standard deviations, as Bj\u00f6rck et al. (ICML 2021, Section 4) aggregate.",
-            "95\u2009% interval": f"Percentile bootstrap of the mean, runs drawn anew within each task ({paper})."
-            " Of normal data it covers the true mean in 74\u2009% of experiments with 3 runs, 84\u2009% with 5,"
+            "95\u2009% interval": f"Percentile bootstrap of the mean, with runs resampled within each task ({paper})."
+            " For normal data, it covers the true mean in 74\u2009% of experiments with 3 runs, 84\u2009% with 5,"
             " 91\u2009% with 10.",
             "IQM": "Interquartile mean: the mean of the middle half of all runs.",
             "P(better)": f"Probability that a run of the format {more} one of fp32 on the same task, ties"
@@ -291,9 +292,9 @@ def _reading(margin: float, metric: Metric) -> Safe:
             f"equivalent within {_share(margin)}": "Two one-sided t tests at 5\u2009% show that the difference is"
             f" smaller than {_share(margin)} of fp32\u2019s mean {metric.name}, in either direction: its 90\u2009%"
             " interval lies inside.",
-            "shown to differ": "The difference is no chance, large or small; \u201cyet equivalent\u201d: and it is"
-            " smaller than the margin.",
-            "inconclusive": "Neither: these runs cannot tell. More seeds may.",
+            "shown to differ": "The difference is not due to chance, whether large or small. \u201cYet"
+            " equivalent\u201d: it is also smaller than the margin.",
+            "inconclusive": "Neither is shown by these runs. More seeds may show it.",
             "bits needed": f"Non-inferiority: this width and all wider ones tested are shown to be at most"
             f" {_share(margin)} worse than fp32; better is good.",
         }

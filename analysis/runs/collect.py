@@ -94,7 +94,7 @@ def _find(directory: Path, warnings: list[str]) -> Iterable[tuple[str, Path, dic
         if (config := config_in(content)) is not None:
             yield "", directory, config
         elif content is None:
-            warnings.append(f"{directory}: is the folder of no sweep and of no run; left out")
+            warnings.append(f"{directory}: is not the folder of a sweep or a run; left out")
         return
     plan = read_json(marker, warnings)
     try:

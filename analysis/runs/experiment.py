@@ -172,7 +172,7 @@ def _configs(plan: _Plan, warnings: list[str]) -> dict[str, dict[str, Any]]:
         if not isinstance(task, str) or not isinstance(config.get("format"), str):
             warnings.append(f"{folder / 'config.json'}: names no task and format; the run is left out")
         elif type(config.get("seed", 0)) is not int or not -LARGEST <= config.get("seed", 0) < LARGEST:
-            warnings.append(f"{folder / 'config.json'}: its seed is no whole number of 64 bits; the run is left out")
+            warnings.append(f"{folder / 'config.json'}: its seed is not a 64-bit integer; the run is left out")
         else:
             configs[identity] = config
     return configs
@@ -260,5 +260,5 @@ def _read_plan(path: Path, warnings: list[str]) -> _Plan:
         return _Plan(str(content["name"]), str(content.get("description") or ""), folders, planned, metric, cases)
     except MALFORMED as error:
         raise AnalysisError(
-            f"{marker}: is not the list of a sweep's runs; the command of the sweep writes it anew"
+            f"{marker}: is not the list of a sweep's runs; the command of the sweep writes it again"
         ) from error

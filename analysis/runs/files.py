@@ -30,7 +30,7 @@ def planned_runs(plan: Any) -> dict[str, dict[str, Any]]:
     planned = {str(run["id"]): dict(run["config"]) for run in plan["runs"]}
     for identity in planned:
         if not is_name(identity):
-            raise ValueError(f"{identity!r} is no name of a folder")
+            raise ValueError(f"{identity!r} is not the name of a folder")
     return planned
 
 

@@ -141,7 +141,7 @@ def comparison_obstacle(side: Side, reference: Side, tasks: Sequence[str], margi
         if any(compared.idle.get(task) for task in tasks):
             return f"{owner} made no update"
     if any(reference.has_learned(task, margin) is False for task in tasks):
-        return f"that {name} has learned is not shown"
+        return f"{name} is not shown to have learned"
     return ""
 
 

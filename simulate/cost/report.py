@@ -175,7 +175,7 @@ class Cost:
         lines.append(f"memory in bytes: {listed}; {number(totals['peak'])} at the peak")
         lines += [f"  {number(n)} of {a} x {b}, added in {c}" for (a, b, c), n in self._by_format().most_common()]
         if self.uncounted:
-            lines.append(f"not counted, for want of a formula of their products: {', '.join(self.uncounted)}")
+            lines.append(f"not counted, since their products have no formula: {', '.join(self.uncounted)}")
         return lines
 
     def _by_format(self) -> Counter[tuple[str, str, str]]:

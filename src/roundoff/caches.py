@@ -57,7 +57,7 @@ def cache_folder(name: str, chosen: str | None = None) -> Path | None:
 def advise(reason: str) -> None:
     """Warns, once, that programs cannot be kept, and names the remedy."""
     warnings.warn(
-        f"what roundoff compiles cannot be kept ({reason}), so every process compiles it anew, which takes seconds; set"
+        f"compiled code cannot be kept ({reason}), so every process compiles it again, which takes seconds; set"
         " XDG_CACHE_HOME to a folder of your own that can be written",
         CacheWarning,
         stacklevel=_caller_depth(),

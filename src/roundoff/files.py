@@ -240,7 +240,7 @@ def _regular_file(descriptor: int, path: str | Path, mode: str) -> IO[bytes]:
     # Checked on the open file: a check of the path could see another file than the one that is opened.
     if not stat.S_ISREG(kind):
         os.close(descriptor)
-        raise OSError(0, "is a directory" if stat.S_ISDIR(kind) else "is no regular file", str(path))
+        raise OSError(0, "is a directory" if stat.S_ISDIR(kind) else "is not a regular file", str(path))
     return os.fdopen(descriptor, mode)
 
 
@@ -310,9 +310,9 @@ def make_directory(path: str | Path) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FileError(f"{path}: cannot be made a folder ({error.strerror}); choose another one") from error
+        raise FileError(f"{path}: cannot be made a folder ({error.strerror}); choose another path") from error
     if not os.access(path, os.W_OK | os.X_OK):
-        raise FileError(f"{path}: no permission to write into this folder; choose another one")
+        raise FileError(f"{path}: no permission to write into this folder; choose another folder")
     return path
 
 

@@ -12,8 +12,8 @@ NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 """The name of a module, as a regular expression."""
 
 WHERE = (
-    "a module is named as in an import statement, and is installed, or lies beside the file that the command is given,"
-    " in the current folder, or in one that PYTHONPATH lists"
+    "a module is named as in an import statement; it is installed, or is in the folder of the command's file, in the"
+    " current folder, or in a folder of PYTHONPATH"
 )
 """The places in which a module is looked for, for messages."""
 

@@ -47,7 +47,7 @@ def describe_plan(plan: Plan, directory: Path) -> Iterator[str]:
             f"a search: {', '.join(search.units) or 'no part'}, each by successive halving of"
             f" {len(plan.search.formats)} formats, with up to {plan.search.choose} seeds; then the other"
             f" {len(plan.runs) - plan.search.choose} seeds"
-            f" have the last word: at most {search.most_runs} runs{length}; a dry run, nothing was written"
+            f" confirm the choice: at most {search.most_runs} runs{length}; a dry run, nothing was written"
         )
         return
     if plan.search:
@@ -75,7 +75,7 @@ def describe_estimate(plan: Plan, directory: Path, workers: int, allow_imports: 
         yield f"about {total} with {workers} worker{'s' * (workers > 1)} for {share}, the longest {longest}"
     yield from (f"  {note}" for note in durations.notes)
     if plan.search and plan.search.looks_for == "cheapest":
-        yield "  that is of the runs in fp32 alone: candidates are rounded, and take longer"
+        yield "  this is the time of the fp32 runs only: candidates are rounded, and take longer"
     elif plan.search:
         yield "  a search runs a part of these, and takes less"
 

@@ -47,14 +47,14 @@ class SweepDirectory:
         if not self.path.exists():
             return
         if not self.path.is_dir():
-            raise SweepError(f"{self.path}: is no folder; choose another --out")
+            raise SweepError(f"{self.path}: is not a folder; choose another --out")
         if not self.marker.exists():
             names = [entry.name for entry in self.path.iterdir()]
             foreign = sorted(name for name in names if name not in _OWN_NAMES and not is_temporary(name))
             if foreign or (self.path / "runs").exists():
                 name = foreign[0] if foreign else "runs"
                 raise SweepError(
-                    f"{self.path}: is not empty (it holds {name}) and no sweep's folder (there is no {MARKER});"
+                    f"{self.path}: is not empty (it holds {name}) and not the folder of a sweep (there is no {MARKER});"
                     " choose an empty or a new one with --out"
                 )
             return
@@ -198,9 +198,9 @@ def _changes(earlier: dict[str, Any], current: dict[str, Any]) -> Iterator[str]:
     if "program" not in earlier or "program" not in current:
         return
     if earlier["program"] != current["program"]:
-        yield f"earlier runs of this sweep are of {earlier['program']}, these of {current['program']}"
+        yield f"earlier runs of this sweep are runs of {earlier['program']}, these of {current['program']}"
     elif earlier.get("source") != current["source"]:
         yield (
-            f"{current['program']} has changed since runs of this sweep were made; those that have ended are kept as"
-            " they are: choose another --out to run them anew"
+            f"{current['program']} has changed since the first runs of this sweep; runs that have ended are kept as"
+            " they are: choose another --out to repeat them"
         )

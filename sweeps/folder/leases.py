@@ -165,7 +165,7 @@ class Lease:
         except FileNotFoundError:
             return False
         except OSError as error:  # the server does not answer at this moment
-            sys.stderr.write(f"roundoff: {self._path}: no sign of life could be given ({error.strerror})\n")
+            sys.stderr.write(f"roundoff: {self._path}: no heartbeat could be written ({error.strerror})\n")
         return True
 
 

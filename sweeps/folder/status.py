@@ -69,7 +69,7 @@ def read_status(directory: str | Path) -> SweepStatus:
     store = SweepDirectory(directory)
     if not store.marker.exists():
         raise SweepError(
-            f"{directory}: is no sweep's folder (there is no {store.marker.name}); give one that"
+            f"{directory}: is not the folder of a sweep (there is no {store.marker.name}); give one that"
             " `roundoff sweep` has made"
         )
     content = store.read()
@@ -98,7 +98,7 @@ def read_status(directory: str | Path) -> SweepStatus:
             progress = lease.progress
             reason = f"on {lease.holder.host}, process {lease.holder.pid}" if lease.holder else "by somebody unknown"
         elif state == "waiting" and lease and lease.holder and holder_lives is None:
-            reason = f"no sign of life from {lease.holder.host} for {lease.silence:.0f} s"
+            reason = f"no heartbeat from {lease.holder.host} for {lease.silence:.0f} s"
         # Progress from the log, with values of the lease on top
         if state in ("running", "waiting"):
             columns = {"return": "return_mean", "loss_scale": f"{leading(entry['config'])}_loss_scale"}

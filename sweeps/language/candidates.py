@@ -73,7 +73,7 @@ def check_cheapest(goal: SearchGoal, runs: Sequence[Run], subject: Subject) -> N
     arithmetics = {json.dumps(goal.rest_of(run.config), sort_keys=True) for run in runs}
     if len(arithmetics) != 1 or runs[0].config.format != REFERENCE:
         raise ValueError(
-            f"search for the cheapest begins with runs in {REFERENCE} that differ in their seeds alone: leave format"
+            f"search for the cheapest begins with runs in {REFERENCE} that differ only in their seeds: leave format"
             " and other lists out of the grid; search.formats names the formats"
         )
     config = runs[0].config.as_json()
@@ -82,7 +82,7 @@ def check_cheapest(goal: SearchGoal, runs: Sequence[Run], subject: Subject) -> N
     if len(runs) < goal.choose + 2:
         raise ValueError(
             f"search for the cheapest needs {goal.choose} seeds that choose (search.choose), and at least two others"
-            f" that have the last word; got {len(runs)}"
+            f" that confirm the choice; got {len(runs)}"
         )
     is_agent = "program" not in config
     if (goal.over == "storage" and not is_agent) or (goal.over == "module" and is_agent):

@@ -47,13 +47,13 @@ def read_file(path: str | Path) -> str:
         raise SweepError(f"{path}: cannot be read ({error.strerror}); {advice}") from error
     except ValueError as error:
         if isinstance(error, UnicodeDecodeError):
-            raise SweepError(f"{path}: is not UTF-8 text (byte {error.start}); a YAML file is") from error
+            raise SweepError(f"{path}: is not UTF-8 text (byte {error.start}), as a YAML file must be") from error
         raise SweepError(f"{str(path)!r}: cannot be read ({error}); give a YAML file") from error
 
 
 def _read_content(path: Path) -> bytes:
     """Reads a regular file, or a file made by the shell, as in ``roundoff sweep <(generate)``."""
-    # Such a pipe is no regular file, which `read_bytes` refuses: a pipe in a folder of results could block for ever.
+    # Such a pipe is not a regular file, which `read_bytes` refuses: a pipe in a folder of results could block for ever.
     if str(path).startswith(("/dev/fd/", "/dev/stdin", "/proc/self/fd/")):
         with path.open("rb") as file:
             return file.read(_LARGEST)
@@ -74,9 +74,9 @@ def read_cost_model(name: str) -> CostModel:
     try:
         text = read_bytes(name, _LARGEST).decode()
     except OSError as error:
-        raise SweepError(f"{name}: cannot be read ({error.strerror}); a cost model's YAML file was wanted") from error
+        raise SweepError(f"{name}: cannot be read ({error.strerror}); give the YAML file of a cost model") from error
     except ValueError as error:
-        raise SweepError(f"{name}: is not UTF-8 text; the YAML file of a cost model is") from error
+        raise SweepError(f"{name}: is not UTF-8 text, as the YAML file of a cost model must be") from error
     description = parse(text, name, needs="a cost model needs at least name, source and unit").plain()
     try:
         return CostModel.parse(description if isinstance(description, dict) else {"name": description})

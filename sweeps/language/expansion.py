@@ -79,7 +79,7 @@ def _check_values(outline: Outline, subject: Subject, problems: Problems) -> Non
             plain = {key: value.plain() for key, value in choice.settings.items()}
             earlier = choices_by_settings.setdefault(json.dumps(plain, sort_keys=True), choice)
             if earlier is not choice:
-                problems.note(choice.place, f"{_describe_choice(axis.section, plain)} stands twice ({earlier.place})")
+                problems.note(choice.place, f"{_describe_choice(axis.section, plain)} is given twice ({earlier.place})")
 
 
 def _describe_choice(section: str, plain: dict[str, Any]) -> str:
@@ -189,7 +189,7 @@ def draw_choices(outline: Outline, subject: Subject, problems: Problems) -> list
     if not problems:  # a wrong value is not also reported as missing
         for name, numbers in (("draws", f"1 to {MAX_DRAWS}"), ("seed", f"0 to {MAX_SEED}")):
             if name not in parts:
-                problems.note(axis.place, f"random needs {name}, a whole number from {numbers}")
+                problems.note(axis.place, f"random needs {name}, an integer from {numbers}")
         if not values:
             problems.note(axis.place, "random needs values: a distribution for at least one key")
     if problems:

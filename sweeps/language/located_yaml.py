@@ -122,7 +122,7 @@ class _Reader:
                 continue
             key = self._text(key_node.value, key_place)
             if key in values:
-                self.problems.append(Problem(key_place, f"duplicate key {key!r}; it stands already at {places[key]}"))
+                self.problems.append(Problem(key_place, f"duplicate key {key!r}; it is already at {places[key]}"))
                 continue
             places[key] = key_place
             values[key] = self.read(value_node, depth + 1)

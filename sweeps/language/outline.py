@@ -146,7 +146,7 @@ class _Merger:
         """Notes a key that is in two sections of one document. A case may differ from the base."""
         if key in self._claims and (self._claims[key][0], section) != ("base", "cases"):
             other, other_place = self._claims[key]
-            self._problems.note(place, f"{key} stands in {section} and in {other} ({other_place}); keep one of them")
+            self._problems.note(place, f"{key} is in {section} and in {other} ({other_place}); keep one of them")
         self._claims.setdefault(key, (section, place))
 
     def _release(self, key: str, place: str, *, keep: str = "") -> None:
@@ -167,7 +167,7 @@ class _Merger:
                 advice = "all of its keys" if section == "zip" else "all cases"
                 self._problems.note(
                     place,
-                    f"{key} stands in {section} ({axis.place}), where values belong together; give {section} anew"
+                    f"{key} is in {section} ({axis.place}), where values belong together; give {section} again"
                     f" ({advice}), or choose among its runs with --only {key}=...",
                 )
 
@@ -198,7 +198,7 @@ class _Merger:
             settings = dict(entry.value)
             name = settings.pop("name", None)
             if name and names.setdefault(name.value, name.place) != name.place:
-                self._problems.note(name.place, f"the case {name.value!r} stands twice ({names[name.value]})")
+                self._problems.note(name.place, f"the case {name.value!r} is given twice ({names[name.value]})")
             choices.append(Choice(settings, entry.place, name.value if name else ""))
         for key in dict.fromkeys(key for choice in choices for key in choice.settings):
             self._claim(key, "cases", next(c.settings[key].place for c in choices if key in c.settings))

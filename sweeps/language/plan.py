@@ -174,7 +174,7 @@ def _fp32_once(runs: dict[str, Run], subject: Subject) -> dict[str, Run]:
 def _metric(outline: Outline, program: ProgramKeys | None, problems: Problems) -> Metric | None:
     if program is None:
         if outline.metric:
-            problems.note(outline.metric.place, "metric is about what a program returns; add program, or leave it out")
+            problems.note(outline.metric.place, "metric is for programs; add program, or leave it out")
         return None
     return Metric() if outline.metric is None else _section(Metric, "metric", outline.metric, problems)
 

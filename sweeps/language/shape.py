@@ -80,7 +80,7 @@ def _describe_unknown_key(mapping: Location, key: str, document_name: str, shape
     holder = _format_location(mapping) or document_name
     section = holder.partition("[")[0]
     known = DISTRIBUTIONS if len(mapping) > 2 else shape.other_keys.get(section, shape.keys)
-    hint = f" (keys of runs stand inside {_HOLDERS[holder]})" if key in shape.keys and holder in _HOLDERS else ""
+    hint = f" (keys of runs belong in {_HOLDERS[holder]})" if key in shape.keys and holder in _HOLDERS else ""
     return unknown(f"key in {holder}", key, known) + hint
 
 

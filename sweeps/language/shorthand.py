@@ -94,7 +94,7 @@ def _expand(key: str, item: Located, subject: Subject, problems: Problems) -> li
         return []
     numbers = _expand_range(key, widths, problems) if isinstance(widths.value, str) else None
     if numbers is None:
-        message = f"{key}: {name} must have a range of whole numbers, such as 1..10, got {shown(widths.plain())}"
+        message = f"{key}: {name} must have a range of integers, such as 1..10, got {shown(widths.plain())}"
         problems.note(widths.place, message)
         return []
     return [replace(width, value=name.replace("X", str(width.value))) for width in numbers]

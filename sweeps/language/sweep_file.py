@@ -61,7 +61,7 @@ def _bounds(rule: str, is_valid: Callable[[Any], bool]) -> Any:
 
 
 def _whole_number(least: int, most: int) -> Any:
-    return Annotated[int, Field(ge=least, le=most), _must_be(f"a whole number from {least} to {most}")]
+    return Annotated[int, Field(ge=least, le=most), _must_be(f"an integer from {least} to {most}")]
 
 
 def _distribution(key: str, choice: Any) -> Any:
@@ -167,7 +167,7 @@ _LOG_TO: Any = Annotated[
 ]
 _ABOUT = {
     "name": _section(
-        "Of the sweep, and of its folder of results; that of the file if it is missing.",
+        "The name of the sweep, and of its results folder [default: the name of the file].",
         Annotated[
             str,
             Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$"),
@@ -179,21 +179,22 @@ _ABOUT = {
         "Figures and tables of the paper that the sweep is about, such as fig4.", _names("such as [fig4]")
     ),
     "program": _section(
-        "What is run instead of an agent: a function of a file beside this one, or of a module, whose parameters are"
-        " the keys of runs.",
+        "The program to run instead of an agent: a function of a file in this folder, or of a module; its parameters"
+        " are the keys of runs.",
         Annotated[str, _must_be("text such as train.py:train or package.module:train")],
     ),
-    "metric": _section("Which of the values that the program returns counts, and how.", _METRIC),
+    "metric": _section("The returned value that counts as the score, and its goal.", _METRIC),
     "search": _section(
-        "Instead of all runs, those that it takes to find the fewest bits that are good enough, or the best candidate.",
+        "A search in place of all runs: for the fewest bits that are good enough, the best candidate, or the cheapest"
+        " formats.",
         _mapping("Search", dict.fromkeys(SEARCH, Any), f"a mapping with the keys {', '.join(SEARCH)}"),
     ),
     "log_to": _section(
-        "A tracker that is told of each run that has ended: wandb or mlflow, or a mapping with its name and a project.",
+        "A tracker that records each run that has ended: wandb or mlflow, or a mapping with its name and a project.",
         _LOG_TO,
     ),
     "include": _section(
-        "Presets, or files (beside this one), whose settings this file takes over; what it says itself wins.",
+        "Presets or files with settings for this file, which replaces those that it sets itself.",
         _names("of presets or files"),
     ),
 }

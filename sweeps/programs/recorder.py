@@ -61,7 +61,7 @@ class ProgramRecorder:
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Appends a record."""
         if isinstance(step, bool) or not isinstance(step, (int, np.integer)):
-            raise TypeError(f"roundoff.log: step must be a whole number, got {step!r}")
+            raise TypeError(f"roundoff.log: step must be an integer, got {step!r}")
         if not 0 <= step < _MOST_STEPS:
             raise ValueError(f"roundoff.log: step must be 0 or more, and less than 2**63, got {step}")
         numbers = {encodable(name): number(f"roundoff.log: {name}", value) for name, value in values.items()}

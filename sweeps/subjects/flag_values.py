@@ -227,7 +227,7 @@ def keys_of_flags(text: str, parser: ArgumentParser) -> list[Parameter]:
             if not action.dest.isidentifier() or iskeyword(action.dest):
                 raise SweepError(f"{text}: {flag} cannot be the name of a key; rename it (dest=)")
             if action.type is bool:
-                raise SweepError(f"{text}: the flag {flag} has type=bool, to which every text is true; use store_true")
+                raise SweepError(f"{text}: the flag {flag} has type=bool, which makes every text true; use store_true")
         default, kinds = _default_of(actions), [_annotation(action, actions) for action in actions]
         kinds = [kind for kind in kinds if kind is not None]
         if not kinds:

@@ -45,7 +45,7 @@ def with_flags(text: str, function: Callable[..., Any]) -> Callable[..., Any]:
         SweepError: its parser cannot be found, or has flags that cannot be keys.
     """
     if type(function).__module__.partition(".")[0] in ("click", "typer"):
-        raise SweepError(f"{text} is a command of click, whose flags are no keys; name a plain function")
+        raise SweepError(f"{text} is a command of click; name a plain function")
     if not isinstance(function, FunctionType):
         return function
     # The names in compiled code tell whether the function, or a helper in its file, parses flags: nothing is run yet.
@@ -96,14 +96,14 @@ def _find_parser_maker(text: str, function: FunctionType) -> Callable[[], Any]:
         if inner := makers.keys() & set(reader.__code__.co_names):
             makers = {key: value for key, value in makers.items() if key not in inner} | {name: reader}
     if len(makers) > 1:
-        raise SweepError(f"{text} takes parsed flags, but there are several parsers beside it: {', '.join(makers)}")
+        raise SweepError(f"{text} takes parsed flags, but its file has several parsers: {', '.join(makers)}")
     if makers:
         [(name, maker)] = makers.items()
         if name in readers:
             return maker  # type: ignore[no-any-return]
         return lambda: maker if isinstance(maker, ArgumentParser) else _find_parser(text, maker)
     raise SweepError(
-        f"{text} takes parsed flags, but no parser is found beside it: one that is made under `if __name__ == "
+        f"{text} takes parsed flags, but its file has no parser: a parser that is made under `if __name__ == "
         f"'__main__':` is not made by an import. Put it into a function that returns it, such as `def parser():`"
     )
 

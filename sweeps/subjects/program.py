@@ -82,7 +82,7 @@ class Program:
         if self.loaded is None:
             return self
         if not self.place.endswith(".py") or self.loaded.__qualname__ != self.function:
-            raise SweepError(f"{self.text} stands in no file that other processes could import; use workers=1")
+            raise SweepError(f"{self.text} is in no file that other processes could import; use workers=1")
         return Program(self.text, self.folder)
 
     @property

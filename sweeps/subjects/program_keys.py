@@ -82,25 +82,29 @@ class ArithmeticKeys(BaseModel):
         "fp32", "The number format: any that has a name, or `module:attribute`, which is imported.", KeyRole.ARITHMETIC
     )
     policy: Annotated[dict[str, Any], BeforeValidator(check_policy)] = key(
-        {}, "Which operations are simulated in which format; see `roundoff.Policy`.", KeyRole.ARITHMETIC
+        {}, "The policy: the format of each kind of operation; see `roundoff.Policy`.", KeyRole.ARITHMETIC
     )
     rounding: Annotated[str, _setting("rounding")] | None = key(
-        None, "How results are rounded, such as `stochastic`.", KeyRole.ARITHMETIC
+        None, "The rounding mode, such as `stochastic`.", KeyRole.ARITHMETIC
     )
     accumulate: Annotated[str, _setting("accumulate")] | None = key(
-        None, "In what products and sums are accumulated, such as `e8m7/32`.", KeyRole.ARITHMETIC
+        None, "The accumulator of products and sums, such as `e8m7/32`.", KeyRole.ARITHMETIC
     )
     granularity: Annotated[str, _setting("granularity")] | None = key(
-        None, "What counts as one operation: `kernel` or `primitive`.", KeyRole.ARITHMETIC
+        None,
+        "The unit of rounding: `kernel` (a whole operation) or `primitive` (the steps inside).",
+        KeyRole.ARITHMETIC,
     )
-    observe: bool = key(False, "Count what rounding does to every operation.", KeyRole.ARITHMETIC)
+    observe: bool = key(False, "Count the effects of rounding in every operation.", KeyRole.ARITHMETIC)
     seed: Annotated[int, Field(ge=0, lt=2**63)] = key(
         0,
-        "Of stochastic rounding, and of the generators of PyTorch, NumPy and Python as a run begins.",
+        "The seed of stochastic rounding, and of the generators of PyTorch, NumPy and Python when a run begins.",
         KeyRole.TIMELESS,
     )
     device: Annotated[str, AfterValidator(check_device)] = key(
-        "cpu", "Given to the function, which needs a parameter `device` for another one than `cpu`.", KeyRole.EXECUTION
+        "cpu",
+        "The device, passed to the function, which needs a parameter `device` for any other than `cpu`.",
+        KeyRole.EXECUTION,
     )
     threads: Positive = key(1, "CPU threads of PyTorch.", KeyRole.EXECUTION)
 
@@ -117,7 +121,7 @@ class ArithmeticKeys(BaseModel):
         if not self.policy and not settings:
             return Policy.of(format_named(self.format))
         if twice := settings.keys() & self.policy.keys():
-            raise FormatError(f"{', '.join(sorted(twice))} stands in policy, and as a key; keep one of them")
+            raise FormatError(f"{', '.join(sorted(twice))} is in policy, and is also a key; keep one of them")
         return Policy.parse({**self.policy, **settings}, format_named(self.format))
 
 
@@ -190,7 +194,7 @@ class ProgramKeys(Subject):
         try:
             parameters = inspect.signature(function).parameters
         except (TypeError, ValueError) as error:
-            raise SweepError(f"{program.text} says no parameters ({error}); give a plain function") from error
+            raise SweepError(f"{program.text} does not tell its parameters ({error}); give a plain function") from error
         self.takes = frozenset(parameters)
         """The names of all parameters."""
         arithmetic_names = {ARITHMETIC, *ArithmeticKeys.model_fields}
@@ -288,12 +292,12 @@ class ProgramKeys(Subject):
 def _check_kind(program: Program, name: str, parameter: Parameter) -> None:
     if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
         raise SweepError(
-            f"{program.text}: {parameter} is no parameter that can be given by its name, which is a key of the sweep;"
+            f"{program.text}: {parameter} cannot be given by name, as a key of the sweep is;"
             " name the parameters one by one"
         )
     if type(parameter.default).__module__.partition(".")[0] == "typer":
         raise SweepError(
-            f"{program.text}: the default of {name} is an object of typer, which only typer replaces by a value; write"
+            f"{program.text}: the default of {name} is an object of typer, not a value; write"
             f" {name}: Annotated[TYPE, typer.Option()] = DEFAULT"
         )
     if name.startswith("_"):
@@ -305,6 +309,6 @@ def _adapter(program: Program, name: str, annotation: Any) -> TypeAdapter[Any]:
         return TypeAdapter(annotation)
     except PydanticUserError as error:
         raise SweepError(
-            f"{program.text}: {name} is annotated with {annotation}, which no value of YAML is; annotate it with int,"
+            f"{program.text}: {name} is annotated with {annotation}, which YAML cannot express; annotate it with int,"
             f" float, bool, str, Literal[...], or lists and mappings of them"
         ) from error

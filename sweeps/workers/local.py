@@ -81,7 +81,7 @@ class WorkerProcess:
         """Describes how the process died."""
         description = f"the worker process {self._process.death()}"
         killed = (self._process.status() or 0) < 0
-        return description if killed else f"{description}; its last words are in {self._log}"
+        return description if killed else f"{description}; its last output is in {self._log}"
 
     def _listen(self, on_message: Callable[[dict[str, Any] | None], None]) -> None:
         """Passes its messages to ``on_message`` until it ends, even if a child process of it keeps the pipe open."""

@@ -163,7 +163,7 @@ class _ProgramRuns:
         order = {"config": run.config, "metric": run.metric, "directory": run.directory}
         outcome = self._running_server(run.program, modules).run(order, run.report, stop)
         if outcome["event"] == "unfit":
-            run.notice("the program starts threads, or uses a GPU, when it is imported: each run imports it anew")
+            run.notice("the program starts threads, or uses a GPU, when it is imported: each run imports it again")
             self.end()
             self._imports_once = False
             outcome = self._running_server(run.program, modules).run(order, run.report, stop)
@@ -241,7 +241,7 @@ class _HeldRun:
                 time.sleep(0.1)  # and keeps the lease, so that other sweeps do not try either
         self.give_back()
         if isinstance(error, Stopped):
-            self.notice(f"{error}, and saved" if error.saved else f"{error}; it begins anew")
+            self.notice(f"{error}, and saved" if error.saved else f"{error}; it starts from the beginning")
         elif isinstance(error, FolderInUseError):
             _send(self._events, run=self._id, event="elsewhere", reason=str(error))
         elif isinstance(error, RoundoffError):

@@ -70,7 +70,7 @@ def test_what_is_no_archive_of_pytorch_is_refused_before_it_is_unpacked(tmp_path
         checkpoint.load(path)
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(FileError, match="is no regular file"):
+    with pytest.raises(FileError, match="is not a regular file"):
         checkpoint.load(path)
 
 

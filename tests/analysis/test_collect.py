@@ -82,8 +82,8 @@ def test_what_cannot_be_read_is_said_and_left_out(sweep, tmp_path):
     assert (rows, runs) == (6, 3)
     said = "\n".join(warnings)
     for expected in (
-        f"{foreign}: is the folder of no sweep and of no run; left out",
-        f"{tmp_path / 'missing'}: is the folder of no sweep and of no run; left out",
+        f"{foreign}: is not the folder of a sweep or a run; left out",
+        f"{tmp_path / 'missing'}: is not the folder of a sweep or a run; left out",
         f"{sweep / 'runs' / 'stranger'}: is not in sweep.json; left out",
         "torn/metrics.jsonl:2: this line is torn (the run was killed as it wrote); left out",
         "not begun/metrics.jsonl:2: this line is damaged; left out",

@@ -136,11 +136,11 @@ def test_what_cannot_be_compared_is_left_out_and_said(tmp_path):
     assert "<!-- 2 sweeps: return" in (tmp_path / "out" / "relative.svg").read_text()
     assert [warning.partition(str(tmp_path))[2].lstrip("/") for warning in warnings] == [
         f"good: gym:Pendulum-v1: {without}",
-        "no-fp32: no run in fp32 has ended, of which others are shares; left out",
+        "no-fp32: no run in fp32 has ended to compare others with; left out",
         "no-floats: gym:CartPole-v1: no run in another floating-point format than fp32 has ended; left out",
         "waiting: none of its 6 runs has ended yet; continue with the command that started it; left out",
         *(f"many: gym:CartPole-v1, lr 0.{i}: {without}" for i in range(1, 6)),
-        "many: 2 more as these; left out",
+        "many: 2 more like these; left out",
         "loss: is scored by loss, of which less is better, and has no shares; left out",
         "missing: does not exist; give the folder of a sweep, as `roundoff sweep` printed it; left out",
     ]

@@ -86,7 +86,7 @@ def test_the_page_answers_the_question_and_says_where_it_is_from(sweep):
     page = Text(before.decode())
     assert "5 > 99 % 5 2 to 10 3 by seed" in page.text  # bits needed, confidence, by means, tested, runs
     answer = "e5m10 and e5m5: return falls by 1.2 % and 2.5 %, yet equivalent within 5 %. e5m2: crashed (2 of 3)."
-    order = ["How few bits?", answer, "Mean return over seeds against", "Every format against fp32, in short."]
+    order = ["How few bits?", answer, "Mean return over seeds against", "Each format compared with fp32."]
     places = [page.text.index(text) for text in order]
     assert places == sorted(places)
     assert "e5m2 1 crashed 1 500 the policy took a non-finite action" in page.text

@@ -26,7 +26,7 @@ def test_runs_take_as_long_as_finished_ones_like_them(tmp_path):
     (damaged / "timing.json").write_text("{")
     guess = estimate(plan.runs[3:], [tmp_path])
     assert guess.seconds == {run.id: 200.0 for run in plan.runs[3:]}
-    assert guess.notes == ("5 runs as long as finished ones took",)
+    assert guess.notes == ("5 runs estimated by finished ones",)
 
 
 def test_formats_are_as_fast_as_others_that_are_simulated_in_the_same_carrier():

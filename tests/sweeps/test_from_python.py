@@ -39,7 +39,7 @@ def test_a_function_within_a_function(tmp_path):
         return y
 
     assert roundoff.sweep(train, {"y": [1, 5]}, out=tmp_path / "out")["score"].tolist() == [1.0, 5.0]
-    with pytest.raises(SweepError, match="stands in no file that other processes could import; use workers=1"):
+    with pytest.raises(SweepError, match="is in no file that other processes could import; use workers=1"):
         roundoff.sweep(train, {"y": [1]}, out=tmp_path / "more", workers=2)
 
 

@@ -49,7 +49,7 @@ def test_aliases_are_followed():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\nb: 2\na: 3", r"f:3:1: duplicate key 'a'; it stands already at f:1:1"),
+        ("a: 1\nb: 2\na: 3", r"f:3:1: duplicate key 'a'; it is already at f:1:1"),
         ("{a: [1, }", r"f:1:\d+: is not YAML"),
         ("a: b: c", r"f:1:5: is not YAML"),
         ("a: 1\n---\nb: 2", "is not YAML"),

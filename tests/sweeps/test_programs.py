@@ -602,7 +602,7 @@ def test_outside_of_a_sweep_nothing_happens():
     [
         (1, {"loss": "low"}, TypeError, "loss must be a number"),
         (1, {"loss": torch.ones(2)}, TypeError, r"got a Tensor of shape \(2,\)"),
-        (1.5, {}, TypeError, "step must be a whole number, got 1.5"),
+        (1.5, {}, TypeError, "step must be an integer, got 1.5"),
         (-1, {}, ValueError, "step must be 0 or more"),
         (1, {"kind": 1}, ValueError, "no value can be called kind"),
     ],

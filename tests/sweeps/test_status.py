@@ -63,7 +63,7 @@ def test_each_state_with_its_reason(folder):
     assert lines[2] == "failed   no luck"
     assert lines[3].startswith("running  50 %, step 2000, return 2.5, 100 steps/s, loss scale 512, on ")
     assert lines[4].startswith("running  25 %, step 1000, on far, process ")
-    assert lines[5].startswith("waiting  no sign of life from far for ")
+    assert lines[5].startswith("waiting  no heartbeat from far for ")
     assert lines[6] == "waiting  25 %, step 1000, loss scale 2"
     assert lines[7] == "waiting"
     assert status_lines(status)[-1] == "mine: 8 runs: 2 running, 3 waiting, 1 done, 1 crashed, 1 failed"

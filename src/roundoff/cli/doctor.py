@@ -199,7 +199,7 @@ def _format_findings(findings: dict[str, Any]) -> str:
     rows.append(("plain operations", f"run in Python: {reason}" if reason else "run in C++"))
     for cache in findings["caches"]:
         content = f"{cache['folder']}, {cache['files']} files, {cache['bytes'] / (1 << 20):,.1f} MiB"
-        rows.append((f"cache of {cache['kind']}", content if cache["folder"] else "none: every process compiles anew"))
+        rows.append((f"cache of {cache['kind']}", content if cache["folder"] else "none: every process compiles again"))
     for check in findings["bits"] or ():
         bits = f"{len(check['differing'])} samples differ" if check["differing"] else "the bits they should have"
         result = f"not compared: {check['reason']}" if check["reason"] else f"{bits} ({check['compared']:,} numbers)"

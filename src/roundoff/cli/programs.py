@@ -177,7 +177,7 @@ def run(
         sys.stdout.flush()
         say(
             f"roundoff: {lost}, in {simulation.format}. --observe names the operation that the first such number came"
-            " from; --policy mixed-precision rounds products alone; docs/watching.md says more.",
+            " from; --policy mixed-precision rounds only products; see docs/watching.md.",
             error=True,
         )
     if observe or observe_table is not None:
@@ -195,7 +195,7 @@ def run(
 
 def _check_folder(hint: str, file: Path | None) -> None:
     if file is not None and not file.absolute().parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {file.absolute().parent}", param_hint=hint)
+        raise typer.BadParameter(f"the folder {file.absolute().parent} does not exist", param_hint=hint)
 
 
 def _check_alone(*, observes: bool, counts: bool) -> None:
@@ -233,7 +233,7 @@ def digits(
     ] = "results",
     seed: Annotated[int, typer.Option(min=0, help="The seed of the first sample.")] = 0,
     seeds: Annotated[
-        int, typer.Option(min=0, help="Also run with so many seeds of its own: {seed} in the script's arguments.")
+        int, typer.Option(min=0, help="The number of the script's own seeds to also run with: {seed} in its arguments.")
     ] = 0,
     threads: Annotated[int | None, typer.Option(min=1, max=2**31 - 1, help="The number of PyTorch's threads.")] = None,
     module: Annotated[bool, typer.Option("-m", help="Run a module, like python -m.")] = False,
@@ -339,7 +339,7 @@ def _with_part(policy: Policy, text: str) -> Policy:
 
     name, equals, description = text.partition("=")
     if not (name and equals and description):
-        raise typer.BadParameter(f"say NAME=POLICY, got {text!r}", param_hint="--part")
+        raise typer.BadParameter(f"must be NAME=POLICY, got {text!r}", param_hint="--part")
     content = _read_yaml(description, "--part")
     try:
         return policy.with_part(name, Policy.parse(content))
@@ -366,7 +366,7 @@ def _policy(format_name: str | None, text: str | None, settings: dict[str, Any])
 
     if text is None:
         if format_name is None:
-            raise typer.BadParameter("say which: --format e5m10, or --policy", param_hint="--format")
+            raise typer.BadParameter("give --format, such as e5m10, or --policy", param_hint="--format")
         return replace(Policy.of(format_name), **settings)
     content = _read_yaml(text, "--policy")
     if isinstance(content, str):
@@ -374,7 +374,7 @@ def _policy(format_name: str | None, text: str | None, settings: dict[str, Any])
     chosen = replace(Policy.parse(content, format_name), **settings)
     if chosen.rules and chosen.rounds_nothing:
         raise typer.BadParameter(
-            "the policy rounds nothing in fp32; name another: PyTorch's mixed precision is --format bf16 or fp16",
+            "the policy rounds nothing in fp32; choose another: PyTorch's mixed precision is --format bf16 or fp16",
             param_hint="--format",
         )
     return chosen

@@ -42,7 +42,7 @@ def quantize(
     written = out or directory / "quantized.csv"
     if out:
         make_directory(out.parent)
-    with stoppable("nothing was written; the same command begins anew"):
+    with stoppable("nothing was written; the same command starts from the beginning"):
         for name, (folder, condition) in _runs(directory).items():
             result = quantize_run(
                 folder, quantizations, episodes=episodes, calibrate=calibrate,

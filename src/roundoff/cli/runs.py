@@ -76,7 +76,7 @@ def train(
         outcome = f"crashed at step {result.crash.step}: {result.crash.reason}" if result.crash else "done"
         say(f"{directory}: {outcome}; return {result.return_mean:.1f} ± {result.return_std:.1f}")
     except Stopped as stopped:
-        anew = "; the same command begins it anew"
+        anew = "; the same command starts it from the beginning"
         continuation = ", and saved; the same command continues from there" if stopped.saved else anew
         say(f"roundoff: {stopped}{continuation} in {directory}", error=True)
         raise SystemExit(128 + signal.SIGTERM) from None
@@ -123,9 +123,9 @@ def blame(
     # A program
     if any(override.startswith("program=") for override in overrides or ()):
         if config or at_least is not None or seeds is not None:
-            raise typer.BadParameter("of a program, leave out --config, --at-least and --seeds", param_hint="program")
+            raise typer.BadParameter("leave out --config, --at-least and --seeds", param_hint="program")
         if measure is None:
-            raise typer.BadParameter("say what it must reach, such as 'accuracy>=0.9'", param_hint="--measure")
+            raise typer.BadParameter("give a measure to reach, such as 'accuracy>=0.9'", param_hint="--measure")
         import_allowed(allow_import)
         _blame_program(overrides or [], measure, over=over, imports=allow_import or ())
         return

@@ -123,7 +123,7 @@ def reproduce(
     if dry_run:
         copies = len(finished_elsewhere(plan, directory))
         if copies:
-            say(f"{copies} runs would be copied from folders beside {directory}, where they have ended")
+            say(f"{copies} runs would be copied from folders next to {directory}, where they have ended")
         print_plan(plan, directory, None if no_estimate else workers or usable_cores())
         return
     kinds = parts(types)
@@ -131,7 +131,7 @@ def reproduce(
     with stoppable(f"the same command continues; finished runs are kept in {directory}"):
         copies = take_over(plan, directory)
         if copies:
-            say(f"{copies} runs copied from folders beside {directory}, where they have ended")
+            say(f"{copies} runs copied from folders next to {directory}, where they have ended")
         bring_to_end(plan, directory, lambda: LocalProcesses(workers or usable_cores()), compiled, population)
         warnings: dict[str, None] = {}
         for figure in figures:
@@ -155,7 +155,7 @@ def _profiled(directory: Path) -> Iterator[None]:
                 profiles.append(read_profile(path))
             except FileError as error:
                 print_warnings([str(error)])
-        say(Profile.of_all(profiles) if profiles else "no run has ended, of which the time would be known")
+        say(Profile.of_all(profiles) if profiles else "no run has ended yet")
 
     try:
         yield
@@ -172,7 +172,7 @@ def print_plan(plan: Plan, directory: Path, workers: int | None, imports: Sequen
     for line in describe_plan(plan, directory):
         say(line)
     if workers:
-        say("estimating the time; --no-estimate does without")
+        say("estimating the time (--no-estimate skips this)")
         sys.stdout.flush()  # the estimate takes half a minute
         for line in describe_estimate(plan, directory, workers, imports):
             say(line)

@@ -91,7 +91,7 @@ class RunDirectory:
         foreign = sorted(entry.name for entry in self.path.iterdir() if not entry.name.startswith("."))
         if foreign:
             raise RunError(
-                f"{self.path}: holds {foreign[0]} but no config.json, so it is no run's folder;"
+                f"{self.path}: holds {foreign[0]} but no config.json, so it is not the folder of a run;"
                 " choose an empty or a new one"
             )
         write_json(self.config, {"config": config.as_json(), "version": version("roundoff")})
@@ -100,7 +100,7 @@ class RunDirectory:
         """Raises RunError if the folder belongs to a run with another config, naming the keys that differ."""
         stored = config_in(read_json(self.config))
         if stored is None:
-            raise FileError(f"{self.config}: is not the config of a run; delete the folder to start the run anew")
+            raise FileError(f"{self.config}: is not the config of a run; delete the folder to start the run again")
         check_same_config(stored, config, str(self.config))
 
     def end(self, result: AnyResult, timing: Mapping[str, Any]) -> None:

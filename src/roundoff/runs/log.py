@@ -58,14 +58,14 @@ class MetricsLog:
                 self._file.close()
                 raise FileError(
                     f"{path}: has {size} bytes, but {length} had been written at the last checkpoint;"
-                    " it was cut after the run was interrupted: restore it, or delete the run's folder to start anew"
+                    " it was cut after the run was interrupted: restore it, or delete the run's folder to start again"
                 )
             self.checksum = _checksum(path, length)
             if checksum not in (None, self.checksum):
                 self._file.close()
                 raise FileError(
                     f"{path}: was changed or damaged after the run was interrupted: restore it, or delete the run's"
-                    " folder to start anew"
+                    " folder to start again"
                 )
             if size > length:  # records after the checkpoint: the continued run writes them again
                 self._file.truncate(length)
