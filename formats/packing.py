@@ -51,10 +51,10 @@ def pack(codes: torch.Tensor, bits: int, dtype: torch.dtype | None = None) -> to
     result = torch.zeros(grouped.shape[0], group_bytes, dtype=torch.uint8, device=codes.device)
     for i in range(per_group):
         for byte in range(i * bits // 8, (i * bits + bits - 1) // 8 + 1):
-            up = i * bits - byte * 8  # where the code begins in this byte
-            keep = min(bits, 8 - up)  # how many of its low bits end in or before this byte
-            code = grouped[:, i] & ((1 << keep) - 1) if keep < 64 else grouped[:, i]
-            part = code << up if up >= 0 else code >> -up
+            offset = i * bits - byte * 8  # where the code begins in this byte
+            low_bits = min(bits, 8 - offset)  # how many of its low bits end in or before this byte
+            code = grouped[:, i] & ((1 << low_bits) - 1) if low_bits < 64 else grouped[:, i]
+            part = code << offset if offset >= 0 else code >> -offset
             result[:, byte] |= (part & 0xFF).to(torch.uint8)
     return result.view(-1)[: packed_size(n, bits)].contiguous()
 
@@ -75,11 +75,11 @@ def unpack(packed: torch.Tensor, bits: int | None = None, count: int | None = No
     _check_tensor(packed)
     for kind, dtype in TYPES.items():
         if packed.dtype == dtype:
-            own = 4 if dtype == PAIRS else 8
-            codes = integer_codes(kind, packed, own, kind)
-            if bits not in (None, own) or count not in (None, codes.numel()):
+            width = 4 if dtype == PAIRS else 8
+            codes = integer_codes(kind, packed, width, kind)
+            if bits not in (None, width) or count not in (None, codes.numel()):
                 raise FormatError(
-                    f"{packed.dtype} of shape {tuple(packed.shape)} holds {codes.numel()} {own}-bit codes"
+                    f"{packed.dtype} of shape {tuple(packed.shape)} holds {codes.numel()} {width}-bit codes"
                 )
             return codes
     if bits is None or count is None:
@@ -96,9 +96,9 @@ def unpack(packed: torch.Tensor, bits: int | None = None, count: int | None = No
     mask = (1 << bits) - 1 if bits < 64 else -1
     for i in range(per_group):
         for byte in range(i * bits // 8, (i * bits + bits - 1) // 8 + 1):
-            up = i * bits - byte * 8
+            offset = i * bits - byte * 8
             part = grouped[:, byte]
-            result[:, i] |= (part >> up if up >= 0 else part << -up) & mask
+            result[:, i] |= (part >> offset if offset >= 0 else part << -offset) & mask
     return result.view(-1)[:count]
 
 

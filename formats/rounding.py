@@ -28,7 +28,7 @@ from .families.floats import FloatFormat
 __all__ = ["Backend", "is_dense", "round"]
 
 Backend = Literal["native", "qtorch"]
-_HALF_PRECISIONS = (torch.float16, torch.bfloat16)
+_HALF_PRECISIONS = (torch.float16, torch.bfloat16)  # Inside torch.compile they are refused like other dtypes.
 _QTORCH_MOST_Y = 22  # significand bits: its bit arithmetic drops at least one bit
 _QTORCH_X = range(2, 9)  # exponent bits of the formats eXmY of qtorch
 
@@ -123,6 +123,7 @@ def _round_half(
     x = x.detach()
     wide = round(x.float(), format, rounding=rounding, overflow=overflow, random=random, backend=backend)
     result = wide.to(x.dtype)
+    # NaN is not equal to itself, so it is compared as 0.
     if not is_virtual(wide) and not torch.equal(result.float().nan_to_num(0), wide.nan_to_num(0)):
         raise FormatError(f"{x.dtype} does not have all of the rounded numbers of {format}: round x.float() instead")
     return result
@@ -224,21 +225,18 @@ def row_parameters(formats: Sequence[Format | str], x: torch.Tensor) -> FloatPar
         if not isinstance(fmt, FloatFormat) or not fmt.signed:
             raise FormatError(f"formats per row must be float formats, with a sign, got {fmt}")
         check_roundable(x, fmt)
-        rows.append(fmt.parameters(x.dtype))
+        rows.append(fmt.parameters(x.dtype))  # To nearest-even.
     shape = (len(rows), *[1] * (x.ndim - 1))
     integer = INTEGER[x.dtype]
 
-    def on_device(values: list[Any], dtype: torch.dtype) -> torch.Tensor:
-        return torch.tensor(values, dtype=dtype, device="cpu").to(x.device, non_blocking=True).view(shape)
-
-    def column(name: str) -> torch.Tensor:
-        values = [getattr(row, name) for row in rows]
+    def column(values: tuple[Any, ...]) -> Any:
         if isinstance(values[0], float):
-            return on_device(values, x.dtype)
-        return on_device([signed(v, integer) for v in values], integer)
+            result = torch.tensor(values, dtype=x.dtype, device="cpu")
+        else:
+            result = torch.tensor([signed(value, integer) for value in values], dtype=integer, device="cpu")
+        return result.to(x.device, non_blocking=True).view(shape)
 
-    columns: dict[str, Any] = {name: column(name) for name in FloatParameters._fields}
-    return FloatParameters(**columns)
+    return FloatParameters(*map(column, zip(*rows, strict=True)))
 
 
 Bounds = tuple[float, float]

@@ -122,7 +122,7 @@ def test_a_kernel_of_a_device_that_was_replaced_is_broken(doctor, monkeypatch):
 def test_kernels_are_tried_on_the_device(monkeypatch):
     """The CPU's memory stands for that of a device."""
     memory_as_a_device(monkeypatch)
-    monkeypatch.setattr(family.Family, "_tried", property(lambda _: {}))
+    monkeypatch.setattr(family.Family, "_correct_kernels", property(lambda _: {}))
     monkeypatch.setattr(first_use, "_tried", {})
     monkeypatch.setattr(torch, "ones", lambda *shape, device: torch.full(shape, 1.0))
     for fmt in map(type, map(Format.parse, doctoring._OF_KERNELS)):

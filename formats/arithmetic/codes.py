@@ -45,23 +45,23 @@ def integer_codes(
     Raises:
         FormatError: they are of another type, or have more bits.
     """
-    own = TYPES.get(kind or "")
-    also = "" if own is None else f" or {own}"
+    torch_type = TYPES.get(kind or "")
+    also = "" if torch_type is None else f" or {torch_type}"
     if not isinstance(codes, torch.Tensor):
         raise FormatError(f"codes of {owner} are a tensor of integers{also}, got a {type(codes).__name__}")
-    if own is not None and codes.dtype == own:
-        whole = codes.view(torch.uint8).to(torch.int64)
-        return torch.stack((whole & 15, whole >> 4), -1).flatten(-2) if own == PAIRS else whole
+    if torch_type is not None and codes.dtype == torch_type:
+        codes8 = codes.view(torch.uint8).to(torch.int64)
+        return torch.stack((codes8 & 15, codes8 >> 4), -1).flatten(-2) if torch_type == PAIRS else codes8
     if codes.dtype.is_floating_point or codes.dtype.is_complex or codes.dtype == torch.bool:
         raise FormatError(f"codes of {owner} are integers{also}, got {codes.dtype}: encode numbers first")
-    wide, held = codes.to(torch.int64), torch.iinfo(codes.dtype).bits
+    wide, code_bits = codes.to(torch.int64), torch.iinfo(codes.dtype).bits
     if bits >= 63:
         return wide
-    if held != bits and wide.numel() and not (torch.compiler.is_compiling() or is_virtual(wide) or wide.is_meta):
+    if code_bits != bits and wide.numel() and not (torch.compiler.is_compiling() or is_virtual(wide) or wide.is_meta):
         least, low, high = -(1 << bits - 1) if signed else 0, *map(int, wide.aminmax())
         if low < least or high >= 1 << bits:
-            wrong = low if low < least else high
-            raise FormatError(f"codes of {owner} are integers from {least} to {(1 << bits) - 1}, got {wrong}")
+            refused = low if low < least else high
+            raise FormatError(f"codes of {owner} are integers from {least} to {(1 << bits) - 1}, got {refused}")
     return wide & ((1 << bits) - 1)
 
 

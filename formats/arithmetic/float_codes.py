@@ -37,17 +37,17 @@ def encode(fmt: FloatLayout, x: torch.Tensor) -> torch.Tensor:
         check_encodable(fmt, x)
     if not fmt.has_infinity and bool(x.isinf().any()):
         raise FormatError(f"{fmt} has no infinity, and the tensor to encode holds one")
-    codes = _cut_off(fmt, x) if _begins_as(fmt, x.dtype) else _computed(fmt, x)
+    codes = _top_bits(fmt, x) if _shares_top_bits(fmt, x.dtype) else _computed_codes(fmt, x)
     return codes.to(code_dtype(fmt.bits))
 
 
-def _begins_as(fmt: FloatLayout, dtype: torch.dtype) -> bool:
+def _shares_top_bits(fmt: FloatLayout, dtype: torch.dtype) -> bool:
     """Whether the codes are the first bits of the patterns of ``dtype``, as bf16's codes are of float32's."""
-    whole = (torch.finfo(dtype).bits - 1 - STORED_BITS[dtype], LARGEST_EXPONENT[dtype])
-    return fmt.specials == "ieee" and fmt.subnormals and (fmt.exponent_bits, fmt.exponent_bias) == whole
+    carrier_layout = (torch.finfo(dtype).bits - 1 - STORED_BITS[dtype], LARGEST_EXPONENT[dtype])
+    return fmt.specials == "ieee" and fmt.subnormals and (fmt.exponent_bits, fmt.exponent_bias) == carrier_layout
 
 
-def _cut_off(fmt: FloatLayout, x: torch.Tensor) -> torch.Tensor:
+def _top_bits(fmt: FloatLayout, x: torch.Tensor) -> torch.Tensor:
     """The first bits of patterns, as integers of their width."""
     codes = x.view(INTEGER[x.dtype]) >> (STORED_BITS[x.dtype] - fmt.significand_bits)
     if fmt.bits < torch.finfo(x.dtype).bits:
@@ -55,7 +55,7 @@ def _cut_off(fmt: FloatLayout, x: torch.Tensor) -> torch.Tensor:
     return where(x.isnan(), nan_code(fmt), codes) if fmt.has_nan else codes
 
 
-def _computed(fmt: FloatLayout, x: torch.Tensor) -> torch.Tensor:
+def _computed_codes(fmt: FloatLayout, x: torch.Tensor) -> torch.Tensor:
     """The codes, by integer arithmetic on patterns."""
     stored, bias, infinity = STORED_BITS[x.dtype], LARGEST_EXPONENT[x.dtype], INFINITY[x.dtype]
     m, magnitude_bits = fmt.significand_bits, fmt.bits - fmt.signed
@@ -79,18 +79,18 @@ def _computed(fmt: FloatLayout, x: torch.Tensor) -> torch.Tensor:
 def decode(fmt: FloatLayout, codes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The numbers that codes from 0 up represent, in ``dtype``, which can hold the format."""
     codes = codes.to(INTEGER[dtype])
-    patterns = _extended(fmt, codes, dtype) if _begins_as(fmt, dtype) else _composed(fmt, codes, dtype)
-    return patterns.view(dtype)
+    to_patterns = _zero_filled if _shares_top_bits(fmt, dtype) else _computed_patterns
+    return to_patterns(fmt, codes, dtype).view(dtype)
 
 
-def _extended(fmt: FloatLayout, codes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _zero_filled(fmt: FloatLayout, codes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Patterns that begin with the bits of the codes; for NaN, one without payload."""
     patterns = codes << (STORED_BITS[dtype] - fmt.significand_bits)
     is_number = (patterns & torch.iinfo(codes.dtype).max) <= INFINITY[dtype]
     return where(is_number, patterns, _quiet(dtype))
 
 
-def _composed(fmt: FloatLayout, codes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _computed_patterns(fmt: FloatLayout, codes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Patterns, by integer arithmetic on codes."""
     stored, bias = STORED_BITS[dtype], LARGEST_EXPONENT[dtype]
     m, magnitude_bits = fmt.significand_bits, fmt.bits - fmt.signed

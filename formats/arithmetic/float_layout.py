@@ -60,7 +60,7 @@ class FloatLayout:
     signed: bool = True
 
     def __post_init__(self) -> None:
-        smallest = EXPONENT_BITS[0] if self.specials is Specials.IEEE else 1
+        smallest = EXPONENT_BITS[0] if self.specials is Specials.IEEE else 1  # With 1 bit IEEE has no normal numbers.
         for name, low, high in (("exponent_bits", smallest, EXPONENT_BITS[-1]), ("significand_bits", 0, 52)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
@@ -106,7 +106,7 @@ class FloatLayout:
     def __str__(self) -> str:
         text = f"e{self.exponent_bits}m{self.significand_bits}"
         bias = "" if self.bias is None else f"b{self.bias}"
-        p3109 = f"binary{self.bits}p{self.significand_bits + 1}"
+        p3109 = f"binary{self.bits}p{self.significand_bits + 1}"  # K bits, precision P.
         match self.specials:
             case Specials.IEEE:
                 text += bias
@@ -170,8 +170,9 @@ class FloatLayout:
     def largest_code(self) -> int:
         """The code of the largest finite number."""
         if self.specials is Specials.IEEE:
-            return (((1 << self.exponent_bits) - 1) << self.significand_bits) - 1
+            return (((1 << self.exponent_bits) - 1) << self.significand_bits) - 1  # Below the top exponent.
         codes = 1 << (self.exponent_bits + self.significand_bits)
+        # NaN or infinity has all ones. Without a sign there is no code of -0, so that NaN takes one more.
         above = self.specials in (Specials.FN, Specials.P3109), not self.signed
         return codes - 1 - sum(above)
 
@@ -230,9 +231,9 @@ class FloatLayout:
             dtype
             for dtype, largest in LARGEST_EXPONENT.items()
             if self.significand_bits <= STORED_BITS[dtype]
-            and 1 - largest <= self.emin
+            and 1 - largest <= self.emin  # Also normal in the carrier.
             and self.emax <= largest
-            and self.lowest_exponent + STORED_BITS[dtype] <= largest
+            and self.lowest_exponent + STORED_BITS[dtype] <= largest  # The magic number of rounding is finite.
         ]
 
     @property

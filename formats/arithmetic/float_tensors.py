@@ -75,8 +75,8 @@ def round_by_mode(source: torch.Tensor, parameters: FloatParameters, words: torc
     normal = magnitude >= p.smallest_normal
     shift = where(normal, p.shift, p.subnormal_shift - field)
     shift = shift.clamp(min=0, max=126)
-    whole = significand >> shift.clamp(max=63)
-    odd = where(normal, ((magnitude >> p.shift) & 1) ^ p.flip, whole & 1)
+    integer_part = significand >> shift.clamp(max=63)
+    odd = where(normal, ((magnitude >> p.shift) & 1) ^ p.flip, integer_part & 1)
     # The parameters hold addends of the carrier's width; the tensor tail wants their upper 32 bits.
     upper = 0 if dtype == torch.float32 else 32
     mode = TailRule(p.positive >> upper, p.negative >> upper, p.parity, p.sticky)

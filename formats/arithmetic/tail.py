@@ -74,19 +74,19 @@ def round_shifted(
         int64, the rounded magnitudes.
     """
     shift = number_on(shift, torch.int64, significand.device)
-    whole = significand >> shift.clamp(max=63)
+    integer_part = significand >> shift.clamp(max=63)
     # Up to 32 dropped bits fill the fraction from above; of more, the highest 32 stay and the rest is jammed into one.
-    few = shift.clamp(max=32)
-    many = (shift - 32).clamp(min=0, max=63)
-    upper = (significand >> many) & ((1 << few) - 1)
-    fraction = upper << (32 - few)
+    kept_bits = shift.clamp(max=32)
+    jammed_bits = (shift - 32).clamp(min=0, max=63)
+    upper = (significand >> jammed_bits) & ((1 << kept_bits) - 1)
+    fraction = upper << (32 - kept_bits)
     if mode.sticky:
-        lost = significand & ((1 << many) - 1)
-        fraction = fraction | ((lost != 0) | ((many == 63) & (significand != 0))).to(torch.int64)
+        lost = significand & ((1 << jammed_bits) - 1)
+        fraction = fraction | ((lost != 0) | ((jammed_bits == 63) & (significand != 0))).to(torch.int64)
     if words is None:
         addend = where(negative, mode.negative, mode.positive)
         if mode.parity:
-            addend = (addend + (whole & 1 if odd is None else odd)) & 0xFFFFFFFF
+            addend = (addend + (integer_part & 1 if odd is None else odd)) & 0xFFFFFFFF
     else:
         addend = words
-    return whole + ((fraction + addend) >> 32)
+    return integer_part + ((fraction + addend) >> 32)

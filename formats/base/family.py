@@ -25,7 +25,7 @@ from .on_device import is_captured
 from .operator import as_operator
 from .random_words import check_words
 
-_MOST_LISTED_BITS = 16
+_MOST_LISTED_BITS = 16  # 65,536 values in float64: half a megabyte.
 
 
 class LoopByAddress(Protocol):
@@ -51,16 +51,16 @@ class Family(Format):
         """See :meth:`.Format.rounded`."""
         place = _find_residence(x, random)
         if place is Residence.OPERATOR:
-            self._policy(overflow)
+            self._policy(overflow)  # Checked now, since a graph runs the operator later.
             self._check_shape(x)
             return as_operator(x, self, rounding, overflow, random)
         if place is Residence.COPY:
             x = materialized(x)
-            place = _find_residence(x, random)
+            place = _find_residence(x, random)  # The copy of a lazily negated tensor has another residence.
         if place is Residence.MEMORY and not is_dense(x):
             x = target = x.clone(memory_format=torch.preserve_format)  # a dense copy, rounded in place
         else:
-            target = torch.empty_like(x)
+            target = torch.empty_like(x)  # Has the strides of x if x is dense.
         self._round(place, x, target, rounding, overflow, random)
         return target
 
@@ -87,7 +87,7 @@ class Family(Format):
         if place is Residence.MEMORY:
             self._round_plain(source, target, rounding, overflow, random)
             return
-        options = self._options(source, rounding, overflow, random)
+        options = self._options(source, rounding, overflow, random)  # Also checked if there are no elements.
         if not source.numel():
             return
         layout = "in order" if source.is_contiguous() and target.is_contiguous() else "strided"
@@ -112,17 +112,18 @@ class Family(Format):
         kernel: Callable[[torch.Tensor, torch.Tensor, RoundingOptions], None],
     ) -> bool:
         """Whether a kernel rounds such tensors correctly; tested at the first use of its kind (:mod:`.first_use`)."""
+        # Faster to hash than the kind, which contains the text of the format.
         key = (source.dtype, source.device, options.rounding, options.policy, type(options.random), layout)
-        correct = self._tried.get(key)
+        correct = self._correct_kernels.get(key)
         if correct is None:
             kind = kind_of(self, source, options, layout)
             correct = is_correct(kind, options, source.dim(), kernel, self._round_on_cpu)
-            if not is_captured():
-                self._tried[key] = correct
+            if not is_captured():  # During a capture nothing was tested.
+                self._correct_kernels[key] = correct
         return correct
 
     @cached_property
-    def _tried(self) -> dict[Any, bool]:
+    def _correct_kernels(self) -> dict[Any, bool]:
         """Whether the kernel is correct, for the kinds of rounding tested so far."""
         return {}
 
@@ -251,6 +252,7 @@ class Residence(Enum):
 def _find_residence(x: torch.Tensor, random: Random, target: torch.Tensor | None = None) -> Residence:
     """Decides where ``x`` is rounded with its random bits, into ``target`` if there is one."""
     words = random if isinstance(random, torch.Tensor) else None
+    # The usual case comes first, since this runs at every rounding.
     if in_memory(x) and (words is None or in_memory(words)) and (target is None or target is x or in_memory(target)):
         return Residence.MEMORY
     if torch.compiler.is_compiling() or is_virtual(x) or x.is_meta or (words is not None and is_virtual(words)):
@@ -260,7 +262,7 @@ def _find_residence(x: torch.Tensor, random: Random, target: torch.Tensor | None
 
 def check_integer(owner: str, name: str, value: object, allowed: range) -> None:
     """Raises FormatError unless ``value`` is an integer in ``allowed``."""
-    if not isinstance(value, int) or isinstance(value, bool) or value not in allowed:
+    if not isinstance(value, int) or isinstance(value, bool) or value not in allowed:  # True is also an int.
         raise FormatError(f"{name} of {owner} must be an integer from {allowed[0]} to {allowed[-1]}, got {value!r}")
 
 

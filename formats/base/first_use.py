@@ -24,7 +24,7 @@ from .on_device import is_captured, put_on
 
 _Rounder = Callable[[Any, Any, "RoundingOptions"], None]  # rounds the first tensor into the second
 _LOG2_COUNT = 12  # a sample has 2^12 numbers
-_SEED = 20211
+_SEED = 20211  # Any constant: every process tests the same numbers.
 
 
 class KernelWarning(UserWarning):
@@ -84,7 +84,7 @@ def is_correct(kind: KernelKind, options: RoundingOptions, dimensions: int, kern
         cpu: rounds a tensor into another by the CPU's loop.
     """
     if kind not in _tried:
-        if is_captured():
+        if is_captured():  # Nothing is recorded, so that the next call outside of a capture tests the kernel.
             return True
         with waiting_allowed(kind.device):
             fault = _describe_fault(kind, options, dimensions, kernel, cpu)
@@ -123,7 +123,7 @@ def _describe_fault(
         if isinstance(options.random, torch.Tensor):
             words = torch.from_numpy(np.random.default_rng(_SEED).integers(0, 1 << 32, tuple(x.shape), np.int64))
             sample_options = options._replace(random=put_on(words.to(options.random.dtype), kind.device))
-        actual, expected = torch.zeros_like(x), torch.zeros_like(x)
+        actual, expected = torch.zeros_like(x), torch.zeros_like(x)  # Elements that no kernel writes are equal.
         cpu(x, expected, sample_options)
         try:
             kernel(x, actual, sample_options)

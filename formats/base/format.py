@@ -58,7 +58,7 @@ class Format(ABC):
         Raises:
             FormatError: The format does not exist; the message names the allowed formats and the nearest one.
         """
-        if isinstance(text, torch.dtype):
+        if isinstance(text, torch.dtype):  # float16 and float8_e4m3fn are also names of formats.
             text = str(text).removeprefix("torch.")
         return text if isinstance(text, Format) else cast("Format", parse_format(text))
 
@@ -171,11 +171,12 @@ class Format(ABC):
 
     def edges(self) -> list[float]:
         """Numbers near the limits of precision and range; tests use their rounded values, of both signs."""
+        # From the carrier's smallest subnormal number to its largest power of two.
         exponents = range(-149, 128) if self.carrier == torch.float32 else range(-1074, 1024)
         return [
             *around_one(2.0**-4 if self.eps is None else self.eps),
             *(math.ldexp(1.0, e) for e in exponents),
-            *(math.ldexp(2 - 2.0**-20, e) for e in exponents if e >= -100),
+            *(math.ldexp(2 - 2.0**-20, e) for e in exponents if e >= -100),  # Rounds up to the next one.
         ]
 
     def encode(
@@ -254,7 +255,7 @@ class Format(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the fields of the format, for pickle, without the attributes derived from them."""
-        if not is_dataclass(type(self)):
+        if not is_dataclass(type(self)):  # A user-defined class: all attributes may matter.
             return self.__dict__
         names = {field.name for field in fields(self)}  # type: ignore[arg-type]
         return {name: value for name, value in self.__dict__.items() if name in names}
@@ -268,7 +269,8 @@ class Format(ABC):
 
 def around_one(eps: float) -> list[float]:
     """Returns a few simple numbers, and the neighbours of 1 and 2 in a format with this ``eps``."""
-    plain = [0.5, 1.0, 1.5, 2.0, 3.0]
+    plain = [0.5, 1.0, 1.5, 2.0, 3.0]  # Numbers of nearly every format.
+    # Below a power of two, neighbours are half as far apart as above.
     return [*plain, 1 + eps, 1 + 2 * eps, 1 + 3 * eps, 1 - eps / 2, 1 - eps, 2 - eps, 2 - 2 * eps]
 
 

@@ -62,7 +62,7 @@ def has_kernels(x: torch.Tensor) -> bool:
 @cache
 def _compiles_for(device: torch.device) -> bool:
     """Whether Triton is installed, and the device is a GPU that the kernels are tested on: NVIDIA's, from Ampere on."""
-    has_triton = find_spec("triton") is not None and torch.version.cuda is not None
+    has_triton = find_spec("triton") is not None and torch.version.cuda is not None  # ROCm is untested.
     return has_triton and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
@@ -103,6 +103,7 @@ def unsimulated(function: Callable[_P, _R]) -> Callable[_P, _R]:
     def call_unsimulated(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         if is_compiling() or not _len_torch_dispatch_stack():
             return function(*args, **kwargs)
+        # PyTorch keeps the modes that trace in slots of their own, above which all others are popped.
         mode_count = _len_torch_dispatch_stack() - sum(_get_dispatch_mode(key) is not None for key in _TRACING)
         modes = [_pop_torch_dispatch_stack(None) for _ in range(mode_count)]
         try:
@@ -118,7 +119,7 @@ def is_dense(x: torch.Tensor) -> bool:
     """Whether the elements of ``x`` fill one piece of memory without gaps or overlaps, in any order."""
     if x.is_contiguous():
         return True
-    expected = 1
+    expected = 1  # Each stride is the product of the smaller axes' sizes; the stride of an axis of size 1 is arbitrary.
     for stride, size in sorted((s, n) for s, n in zip(x.stride(), x.shape, strict=True) if n != 1):
         if stride != expected:
             return False
@@ -143,7 +144,7 @@ def in_place_of(
         work(source, target, *rest)
     else:
         row_major = source.clone(memory_format=torch.contiguous_format)
-        work(row_major, row_major, *rest)
+        work(row_major, row_major, *rest)  # In place: one copy is enough.
         target.copy_(row_major)
 
 
@@ -159,4 +160,4 @@ def along(x: torch.Tensor, axis: int) -> tuple[int, int]:
     length = x.shape[axis]
     if x.is_contiguous():
         return length, math.prod(x.shape[axis + 1 :])
-    return length, x.stride(axis) if length > 1 else 1
+    return length, x.stride(axis) if length > 1 else 1  # The stride of a single element is arbitrary.

@@ -17,11 +17,11 @@ WORD_BITS = 32
 
 
 _SYNONYMS = {
-    "nearest-even": "even half-even ties-even ties-to-even bankers rne rte rn",
+    "nearest-even": "even half-even ties-even ties-to-even bankers rne rte rn",  # half-even: Python's decimal
     "nearest-away": "away half-away ties-away ties-to-away rna",
     "nearest-away or nearest-up": "half-up",  # decimal's, and hardware's
     "nearest-up": "ties-up ties-to-positive rnu",
-    "toward-zero": "zero truncate truncation trunc chop rtz rz",
+    "toward-zero": "zero truncate truncation trunc chop rtz rz",  # rtz, rup, rdn, rne: RISC-V
     "up": "ceil ceiling upward ru rup rtp",
     "down": "floor downward rd rdn rtn",
     "to-odd": "odd rto",
@@ -44,13 +44,14 @@ class _Choice(StrEnum):
         Raises:
             FormatError: no member has this text; the message lists all and suggests the nearest.
         """
-        if isinstance(text, cls):
+        if isinstance(text, cls):  # A member is also text, so this comes first.
             return text
         names = [str(member) for member in cls]
         name = str(text).strip().lower().replace("_", "-")
         if name in names:
             return cls(name)
-        suggestion = _NAME_BY_SYNONYM.get(name.removeprefix("round-")) or nearest(name, names)
+        suggestion = _NAME_BY_SYNONYM.get(name.removeprefix("round-")) or nearest(name, names)  # As in round-half-up.
+        # A synonym may belong to the other enumeration: no hint then.
         hint = f"; did you mean {suggestion!r}?" if suggestion and suggestion.split()[0] in names else ""
         raise FormatError(f"unknown {cls.__name__.lower()} {text!r}: allowed are {', '.join(names)}{hint}")
 
@@ -163,7 +164,7 @@ def check_choices(
     """
     if not isinstance(rounding, Rounding):
         rounding = Rounding.parse(rounding)
-    if (rounding is Rounding.STOCHASTIC) != (random is not None):
+    if (rounding is Rounding.STOCHASTIC) != (random is not None):  # Without bits, or with bits that nothing uses.
         raise FormatError(
             "stochastic rounding needs random bits: pass random=RandomBits(seed, step)"
             if random is None

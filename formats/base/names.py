@@ -16,7 +16,7 @@ from .modes import Overflow
 
 Fields = dict[str, Any]
 
-_LONGEST_SHOWN = 80
+_LONGEST_SHOWN = 80  # Characters of a name in a message.
 
 
 class Beginning(NamedTuple):
@@ -109,12 +109,13 @@ def register(
         if alias_owner is not None and _key(type(alias_owner)) != _key(kind):
             raise FormatError(f"the name {alias!r} is taken by {alias_owner!r}; choose another for {fmt!r}")
     if earlier is not None:
+        # Compares keys and not classes: a notebook cell that runs again defines another class of the same name.
         for alias in [alias for alias, fmt in ALIASES.items() if type(fmt) is earlier.kind]:
             del ALIASES[alias]
     patterns, names = (tuple(beginnings), tuple(suffixes)), (tuple(shown), tuple(verified))
     FAMILIES[_key(kind)] = FamilyEntry(kind, *patterns, called or kind.__name__, *names, dict(drawn or {}))
     ALIASES.update(aliases)
-    format_called.cache_clear()
+    format_called.cache_clear()  # A text may now mean another format.
 
 
 def _key(cls: type[Any]) -> str:
@@ -142,7 +143,7 @@ def parse_format(text: str) -> Any:
         warnings.warn(
             "'e8m0' is a signed IEEE-like float of 8 exponent bits and no significand bits; the scale type of OCP MX is"
             " 'fp8_e8m0'",
-            stacklevel=3,
+            stacklevel=3,  # The caller of Format.parse.
         )
     return format_called(text)
 
@@ -174,8 +175,12 @@ def _parse_name(text: str, name: str) -> tuple[Any, str | None]:
     for family, fields, ending in _read_beginnings(text, name):
         values = _read_suffixes(family, fields, ending)
         if isinstance(values, dict):
-            return _make_format(text, family.kind, {**fields, **values}), None
+            try:
+                return family.kind(**{**fields, **values}), None
+            except FormatError as error:
+                raise _range_error(text, error) from None
         taken = _describe_suffixes(family, fields)
+        # The message describes the longest beginning, which comes first.
         mistake = mistake or f"{values} of {_quote(name.removesuffix(ending))}, which takes {taken}"
     return None, mistake
 
@@ -191,9 +196,10 @@ def _read_beginnings(text: str, name: str) -> Iterator[tuple[FamilyEntry, Fields
     for family in FAMILIES.values():
         for beginning in family.beginnings:
             match = re.compile(beginning.pattern, re.ASCII).match(name)
-            if match is not None and name[match.end() :][:1] in ("", "_"):
-                make = beginning.fields
+            if match is not None and name[match.end() :][:1] in ("", "_"):  # Refuses e5m10x.
+                make = beginning.fields  # Called later, since a value out of range only matters in the chosen reading.
                 readings.append((name[match.end() :], family, lambda match=match, make=make: make(match)))
+    # The shortest ending follows the longest beginning.
     for ending, family, fields in sorted(readings, key=lambda reading: len(reading[0])):
         try:
             yield family, fields(), ending
@@ -217,7 +223,7 @@ def _read_suffixes(family: FamilyEntry, fields: Fields, ending: str) -> Fields |
 
 def _applicable_suffixes(family: FamilyEntry, fields: Fields) -> list[Suffix]:
     """Returns the suffixes for a format: one of special values only if the beginning has not chosen them."""
-    has_specials = fields.get("specials", "ieee") != "ieee"
+    has_specials = fields.get("specials", "ieee") != "ieee"  # As in e4m3fn and binary8p4.
     return [suffix for suffix in family.suffixes if not (has_specials and suffix.field == "specials")]
 
 
@@ -227,13 +233,6 @@ def _describe_suffixes(family: FamilyEntry, fields: Fields) -> str:
     others = [syntax for behind in beginnings if behind and behind[0] is family.kind for syntax in behind[1]]
     allowed = ", ".join([*(suffix.syntax for suffix in _applicable_suffixes(family, fields)), *others])
     return f"{allowed}, each once and in any order" if allowed else "none"
-
-
-def _make_format(text: str, kind: type[Any], fields: Fields) -> Any:
-    try:
-        return kind(**fields)
-    except FormatError as error:
-        raise _range_error(text, error) from None
 
 
 def _range_error(text: str, error: FormatError) -> FormatError:
