@@ -89,12 +89,13 @@ def _integers_of_fixed(fmt, x: torch.Tensor, how: RoundingOptions) -> torch.Tens
     magnitude = round_shifted(significand, drop.clamp(min=0), rule(how.rounding), negative, words=how.words)
     if how.policy == Overflow.SATURATE:
         # A significand that must be shifted up is 2^52 or more already (or zero): beyond either end.
-        k = where(negative, -magnitude, magnitude).clamp(fmt._low, fmt._high)
-        return where((drop < 0) & (significand > 0), where(negative, fmt._low, fmt._high), k)
+        low, high = fmt._codes
+        k = where(negative, -magnitude, magnitude).clamp(low, high)
+        return where((drop < 0) & (significand > 0), where(negative, low, high), k)
     up = (-drop).clamp(min=0)
     magnitude = where(up < 64, magnitude << up.clamp(max=63), 0)  # modulo 2^64, a multiple of 2^bits
     k = where(negative, -magnitude, magnitude) & ((1 << fmt.bits) - 1)
-    return where(k > fmt._high, k - (1 << fmt.bits), k)
+    return where(k > fmt._codes[1], k - (1 << fmt.bits), k)
 
 
 # Integers
@@ -103,7 +104,7 @@ def _integers_of_fixed(fmt, x: torch.Tensor, how: RoundingOptions) -> torch.Tens
 def _integer(fmt, source: torch.Tensor, how: RoundingOptions) -> torch.Tensor:
     pieces, scale, zero = fmt._in_pieces(source, *fmt._parameters(source))
     codes = _integer_codes(fmt, pieces, scale, zero, how)
-    return fmt._whole((codes - zero) * scale, source)
+    return fmt._joined((codes - zero) * scale, source)
 
 
 def _integer_codes(fmt, x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, how: RoundingOptions) -> torch.Tensor:

@@ -55,7 +55,7 @@ register(
         Beginning(
             "bfpBITS_BLOCK",
             r"bfp(\d{1,3})_(\d{1,9})",
-            lambda found: {"significand_bits": int(found[1]), "block": int(found[2])},
+            lambda match: {"significand_bits": int(match[1]), "block": int(match[2])},
         )
     ],
     suffixes=[AXIS_SUFFIX, RULE_SUFFIX],

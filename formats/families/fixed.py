@@ -109,21 +109,20 @@ class FixedFormat(Family):
 
     def fits_in(self, dtype: torch.dtype) -> bool:
         """Whether every number is a number of ``dtype``: up to 24 integer and fraction bits in float32."""
-        return dtype == torch.float64 or self._magnitude_bits <= 24
+        return dtype == torch.float64 or self._magnitude_bits <= 24  # The precision of float32.
 
     def _values(self) -> torch.Tensor:
-        return torch.arange(self._low, self._high + 1, dtype=torch.float64) * self.eps
+        low, high = self._codes
+        return torch.arange(low, high + 1, dtype=torch.float64) * self.eps
 
     @property
-    def _low(self) -> int:
-        return -(1 << self._magnitude_bits) if self.signed else 0
-
-    @property
-    def _high(self) -> int:
-        return (1 << self._magnitude_bits) - 1
+    def _codes(self) -> tuple[int, int]:
+        """The smallest and the largest integer k."""
+        return -(1 << self._magnitude_bits) if self.signed else 0, (1 << self._magnitude_bits) - 1
 
     @cached_property
     def _scales(self) -> dict[torch.dtype, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        # Reciprocal of the scale, scale, and zero point.
         numbers = torch.tensor([2.0**self.fraction_bits, self.eps, 0.0], dtype=torch.float64, device="cpu")
         return {
             dtype: (numbers[0:1].to(dtype), numbers[1:2].to(dtype), numbers[2:3].to(dtype))
@@ -131,24 +130,22 @@ class FixedFormat(Family):
         }
 
     def _round_memory(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
-        codes = (self._low, self._high)
         if options.policy == Overflow.WRAP:
-            round_wrapping(source, target, self.eps, codes, options)
-        else:
-            round_channels(source, target, (1, 1), self._scales[source.dtype], codes, options)
+            round_wrapping(source, target, self.eps, self._codes, options)
+        else:  # One channel: the whole tensor.
+            round_channels(source, target, (1, 1), self._scales[source.dtype], self._codes, options)
 
     def addressed(self, dtype: torch.dtype, rounding: Rounding, *, strided: bool = False) -> Addressed | None:  # noqa: ARG002
         """See :meth:`.Family.addressed`."""
         if not self.fits_in(dtype):
             return None
-        codes = (self._low, self._high)
-        return addressed_grid(dtype, self.eps, codes, rounding, wraps=self.overflow == Overflow.WRAP)
+        return addressed_grid(dtype, self.eps, self._codes, rounding, wraps=self.overflow == Overflow.WRAP)
 
     def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
         if options.policy == Overflow.WRAP:
-            gpu.to_wrapping_grid(source, target, self.eps, (self._low, self._high), options)
+            gpu.to_wrapping_grid(source, target, self.eps, self._codes, options)
         else:
-            gpu.to_grid(source, target, self.eps, 0.0, (self._low, self._high), options)
+            gpu.to_grid(source, target, self.eps, 0.0, self._codes, options)
 
     def _policy(self, overflow: Overflow | None) -> Overflow:
         other = Overflow.WRAP if self.overflow == Overflow.SATURATE else Overflow.SATURATE
@@ -156,13 +153,14 @@ class FixedFormat(Family):
 
     def _encoded(self, x: torch.Tensor, options: RoundingOptions) -> torch.Tensor:
         """K in two's complement as unsigned integers: uint8, uint16 or uint32, the smallest that do, or int64."""
+        # Infinity saturates. A wrapping format refuses it like NaN: infinity times 0 is NaN.
         check_encodable(self, x if options.policy == Overflow.SATURATE else x * 0)
         codes = (self._rounded_to_encode(x, options).to(torch.float64) * 2.0**self.fraction_bits).to(torch.int64)
-        return (codes & ((1 << self.bits) - 1)).to(code_dtype(self.bits))
+        return (codes & ((1 << self.bits) - 1)).to(code_dtype(self.bits))  # Two's complement.
 
     def _decoded(self, codes: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
         k = integer_codes(self, codes, self.bits, signed=self.signed)
-        k = where(k > self._high, k - (1 << self.bits), k)
+        k = where(k > self._codes[1], k - (1 << self.bits), k)  # Codes of negative numbers.
         return (k.to(torch.float64) * self.eps).to(dtype or self.carrier)
 
 
@@ -172,7 +170,7 @@ register(
         Beginning(
             "qI.F",
             r"(u)?q(\d{1,3})\.(\d{1,3})",
-            lambda found: {"signed": not found[1], "integer_bits": int(found[2]), "fraction_bits": int(found[3])},
+            lambda match: {"signed": not match[1], "integer_bits": int(match[2]), "fraction_bits": int(match[3])},
         )
     ],
     suffixes=[overflow_suffix("saturate", "wrap")],

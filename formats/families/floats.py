@@ -160,10 +160,10 @@ class FloatFormat(FloatLayout, Family):
         gpu.run_many(kernel, tensors, randoms, data)
 
     def _round_copy_in_list(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
-        """:meth:`_round_on_device` by the kernel for lists, to try it."""
+        """Rounds as :meth:`_round_on_device` does, by the kernel for lists, so that it can be tested."""
         target.copy_(source)
         bits = options.random if isinstance(options.random, RandomBits) else None
-        self._run_list([target.new_ones(70), target], options, [bits, bits])
+        self._run_list([target.new_ones(70), target], options, [bits, bits])  # In a list of several tensors.
 
     def _launch(
         self, like: torch.Tensor, options: RoundingOptions, *, listed: bool = False
@@ -175,18 +175,17 @@ class FloatFormat(FloatLayout, Family):
             self._launches[key] = gpu.float_kernel(
                 parameters, like.dtype, like.device, options, signed=self.signed, listed=listed
             )
-        ready: tuple[Any, tuple[torch.Tensor, ...]] = self._launches[key]
-        return ready
+        return self._launches[key]
 
     @cached_property
-    def _launches(self) -> dict[Any, Any]:
+    def _launches(self) -> dict[Any, tuple[Any, tuple[torch.Tensor, ...]]]:
         """Kernels and data for devices."""
         return {}
 
     def edges(self) -> list[float]:
         """See :meth:`.Format.edges`."""
         small, normal, largest = self.smallest, self.smallest_normal, self.max
-        step = math.ldexp(self.eps, self.emax)
+        step = math.ldexp(self.eps, self.emax)  # The distance of the largest numbers.
         return [
             *around_one(self.eps),
             *(small, 2 * small, 3 * small, normal - small, normal, normal + small, normal * (1 + self.eps)),
@@ -199,6 +198,7 @@ class FloatFormat(FloatLayout, Family):
         return float_codes.encode(self, self.rounded(x, options.rounding, options.policy, options.random))
 
     def _decoded(self, codes: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+        # Policies do not change codes, and the names of torch's types contain none.
         codes = integer_codes(self, codes, self.bits, str(replace(self, overflow=None, flush=None)))
         if dtype is None:
             dtype = torch.float32 if self.fits_in(torch.float32) else torch.float64
@@ -208,8 +208,8 @@ class FloatFormat(FloatLayout, Family):
 
     def _values(self) -> torch.Tensor:
         numbers = self.decode(torch.arange(1 << self.bits), torch.float64)
-        ordered = (numbers[numbers.isfinite()] + 0.0).sort().values
-        return ordered[torch.cat([torch.tensor([True]), ordered.diff() != 0])]
+        ordered = (numbers[numbers.isfinite()] + 0.0).sort().values  # -0 becomes 0.
+        return ordered[torch.cat([torch.tensor([True]), ordered.diff() != 0])]  # Zero may have several codes.
 
 
 def _pass_on(source: torch.Tensor, target: torch.Tensor) -> None:
@@ -218,33 +218,33 @@ def _pass_on(source: torch.Tensor, target: torch.Tensor) -> None:
         target.copy_(source)
 
 
-_known: dict[tuple[object, ...], FloatParameters] = {}
+_parameter_cache: dict[tuple[object, ...], FloatParameters] = {}
 
 
 def _parameters(fmt: FloatFormat, dtype: torch.dtype, rounding: Rounding, overflow: Overflow | None) -> FloatParameters:
     """Returns the parameters of a format, made once for each."""
     key = (fmt, dtype, rounding, overflow)
-    if key not in _known:
-        _known[key] = FloatParameters.of(fmt, dtype, rounding, overflow)
-    return _known[key]
+    if key not in _parameter_cache:
+        _parameter_cache[key] = FloatParameters.of(fmt, dtype, rounding, overflow)
+    return _parameter_cache[key]
 
 
 FP32 = FloatFormat(8, 23)
 FP64 = FloatFormat(11, 52)
 
 
-def _from_widths(found: re.Match[str]) -> dict[str, Any]:
+def _from_widths(match: re.Match[str]) -> dict[str, Any]:
     return {
-        "exponent_bits": int(found[1]),
-        "significand_bits": int(found[2]),
-        "bias": None if found[3] is None else int(found[3]),
-        "specials": Specials(found[4] or Specials.IEEE),
+        "exponent_bits": int(match[1]),
+        "significand_bits": int(match[2]),
+        "bias": None if match[3] is None else int(match[3]),
+        "specials": Specials(match[4] or Specials.IEEE),
     }
 
 
-def _from_p3109(found: re.Match[str]) -> dict[str, Any]:
+def _from_p3109(match: re.Match[str]) -> dict[str, Any]:
     """Reads a name of IEEE P3109, binaryKpP: K bits with precision P; the finite domain is that of fnuz."""
-    width, precision, domain = int(found[1]), int(found[2]), found[3] or "se"
+    width, precision, domain = int(match[1]), int(match[2]), match[3] or "se"
     signed = domain[0] == "s"
     if not 1 <= precision <= width - signed:
         most = "K - 1" if signed else "K"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -109,6 +108,7 @@ class IntegerFormat(Family):
                 raise FormatError(f"scale of an integer format must be 2^-126 or more and finite, got {self.scale!r}")
             if (self.axis, self.group, self.percentile) != (None, None, None):
                 raise FormatError("a given scale is that of the whole tensor: leave out axis, group and percentile")
+        # Without a scale, or if the format is symmetric, the zero point can only be 0.
         codes = range(1) if self.scale is None or self.symmetric else range(self.code_min, self.code_max + 1)
         if self.zero_point not in codes:
             raise FormatError(
@@ -118,7 +118,7 @@ class IntegerFormat(Family):
 
     def __str__(self) -> str:
         text = f"{'int' if self.signed else 'uint'}{self.width}"
-        if self.symmetric != self.signed:
+        if self.symmetric != self.signed:  # By default, int is symmetric and uint is not.
             text += "_sym" if self.symmetric else "_asym"
         if self.group is not None:
             text += "_row" if self.group == ROW else f"_g{self.group}"
@@ -152,7 +152,7 @@ class IntegerFormat(Family):
         """The smallest code."""
         if not self.signed:
             return 0
-        return -(1 << (self.width - 1)) + (1 if self.symmetric else 0)
+        return -(1 << (self.width - 1)) + (1 if self.symmetric else 0)  # int8 leaves -128 unused.
 
     @property
     def code_max(self) -> int:
@@ -173,15 +173,10 @@ class IntegerFormat(Family):
         if self.scale is None:
             return {torch.float32: None, torch.float64: None}
         codes = self.code_min - self.zero_point, self.code_max - self.zero_point
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore"):  # A scale for float64 may overflow in float32.
             low32, high32 = (float(np.float32(code) * np.float32(self.scale)) for code in codes)
             low64, high64 = (float(np.float64(code) * np.float64(self.scale)) for code in codes)
         return {torch.float32: (low32, high32), torch.float64: (low64, high64)}
-
-    def _given(self, like: torch.Tensor) -> torch.Tensor:
-        """The given scale as tensors of the dtype and device of ``like`` have it."""
-        assert self.scale is not None
-        return number_on(self.scale, like.dtype, like.device)
 
     @property
     def carrier(self) -> torch.dtype:
@@ -208,7 +203,8 @@ class IntegerFormat(Family):
             dtype: the dtype of the rounded tensors, which decides the last bits of the numbers; the carrier if None.
         """
         codes = torch.arange(self.code_min, self.code_max + 1, dtype=dtype or self.carrier)
-        return ((codes - self.zero_point) * (1.0 if self.scale is None else self._given(codes))).to(torch.float64)
+        scale = number_on(1.0 if self.scale is None else self.scale, codes.dtype, codes.device)
+        return ((codes - self.zero_point) * scale).to(torch.float64)
 
     def _check_shape(self, x: torch.Tensor) -> None:
         if x.numel():
@@ -221,11 +217,11 @@ class IntegerFormat(Family):
     def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
         codes = (self.code_min, self.code_max)
         if self.group is not None and source.dim():
-            if self.percentile is not None:  # its scales are found by sorting
+            if self.percentile is not None:  # Tensor operations sort the numbers.
                 self._round_groups_on_device(source, target, options)
                 return
-            where = self._axis(source), self.group
-            gpu.to_integer_blocks(source, target, where, codes, SMALLEST_SCALE, options, symmetric=self.symmetric)
+            layout = self._axis(source), self.group
+            gpu.to_integer_blocks(source, target, layout, codes, SMALLEST_SCALE, options, symmetric=self.symmetric)
         elif self.scale is not None:
             between = options.rounding is not Rounding.NEAREST_EVEN
             gpu.to_grid(source, target, self.scale, self.zero_point, codes, options, between=between)
@@ -237,15 +233,16 @@ class IntegerFormat(Family):
     def _round_groups_on_device(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
         """Rounds groups with known scales, each as a row."""
         scales, zeros = self._parameters(source)
-        if options.random is not None:  # it goes by the places of elements
+        if options.random is not None:  # The words belong to the elements' places in the tensor.
             options = options._replace(random=self._in_pieces(random_words(options.random, source))[0].contiguous())
         pieces = self._in_pieces(source)[0].contiguous()
         layout = pieces.shape[-1], scales.numel()
         gpu.to_grids(pieces, pieces, layout, scales, zeros, (self.code_min, self.code_max), options)
-        target.copy_(self._whole(pieces, source))
+        target.copy_(self._joined(pieces, source))
 
     def _round_memory(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
         codes, between = (self.code_min, self.code_max), options.rounding is not Rounding.NEAREST_EVEN
+        # One scale for the tensor; for small tensors one loop finds it and rounds.
         if (self.axis is None and self.group is None) or source.dim() == 0:
             if self.percentile is None and not between and is_small(source):
                 given = (self.scale or 0.0, self.zero_point)
@@ -256,7 +253,7 @@ class IntegerFormat(Family):
             return
         axis = self._axis(source)
         length, inner = along(source, axis)
-        if self.group is None:
+        if self.group is None:  # A scale for each channel.
             if self.percentile is None:
                 scale, zero = channel_scales(source, length, inner, codes, SMALLEST_SCALE, symmetric=self.symmetric)
             else:
@@ -264,11 +261,11 @@ class IntegerFormat(Family):
             parameters = 1 / scale, scale, zero
             round_channels(source, target, (length, inner), parameters, codes, options, between=between)
             return
-        known = None
+        known = None  # A scale for each group, in the loop's order, or from minimum and maximum in the loop.
         if self.percentile is not None:
             known = [p.movedim(-1, axis).contiguous() for p in self._parameters(source)]
-        where = (length, inner, min(self.group, length))
-        round_groups(source, target, where, codes, known, SMALLEST_SCALE, options, symmetric=self.symmetric)
+        layout = (length, inner, min(self.group, length))
+        round_groups(source, target, layout, codes, known, SMALLEST_SCALE, options, symmetric=self.symmetric)
 
     def addressed(self, dtype: torch.dtype, rounding: Rounding, *, strided: bool = False) -> Addressed | None:
         """See :meth:`.Family.addressed`."""
@@ -283,7 +280,7 @@ class IntegerFormat(Family):
     def _parameters(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Scale and zero point of each slice, contiguous, of the dtype of ``x``."""
         if self.scale is not None:
-            scale = self._given(x)
+            scale = number_on(self.scale, x.dtype, x.device)
             return scale, torch.full_like(scale, self.zero_point)
         codes = (self.code_min, self.code_max)
         parts = [scales_of(part, codes, self.percentile, symmetric=self.symmetric) for part in self._slices(x)]
@@ -301,7 +298,7 @@ class IntegerFormat(Family):
             parts = (rows[..., :full], self.group), (rows[..., full:], rows.shape[-1] - full)
             return [cut(part, -1, size) for part, size in parts if part.numel()]
         if self.axis is not None and x.dim():
-            return [x.movedim(self._axis(x), 0).flatten(1) if x.dim() > 1 else x[:, None]]
+            return [x.movedim(self._axis(x), 0).flatten(1) if x.dim() > 1 else x[:, None]]  # A row is a channel.
         return [x.flatten()]
 
     def _axis(self, x: torch.Tensor) -> int:
@@ -310,14 +307,14 @@ class IntegerFormat(Family):
     def _in_pieces(self, x: torch.Tensor, *parameters: torch.Tensor) -> list[torch.Tensor]:
         """``x`` in a shape that the parameters can be broadcast to, and the parameters in that shape."""
         if self.group is not None:
-            return [cut(x, self._axis(x), self.group), *(p.unsqueeze(-1) for p in parameters)]
+            return [cut(x, self._axis(x), self.group), *(p.unsqueeze(-1) for p in parameters)]  # (..., groups, group)
         if self.axis is None or x.dim() == 0:
             return [x, *parameters]
         shape = [1] * x.dim()
         shape[self._axis(x)] = -1
         return [x, *(p.reshape(shape) for p in parameters)]
 
-    def _whole(self, pieces: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    def _joined(self, pieces: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         return pieces if self.group is None else joined(pieces, like, self._axis(like))
 
     def quantize(
@@ -359,12 +356,13 @@ class IntegerFormat(Family):
         scale, zero = self._parameters(x)
         numbers = self.rounded(x, options.rounding, options.policy, options.random)
         pieces, in_scale, in_zero = self._in_pieces(numbers, scale, zero)
-        # Each is a whole number of steps, below 2^17, rounded once: the quotient is nearest to it.
+        # Each is an integer number of steps, below 2^17, rounded once: the quotient is nearest to it.
         codes = ((pieces / in_scale).round() + in_zero).clamp(self.code_min, self.code_max)
-        if bool(codes.isnan().any()):
-            what = "NaN or infinity" if self.scale is None else "NaN"
-            raise FormatError(f"{self} has no code for {what}, and the tensor holds one; replace it first")
-        codes = self._whole(codes, x).to(self._code_dtype)
+        if bool(codes.isnan().any()):  # With a given scale, infinity saturates.
+            value = "NaN or infinity" if self.scale is None else "NaN"
+            raise FormatError(f"{self} has no code for {value}, and the tensor holds one; replace it first")
+        dtype = getattr(torch, f"{'' if self.signed else 'u'}int{8 if self.width <= 8 else 16}")
+        codes = self._joined(codes, x).to(dtype)
         if self.group is not None and x.dim():
             scale, zero = (p.movedim(-1, self._axis(x)) for p in (scale, zero))
         return Quantized(codes, scale, zero.to(torch.int32))
@@ -372,28 +370,23 @@ class IntegerFormat(Family):
     def _decoded(self, quantized: Quantized, dtype: torch.dtype | None) -> torch.Tensor:
         bits, scale, zero = stored_codes(self, quantized, Quantized)
         codes = integer_codes(self, bits, self.width, signed=self.signed)
-        codes = where(codes > self.code_max, codes - (1 << self.width), codes)
+        codes = where(codes > self.code_max, codes - (1 << self.width), codes)  # Two's complement.
         if self.group is not None and codes.dim():
             scale, zero = (p.movedim(self._axis(codes), -1) for p in (scale, zero))
         pieces, scale, zero = self._in_pieces(codes.to(scale.dtype), scale, zero)
-        numbers = self._whole((pieces - zero) * scale, codes)
+        numbers = self._joined((pieces - zero) * scale, codes)
         return numbers if dtype is None else numbers.to(dtype)
-
-    @property
-    def _code_dtype(self) -> torch.dtype:
-        if self.width <= 8:
-            return torch.int8 if self.signed else torch.uint8
-        return torch.int16 if self.signed else torch.uint16
-
-
-def _integer_from_name(found: re.Match[str]) -> dict[str, Any]:
-    signed = not found[1]
-    return {"width": int(found[2]), "signed": signed, "symmetric": signed}
 
 
 register(
     IntegerFormat,
-    beginnings=[Beginning("intN", r"(u)?int(\d{1,3})", _integer_from_name)],
+    beginnings=[
+        Beginning(
+            "intN",
+            r"(u)?int(\d{1,3})",
+            lambda match: {"width": int(match[2]), "signed": not match[1], "symmetric": not match[1]},
+        )
+    ],
     suffixes=[
         Suffix("_sym, _asym", "symmetric", "(a?sym)", lambda text: text == "sym"),
         Suffix("_gGROUP, _row", "group", r"(row|g\d{1,9})", lambda text: ROW if text == "row" else int(text[1:])),

@@ -32,7 +32,7 @@ from ..cpu.numbers.logarithms import (
 WIDTHS = range(3, 23)
 FRACTION_BITS = range(13)
 _MOST_EXPONENT_BITS = 9  # magnitudes from 2^-512 to 2^512: well within float64
-_MOST_EXPONENT_BITS_IN_FLOAT32 = 6
+_MOST_EXPONENT_BITS_IN_FLOAT32 = 6  # Magnitudes from 2^-64 to 2^64 are normal in float32.
 _DIGITS = 50  # so many digits settle every rounding to 53 bits: the powers are irrational
 
 
@@ -158,9 +158,10 @@ class LogarithmicFormat(Family):
 
     def _logarithms(self, numbers: torch.Tensor) -> torch.Tensor:
         """K of the magnitudes of numbers of the format; the lowest one for zero, anything for NaN."""
-        bits = float64_bits(numbers) & ((1 << 63) - 1)
+        bits = float64_bits(numbers) & ((1 << 63) - 1)  # Without the sign.
         within = ((bits & ((1 << 52) - 1)) | (1023 << 52)).view(torch.float64).contiguous()  # 1 up to 2
         table = table_on(_powers(self.fraction_bits, numbers.dtype), numbers.device).to(torch.float64)
+        # The exponent counts octaves; the table has the powers within one.
         k = (((bits >> 52) - 1023) << self.fraction_bits) + torch.bucketize(within, table, right=True) - 1
         return where(bits == 0, self._zero, k)
 
@@ -178,7 +179,7 @@ class LogarithmicFormat(Family):
         """
         numbers = self._rounded_to_encode(x, options)
         k = where(numbers.isnan(), self._zero, self._logarithms(numbers))
-        sign = numbers.isnan() | (numbers < 0)
+        sign = numbers.isnan() | (numbers < 0)  # Not of -0, which rounding does not give.
         code = (k & ((1 << (self.width - 1)) - 1)) | (sign.to(torch.int64) << (self.width - 1))
         return code.to(code_dtype(self.width))
 
@@ -186,10 +187,10 @@ class LogarithmicFormat(Family):
         codes = integer_codes(self, codes, self.width)
         negative = ((codes >> (self.width - 1)) & 1) == 1
         k = codes & ((1 << (self.width - 1)) - 1)
-        k = where(k >= -self._zero, k + 2 * self._zero, k)
+        k = where(k >= -self._zero, k + 2 * self._zero, k)  # Two's complement.
         numbers = self._powers_of(k, dtype or self.carrier)
         numbers = where(negative, -numbers, numbers)
-        return where(k == self._zero, where(negative, torch.nan, 0.0), numbers)
+        return where(k == self._zero, where(negative, torch.nan, 0.0), numbers)  # The lowest k.
 
 
 def _exact_powers(numerators: range, denominator: int) -> list[Decimal]:
@@ -238,7 +239,7 @@ register(
     LogarithmicFormat,
     beginnings=[
         Beginning(
-            "lnsN_F", r"lns(\d{1,3})_(\d{1,3})", lambda found: {"width": int(found[1]), "fraction_bits": int(found[2])}
+            "lnsN_F", r"lns(\d{1,3})_(\d{1,3})", lambda match: {"width": int(match[1]), "fraction_bits": int(match[2])}
         )
     ],
     aliases={"lns8_3": LogarithmicFormat(8, 3)},

@@ -62,7 +62,7 @@ class MXFormat(SharedScaleFormat):
 
 register(
     MXFormat,
-    beginnings=[Beginning(", ".join(ELEMENTS), f"({'|'.join(ELEMENTS)})", lambda found: {"name": found[1]})],
+    beginnings=[Beginning(", ".join(ELEMENTS), f"({'|'.join(ELEMENTS)})", lambda match: {"name": match[1]})],
     suffixes=[BLOCK_SUFFIX, AXIS_SUFFIX, RULE_SUFFIX],
     aliases={"mxfp4": MXFormat("mxfp4_e2m1"), **{name: MXFormat(name) for name in ELEMENTS}},
     called="mx",

@@ -102,11 +102,11 @@ class NVFP4Format(ScaledByData):
     def _round_memory(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
         axis = check_axis(self, self.axis, source)
         low, high = torch.aminmax(in_order_of_memory(source))
-        tensor_scale = _scale_in_memory(float(torch.maximum(-low, high)), source.dtype)
+        tensor_scale = _scale_in_memory(float(torch.maximum(-low, high)), source.dtype)  # From the largest magnitude.
         if self.square:
-            squares, of_squares = in_squares(source, axis, self.block, options)
+            squares, square_options = in_squares(source, axis, self.block, options)
             size = squares.shape[-1]
-            round_blocks_in_mode(squares, squares, (size, 1, size), 0, _ELEMENT, tensor_scale, of_squares)
+            round_blocks_in_mode(squares, squares, (size, 1, size), 0, _ELEMENT, tensor_scale, square_options)
             target.copy_(self._joined(squares, source, axis))
             return
         length, inner = along(source, axis)
@@ -116,9 +116,9 @@ class NVFP4Format(ScaledByData):
         low, high = torch.aminmax(source)
         tensor_scale, axis = _tensor_scale(torch.maximum(-low, high)), check_axis(self, self.axis, source)
         if self.square:
-            squares, of_squares = in_squares(source, axis, self.block, options)
-            where = squares.dim() - 1, squares.shape[-1]
-            gpu.to_elements(squares, squares, where, 0, _ELEMENT, tensor_scale, of_squares)
+            squares, square_options = in_squares(source, axis, self.block, options)
+            layout = squares.dim() - 1, squares.shape[-1]  # A square is a block along the last axis.
+            gpu.to_elements(squares, squares, layout, 0, _ELEMENT, tensor_scale, square_options)
             target.copy_(self._joined(squares, source, axis))
             return
         gpu.to_elements(source, target, (axis, self.block), 0, _ELEMENT, tensor_scale, options)
@@ -144,12 +144,12 @@ class NVFP4Format(ScaledByData):
             raise FormatError(f"{self}: an empty tensor has no scale")
         axis = check_axis(self, self.axis, x)
         numbers = self._cut(self.rounded(x, options.rounding, options.policy, options.random), axis).to(torch.float64)
-        tops = self._cut(x, axis).abs().amax(-1, keepdim=True)
+        tops = self._cut(x, axis).abs().amax(-1, keepdim=True)  # Of the numbers before rounding, as in the kernels.
         tensor_scale = _tensor_scale(tops.amax())
         scales = _SCALES.encode((tops / (_ELEMENT.max * tensor_scale)).nan_to_num(0.0)).to(torch.int64)
         total = table_on(_SCALE.table, x.device)[scales].to(x.dtype) * tensor_scale
-        # Each is an element times the total, rounded once: the element is the nearest one.
-        elements = where(total == 0, numbers, numbers / total.to(torch.float64)).nan_to_num(0.0)
+        # Each number is an element times the total, rounded once: the nearest element is the right one.
+        elements = where(total == 0, numbers, numbers / total.to(torch.float64)).nan_to_num(0.0)  # 0 for NaN.
         codes = _ELEMENTS.encode(elements)
         if x.dim() > self.square:
             axes = self._axes(axis, x.dim())
@@ -169,9 +169,8 @@ class NVFP4Format(ScaledByData):
             scales = scales.movedim(axes, tuple(range(-len(axes), 0)))
         elif self.square:
             scales = scales[None]
-        scale = scales.unsqueeze(-1)
-        cells = self._cut(codes, axis)
-        numbers = self._joined(self._scaled(cells, scale, tensor_scale), codes, axis)
+        numbers = self._scaled(self._cut(codes, axis), scales.unsqueeze(-1), tensor_scale)
+        numbers = self._joined(numbers, codes, axis)
         return numbers if dtype is None else numbers.to(dtype)
 
 

@@ -105,7 +105,7 @@ class PositFormat(Family):
         right after one more rounding to the nearest, as long as they do not leave the carrier's range. In other cases a
         simulation computes exact results and rounds them once.
         """
-        small = self.significand_bits + 1 <= _LARGEST_PRECISION_IN_FLOAT32
+        small = self.significand_bits + 1 <= _LARGEST_PRECISION_IN_FLOAT32  # The precision includes the implicit bit.
         return torch.float32 if small and self.fits_in(torch.float32) else torch.float64
 
     def fits_in(self, dtype: torch.dtype) -> bool:
@@ -145,13 +145,14 @@ class PositFormat(Family):
     def _encoded(self, x: torch.Tensor, options: RoundingOptions) -> torch.Tensor:
         """Uint8, uint16 or uint32, the smallest that do; NaN and infinity have the code of NaR, 2^(n-1)."""
         bits = float64_bits(self._rounded_to_encode(x, options))
-        pattern = (bits & _MAGNITUDE) - _BIAS
+        pattern = (bits & _MAGNITUDE) - _BIAS  # In two's complement: k, es exponent bits, fraction.
         k = pattern >> self._below_regime
         tail_bits = self._tail_bits(k)
-        regime = where(k >= 0, (1 << (k.clamp(min=0) + 2)) - 2, 1)
+        regime = where(k >= 0, (1 << (k.clamp(min=0) + 2)) - 2, 1)  # k + 1 ones and a zero, or -k zeros and a one.
         rest = (pattern & ((1 << self._below_regime) - 1)) >> (self._below_regime - tail_bits.clamp(min=0))
+        # The regime of maxpos lacks the closing zero.
         code = where(tail_bits < 0, regime >> 1, (regime << tail_bits.clamp(min=0)) | rest)
-        code = where(bits < 0, -code, code) & ((1 << self.width) - 1)
+        code = where(bits < 0, -code, code) & ((1 << self.width) - 1)  # Two's complement.
         code = where((bits & _MAGNITUDE) == 0, 0, where((bits & _MAGNITUDE) < _INFINITY, code, 1 << (self.width - 1)))
         return code.to(code_dtype(self.width))
 
@@ -160,7 +161,7 @@ class PositFormat(Family):
         body = (1 << (self.width - 1)) - 1
         negative = codes > body
         magnitude = where(negative, -codes, codes) & body
-        ones = magnitude > body >> 1
+        ones = magnitude > body >> 1  # Where the run is of ones: |x| >= 1.
         # The regime's run ends at the highest bit that differs from its first.
         different = where(ones, ~magnitude & body, magnitude)
         run = self.width - 1 - torch.frexp(different.to(torch.float64)).exponent.to(torch.int64)
@@ -179,9 +180,9 @@ register(
         Beginning(
             "positN",
             r"posit(\d{1,3})(?:_(\d{1,3}))?",
-            lambda found: {
-                "width": int(found[1]),
-                "exponent_bits": STANDARD_EXPONENT_BITS if found[2] is None else int(found[2]),
+            lambda match: {
+                "width": int(match[1]),
+                "exponent_bits": STANDARD_EXPONENT_BITS if match[2] is None else int(match[2]),
             },
         )
     ],

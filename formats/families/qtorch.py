@@ -104,10 +104,10 @@ class QtorchFormat(Family):
     @property
     def _words(self) -> list[int]:
         """The parameters of the loop."""
-        drop = 23 - self.significand_bits
-        keep, last = _WORD & -(1 << drop), (1 << (self.exponent_bits - 1)) + 127
+        cut_bits = 23 - self.significand_bits  # Bits of float32's significand.
+        keep, last = _WORD & -(1 << cut_bits), (1 << (self.exponent_bits - 1)) + 127
         first = 127 + self.emin
-        return [1 << (drop - 1), keep, first, first << 23, last, (last << 23) | (keep & 0x7FFFFF)]
+        return [1 << (cut_bits - 1), keep, first, first << 23, last, (last << 23) | (keep & 0x7FFFFF)]
 
     def _policy(self, overflow: Overflow | None) -> Overflow:
         if overflow is not None:
@@ -133,7 +133,7 @@ register(
         Beginning(
             "qtorch_eXmY",
             r"qtorch_e(\d{1,3})m(\d{1,3})",
-            lambda found: {"exponent_bits": int(found[1]), "significand_bits": int(found[2])},
+            lambda match: {"exponent_bits": int(match[1]), "significand_bits": int(match[2])},
         )
     ],
     called="qtorch",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -19,8 +17,8 @@ from ..cpu.numbers.grids import round_channels
 from ..scales.calibration import SMALLEST_SCALE
 from ..scales.shared_scale import AXES
 
-_HALF = 16
-_STEPS = -(1 << 20), 1 << 20  # more than there are
+_HALF = 16  # The width that means fp16.
+_STEPS = -(1 << 20), 1 << 20  # Bounds that no number of steps reaches.
 
 
 @dataclass(frozen=True)
@@ -134,13 +132,9 @@ class QuarlFormat(Family):
         return (low.abs() * part + high.abs() * part).clamp(min=SMALLEST_SCALE)
 
 
-def _quarl_from_name(found: re.Match[str]) -> dict[str, Any]:
-    return {"width": int(found[1])}
-
-
 register(
     QuarlFormat,
-    beginnings=[Beginning("quarlN", r"quarl(\d{1,3})", _quarl_from_name)],
+    beginnings=[Beginning("quarlN", r"quarl(\d{1,3})", lambda match: {"width": int(match[1])})],
     suffixes=[Suffix("_affine", "affine", "(affine)", lambda _: True), AXIS_SUFFIX],
     called="quarl",
     verified=["quarl8"],

@@ -15,7 +15,7 @@ from roundoff.locks import cached_property
 from .. import gpu
 from ..arithmetic.codes import stored_codes
 from ..arithmetic.cutting import blocks_in, check_axis, cut_squares, in_squares, joined_squares
-from ..arithmetic.patterns import INTEGER
+from ..arithmetic.patterns import INFINITY, INTEGER
 from ..base.errors import FormatError
 from ..base.family import check_integer
 from ..base.memory import along
@@ -27,7 +27,7 @@ from ..cpu.threads import ELEMENTS_PER_THREAD
 from ..scales.shared_scale import AXES, ROW, ScaledByData, check_block
 from .floats import FloatFormat
 
-_MOST_BITS = 16
+_MOST_BITS = 16  # Of the element format.
 
 
 class ScaledFloats(NamedTuple):
@@ -149,12 +149,12 @@ class ScaledFloatFormat(ScaledByData):
 
     def _round_memory(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
         if self.square:
-            squares, of_squares = self._in_squares(source, options)
-            self._rows._round_memory(squares, squares, of_squares)  # noqa: SLF001  of this class
+            squares, square_options = self._in_squares(source, options)
+            self._rows._round_memory(squares, squares, square_options)  # noqa: SLF001  of this class
             target.copy_(self._joined(squares, source))
             return
         if self.block is None and source.numel() >= 2 * ELEMENTS_PER_THREAD and torch.get_num_threads() > 1:
-            (scale,) = self._scale_up(source, target)  # one, whose maximum several threads look for
+            (scale,) = self._scale_up(source, target)  # Torch's maximum uses several threads; a loop, one per block.
             self._saturating.round_into(target, target, options.rounding, None, options.random)
             target.div_(scale)
             return
@@ -183,17 +183,17 @@ class ScaledFloatFormat(ScaledByData):
 
     def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
         if self.square:
-            squares, of_squares = self._in_squares(source, options)
-            self._rows._round_on_device(squares, squares, of_squares)  # noqa: SLF001  of this class
+            squares, square_options = self._in_squares(source, options)
+            self._rows._round_on_device(squares, squares, square_options)  # noqa: SLF001  of this class
             target.copy_(self._joined(squares, source))
             return
         parameters = self._saturating.parameters(source.dtype, options.rounding)
         if self.block is None or source.dim() == 0:
             gpu.to_scaled_float(source, target, parameters, self._scale_of(source), options)
         else:
-            where = check_axis(self, self.axis, source), self.block
+            layout = check_axis(self, self.axis, source), self.block
             largest, power = self.element.max, self.power_of_two
-            gpu.to_scaled_blocks(source, target, where, parameters, largest, options, power_of_two=power)
+            gpu.to_scaled_blocks(source, target, layout, parameters, largest, options, power_of_two=power)
 
     def _scale_up(self, source: torch.Tensor, target: torch.Tensor) -> list[torch.Tensor]:
         """Writes x s into ``target``, which may be ``source``, and returns the scales of the pieces."""
@@ -214,7 +214,7 @@ class ScaledFloatFormat(ScaledByData):
         axis = check_axis(self, self.axis, x)
         full = x.shape[axis] // self.block * self.block
         rest = x.shape[axis] - full
-        if not full:
+        if not full:  # One short block.
             return [x.unsqueeze(axis)]
         before, behind = x.shape[:axis], x.shape[axis + 1 :]
         pieces = [(x.narrow(axis, 0, full) if rest else x).view(*before, -1, self.block, *behind)]
@@ -225,13 +225,14 @@ class ScaledFloatFormat(ScaledByData):
         if self.block is None or piece.dim() == 0:
             low, high = torch.aminmax(piece)
         else:
-            axis = self.axis + 1 if self.axis >= 0 else self.axis
+            axis = self.axis + 1 if self.axis >= 0 else self.axis  # Pieces have the axis of blocks before it.
             low, high = piece.amin(axis, keepdim=True), piece.amax(axis, keepdim=True)
         top, limits = torch.maximum(-low, high), torch.finfo(piece.dtype)
-        # Number / tensor would not be a division.
+        # In PyTorch, number / tensor multiplies by the reciprocal, which rounds twice.
         scale = (torch.full_like(top, self.element.max) / top).clamp_(limits.tiny, 1 / limits.tiny)
         if self.power_of_two:
-            scale = (scale.view(INTEGER[piece.dtype]) & _EXPONENT[piece.dtype]).view(piece.dtype)
+            # The pattern of infinity masks the exponent: a number without significand bits is a power of two.
+            scale = (scale.view(INTEGER[piece.dtype]) & INFINITY[piece.dtype]).view(piece.dtype)
         return scale.add_(top.mul_(0.0))  # NaN, unless top is finite
 
     def _encoded(self, x: torch.Tensor, options: RoundingOptions) -> ScaledFloats:
@@ -240,11 +241,12 @@ class ScaledFloatFormat(ScaledByData):
             raise FormatError(f"{self}: an empty tensor has no scale")
         self._check_shape(x)
         if self.square:
-            squares, of_squares = self._in_squares(x, options)
-            stored = self._rows._encoded(squares, of_squares)  # noqa: SLF001  of this class
+            squares, square_options = self._in_squares(x, options)
+            stored = self._rows._encoded(squares, square_options)  # noqa: SLF001  of this class
             return ScaledFloats(self._joined(stored.codes, x), stored.scales.squeeze(-1))
         scaled = torch.empty_like(x)
         scales = self._scale_up(x, scaled)
+        # The codes of a block without a scale are 0.
         codes = self._saturating.encode(scaled.nan_to_num_(0.0), options.rounding, random=options.random)
         if self.block is None or x.dim() == 0:
             return ScaledFloats(codes, scales[0])
@@ -272,15 +274,13 @@ class ScaledFloatFormat(ScaledByData):
         return numbers if dtype is None else numbers.to(dtype)
 
 
-_EXPONENT = {torch.float32: 0x7F800000, torch.float64: 0x7FF0000000000000}
-
-
-def _from_name(found: re.Match[str]) -> dict[str, Any]:
-    element, span = found[1], found[2]
+def _from_name(match: re.Match[str]) -> dict[str, Any]:
+    element, span = match[1], match[2]
     block = None if span == "tensor" else ROW if span == "row" else int(span[1:])
     return {"element": format_called(element), "block": block}
 
 
+# The longest names come first, since a regular expression takes the first alternative that matches.
 _FLOATS = sorted((name for name, fmt in ALIASES.items() if isinstance(fmt, FloatFormat)), key=len, reverse=True)
 _WIDTHS = r"e\d{1,3}m\d{1,3}(?:b-?\d{1,5})?(?:fnuz|fn|_finite|_p3109)?|binary\d{1,2}p\d{1,2}(?:s[ef])?"
 _E4M3, _E5M2, _E2M1 = map(format_called, ("fp8_e4m3", "fp8_e5m2", "fp4_e2m1"))

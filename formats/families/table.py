@@ -60,20 +60,20 @@ NAMED: dict[str, tuple[tuple[float, ...], int | None]] = {
 
 
 @unsimulated  # a format may be used for the first time inside a simulation
-def table_of(held: Sequence[float], dtype: torch.dtype) -> Table:
+def table_of(values: Sequence[float], dtype: torch.dtype) -> Table:
     """Makes a table of numbers in ascending order, each exact in ``dtype``."""
-    modes = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]
-    zero = sum(number < 0 for number in held)
-    gaps = list(enumerate(pairwise(held), -zero))
+    modes = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]  # Random words lack thresholds.
+    negatives = sum(number < 0 for number in values)
+    gaps = list(enumerate(pairwise(values), -negatives))  # Place 0 is the smallest value that is not negative.
     choices = {mode: [_choice(mode, place, *gap) for place, gap in gaps] for mode in modes}
     thresholds = {
         mode: [_threshold(choice, *gap) for choice, (_, gap) in zip(choices[mode], gaps, strict=True)] for mode in modes
     }
     return Table(
-        torch.tensor(held, dtype=dtype, device="cpu"),
+        torch.tensor(values, dtype=dtype, device="cpu"),
         {mode: torch.tensor(numbers, dtype=torch.float64, device="cpu") for mode, numbers in thresholds.items()},
         {mode: torch.tensor(numbers, device="cpu") for mode, numbers in choices.items()},
-        max(map(abs, held)),
+        max(map(abs, values)),
     )
 
 
@@ -95,15 +95,15 @@ def _threshold(choice: int, low: float, high: float) -> float:
     """The largest float64 that goes to the lower of two numbers."""
     if choice in (LOW, HIGH):
         return math.nextafter(high, -math.inf) if choice == LOW else low
-    middle = (Fraction(low) + Fraction(high)) / 2
+    middle = (Fraction(low) + Fraction(high)) / 2  # Exact: in float64 the sum may be rounded.
     near = float(middle)
-    if Fraction(near) == middle:
+    if Fraction(near) == middle:  # A tie is possible.
         return near if choice == TIE_LOW else math.nextafter(near, -math.inf)
     return near if Fraction(near) < middle else math.nextafter(near, -math.inf)
 
 
 COUNTS = range(2, (1 << 16) + 1)
-SCALED_COUNTS = range(2, (1 << 8) + 1)
+SCALED_COUNTS = range(2, (1 << 8) + 1)  # The loop keeps a block's numbers in its scratch.
 SMALLEST_SCALE = 2.0**-126
 
 
@@ -245,9 +245,9 @@ class TableFormat(Family):
         tables = {}
         for dtype, kind in ((torch.float32, np.float32), (torch.float64, np.float64)):
             with np.errstate(over="ignore"):
-                held = sorted({float(kind(number)) for number in self.numbers})
-            if len(held) == len(set(self.numbers)) and all(map(math.isfinite, held)):
-                tables[dtype] = table_of(held, dtype)
+                values = sorted({float(kind(number)) for number in self.numbers})
+            if len(values) == len(set(self.numbers)) and all(map(math.isfinite, values)):
+                tables[dtype] = table_of(values, dtype)
         return tables
 
     def _check_shape(self, x: torch.Tensor) -> None:
@@ -269,7 +269,8 @@ class TableFormat(Family):
         if inner == 1:
             round_scaled(source, target, layout, table, self._scales(source.dtype), options)
             return
-        if options.random is not None:  # it goes by the places of elements, which moving them would change
+        # Moves the axis of blocks to the end, with the words, which belong to the elements' places in the tensor.
+        if options.random is not None:
             options = options._replace(random=random_words(options.random, source).movedim(axis, -1).contiguous())
         rows = source.movedim(axis, -1).clone(memory_format=torch.contiguous_format)
         round_scaled(rows, rows, layout, table, self._scales(source.dtype), options)
@@ -290,13 +291,13 @@ class TableFormat(Family):
         if self.block is None:
             gpu.to_table(source, target, table, options)
         else:
-            where = check_axis(self, self.axis, source), self.block
-            gpu.to_scaled_table(source, target, where, table, self._scales(source.dtype), options)
+            layout = check_axis(self, self.axis, source), self.block
+            gpu.to_scaled_table(source, target, layout, table, self._scales(source.dtype), options)
 
     def _scales(self, dtype: torch.dtype) -> tuple[float, float]:
         """The smallest and the largest scale that keep every number finite."""
         largest, limits = self._tables[dtype].largest, finfo(dtype)
-        exact = math.frexp(largest)[0] == 0.5  # a power of two: the product is not rounded
+        exact = math.frexp(largest)[0] == 0.5  # A power of two: the product with a scale is not rounded.
         return SMALLEST_SCALE, min(limits.max / largest * (1.0 if exact else 1.0 - limits.eps), limits.max)
 
     def _scale(self, tops: torch.Tensor) -> torch.Tensor:
@@ -306,9 +307,9 @@ class TableFormat(Family):
     @cached_property
     def _codes(self) -> torch.Tensor:
         """The code of each place."""
-        kind = np.float32 if self.carrier is torch.float32 else np.float64
-        held = [float(kind(number)) for number in self.numbers]
-        return torch.tensor([held.index(value) for value in self.values().tolist()], device="cpu")
+        kind = np.float32 if self.carrier is torch.float32 else np.float64  # Different numbers stay different.
+        numbers = [float(kind(number)) for number in self.numbers]
+        return torch.tensor([numbers.index(value) for value in self.values().tolist()], device="cpu")
 
     def _codes_of(self, places: torch.Tensor) -> torch.Tensor:
         """The codes of places in ascending order."""
@@ -318,17 +319,14 @@ class TableFormat(Family):
         """Encodes a tensor, as :class:`ScaledCodes` with scales. NaN lacks a code, as does infinity with scales."""
         if not self.fits_in(x.dtype):
             raise FormatError(f"{self} does not fit in {x.dtype}: encode a float64 tensor, for example x.double()")
-        check_encodable(self, x if self.block is None else x * 0)
-        numbers, values = (
-            self.rounded(x, options.rounding, options.policy, options.random),
-            self._tables[x.dtype].values,
-        )
-        values = table_on(values, x.device)
+        check_encodable(self, x if self.block is None else x * 0)  # Infinity times 0 is NaN.
+        numbers = self.rounded(x, options.rounding, options.policy, options.random)
+        values = table_on(self._tables[x.dtype].values, x.device)
         if self.block is None:
             return self._codes_of(torch.bucketize(_exact_float64(numbers), _exact_float64(values)))
         axis = check_axis(self, self.axis, x)
         tops = cut(x, axis, self.block).abs().amax(-1, keepdim=True)
-        grid = _exact_float64(values * self._scale(tops) + 0.0)
+        grid = _exact_float64(values * self._scale(tops) + 0.0)  # As the kernels compute it; + 0.0 removes -0.
         # A block of zeros has 0, whether the table has it or not.
         places = torch.searchsorted(grid, _exact_float64(cut(numbers, axis, self.block))).clamp(max=len(values) - 1)
         codes = self._codes_of(places)
@@ -357,9 +355,9 @@ def _exact_float64(x: torch.Tensor) -> torch.Tensor:
     return float64_bits(x).view(torch.float64).contiguous()
 
 
-def _from_numbers(found: re.Match[str]) -> dict[str, Any]:
+def _from_numbers(match: re.Match[str]) -> dict[str, Any]:
     try:
-        return {"numbers": tuple(float(number) for number in found[1].split(","))}
+        return {"numbers": tuple(float(number) for number in match[1].split(","))}
     except ValueError as error:
         raise FormatError(f"the numbers of a table are written as in table[-1,0,1.5]: {error}") from None
 
