@@ -56,12 +56,7 @@ def _round_float(x: Any, parameters: Any, by_addition: bool) -> Any:
             return ops.inline_asm_elementwise(element(index), *numbers, asm=name, dtype=dtype)
         return body(element(index), number, dtype)
 
-    return ir.Pointwise.create(
-        device=device,
-        dtype=dtype,
-        inner_fn=inner,
-        ranges=x.get_size(),
-    )
+    return ir.Pointwise.create(device=device, dtype=dtype, inner_fn=inner, ranges=x.get_size())
 
 
 def _by_addition(x: Any, number: Any, dtype: torch.dtype) -> Any:
@@ -156,12 +151,12 @@ def _cpp_function(name: str, width: int | None) -> str:
     return f"[]({operands}) {{ {' '.join(lines.lines)} return {result}; }}"
 
 
-def _of_numbers(*operands: Any, asm: str, **_: Any) -> str:
-    return f"{_cpp_function(_known(asm), None)}({', '.join(map(str, operands))})"
+def _call_scalars(*operands: Any, asm: str, **_: Any) -> str:
+    return f"{_cpp_function(_check_name(asm), None)}({', '.join(map(str, operands))})"
 
 
-def _of_vectors(*operands: Any, asm: str, **_: Any) -> str:
-    function = _cpp_function(_known(asm), pick_vec_isa().bit_width())
+def _call_vectors(*operands: Any, asm: str, **_: Any) -> str:
+    function = _cpp_function(_check_name(asm), pick_vec_isa().bit_width())
     count = V.kernel._get_num_vectors(torch.float32)  # noqa: SLF001  public nowhere
     if count == 1:
         return f"{function}({', '.join(map(str, operands))})"
@@ -170,12 +165,12 @@ def _of_vectors(*operands: Any, asm: str, **_: Any) -> str:
     return f"[&] {{ {lines} return all; }}()"
 
 
-def _known(text: str) -> str:
+def _check_name(text: str) -> str:
     if text not in _BODIES:
         raise NotImplementedError(f"{_OPERATION} in C++")
     return text
 
 
-for _overrides, _write in ((CppOverrides, _of_numbers), (CppVecOverrides, _of_vectors)):
+for _overrides, _write in ((CppOverrides, _call_scalars), (CppVecOverrides, _call_vectors)):
     _write.__name__ = _OPERATION  # by which inductor finds the one for numbers where none is a vector
     setattr(_overrides, _OPERATION, staticmethod(_write))

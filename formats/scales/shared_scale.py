@@ -125,7 +125,7 @@ class SharedScaleFormat(ScaledByData):
     @property
     def max(self) -> float:
         """The largest number: the largest element at the largest scale, 2^127."""
-        return self.element.max * 2.0**127
+        return self.element.max * 2.0**127  # 2^127: OCP MX v1.0, section 5.4.1
 
     @property
     def smallest(self) -> float:
@@ -160,12 +160,13 @@ class SharedScaleFormat(ScaledByData):
 
     @property
     def _addend(self) -> int:
-        largest = int(math.ldexp(math.frexp(self.element.max)[0], 53)) & _FRACTION
+        """The integer that a :class:`ScaleRule` adds to a float64 pattern, so that a carry raises its exponent."""
+        largest = int(math.ldexp(math.frexp(self.element.max)[0], 53)) & _FRACTION  # M's significand in float64.
         return {
             ScaleRule.FLOOR: 0,
             ScaleRule.CEIL: _FRACTION,
-            ScaleRule.EVEN: 1 << (51 - self.element.significand_bits),
-            ScaleRule.RCEIL: _FRACTION - largest,
+            ScaleRule.EVEN: 1 << (51 - self.element.significand_bits),  # Half of an element's last place.
+            ScaleRule.RCEIL: _FRACTION - largest,  # Carries if A's significand is above M's.
         }[self.scale_rule]
 
     def _check_shape(self, x: torch.Tensor) -> None:
@@ -188,8 +189,8 @@ class SharedScaleFormat(ScaledByData):
         return addressed_blocks_in_mode(dtype, self.block, self._addend, self.element, rounding, strided=strided)
 
     def _round_on_device(self, source: torch.Tensor, target: torch.Tensor, options: RoundingOptions) -> None:
-        where = check_axis(self, self.axis, source), self.block
-        gpu.to_elements(source, target, where, self._addend, self.element, None, options)
+        layout = check_axis(self, self.axis, source), self.block
+        gpu.to_elements(source, target, layout, self._addend, self.element, None, options)
 
     def _encoded(self, x: torch.Tensor, options: RoundingOptions) -> Blocks:
         """Element codes (uint8, uint16 or uint32, the smallest that do) and scale codes (uint8).

@@ -52,8 +52,8 @@ def format_table(names: Sequence[str] | None = None) -> str:
     for fmt in parsed(names):
         known = facts(fmt)
         shown = ("" if known[name] is None else f"{known[name]:.6g}" for name in _NUMBERS)
-        rows.append((str(fmt), ", ".join(_also(fmt)), str(fmt.bits), *shown, _carrier(fmt)))  # type: ignore[arg-type]
-    return aligned(rows, (0, 1, 7))
+        rows.append((str(fmt), ", ".join(_other_names(fmt)), str(fmt.bits), *shown, _carrier(fmt)))  # type: ignore[arg-type]
+    return aligned(rows, (0, 1, 7))  # Names, and the carrier.
 
 
 def parsed(names: Sequence[str] | None = None) -> list[Format]:
@@ -68,11 +68,12 @@ def parsed(names: Sequence[str] | None = None) -> list[Format]:
 
 def facts(fmt: Format) -> dict[str, Any]:
     """The facts of the table as values of JSON; None represents infinity and missing facts."""
-    given = {name: getattr(fmt, attribute) for name, attribute in _NUMBERS.items()}
-    numbers = {name: value if value is not None and math.isfinite(value) else None for name, value in given.items()}
+    values = {name: getattr(fmt, attribute) for name, attribute in _NUMBERS.items()}
+    # JSON lacks infinity.
+    numbers = {name: value if value is not None and math.isfinite(value) else None for name, value in values.items()}
     return {
         "format": str(fmt),
-        "also_called": _also(fmt),
+        "also_called": _other_names(fmt),
         "bits": fmt.bits,
         "bits_per_number": fmt.bits_per_number,
         **numbers,
@@ -90,7 +91,7 @@ def describe(name: str | Format) -> str:
         FormatError: it is not a format.
     """
     fmt = Format.parse(name)
-    also = _also(fmt)
+    also = _other_names(fmt)
     title = str(fmt) + (f" (also called {', '.join(also)})" if also else "")
     parts = [title, "=" * len(title), "", *_rules(fmt), _facts(fmt), ""]
     few = _positive_values(fmt)
@@ -100,7 +101,7 @@ def describe(name: str | Format) -> str:
     return "\n".join(parts)
 
 
-def _also(fmt: Format) -> list[str]:
+def _other_names(fmt: Format) -> list[str]:
     return [alias for alias, other in ALIASES.items() if other == fmt and alias != str(fmt)]
 
 
@@ -112,7 +113,7 @@ def _rules(fmt: Format) -> list[str]:
     """Returns the docstring of the format's class as plain text, and a hint on formats it may be mistaken for."""
     text = inspect.cleandoc(type(fmt).__doc__ or "").split("\nArgs:")[0].strip()
     note = mistaken(str(fmt))
-    return [re.sub(r"(?::\w+:)?`+([^`]*)`+", r"\1", text), "", *([note, ""] if note else [])]
+    return [re.sub(r"(?::\w+:)?`+([^`]*)`+", r"\1", text), "", *([note, ""] if note else [])]  # Without markup.
 
 
 def _facts(fmt: Format) -> str:
@@ -133,7 +134,7 @@ def _facts(fmt: Format) -> str:
     ]
     values = listed(fmt)
     if values is not None:
-        rows.insert(1, ("finite numbers", str(len(values))))
+        rows.insert(1, ("finite numbers", str(len(values))))  # After the bits.
     return aligned(rows, (0, 1))
 
 
@@ -146,8 +147,8 @@ def _positive_values(fmt: Format) -> str:
     if len(positive) > _FEW:
         return ""
     at_one = " at a scale of 1" if is_scaled(fmt) else ""
-    negative = torch.equal(-values[values < 0].flip(0), positive)
-    below = "the same below it" if negative else "none below it" if not bool((values < 0).any()) else "others below it"
+    symmetric = torch.equal(-values[values < 0].flip(0), positive)
+    below = "the same below it" if symmetric else "none below it" if not bool((values < 0).any()) else "others below it"
     text = f"Numbers above zero{at_one} ({below}):"
     for start in range(0, len(positive), 8):
         text += "\n  " + "  ".join(f"{value:<12.7g}" for value in positive[start : start + 8].tolist()).rstrip()
@@ -164,7 +165,7 @@ def listed(fmt: Format) -> torch.Tensor | None:
 
 def is_scaled(fmt: Format) -> bool:
     """Whether the numbers that a format lists are those at a scale of 1."""
-    return fmt.bits_per_number != fmt.bits or fmt.max is None
+    return fmt.bits_per_number != fmt.bits or fmt.max is None  # Scales of blocks, or of tensors.
 
 
 def _neighbour_table(fmt: Format) -> str:
@@ -182,14 +183,12 @@ def _ratio(value: float | None, reference: float | None) -> str:
         return ""
     if value == reference:
         return "same"
-    exponent = math.log2(value) - math.log2(reference)
-    if abs(exponent) >= 10:
-        return f"{'x' if exponent > 0 else '/'} 2^{abs(exponent):.4g}"
-    factor = 2.0 ** abs(exponent)
-    if factor < 1.0005:
-        return "about same"
+    exponent = math.log2(value) - math.log2(reference)  # The quotient itself may overflow.
     sign = "x" if exponent > 0 else "/"
-    return f"{sign} {factor:.4g}"
+    if abs(exponent) >= 10:
+        return f"{sign} 2^{abs(exponent):.4g}"
+    factor = 2.0 ** abs(exponent)
+    return f"{sign} {factor:.4g}" if factor >= 1.0005 else "about same"  # Four digits would show 1.
 
 
 def neighbours(fmt: Format) -> list[Format]:
@@ -225,9 +224,9 @@ def _other_widths(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for name in (*parts, *({"width"} & fields.keys())):
         yield {name: fields[name] - 1}
         yield {name: fields[name] + 1}
-    for one, another in combinations(parts, 2):
-        yield {one: fields[one] + 1, another: fields[another] - 1}
-        yield {one: fields[one] - 1, another: fields[another] + 1}
+    for first, second in combinations(parts, 2):  # Moves a bit, such as from the exponent to the significand.
+        yield {first: fields[first] + 1, second: fields[second] - 1}
+        yield {first: fields[first] - 1, second: fields[second] + 1}
     for name in ("block", "group"):
         if fields.get(name) is not None:
             yield {name: fields[name] // 2}
@@ -240,6 +239,6 @@ def _other_rules(fields: dict[str, Any], drawn: Mapping[str, Sequence[Any]]) -> 
             choices: Sequence[Any] = list(type(value))
         elif isinstance(value, bool):
             choices = [not value]
-        else:
+        else:  # A text has no type that lists its values; the family's tests do.
             choices = drawn.get(name, ()) if isinstance(value, str) else ()
         yield from ({name: choice} for choice in choices)

@@ -23,7 +23,7 @@ from .reference import round_float
 from .table import listed
 
 _NATIVE = {"e5m10": torch.float16, "e8m7": torch.bfloat16}
-_EXHAUSTIVE_BITS = 8
+_EXHAUSTIVE_BITS = 8  # Wider formats are sampled.
 _SEED = 20210
 
 
@@ -108,7 +108,7 @@ def _verify_float(fmt: FloatFormat, place: torch.device, *, quick: bool) -> Iter
     for dtype in (torch.float32, torch.float64):
         if not fmt.fits_in(dtype):
             continue
-        x = _trying(fmt, dtype, 30 if quick else 300)
+        x = _sample_points(fmt, dtype, 30 if quick else 300)
         for rounding in Rounding:
             random = RandomBits(_SEED) if rounding is Rounding.STOCHASTIC else None
             words = [None] * len(x) if random is None else random_words(random, x).tolist()
@@ -146,7 +146,7 @@ def _verify_other(fmt: Format, place: torch.device, quick: bool) -> Iterator[Che
         yield _compare(fmt, "all numbers round to themselves", numbers, round(numbers.to(place), fmt), numbers)
 
 
-def _trying(fmt: FloatFormat, dtype: torch.dtype, spread: int) -> torch.Tensor:
+def _sample_points(fmt: FloatFormat, dtype: torch.dtype, spread: int) -> torch.Tensor:
     """Numbers, midpoints, the neighbours of both, and special values; of both signs."""
     every = fmt.bits <= _EXHAUSTIVE_BITS
     count = fmt.largest_code + 1 if every else spread
@@ -154,9 +154,9 @@ def _trying(fmt: FloatFormat, dtype: torch.dtype, spread: int) -> torch.Tensor:
     codes = torch.cat([codes, (codes + 1).clamp(max=fmt.largest_code)])
     numbers = fmt.decode(codes, torch.float64)
     numbers = torch.cat([numbers, torch.tensor([2 * fmt.max, fmt.smallest_subnormal / 4], dtype=torch.float64)])
-    numbers = numbers[numbers.abs() < 2.0 ** LARGEST_EXPONENT[dtype]].sort().values
+    numbers = numbers[numbers.abs() < 2.0 ** LARGEST_EXPONENT[dtype]].sort().values  # Sums of two are finite.
     points = torch.cat([numbers, (numbers[1:] + numbers[:-1]) / 2]).to(dtype)
-    limit = torch.tensor(math.inf, dtype=dtype)
+    limit = torch.tensor(math.inf, dtype=dtype)  # The direction of the neighbours.
     points = torch.cat([points, torch.nextafter(points, limit), torch.nextafter(points, -limit), limit.view(1)])
     return torch.cat([points, -points, torch.full((1,), torch.nan, dtype=dtype)])
 
@@ -172,7 +172,7 @@ def _patterns(n: int, dtype: torch.dtype) -> torch.Tensor:
 def _compare(fmt: Format, what: str, x: torch.Tensor, got: torch.Tensor, expected: torch.Tensor) -> Check:
     got, x = got.cpu(), x.cpu()
     integer = INTEGER[expected.dtype]
-    different = (got.view(integer) != expected.view(integer)) & ~(got.isnan() & expected.isnan())
+    different = (got.view(integer) != expected.view(integer)) & ~(got.isnan() & expected.isnan())  # Any NaN is right.
     example = ""
     if bool(different.any()):
         place = different.flatten().nonzero()[0, 0]
