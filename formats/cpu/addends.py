@@ -66,7 +66,7 @@ def run_in_mode(
         FormatError: the caller's random tensor has another shape, device or dtype.
     """
     source = data[0]
-    extra = _addends(options.rounding, options.random, source, between)
+    extra = _addends(options.rounding, options.random, source, between)  # Its arrays live until the end of the call.
     kernel = compiled(loop, source.dtype)
     addresses, others = [x.data_ptr() for x in data], (*rest, extra.settings, extra.words)
     in_pieces(lambda first, last: kernel(*addresses, first, last, *others), items, source.numel())
@@ -99,8 +99,9 @@ def _fixed(rounding: Rounding, between: bool) -> Addends:
 
 
 def _packed(rounding: Rounding, between: bool, kind: int, *rest: int) -> Settings:
-    mode = rule(rounding, 64)
+    mode = rule(rounding, 64)  # Loops of float32 shift the addends down.
     numbers = [mode.positive, mode.negative, mode.parity, mode.sticky, kind, *rest]
+    # Addends have 64 unsigned bits; places that the kind does not use are 0.
     return np.array(numbers + [0] * (BETWEEN - len(numbers)) + [between], np.uint64).view(np.int64)
 
 
@@ -141,10 +142,10 @@ def fill(place: Any, count: Any, index: Any, settings: Any, given: Any) -> None:
         done = int64(0)
         while done < count:
             at = int64(index + done)
-            key = mix64(uint64(base ^ uint64(at >> 32)))
+            key = mix64(uint64(base ^ uint64(at >> 32)))  # Every chunk of 2^32 elements has its own keys.
             key0, key1 = uint32(key), uint32(key >> uint64(32))
             start = uint32(at & _LOW)
-            part = min(int64(count - done), int64(CHUNK - (at & _LOW)))
+            part = min(int64(count - done), int64(CHUNK - (at & _LOW)))  # Up to the end of the chunk.
             for i in range(part):
                 word = hash32(uint32(start + uint32(i)), key0, key1)
                 place[done + i] = uint32(uint32(word & mask) | half)

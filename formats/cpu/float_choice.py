@@ -49,7 +49,7 @@ class FloatLoop:
         """Rounds ``source`` into ``target``, both filling one gapless piece of CPU memory in the same order."""
         n, kernel = source.numel(), self._in_place if target is source else self._copying
         start, into = source.data_ptr(), target.data_ptr()
-        if n < 2 * ELEMENTS_PER_THREAD or torch.get_num_threads() == 1:
+        if n < 2 * ELEMENTS_PER_THREAD or torch.get_num_threads() == 1:  # The usual case, without a closure.
             kernel(start, into, n, self._address)
             return
 
@@ -70,7 +70,7 @@ def nearest(parameters: FloatParameters, dtype: torch.dtype) -> FloatLoop:
 
 def cheapest(p: FloatParameters, dtype: torch.dtype) -> floats_by_mode.Way:
     """The cheapest way to nearest."""
-    if dtype == torch.float64:
+    if dtype == torch.float64:  # The faster ways are written for float32.
         return floats_nearest.ANY
     if p.shift < 23 and p.gradual(dtype) and _uniform(p, dtype):
         return floats_nearest.UNIFORM
@@ -84,6 +84,7 @@ def cheapest_random(p: FloatParameters, dtype: torch.dtype) -> floats_by_mode.Wa
     if _uniform(p, dtype):
         return floats_by_mode.UNIFORM
     m, emin, emax = 23 - p.shift, (p.smallest_normal >> 23) - 127, (p.largest >> 23) - 127
+    # The factors that scale the last place to 1, and back, must be normal numbers.
     room = emin - m > -LARGEST_EXPONENT[dtype] and emax + 1 - m < LARGEST_EXPONENT[dtype] and emax < 126
     return floats_by_mode.CHAIN if room else floats_by_mode.ANY
 
@@ -124,7 +125,7 @@ def round_by_mode(
         parameters: the format and the mode, for this dtype.
         random: the random bits, for stochastic rounding; an element's index is its place in row-major order.
     """
-    if random is not None and not (source.is_contiguous() and target.is_contiguous()):
+    if random is not None and not (source.is_contiguous() and target.is_contiguous()):  # Words follow row-major order.
         rounded = source.clone(memory_format=torch.contiguous_format)
         round_by_mode(rounded, rounded, parameters, random)
         target.copy_(rounded)
@@ -133,7 +134,7 @@ def round_by_mode(
     start, into, address = source.data_ptr(), target.data_ptr(), words.ctypes.data
     if isinstance(random, RandomBits):
         kernel = compiled(_hashed(parameters, source.dtype), source.dtype, in_place=target is source)
-        for chunk in range(max(1, -(-n // CHUNK))):
+        for chunk in range(max(1, -(-n // CHUNK))):  # Each chunk has its own keys.
             at, count = chunk * CHUNK, min(n - chunk * CHUNK, CHUNK)
             drawn = np.array([*keys(random, chunk), *thinning(random.bits)], np.uint32)
 
@@ -148,7 +149,7 @@ def round_by_mode(
     given = words32(random, source) if random is not None else None
 
     def piece(first: int, last: int) -> None:
-        rest = () if given is None else (given.data_ptr() + first * 4,)
+        rest = () if given is None else (given.data_ptr() + first * 4,)  # 4 bytes a word.
         kernel(start + first * size, into + first * size, last - first, address, *rest)
 
     in_pieces(piece, n, n)

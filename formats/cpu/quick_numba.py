@@ -36,10 +36,10 @@ def quick_numba() -> Iterator[None]:
 
     A version of numba that was not checked compiles as it always does.
     """
-    if not numba.__version__.startswith(_CHECKED):
+    if not numba.__version__.startswith(_CHECKED):  # Another version may need the steps left out.
         yield
         return
-    with global_compiler_lock, ExitStack() as stack:
+    with global_compiler_lock, ExitStack() as stack:  # Other threads must not compile with the replacements.
         for owner, name, instead in (
             (inline_closurecall.InlineWorker, "inline_function", _inline),
             (postproc.PostProcessor, "run", _post_process_with(postproc.PostProcessor.run)),
@@ -66,7 +66,7 @@ class _Readings:
         worker.flags.enable_ssa = False  # as reading sets it for the caller; it becomes part of its name
         self._read[key] = read  # as the last one
         while len(self._read) > self.MOST:
-            del self._read[next(iter(self._read))]
+            del self._read[next(iter(self._read))]  # The least recent one.
         copied = copy.copy(read)
         copied.blocks = _Copies(read.blocks).blocks
         return copied

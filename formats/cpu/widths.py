@@ -86,7 +86,7 @@ def specialised(function: Any, dtype: torch.dtype, **parts: Any) -> Any:
         function: a Python function that numba can compile, without closure, or what ``njit`` made of one. What it
             calls is specialised too. A function without names of this kind is returned as it is.
         dtype: float32 or float64, the carrier.
-        parts: the values of :class:`Part` names, here and in called functions; functions are specialised.
+        parts: the values of :class:`KernelPart` names, here and in called functions; functions are specialised.
 
     Raises:
         KeyError: a part is missing.

@@ -20,8 +20,8 @@ from . import each as of_each
 from .places import FIXED, GIVEN, HASHED
 from .translation import in_triton
 
-_BLOCK = 1024
-_WIDEST = 2048
+_BLOCK = 1024  # Elements of a program.
+_WIDEST = 2048  # Elements of a block of the format that a program keeps in registers.
 
 
 def round_each(
@@ -34,10 +34,10 @@ def round_each(
         source: float32 or float64 on a device; any strides, not empty.
         target: same dtype, shape and device, any strides; may be ``source``, may not otherwise overlap it.
         options: the mode, and the random bits of stochastic rounding.
-        number_of: what rounds a number; of :mod:`.numbers`.
-        data: its parameters from the format.
-        by_place: whether it goes by the place of a number in row-major order.
-        parts: functions that it calls.
+        number_of: the function of :mod:`.numbers` that rounds a number.
+        data: the format's parameters for ``number_of``.
+        by_place: whether ``number_of`` uses the position of a number in row-major order.
+        parts: functions that ``number_of`` calls.
 
     Raises:
         FormatError: the caller's random tensor has another shape, device or dtype.
@@ -56,7 +56,7 @@ def run_each(
     kernel: Any, source: torch.Tensor, target: torch.Tensor, random: Random, data: tuple[torch.Tensor, ...],
     by_place: bool = False,
 ) -> None:  # fmt: skip
-    """:func:`round_each` with its kernel."""
+    """Does the same as :func:`round_each`, with the kernel of :func:`kernel_of`."""
     count = source.numel()
     if (
         random is None
@@ -64,7 +64,7 @@ def run_each(
         and (source is target or source.stride() == target.stride())
         and is_dense(source)
     ):
-        layout, words, base, bits, given = _IN_ORDER, FIXED, 0, WORD_BITS, source
+        layout, words, base, bits, given = _IN_ORDER, FIXED, 0, WORD_BITS, source  # In the order of memory.
     else:
         layout, (words, base, bits, given) = _common_layout(source, target), _random_source(random, source)
     tensors = (source, target, data, given)
@@ -108,7 +108,7 @@ def round_blocks(
     block = min(block, length)
     count = source.numel() // length * -(-length // block)
     width = min(_power_of_two_from(block), _WIDEST)
-    rows = min(max(_BLOCK // width, 1), _power_of_two_from(count))
+    rows = min(max(_BLOCK // width, 1), _power_of_two_from(count))  # Several short blocks share a program.
     layout, (words, base, bits, given) = _common_layout(source, target), _random_source(options.random, source)
     tensors = (source, target, data, given)
     constants = (len(layout[0]), words, rows, width, width >= block)
@@ -143,11 +143,12 @@ def _launch(
     if is_interpreted(device):
         kernel[(programs,)](*arguments, **_OPTIONS)
         return
-    if device.type == "cuda" and device.index != torch.cuda.current_device():
+    if device.type == "cuda" and device.index != torch.cuda.current_device():  # Triton launches on the current one.
         with torch.cuda.device(device):
             _launch(kernel, programs, tensors, layout, constants, arguments)
         return
     aligned = tuple([x.data_ptr() & 15 == 0 for x in (source, target, given, *data)])
+    # Triton passes sizes and strides of 2^31 or more as 64-bit integers, in another program.
     wide = layout is not _IN_ORDER and tuple([number >> 31 > 0 for part in layout for number in part])
     key = (id(kernel), device.index, source.dtype, constants, wide, aligned)
     ready = _compiled.get(key)
@@ -170,7 +171,7 @@ def _common_layout(source: torch.Tensor, target: torch.Tensor) -> _Layout:
     for size, near, far in zip(source.shape, source.stride(), target.stride(), strict=True):
         if size == 1:
             continue
-        if sizes and sizes[-1][1] == size * near and sizes[-1][2] == size * far:
+        if sizes and sizes[-1][1] == size * near and sizes[-1][2] == size * far:  # One axis in both.
             sizes[-1] = (sizes[-1][0] * size, near, far)
         else:
             sizes.append((size, near, far))
@@ -183,7 +184,7 @@ def _random_source(random: Random, like: torch.Tensor) -> tuple[int, int, int, t
         return FIXED, 0, WORD_BITS, like
     if isinstance(random, RandomBits):
         base = key_base(random)
-        return HASHED, base - (1 << 64) if base >> 63 else base, random.bits, like
+        return HASHED, base - (1 << 64) if base >> 63 else base, random.bits, like  # As an int64.
     return GIVEN, 0, WORD_BITS, words32(random, like)
 
 

@@ -31,6 +31,7 @@ rounded: Any = KernelPart()
 
 def float_nearest(x: Any, index: Any, data: Any, word: Any) -> Any:
     """One of the ways of :mod:`..cpu.numbers.floats_nearest`."""
+    # A program computes the constants once.
     return float_of(rounded(bits_of(x), constants(read(data[0]))))
 
 
@@ -52,13 +53,13 @@ def unsigned_float(x: Any, index: Any, data: Any, word: Any) -> Any:
 
 def scaled_float(x: Any, index: Any, data: Any, word: Any) -> Any:
     """A float of a tensor with one scale, in any mode."""
-    scale = tl.load(data[1])
+    scale = tl.load(data[1])  # Of the tensor.
     return float_of(by_mode(bits_of(x * scale), read(data[0]), word)) / scale
 
 
 def on_one_grid(x: Any, index: Any, data: Any, word: Any) -> Any:
     """Equally spaced numbers: of fixed point, and of integers to the nearest."""
-    settings, p = data
+    settings, p = data  # p: reciprocal, scale, zero point, smallest and largest code
     steps = to_integer(x * p[0], mode_of(settings), word)
     return on_grid(steps, p[1], p[2], p[3], p[4])
 
@@ -71,7 +72,7 @@ def between_codes(x: Any, index: Any, data: Any, word: Any) -> Any:
 
 def on_grid_of_channel(x: Any, index: Any, data: Any, word: Any) -> Any:
     """Rounds as :func:`on_one_grid` does, with a scale for each channel or group, found by the number's place."""
-    settings, inverses, scales, zeros, ends, layout = data
+    settings, inverses, scales, zeros, ends, layout = data  # layout: neighbours that share a scale, scales
     k = index // layout[0] % layout[1]
     steps = to_integer(x * inverses[k], mode_of(settings), word)
     return on_grid(steps, scales[k], zeros[k], ends[0], ends[1])
@@ -87,13 +88,13 @@ def between_codes_of_channel(x: Any, index: Any, data: Any, word: Any) -> Any:
 
 def wrapping(x: Any, index: Any, data: Any, word: Any) -> Any:
     """Fixed point that wraps round at its ends."""
-    settings, p = data
+    settings, p = data  # p: reciprocal, scale, number of codes, smallest and largest code
     return wrapped(x, p[0], p[1], p[2], real(1.0) / p[2], p[3], p[4], mode_of(settings), word)
 
 
 def posit(x: Any, index: Any, data: Any, word: Any) -> Any:
     """Rounds to the nearest posit."""
-    settings, p = data
+    settings, p = data  # p: exponent bits, width - 1, patterns of maxpos and minpos
     return nearest_posit(float64(x), p[0], p[1], p[2], p[3])
 
 
@@ -111,7 +112,7 @@ def posit_stochastic(x: Any, index: Any, data: Any, word: Any) -> Any:
 
 def logarithmic(x: Any, index: Any, data: Any, word: Any) -> Any:
     """Rounds to the nearest logarithmic number."""
-    settings, p, below, inside, powers, smallest = data
+    settings, p, below, inside, powers, smallest = data  # p: fraction bits, lowest logarithm
     return nearest_power(bits_of64(float64(x)), p[0], p[1], below, inside, powers)
 
 
@@ -124,14 +125,14 @@ def logarithmic_by_mode(x: Any, index: Any, data: Any, word: Any) -> Any:
 
 def power_of_two(x: Any, index: Any, data: Any, word: Any) -> Any:
     """E8M0."""
-    settings, p = data
+    settings, p = data  # p: patterns of an overflow and of infinity
     return power_of(bits_of64(float64(x)), mode64(settings), p[0], p[1], word)
 
 
 def place_in(numbers: Any, thresholds: Any, count: Any) -> Any:
     """Counts, for each element, how many of ``count`` thresholds it is above; NaN is above none."""
     place = tl.full(numbers.shape, 0, tl.int64)
-    rest = count
+    rest = count  # A binary search, each step for all elements.
     while rest > 0:
         half = (rest + 1) // 2
         above = numbers > tl.load(thresholds + place + half - 1)

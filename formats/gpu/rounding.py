@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..arithmetic.elements import Element
@@ -25,15 +24,15 @@ from .launch import kernel_of, round_blocks, round_each, run_each, run_many, set
 
 __all__ = ["run_each", "run_many"]
 
-_KEPT = 256
+_CACHE_SIZE = 256  # Each entry is a few words on a device.
 
 
-@lru_cache(_KEPT)
-def _float(parameters: FloatParameters, dtype: torch.dtype, device: torch.device, by_mode: bool) -> torch.Tensor:
+@lru_cache(_CACHE_SIZE)
+def _float_data(parameters: FloatParameters, dtype: torch.dtype, device: torch.device, by_mode: bool) -> torch.Tensor:
     return put_on(parameters.packed(dtype, by_mode=by_mode), device)
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHE_SIZE)
 def _constants(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     return put_on(values, device, dtype)
 
@@ -46,7 +45,7 @@ def float_kernel(
 
     Without a sign, negative numbers become 0.
     """
-    by_mode, parts = True, {}
+    by_mode, parts = True, {}  # The kernel of any mode, unless a faster one rounds in the same way.
     if not signed:
         number_of = numbers.unsigned_float
     elif options.rounding is Rounding.NEAREST_EVEN and parameters.infinite == parameters.over_positive:
@@ -57,7 +56,7 @@ def float_kernel(
     else:
         number_of = numbers.float_by_mode
     kernel = kernel_of(dtype, device, number_of, listed=listed, **parts)
-    return kernel, (_float(parameters, dtype, device, by_mode),)
+    return kernel, (_float_data(parameters, dtype, device, by_mode),)
 
 
 def to_scaled_float(
@@ -68,7 +67,7 @@ def to_scaled_float(
     options: RoundingOptions,
 ) -> None:
     """Rounds to floats over one scale, a tensor of one number on the device."""
-    data = _float(parameters, source.dtype, source.device, True), scale
+    data = _float_data(parameters, source.dtype, source.device, True), scale
     round_each(source, target, options, numbers.scaled_float, data)
 
 
@@ -78,10 +77,7 @@ def to_scaled_blocks(
 ) -> None:  # fmt: skip
     """Rounds to floats over a scale for each block; ``where`` is the blocks' axis and length."""
     dtype, device = source.dtype, source.device
-    data = (
-        _float(parameters, dtype, device, True),
-        _constants((largest, float(power_of_two)), dtype, device),
-    )
+    data = _float_data(parameters, dtype, device, True), _constants((largest, float(power_of_two)), dtype, device)
     parts = {"key_of": scaled.magnitude_key, "scale_of": scaled.largest_over_top, "number_of": scaled.float_over}
     round_blocks(source, target, *where, options, parts, data)
 
@@ -96,10 +92,10 @@ def to_grid(
     round_each(source, target, options, number_of, (settings_of(options.rounding, source.device), data))
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHE_SIZE)
 def _grid(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    scale = torch.tensor(numbers[0], dtype=dtype, device="cpu")
-    return put_on((float(1 / scale), *numbers), device, dtype)  # the reciprocal is that of what the dtype holds
+    scale = torch.tensor(numbers[0], dtype=dtype, device="cpu")  # As the dtype represents it.
+    return put_on((float(1 / scale), *numbers), device, dtype)
 
 
 def to_wrapping_grid(
@@ -132,7 +128,7 @@ def to_grids(
     )  # fmt: skip
     nearest = options.rounding is Rounding.NEAREST_EVEN
     number_of = numbers.on_grid_of_channel if nearest else numbers.between_codes_of_channel
-    round_each(source, target, options, number_of, data, by_place=True)
+    round_each(source, target, options, number_of, data, by_place=True)  # The position decides the scale.
 
 
 def to_integer_blocks(
@@ -142,7 +138,7 @@ def to_integer_blocks(
     """Rounds to integers, with a scale and a zero point for each group; no scale is below ``least``."""
     data = settings_of(options.rounding, source.device), _constants((*codes, least), torch.float64, source.device)
     parts = {
-        "key_of": scaled.magnitude_key if symmetric else scaled.order_key,
+        "key_of": scaled.magnitude_key if symmetric else scaled.order_key,  # Signs only count for a zero point.
         "scale_of": scaled.symmetric_range if symmetric else scaled.full_range,
         "number_of": scaled.nearest_code if options.rounding is Rounding.NEAREST_EVEN else scaled.code_between,
     }
@@ -188,6 +184,7 @@ def to_powers_of_two(
 
 def to_table(source: torch.Tensor, target: torch.Tensor, table: Table, options: RoundingOptions) -> None:
     """Rounds to the numbers of a table."""
+    # A random word decides between the lower neighbour and the next number.
     device, mode = source.device, Rounding.DOWN if options.random is not None else options.rounding
     data = (
         settings_of(mode, device), table_on(table.values, device), table_on(table.thresholds[mode], device),
@@ -222,13 +219,13 @@ def to_elements(
 ) -> None:  # fmt: skip
     """Rounds to elements over each block's scale: a power of two, or NVFP4's scale within the tensor's."""
     dtype, device = source.dtype, source.device
-    fixed = (addend, element.emax, element.emin, element.significand_bits, int(element.signed_zero))
+    fixed = (addend, element.emax, element.emin, element.significand_bits, int(element.signed_zero))  # p[0] to p[4]
     data = (
         settings_of(options.rounding, device), _constants(fixed, torch.int64, device),
         _constants((element.max,), torch.float64, device),
         _constants((0.0,), dtype, device) if tensor_scale is None else tensor_scale,
     )  # fmt: skip
-    power = tensor_scale is None
+    power = tensor_scale is None  # OCP MX and block floating point; otherwise NVFP4.
     parts = {
         "key_of": scaled.magnitude_key,
         "scale_of": scaled.shared_power if power else scaled.scale_within,
@@ -238,11 +235,6 @@ def to_elements(
 
 
 def as_qtorch(source: torch.Tensor, target: torch.Tensor, words: Sequence[int], options: RoundingOptions) -> None:
-    """Rounds as qtorch 0.3.0 does; ``words`` are its loop's."""
-    data = _words(tuple(words), source.device)
+    """Rounds as qtorch 0.3.0 does; ``words`` are the parameters of the CPU's loop."""
+    data = _constants(tuple(words), torch.uint32, source.device)
     round_each(source, target, options, numbers.as_qtorch, (data,))
-
-
-@lru_cache(_KEPT)
-def _words(words: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    return put_on(np.array(words, np.uint32), device)

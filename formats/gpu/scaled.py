@@ -40,7 +40,7 @@ def order_key(x: Any) -> Any:
 
 def shared_power(low: Any, high: Any, data: Any) -> Any:
     """The power of two of a block: (before, after, smallest, largest)."""
-    settings, p, largest, tensor_scale = data
+    settings, p, largest, tensor_scale = data  # p: addend, emax, emin, significand bits, whether zero has a sign
     return power_scale(unsigned(high), p[0], p[1], p[2], largest[0])
 
 
@@ -68,7 +68,7 @@ def divided(x: Any, shared: Any, data: Any, word: Any) -> Any:
 
 def symmetric_range(low: Any, high: Any, data: Any) -> Any:
     """(scale, zero point) of integers with zero point 0, from the largest magnitude."""
-    settings, ends = data
+    settings, ends = data  # Smallest and largest code, smallest scale.
     return range_scale(signed(high * 0), high, ends[0], ends[1], 1, ends[2])
 
 
@@ -96,7 +96,7 @@ def code_between(x: Any, shared: Any, data: Any, word: Any) -> Any:
 
 def table_scale(low: Any, high: Any, data: Any) -> Any:
     """(scale, its reciprocal) of a block of numbers of a table."""
-    settings, values, thresholds, choices, count, limits = data
+    settings, values, thresholds, choices, count, limits = data  # limits: largest number, smallest and largest scale
     top, largest = float_of(unsigned(high)), limits[0]
     scale = top / largest
     scale = max(scale, limits[1])
@@ -116,7 +116,7 @@ def nearest_in_table(x: Any, shared: Any, data: Any, word: Any) -> Any:
 def _neighbours(x: Any, scale: Any, values: Any, most: Any) -> Any:
     """The place of each number, the numbers of the block below and above it, and whether it lies between two."""
     place = tl.full(x.shape, 0, tl.int64)
-    for j in range(1, most + 1):
+    for j in range(1, most + 1):  # Products are rounded, so that places come from comparisons with them.
         place += tl.where(x >= float64(values[j] * scale + real(0.0)), 1, 0)
     lower = float64(values[place] * scale + real(0.0))
     upper = float64(values[min(place + 1, most)] * scale + real(0.0))
@@ -143,13 +143,13 @@ def drawn_in_table(x: Any, shared: Any, data: Any, word: Any) -> Any:
 
 def largest_over_top(low: Any, high: Any, data: Any) -> Any:
     """Computes the factor that scales the largest magnitude to the largest float; NaN where it is not finite."""
-    parameters, limits = data
+    parameters, limits = data  # limits: largest number, whether scales are powers of two
     top = float_of(unsigned(high))
     scale = limits[0] / top
     scale = max(scale, _TINY)
     scale = min(scale, real(1.0) / _TINY)
-    cut = float_of(bits_of(scale) & _EXPONENT)
-    scale = cut if limits[1] != real(0.0) else scale
+    power = float_of(bits_of(scale) & _EXPONENT)
+    scale = power if limits[1] != real(0.0) else scale
     return real(np.nan) if unsigned(high) >= INFINITE else scale
 
 

@@ -13,7 +13,7 @@ import ast
 import inspect
 import linecache
 import textwrap
-from functools import cache
+from functools import cache, reduce
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -55,18 +55,18 @@ def _translated(plain: Any, dtype: torch.dtype, interpreted: bool, parts: tuple[
     rewriter = _Rewriter(plain, dtype, interpreted, parts)
     tree = rewriter.visit(tree)
     name = f"{plain.__name__.strip('_')}_{8 * dtype.itemsize}"
-    tree.name, tree.decorator_list, tree.returns = name, [], None
+    tree.name, tree.decorator_list, tree.returns = name, [], None  # Triton adds its own decorator.
     text = ast.unparse(ast.fix_missing_locations(tree)) + "\n"
     filled = ", ".join(f"{part}={value.__module__}.{value.__qualname__}" for part, value in parts)
     file = f"<{plain.__module__}.{name} in Triton{' interpreted' * interpreted}: {filled}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)  # Triton reads the source
     scope: dict[str, Any] = {"__name__": plain.__module__, "tl": tl, **rewriter.scope}
     exec(compile(text, file, "exec"), scope)  # noqa: S102  our own text
-    made = scope[name]
+    translated = scope[name]
     if interpreted:
-        return InterpretedFunction(made)
+        return InterpretedFunction(translated)
     varying = [name for name in NUMBERS if name in plain.__code__.co_varnames[: plain.__code__.co_argcount]]
-    return triton.jit(made, do_not_specialize=varying)
+    return triton.jit(translated, do_not_specialize=varying)
 
 
 class _Rewriter(ast.NodeTransformer):
@@ -75,23 +75,23 @@ class _Rewriter(ast.NodeTransformer):
     def __init__(self, plain: FunctionType, dtype: torch.dtype, interpreted: bool, parts: Any) -> None:
         self.scope: dict[str, Any] = {}
         self._globals = plain.__globals__
-        self._how = (dtype, interpreted, parts)
+        self._dtype, self._interpreted, self._parts = dtype, interpreted, dict(parts)
         self._local = set(plain.__code__.co_varnames)
 
     def _meaning(self, name: str) -> Any:
         value = self._globals[name]
         if isinstance(value, KernelPart):
-            return dict(self._how[2])[name]
+            return self._parts[name]
         if isinstance(value, ByWidth):
-            return value.narrow if self._how[0] == torch.float32 else value.wide
+            return value.narrow if self._dtype == torch.float32 else value.wide
         return value
 
     def _callable(self, name: str, value: Any) -> ast.Name:
         """A name for a function or class in the new scope."""
         value = intrinsics.STANDS_FOR.get(value, value)
         if hasattr(value, "py_func") or (isinstance(value, FunctionType) and value.__module__.startswith("roundoff.")):
-            value = in_triton(value, self._how[0], interpreted=self._how[1], **dict(self._how[2]))
-        while self.scope.setdefault(name, value) is not value:
+            value = in_triton(value, self._dtype, interpreted=self._interpreted, **self._parts)
+        while self.scope.setdefault(name, value) is not value:  # Another module has another function of this name.
             name += "_"
         return ast.Name(name, ast.Load())
 
@@ -115,9 +115,9 @@ class _Rewriter(ast.NodeTransformer):
         if isinstance(node, ast.expr) and not isinstance(node, ast.Constant):
             value = self._constant(node)
             if isinstance(value, np.generic):
-                return ast.parse(f"tl.full((), {_written(value)}, tl.{value.dtype})", mode="eval").body
+                return ast.parse(f"tl.full((), {_literal(value)}, tl.{value.dtype})", mode="eval").body
             if value is not None:
-                return ast.parse(_written(value), mode="eval").body
+                return ast.parse(_literal(value), mode="eval").body
         return super().visit(node)
 
     def visit_Name(self, node: ast.Name) -> Any:
@@ -125,7 +125,8 @@ class _Rewriter(ast.NodeTransformer):
             return node
         value = self._meaning(node.id)
         if isinstance(value, tuple):
-            return ast.Tuple([self.visit(ast.parse(_full(item), mode="eval").body) for item in value], ast.Load())
+            items = [self.visit(ast.parse(_typed_literal(item), mode="eval").body) for item in value]
+            return ast.Tuple(items, ast.Load())
         return node if value is tl or isinstance(value, ModuleType) else self._callable(node.id, value)
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
@@ -136,40 +137,38 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
         value: Any = node.value
-        return self.generic_visit(ast.Assign([node.target], value, lineno=0))
+        return self.generic_visit(ast.Assign([node.target], value, lineno=0))  # Numba's types mean nothing to Triton.
 
     def visit_Expr(self, node: ast.Expr) -> Any:
-        return ast.Pass() if isinstance(node.value, ast.Constant) else self.generic_visit(node)
+        return ast.Pass() if isinstance(node.value, ast.Constant) else self.generic_visit(node)  # A docstring.
 
     def visit_IfExp(self, node: ast.IfExp) -> Any:
         chosen: Any = self.generic_visit(node)
-        if isinstance(chosen.test, ast.Constant):
+        if isinstance(chosen.test, ast.Constant):  # The other branch may not compile.
             return chosen.body if chosen.test.value else chosen.orelse
         return ast.Call(ast.parse("tl.where", mode="eval").body, [chosen.test, chosen.body, chosen.orelse], [])
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
-        operator, settles = (ast.BitAnd(), False) if isinstance(node.op, ast.And) else (ast.BitOr(), True)
+        # Tensors have no ``and`` and ``or``. A constant decides alone, or not at all.
+        operator, deciding = (ast.BitAnd(), False) if isinstance(node.op, ast.And) else (ast.BitOr(), True)
         parts = [self.visit(value) for value in node.values]
-        if any(isinstance(part, ast.Constant) and part.value is settles for part in parts):
-            return ast.Constant(settles)
+        if any(isinstance(part, ast.Constant) and part.value is deciding for part in parts):
+            return ast.Constant(deciding)
         parts = [part for part in parts if not isinstance(part, ast.Constant)]
-        whole = parts[0]
-        for part in parts[1:]:
-            whole = ast.BinOp(whole, operator, part)
-        return whole
+        return reduce(lambda left, right: ast.BinOp(left, operator, right), parts)
 
     def visit_BinOp(self, node: ast.BinOp) -> Any:
-        found: Any = self.generic_visit(node)
-        if isinstance(found.op, ast.Div) and self._globals is not vars(intrinsics):
-            typed = found.right if isinstance(found.left, ast.Constant) else found.left
-            return ast.Call(self._callable("quotient", intrinsics.quotient), [found.left, found.right, typed], [])
-        return found
+        visited: Any = self.generic_visit(node)
+        if isinstance(visited.op, ast.Div) and self._globals is not vars(intrinsics):
+            typed = visited.right if isinstance(visited.left, ast.Constant) else visited.left
+            return ast.Call(self._callable("quotient", intrinsics.quotient), [visited.left, visited.right, typed], [])
+        return visited
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
-        found: Any = self.generic_visit(node)
-        if isinstance(found.slice, (ast.Tuple, ast.Slice)) or self._globals is vars(intrinsics):  # [:, None]
-            return found
-        return ast.Call(self._callable("item", intrinsics.item), [found.value, found.slice], [])
+        visited: Any = self.generic_visit(node)
+        if isinstance(visited.slice, (ast.Tuple, ast.Slice)) or self._globals is vars(intrinsics):  # [:, None]
+            return visited
+        return ast.Call(self._callable("item", intrinsics.item), [visited.value, visited.slice], [])
 
     def visit_Call(self, node: ast.Call) -> Any:
         name = ast.unparse(node.func)
@@ -181,10 +180,10 @@ class _Rewriter(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def _full(value: Any) -> str:
-    return f"tl.full((), {_written(value)}, tl.{value.dtype})" if isinstance(value, np.generic) else _written(value)
+def _typed_literal(value: Any) -> str:
+    return f"tl.full((), {_literal(value)}, tl.{value.dtype})" if isinstance(value, np.generic) else _literal(value)
 
 
-def _written(value: Any) -> str:
+def _literal(value: Any) -> str:
     plain = value.item() if isinstance(value, np.generic) else value
     return f"float('{plain}')" if plain != plain or plain in (float("inf"), -float("inf")) else repr(plain)  # noqa: PLR0124

@@ -69,11 +69,11 @@ def by_mode(bits: Any, q: Any, word: Any) -> Any:
     quanta = quotient(significand, unsigned(q.subnormal_shift - field), minus, mode, word)
     subnormal = bits_of(real(signed(quanta)) * float_of(q.quantum))
     result = subnormal if magnitude < q.smallest_normal else result
-    result = unsigned(0) if result < q.least else result
+    result = unsigned(0) if result < q.least else result  # Flushed.
     over = q.over_negative if minus != unsigned(0) else q.over_positive
     result = over if result > q.largest else result
     result = q.infinite if magnitude == INFINITE else result
-    result = magnitude if magnitude > INFINITE else result
+    result = magnitude if magnitude > INFINITE else result  # NaN keeps its payload.
     sign = unsigned(sign & q.zero_sign) if result == unsigned(0) else sign
     return unsigned(result | sign)
 
@@ -131,7 +131,7 @@ def chain(bits: Any, constants: Any, word: Any) -> Any:
     binade = min(max(uint32(bits & uint32(0x7F800000)), smallest), top)
     scaled = float_of32(magnitude) * float_of32(uint32(down - binade))
     whole = float32(int32(scaled))
-    fraction = uint32((scaled - whole) * float32(4294967296.0))
+    fraction = uint32((scaled - whole) * float32(4294967296.0))  # 32 bits, like the word.
     whole = whole + float32(1.0) if uint32(fraction + word) < fraction else whole
     result = bits_of32(whole * float_of32(uint32(binade - up)))
     result = beyond if result > largest or magnitude >= top else result
@@ -142,6 +142,7 @@ def chain(bits: Any, constants: Any, word: Any) -> Any:
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def uniform_constants(q: Any) -> Any:
     """Computes the constants of :func:`uniform` from the parameters of a format."""
+    # A shift that leaves as many bits of the word as are cut, and the mask that cuts.
     return uint32(uint32(32) - q.shift), uint32(uint32(0) - uint32(uint32(1) << q.shift))
 
 

@@ -34,16 +34,16 @@ def cells(numbers: torch.Tensor, fraction_bits: int) -> PowerCells:
     """Cells of width 2^-(f + 1) for ``numbers``, at least as far apart; the first number of a cell is below it."""
     starts = 1.0 + torch.arange(2 << fraction_bits, dtype=torch.float64, device="cpu") / (2 << fraction_bits)
     below = torch.bucketize(starts, numbers, right=True)
-    following = torch.cat([numbers, numbers.new_tensor([2.0])])
+    following = torch.cat([numbers, numbers.new_tensor([2.0])])  # No number of an octave passes 2.
     return PowerCells(below, following[below])
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def _signed_power(k: Any, bits: Any, f: Any, zero: Any, powers: Any) -> Any:
     """Returns the value with magnitude 2^(k / 2^f) and the sign of a float64's pattern; NaN for NaN."""
-    k = min(max(k, zero), int64(-zero - 1))
+    k = min(max(k, zero), int64(-zero - 1))  # Saturates.
     power = bits_of64(powers[k & int64(int64(int64(1) << f) - 1)])
-    result = uint64(power + uint64(int64(int64(k >> f) << 52)))
+    result = uint64(power + uint64(int64(int64(k >> f) << 52)))  # The octave is added to the exponent.
     result = uint64(result | uint64(bits & uint64(0x8000000000000000)))
     vanishes = k == zero or uint64(bits & uint64(0x7FFFFFFFFFFFFFFF)) == uint64(0)
     result = uint64(0) if vanishes else result
@@ -62,7 +62,7 @@ def nearest_power(bits: Any, f: Any, zero: Any, below: Any, inside: Any, powers:
     """A float64's pattern rounded to the nearest logarithmic number; see :func:`round_to_nearest`."""
     magnitude = uint64(bits & uint64(0x7FFFFFFFFFFFFFFF))
     octave = int64(magnitude >> uint64(52)) - int64(1023)
-    cell = int64(magnitude >> uint64(51 - f)) & int64(int64(int64(2) << f) - 1)
+    cell = int64(magnitude >> uint64(51 - f)) & int64(int64(int64(2) << f) - 1)  # The upper f + 1 fraction bits.
     passed = int64(1) if inside[cell] < _within(magnitude) else int64(0)
     k = int64(octave << f) + below[cell] + passed
     return _signed_power(k, bits, f, zero, powers)
@@ -89,7 +89,7 @@ def power_in_mode(
     inexact = uint64(1) if rest > 0.0 else uint64(0)
     significand = uint64(uint64(uint64(int64(rest / whole * 4294967296.0)) << uint64(1)) | inexact)
     addend = addend_of64(mode, uint64(bits >> uint64(63)), uint64(k & int64(1)), word)
-    k = k + int64(round_shifted64(significand, uint64(33), addend, mode[3]))
+    k = k + int64(round_shifted64(significand, uint64(33), addend, mode[3]))  # 0 or 1: a fraction of 33 bits.
     return _signed_power(k, bits, f, zero, powers)
 
 

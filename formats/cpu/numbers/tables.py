@@ -56,7 +56,7 @@ def _count_thresholds(numbers: Any, places: Any, part: Any, thresholds: Any, cou
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def drawn(x: Any, place: Any, lower: Any, upper: Any, word: Any) -> Any:
     """``place`` or the next, by a random word, for ``x`` between two numbers; as magnitudes are rounded elsewhere."""
-    rest = upper - x if x < 0.0 else x - lower
+    rest = upper - x if x < 0.0 else x - lower  # A word raises magnitudes, also of negative numbers.
     fraction = int64(rest / (upper - lower) * 4294967296.0)
     up = int64(int64(fraction + int64(word)) >> int64(32))
     return place + int64(1) - up if x < 0.0 else place + up
@@ -85,7 +85,7 @@ def _table_loop(
         if settings[KIND] != FIXED:
             for i in range(part):
                 x, place = float_of64(numbers[i]), int64(places[i])
-                if place < count - 1 and x > float64(values[0]):
+                if place < count - 1 and x > float64(values[0]):  # Beyond the ends it saturates.
                     place = drawn(x, place, float64(values[place]), float64(values[place + 1]), words[i])
                 places[i] = uint32(place)
         for i in range(part):
@@ -105,7 +105,7 @@ def _block_scale(source: Any, start: Any, end: Any, largest: Any, least: Any, mo
     scale = top / largest
     scale = least if scale < least else scale  # noqa: FURB136
     scale = most if scale > most else scale  # noqa: FURB136
-    inverse = (largest / largest) / scale
+    inverse = (largest / largest) / scale  # 1 / scale, in the carrier.
     scale = zero if top == zero else scale
     return zero / zero if lost > int64(0) else scale, inverse
 
@@ -187,7 +187,7 @@ def addressed_table_in_blocks(
     dtype: torch.dtype, table: Table, block: int, scales: tuple[float, float], rounding: Rounding
 ) -> Addressed:
     """The loop of :func:`round_scaled`, for callers without Python."""
-    mode = Rounding.NEAREST_EVEN if rounding is Rounding.STOCHASTIC else rounding
+    mode = Rounding.NEAREST_EVEN if rounding is Rounding.STOCHASTIC else rounding  # For words, any: nothing reads it.
     parts = (table.values, table.thresholds[mode], table.choices[mode])
     nearest = int(rounding is Rounding.NEAREST_EVEN)
     given = (*(part.data_ptr() for part in parts), table.values.numel(), block, nearest)

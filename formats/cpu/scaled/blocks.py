@@ -49,8 +49,8 @@ def _power_of_two(exponent: Any) -> Any:
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def _shared_exponent(top: Any, addend: Any, emax: Any) -> Any:
     """The exponent of the scale of a block with largest magnitude ``top``, a float64."""
-    exponent = ((int64(bits_of64(top)) + addend) >> 52) - 1023 - emax
-    return max(int64(-127), min(int64(127), exponent))
+    exponent = ((int64(bits_of64(top)) + addend) >> 52) - 1023 - emax  # The addend may carry.
+    return max(int64(-127), min(int64(127), exponent))  # The range of E8M0.
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
@@ -82,9 +82,9 @@ def scale_in_tensor(top: Any, emin: Any, largest: Any, tensor_scale: Any) -> Any
         tensor_scale: the scale of the tensor.
     """
     ratio = float_of(top) / (real(largest) * tensor_scale)
-    own, places, limit = unsigned(_SCALE_EMIN + int64(BIAS)), unsigned(_SCALE_M), real(_SCALE_MAX)
-    after = to_element(bits_of(ratio), own, places, limit, unsigned(0), _NEAREST, uint32(0)) * tensor_scale
-    before = real(1.0) if after == real(0.0) else after
+    smallest, places, limit = unsigned(_SCALE_EMIN + int64(BIAS)), unsigned(_SCALE_M), real(_SCALE_MAX)
+    after = to_element(bits_of(ratio), smallest, places, limit, unsigned(0), _NEAREST, uint32(0)) * tensor_scale
+    before = real(1.0) if after == real(0.0) else after  # Zeros follow from the second factor.
     return before, after, unsigned(emin + int64(BIAS)), real(largest)
 
 
@@ -92,15 +92,15 @@ nest: Any = KernelPart()
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _power_scale(_low: Any, high: Any, _block: Any, what: Any) -> Any:
-    addend, emax, emin, _, largest, _, _, _ = what
+def _power_scale(_low: Any, high: Any, _block: Any, fmt: Any) -> Any:
+    addend, emax, emin, _, largest, _, _, _ = fmt
     before, after, smallest, most = power_scale(unsigned(high), addend, emax, emin, largest)
     return bits_of(before), bits_of(after), smallest, bits_of(most)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _in_tensor(_low: Any, high: Any, _block: Any, what: Any) -> Any:
-    _, _, emin, _, largest, tensor_scale, _, _ = what
+def _in_tensor(_low: Any, high: Any, _block: Any, fmt: Any) -> Any:
+    _, _, emin, _, largest, tensor_scale, _, _ = fmt
     before, after, smallest, most = scale_in_tensor(unsigned(high), emin, largest, tensor_scale)
     return bits_of(before), bits_of(after), smallest, bits_of(most)
 
@@ -126,8 +126,8 @@ def _divided(bits: Any, shared: Any) -> Any:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _element(bits: Any, shared: Any, what: Any, word: Any) -> Any:
-    _, _, _, m, _, _, sign, mode = what
+def _element(bits: Any, shared: Any, fmt: Any, word: Any) -> Any:
+    _, _, _, m, _, _, sign, mode = fmt
     _, after, smallest, most = shared
     return to_element(bits, smallest, m, float_of(most), sign, mode, word) * float_of(after)
 
@@ -137,8 +137,8 @@ def _round_blocks(
     emax: Int, emin: Int, m: Int, largest: Double, tensor_scale: Real, zero_sign: Int, settings: Mode, given: Words,
 ) -> None:  # fmt: skip
     sign = left(unsigned(zero_sign), unsigned(WIDTH - unsigned(1)))
-    what = addend, emax, emin, unsigned(m), largest, tensor_scale, sign, mode_of(settings)
-    nest(source, target, first, last, length, inner, block, what, settings, given)
+    fmt = addend, emax, emin, unsigned(m), largest, tensor_scale, sign, mode_of(settings)
+    nest(source, target, first, last, length, inner, block, fmt, settings, given)
 
 
 _READY = {

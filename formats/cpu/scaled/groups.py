@@ -1,6 +1,6 @@
 """Integer quantization of groups of neighbours with a scale each: the compiled loops for CPU, every mode and carrier.
 
-Scales may also be given. Channels, which have one scale each and no bounds along the others, have a loop for theirs.
+Scales may also be given. For channels, which have one scale each, a loop only finds the scales.
 """
 
 from __future__ import annotations
@@ -28,38 +28,39 @@ _BY_RANGE: Any = {"key": key_of, "two_ended": True}
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _from_range(low: Any, high: Any, _group: Any, what: Any) -> Any:
-    _, _, code_min, code_max, symmetric, least, _ = what
+def _scale_from_range(low: Any, high: Any, _group: Any, fmt: Any) -> Any:
+    _, _, code_min, code_max, symmetric, least, _ = fmt
     scale, zero = range_scale(low, high, float64(code_min), float64(code_max), symmetric, least)
+    # A group shares up to four values: reciprocal, scale and zero point here.
     return bits_of(real(1.0) / scale), bits_of(scale), bits_of(zero), unsigned(0)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _known(_low: Any, _high: Any, group: Any, what: Any) -> Any:
-    scales, zeros, _, _, _, _, _ = what
+def _known_scale(_low: Any, _high: Any, group: Any, fmt: Any) -> Any:
+    scales, zeros, _, _, _, _, _ = fmt
     return bits_of(real(1.0) / scales[group]), bits_of(scales[group]), bits_of(zeros[group]), unsigned(0)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _yes(_shared: Any) -> Any:
+def _always_ready(_shared: Any) -> Any:
     return True
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _as_it_is(bits: Any, _shared: Any) -> Any:
+def _unscaled(bits: Any, _shared: Any) -> Any:
     return bits
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _grid_number(bits: Any, shared: Any, what: Any, word: Any) -> Any:
-    _, _, low, high, _, _, mode = what
+def _grid_number(bits: Any, shared: Any, fmt: Any, word: Any) -> Any:
+    _, _, low, high, _, _, mode = fmt
     inverse, scale, zero = float_of(shared[0]), float_of(shared[1]), float_of(shared[2])
     return on_grid(to_integer(float_of(bits) * inverse, mode, word), scale, zero, low, high)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _grid_number_between(bits: Any, shared: Any, what: Any, word: Any) -> Any:
-    _, _, low, high, _, _, mode = what
+def _grid_number_between(bits: Any, shared: Any, fmt: Any, word: Any) -> Any:
+    _, _, low, high, _, _, mode = fmt
     inverse, scale, zero = float_of(shared[0]), float_of(shared[1]), float_of(shared[2])
     return on_grid(between_steps(float_of(bits), inverse, scale, zero, mode, word), scale, zero, low, high)
 
@@ -68,13 +69,19 @@ def _groups(
     source: Numbers, target: Numbers, scales: Numbers, zeros: Numbers, first: Int, last: Int, length: Int, inner: Int,
     group: Int, low: Real, high: Real, symmetric: Int, least: Double, settings: Mode, given: Words,
 ) -> None:  # fmt: skip
-    what = scales, zeros, low, high, symmetric, least, mode_of(settings)
-    nest(source, target, first, last, length, inner, group, what, settings, given)
+    fmt = scales, zeros, low, high, symmetric, least, mode_of(settings)
+    nest(source, target, first, last, length, inner, group, fmt, settings, given)
 
 
 @cache
 def _group_loop(dtype: torch.dtype, nest: Any, shared_of: Any, number_of: Any) -> Any:
-    parts = {"nest": nest, "shared_of": shared_of, "is_ready": _yes, "ready": _as_it_is, "number_of": number_of}
+    parts = {
+        "nest": nest,
+        "shared_of": shared_of,
+        "is_ready": _always_ready,
+        "ready": _unscaled,
+        "number_of": number_of,
+    }
     return specialised(_groups, dtype, **parts, **_BY_RANGE)
 
 
@@ -104,11 +111,10 @@ def round_groups(
         options: the mode, and the random bits of stochastic rounding.
         symmetric: whether the zero point is 0.
     """
+    # Without known scales the loop ignores their addresses.
     data, rest = (source, target, *(known or (source, source))), (*layout, *codes, int(symmetric), least)
-    shared_of, number_of = (
-        _known if known else _from_range,
-        _grid_number if options.rounding == "nearest-even" else _grid_number_between,
-    )
+    shared_of = _known_scale if known else _scale_from_range
+    number_of = _grid_number if options.rounding == "nearest-even" else _grid_number_between
     loop = _group_loop(source.dtype, rows if layout[1] == 1 else strips, shared_of, number_of)
     run_in_mode(loop, options, data, rest, pieces(source.numel(), layout))
 
@@ -120,11 +126,11 @@ def _ranges(
     lows, highs = unfilled(), unfilled()
     for channel in range(first, last, STRIP):
         channels = min(int64(STRIP), last - channel)
-        if inner == 1:
+        if inner == 1:  # Neighbours in memory: all channels of a strip at a time.
             extremes_of_columns(source, channel, outer, channels, length, lows, highs)
-        else:
+        else:  # A channel is a run in each row.
             for j in range(channels):
-                bottom, top = LAST, FIRST
+                bottom, top = LAST, FIRST  # Keys beyond those of all numbers.
                 for row in range(outer):
                     start = (row * length + channel + j) * inner
                     smallest, largest = extremes(source, start, start + inner)

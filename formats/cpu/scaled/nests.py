@@ -27,13 +27,13 @@ key: Any = KernelPart()
 two_ended: Any = KernelPart()
 """Whether blocks are asked for their smallest keys, besides the largest."""
 shared_of: Any = KernelPart()
-"""(smallest key, largest key, number of the block, what the format is) -> the four patterns that a block shares."""
+"""(smallest key, largest key, number of the block, format) -> the four patterns that a block shares."""
 is_ready: Any = KernelPart()
 """Maps the scale that a block shares to whether its values are rounded without division."""
 ready: Any = KernelPart()
-"""(pattern, what its block shares) -> the pattern that is rounded."""
+"""(pattern, shared values of its block) -> the pattern that is rounded."""
 number_of: Any = KernelPart()
-"""(pattern, what its block shares, what the format is, random word) -> the number that it is rounded to."""
+"""(pattern, shared values of its block, parameters of the format, random word) -> the number that it is rounded to."""
 
 
 def pieces(elements: int, layout: tuple[int, int, int]) -> int:
@@ -79,29 +79,29 @@ def extremes_of_columns(source: Any, start: Any, rows: Any, columns: Any, stride
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _round(target: Any, at: Any, count: Any, bits: Any, words: Any, first: Any, shared: Any, what: Any) -> None:
+def _round(target: Any, at: Any, count: Any, bits: Any, words: Any, first: Any, shared: Any, fmt: Any) -> None:
     for i in range(count):
-        target[at + i] = number_of(bits[first + i], shared, what, words[first + i])
+        target[at + i] = number_of(bits[first + i], shared, fmt, words[first + i])
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _write_block(target: Any, at: Any, count: Any, bits: Any, words: Any, first: Any, shared: Any, what: Any) -> None:
+def _write_block(target: Any, at: Any, count: Any, bits: Any, words: Any, first: Any, shared: Any, fmt: Any) -> None:
     # A loop of its own: in one loop the compiler would round the numbers of short blocks with branches.
     if not is_ready(shared):
         for i in range(count):
             bits[first + i] = ready(bits[first + i], shared)
     # With the usual lengths as constants LLVM makes vector instructions without loops.
     if count == 32:
-        _round(target, at, 32, bits, words, first, shared, what)
+        _round(target, at, 32, bits, words, first, shared, fmt)
     elif count == 16:
-        _round(target, at, 16, bits, words, first, shared, what)
+        _round(target, at, 16, bits, words, first, shared, fmt)
     else:
-        _round(target, at, count, bits, words, first, shared, what)
+        _round(target, at, count, bits, words, first, shared, fmt)
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def rows(
-    source: Any, target: Any, first: Any, last: Any, length: Any, _inner: Any, block: Any, what: Any, settings: Any,
+    source: Any, target: Any, first: Any, last: Any, length: Any, _inner: Any, block: Any, fmt: Any, settings: Any,
     given: Any,
 ) -> None:  # fmt: skip
     """Rounds blocks ``first`` to before ``last``, which lie in a row.
@@ -113,7 +113,7 @@ def rows(
         last: the one after the last.
         length: how many numbers lie along the axis of blocks.
         block: numbers in a block; the last one of an axis may be shorter.
-        what: parameters of the format.
+        fmt: parameters of the format.
         settings: the settings of the mode.
         given: pointer to the caller's random words.
     """
@@ -125,7 +125,7 @@ def rows(
     within: Any = (first % in_row) * block
     start: Any = (first // in_row) * length + within
     while item < last:
-        blocks = min(together, last - item)
+        blocks = min(together, last - item)  # As many as a scratch has room for.
         end = ((item + blocks) // in_row) * length + ((item + blocks) % in_row) * block
         offset: Any = start
         place: Any = within
@@ -136,7 +136,7 @@ def rows(
             offset += count
             place = place + block if place + block < length else int64(0)
         for k in range(blocks):
-            shared = shared_of(signed(shared0[k]), signed(shared1[k]), item + k, what)
+            shared = shared_of(signed(shared0[k]), signed(shared1[k]), item + k, fmt)
             shared0[k], shared1[k], shared2[k], shared3[k] = shared
         for at in range(start, end, SCRATCH):  # more than once for one long block alone
             part = min(int64(SCRATCH), end - at)
@@ -147,7 +147,7 @@ def rows(
             for k in range(blocks):
                 count = min(block, length - place, part)
                 shared = shared0[k], shared1[k], shared2[k], shared3[k]
-                _write_block(target, at + offset, count, bits, words, offset, shared, what)
+                _write_block(target, at + offset, count, bits, words, offset, shared, fmt)
                 offset += count
                 place = place + block if place + block < length else int64(0)
         start, within, item = end, place, item + blocks
@@ -155,7 +155,7 @@ def rows(
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
 def strips(
-    source: Any, target: Any, first: Any, last: Any, length: Any, inner: Any, block: Any, what: Any, settings: Any,
+    source: Any, target: Any, first: Any, last: Any, length: Any, inner: Any, block: Any, fmt: Any, settings: Any,
     given: Any,
 ) -> None:  # fmt: skip
     """Rounds strips ``first`` to before ``last``; ``inner``: the stride of the axis of blocks. See :func:`rows`."""
@@ -165,14 +165,14 @@ def strips(
         start, height, columns, number = strip(item, length, inner, block)
         extremes_of_columns(source, start, height, columns, inner, shared0, shared1)
         for j in range(columns):
-            shared = shared_of(signed(shared0[j]), signed(shared1[j]), number + j, what)
+            shared = shared_of(signed(shared0[j]), signed(shared1[j]), number + j, fmt)
             shared0[j], shared1[j], shared2[j], shared3[j] = shared
         for row in range(height):
             at = start + row * inner
             fill(words, columns, at, settings, given)
             for j in range(columns):
                 shared = shared0[j], shared1[j], shared2[j], shared3[j]
-                bits[j] = ready(bits_of(source[at + j]), shared)
+                bits[j] = ready(bits_of(source[at + j]), shared)  # In a loop of its own, as above.
             for j in range(columns):
                 shared = shared0[j], shared1[j], shared2[j], shared3[j]
-                target[at + j] = number_of(bits[j], shared, what, words[j])
+                target[at + j] = number_of(bits[j], shared, fmt, words[j])
