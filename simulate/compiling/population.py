@@ -37,9 +37,9 @@ class PopulationStep:
     """A step of several members at once: as :class:`CompiledStep`, with one more axis in front of every tensor.
 
     Args:
-        step: the function, of one member's tensors; its trace for the first member represents all.
-        simulations: one of each member; they differ only in the widths of their formats. None for plain arithmetic.
-        programs: where to keep programs; given by callers that know that other steps have the same ones.
+        step: The function of one member's tensors; its trace for the first member represents all.
+        simulations: The simulation of each member, None for plain arithmetic; only widths of formats differ.
+        programs: The dictionary of programs, which callers share between steps with the same programs.
         roles: as of :class:`~.step.CompiledStep`.
 
     Raises:
@@ -77,7 +77,7 @@ class PopulationStep:
             args: tensors, (members, ...), in any nesting of tuples, lists and dicts; changed in place as the step does.
 
         Returns:
-            What the step returns, (members, ...).
+            The results of the step, (members, ...).
         """
         leaves, spec = tree_flatten(args)
         program = self._program(leaves, spec)
@@ -122,9 +122,9 @@ class PopulationStep:
         def step(tensors: list[torch.Tensor]) -> Any:
             return self._step(*tree_unflatten(tensors, spec))
 
-        first = [x[0] for x in leaves]
-        traced = trace(step, first, simulation, formats_of(simulation, floating.dtype, floating.device))
-        # Refuses roundings that are constants of the graph, if members have other ones
+        formats = formats_of(simulation, floating.dtype, floating.device)
+        traced = trace(step, [x[0] for x in leaves], simulation, formats)
+        # Refuses roundings that are constants of the graph, if members have different ones
         of_members = [[str(fmt) for fmt in s.formats] for s in self._simulations if s is not None]
         differing = {names[0] for names in zip(*of_members, strict=True) if len(set(names)) > 1}
         for node in traced.graph.graph.nodes:

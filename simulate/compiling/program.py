@@ -50,6 +50,7 @@ class CompiledProgram(NamedTuple):
         """Refuses arguments that the program would misread: lazy ones, and ones that share memory it writes to."""
         if self.perhaps_lazy:
             check_lazy(tensors, self.perhaps_lazy)
+        # Fewer addresses than tensors: the slow check finds the pair, and whether a write makes it wrong.
         if self.traced.written and len({x.untyped_storage().data_ptr() for x in tensors}) < len(tensors):
             check_shared(tensors, self.traced.written)
 
@@ -74,6 +75,7 @@ class CompiledProgram(NamedTuple):
         if self.traced.results is None:
             return None
         rest = iter(computed or ())
+        # Results in the memory of arguments are views of these, as in the eager step; the program computes the others.
         leaves = [next(rest) if alias is None else alias.of(tensors) for alias in self.traced.aliases]
         return tree_unflatten(leaves, self.traced.results)
 
@@ -89,8 +91,8 @@ def first_for(
         numbers: numbers in the step's surroundings.
     """
     for program in programs:
-        further = program.traced.further_inputs(inputs, numbers)
-        if further is not None:
+        # A program follows the branches that its numbers took; with others the step might take another branch.
+        if (further := program.traced.further_inputs(inputs, numbers)) is not None:
             return program, [*inputs, *further]
     return None
 
@@ -113,19 +115,19 @@ def products_of(graph: GraphModule, simulations: Sequence[Simulation | None]) ->
 
 
 def _operation_name(node: Node) -> str:
-    if node.target is torch.ops.roundoff.kernel.default:
+    if node.target is torch.ops.roundoff.kernel.default:  # PyTorch's kernel, by its name
         return called(str(node.args[0]))
     return str(getattr(node.target, "overloadpacket", node.target).__name__)  # type: ignore[union-attr]
 
 
 def formats_of(simulation: Simulation | None, dtype: torch.dtype, device: torch.device) -> FormatsAsData:
-    """The formats of a simulation, as inputs of a program."""
+    """The formats of a simulation, as inputs of a program: one program serves all formats of a kind."""
     return FormatsAsData([] if simulation is None else simulation.formats, dtype, device)
 
 
 def whole_among(simulation: Simulation | None, tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
     """Returns the positions of tensors that are known to hold integers; a program is made for those."""
-    known = None if simulation is None else simulation.whole
+    known = None if simulation is None else simulation.whole  # None also where the policy rounds integers
     return tuple(i for i, x in enumerate(tensors) if x in known) if known else ()
 
 
@@ -148,7 +150,7 @@ def _reason_of_this_machine(device: str) -> str | None:
         with compiling:
             x = torch.zeros(16, device=device)
             formats = formats_of(None, x.dtype, x.device)
-            compile_graph(trace(lambda tensors: tensors[0] + 1, [x], None, formats))([x])
+            compile_graph(trace(lambda tensors: tensors[0] + 1, [x], None, formats))([x])  # the smallest program
     except Exception as error:  # noqa: BLE001  whatever it is: no compiler, no headers, a folder that cannot be written
         reason = f"PyTorch's compiler does not work here ({last_words(error)})"
         if device == "cuda":

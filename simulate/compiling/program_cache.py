@@ -31,7 +31,7 @@ _COMPILES = ".compiles"
 """The file that is there while a process compiles; it has the machine's boot identifier."""
 _LOCKS = "locks"
 _PATIENCE = 600.0  # seconds
-_ALSO_WRITTEN_WHEN_RUN = "triton"  # results of tuning, of which no process here is told
+_ALSO_WRITTEN_WHEN_RUN = "triton"  # Triton adds results of tuning while a program runs, without the lock
 
 
 def compiled_on_disk(compile_program: Callable[[], _T]) -> _T:
@@ -105,7 +105,7 @@ def _instructions() -> str:
 
 @contextmanager
 def _kept_in(folder: Path) -> Iterator[None]:
-    """Lets inductor use a folder within the block, and no other one; outside it is the user's to say."""
+    """Lets inductor use only this folder within the block; outside of the block, the user's choice holds."""
     chosen = os.environ.get(_VARIABLE)
     os.environ[_VARIABLE] = str(folder)  # also of the processes that compile, which the import starts
     try:
@@ -129,7 +129,7 @@ def _kept_in(folder: Path) -> Iterator[None]:
 
 @cache
 def _precompile_header() -> Any:
-    """Inductor's function, which remembers the headers it has made, without those it has made elsewhere."""
+    """Inductor's function with a new cache: the old one may name headers that are in another folder."""
     from torch._inductor import codecache  # noqa: PLC0415  it takes seconds to import
 
     return cache(codecache._precompile_header.__wrapped__)  # noqa: SLF001

@@ -85,10 +85,10 @@ def reason_against_tracing(simulation: Simulation, *, rules: bool = False, roles
     """The reason why a program cannot be traced in this simulation, in words; None if it can.
 
     Args:
-        simulation: the one.
-        rules: whether it is the very program that is traced, so that its modules, optimizers and operands are
-            found in the trace as they are when it runs.
-        roles: whether its backward passes and its optimizers at least are.
+        simulation: The simulation around the program.
+        rules: Whether the trace runs the program itself, so that its modules, optimizers and operands are found in
+            the trace as they are when it runs.
+        roles: Whether at least its backward passes and its optimizers are found in the trace.
     """
     policy = simulation.policy
     if any(watcher.sees_numbers for watcher in simulation.watchers):

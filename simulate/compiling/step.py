@@ -43,7 +43,7 @@ class CompileWarning(UserWarning):
 
 
 _WARN_AT = 8  # programs of a step
-_MOST_NEW_STATES = 8
+_MOST_NEW_STATES = 8  # traces of a step that ended because an optimizer made new state
 
 
 class _Call(NamedTuple):
@@ -111,14 +111,14 @@ class CompiledStep(Generic[_P, _R]):
         if _len_torch_dispatch_stack():
             if _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None:  # part of another step being traced
                 return self.run_eagerly(*args, **kwargs)
-            with _disable_current_modes():
+            with _disable_current_modes():  # a simulation around the call would see the program's operations
                 return self._run(*args, **kwargs)  # type: ignore[no-any-return]
         return self._run(*args, **kwargs)  # type: ignore[no-any-return]
 
     def _run(self, *args: _P.args, **kwargs: _P.kwargs) -> Any:
         arguments = Arguments.of((args, kwargs))
         state = None if self._surroundings is None else self._surroundings.look(arguments.holders)
-        if state is not None and not self._have_stepped(state):
+        if state is not None and not self._have_stepped(state):  # the first call creates the optimizers' state
             return self.run_eagerly(*args, **kwargs)
         tensors = self._fixed.tensors + arguments.tensors + ([] if state is None else state.tensors)
         program_and_inputs = self._find_program(_Call(arguments, state, tensors))
@@ -144,7 +144,7 @@ class CompiledStep(Generic[_P, _R]):
                 integers.mark(x, whole=is_whole)
 
     def _have_stepped(self, state: SurroundingsState) -> bool:
-        """Whether all optimizers ran in an earlier call; in their first step they create their state."""
+        """Whether all optimizers ran in an earlier call; marks them as run."""
         unstepped = [x for x in state.found.optimizers if not any(x is optimizer for optimizer in self._stepped)]
         self._stepped += unstepped
         return not unstepped
@@ -154,7 +154,7 @@ class CompiledStep(Generic[_P, _R]):
         assert effects is not None
         assert self._surroundings is not None
         state.put(effects, results[: effects.made])
-        if effects.places:
+        if effects.places:  # other tensors are there now: the known state would put the old ones back
             self._surroundings.forget()
         return results[effects.made] if len(results) > effects.made else None
 
@@ -183,6 +183,7 @@ class CompiledStep(Generic[_P, _R]):
         if self.simulation is not None:
             inputs = [self.simulation.place, *self._formats.tensors, *tensors]
         numbers = [] if state is None else state.numbers()
+        # All that a program depends on, but for Python numbers: their branches are checked for each program of a key.
         key = (arguments.key, settings(), None if state is None else state.key(), whole_among(self.simulation, tensors))
         try:
             programs = self._programs.setdefault(key, [])
@@ -221,6 +222,7 @@ class CompiledStep(Generic[_P, _R]):
         if reason:
             self._give_up(reason, stacklevel=6)
             return None
+        # Lazy tensors are complex, or imaginary parts of complex numbers, which have gaps between their elements.
         perhaps_lazy = [i for i, x in enumerate(tensors) if x.is_complex() or not x.is_contiguous()]
         check_lazy(tensors, range(len(tensors)))
         numbers = NumberRecord()
@@ -235,7 +237,7 @@ class CompiledStep(Generic[_P, _R]):
             stand_ins = StandIns(state, list(remaining), numbers.give)
             with stand_ins.in_place():
                 result = self.step(*fixed, *args, **kwargs)
-                step_effects, new_tensors = stand_ins.left()
+                step_effects, new_tensors = stand_ins.effects()
             effects[:] = [step_effects]
             return new_tensors if result is None else [*new_tensors, result]
 

@@ -22,17 +22,16 @@ from ...shadow.widening import draws_random
 
 _aten = torch.ops.aten
 
-# Of their operands they look at shapes and types alone.
-_BLIND = {
+# Draws that use only the shapes and types of their operands, so that they can be made before the program runs.
+_VALUE_FREE = {
     _aten.rand, _aten.randn, _aten.randint, _aten.randperm, _aten.rand_like, _aten.randn_like, _aten.randint_like,
     _aten.exponential, _aten.uniform, _aten.cauchy, _aten.geometric, _aten.log_normal, _aten.random,
-    _aten.normal_functional,
+    _aten.normal_functional, _aten.bernoulli.p, _aten.normal.float_float,
 }  # fmt: skip
-_BLIND_OVERLOADS = {_aten.bernoulli.p, _aten.normal.float_float}
 
 
 class RandomCall(NamedTuple):
-    """A call that draws random numbers, and looks at none."""
+    """A call that draws random numbers, and depends on no value of a tensor."""
 
     draw: Callable[..., torch.Tensor]
     args: tuple[Any, ...]
@@ -60,17 +59,18 @@ def settings_of_the_generator() -> Iterator[list[str]]:
     """
     called: list[str] = []
     seed = torch.initial_seed()
-    functions: Any = torch.random  # which find the generator under this name
-    noting = _RecordingGenerator(functions.default_generator, called)
-    with patch.object(functions, "default_generator", noting):
+    functions: Any = torch.random  # its functions look up the generator under this name
+    recorder = _RecordingGenerator(functions.default_generator, called)
+    with patch.object(functions, "default_generator", recorder):
         yield called
-    if not called and not noting.is_set_elsewhere and torch.initial_seed() != seed:
+    # A program that holds the generator itself bypasses the recorder; then only a different seed shows it.
+    if not called and not recorder.is_set_elsewhere and torch.initial_seed() != seed:
         called.append("default_generator.manual_seed")
 
 
 @final
 class _RecordingGenerator:
-    """A generator that notes the settings by one thread."""
+    """A generator that records how one thread sets it."""
 
     _SETTERS: Final = ("manual_seed", "seed", "set_state")
 
@@ -88,17 +88,17 @@ class _RecordingGenerator:
 
 
 def drawn_before(graph: GraphModule, set_by: list[str]) -> tuple[list[RandomCall], list[torch.Tensor]]:
-    """Makes inputs of the random numbers of a graph: how they are drawn, and stand-ins for them; changes the graph.
+    """Turns the draws of a graph into inputs of the graph; returns the draws, and stand-ins for the new inputs.
 
     Args:
-        graph: graph of a step.
+        graph: graph of a step; it is changed.
         set_by: functions that the step has used to set the state of the generator.
 
     Raises:
         FormatError: some depend on numbers that the step computes, and the order would be another; or the step sets the
             seed of the generator, or its state between numbers that it draws.
     """
-    lasting = [name for name in set_by if not name.endswith(".set_state")]
+    lasting = [name for name in set_by if not name.endswith(".set_state")]  # a state may be restored; a seed stays
     if lasting:
         raise FormatError(
             f"the step sets the seed of PyTorch's generator (torch.{lasting[0]}), which a compiled step would do once,"
@@ -112,23 +112,23 @@ def drawn_before(graph: GraphModule, set_by: list[str]) -> tuple[list[RandomCall
             " draw others. Draw outside, and pass numbers as arguments; a checkpoint around nothing random takes"
             " preserve_rng_state=False"
         )
-    seeing = [node for node in drawing if not _is_blind(node)]
-    if seeing and (len(seeing) > 1 or seeing[0] is not drawing[-1]):
-        names = ", ".join(sorted({node.target.overloadpacket.__name__ for node in seeing}))
+    dependent = [node for node in drawing if _VALUE_FREE.isdisjoint((node.target, node.target.overloadpacket))]
+    # A single dependent draw at the end is in order: all other draws come before the program.
+    if dependent and (len(dependent) > 1 or dependent[0] is not drawing[-1]):
+        names = ", ".join(sorted({node.target.overloadpacket.__name__ for node in dependent}))
         raise FormatError(
             f"the step draws random numbers {len(drawing)} times, some of which depend on what it computes ({names}),"
             " and a compiled one would draw them in another order; draw them outside, and pass them as arguments"
         )
-    blind = [node for node in drawing if node not in seeing]
     draws, stand_ins = [], []
     last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
-    for number, node in enumerate(blind):
-        is_mask = node.target is _aten.bernoulli.p
+    for number, node in enumerate(node for node in drawing if node not in dependent):
+        is_mask = node.target is _aten.bernoulli.p  # dropout's, and also bernoulli_'s after functionalization
         draws.append(RandomCall(_dropout_mask if is_mask else node.target, *map_arg((node.args, node.kwargs), _like)))
         drawn = (node.args[0] if is_mask else node).meta["val"]
         stand_ins.append(drawn.new_empty_strided(drawn.shape, drawn.stride()))
         with graph.graph.inserting_after(last):
-            last = graph.graph.placeholder(f"drawn_{number}")
+            last = graph.graph.placeholder(f"drawn_{number}")  # inputs keep the order of the draws
         last.meta["val"] = stand_ins[-1]
         node.replace_all_uses_with(last)
         graph.graph.erase_node(node)
@@ -150,12 +150,7 @@ def _draws(node: Node) -> bool:
     return True
 
 
-def _is_blind(node: Node) -> bool:
-    operation: Any = node.target
-    return operation.overloadpacket in _BLIND or operation in _BLIND_OVERLOADS
-
-
 def _like(node: Node) -> torch.Tensor:
-    """A tensor of the same shape and type, with any numbers."""
+    """An uninitialized tensor with the shape and type of a node's value."""
     x = node.meta["val"]
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)

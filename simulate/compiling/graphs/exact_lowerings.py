@@ -5,9 +5,9 @@ Inductor's loops differ from the kernels in the last bit: where the kernels mult
 lists the written and the called operations. Operations of the first kind are written here on the CPU as its kernels
 compute them, and also called on CUDA.
 
-What is called finds its operands where the eager step has them: with the same strides, and views of something else at
-the same place in it. For a kernel sums in the order of memory, and computes a function several numbers at a time or one
-by one, as they lie.
+A called kernel gets its operands with the memory layout of the eager step: the same strides, and views at the same
+place of their base. For a kernel sums in the order of memory, and the layout decides whether it computes a function
+several elements at a time or one by one.
 """
 
 from __future__ import annotations
@@ -45,25 +45,26 @@ def structural_decompositions(device: str) -> dict[Any, Callable[..., Any]]:
         for op, decomposition in table.items()
         if op.namespace == "aten" and getattr(op, "overloadpacket", op).__name__ in names
     }
-    return {**chosen, **_in_other_words(device)}
+    return {**chosen, **_equivalents(device)}
 
 
-def _in_other_words(device: str) -> dict[Any, Callable[..., Any]]:
-    """Other words for squares, conjugates, and operations on lists: one for each tensor. Kernels have the same bits.
+def _equivalents(device: str) -> dict[Any, Callable[..., Any]]:
+    """Replacements with the same bits for squares, conjugates, and operations on lists: one for each tensor.
 
-    On the CPU kernels of lists are loops over the tensors. On CUDA they are separate kernels, and it is known where
-    the operation is rounded once.
+    On the CPU kernels of lists are loops over the tensors. On CUDA they are separate kernels, and only the operations
+    that are rounded once are known to have the same bits.
     """
 
-    def each(operation: Callable[..., Any]) -> Callable[..., Any]:
+    def for_each(operation: Callable[..., Any]) -> Callable[..., Any]:
         def run(tensors: list[Any], *rest: Any, **options: Any) -> list[Any]:
+            # Lists have an operand for every tensor; all others are shared.
             rows = zip(tensors, *(other for other in rest if isinstance(other, (list, tuple))), strict=True)
             shared = [other for other in rest if not isinstance(other, (list, tuple))]
             return [operation(*row, *shared, **options) for row in rows]
 
         return run
 
-    def with_value(operation: Callable[..., Any]) -> Callable[..., Any]:
+    def for_each_value(operation: Callable[..., Any]) -> Callable[..., Any]:
         def run(tensors: list[Any], first: list[Any], second: list[Any], value: Any = 1) -> list[Any]:
             values = value if isinstance(value, (list, tuple)) else [value] * len(tensors)
             rows = zip(tensors, first, second, values, strict=True)
@@ -72,21 +73,21 @@ def _in_other_words(device: str) -> dict[Any, Callable[..., Any]]:
         return run
 
     foreach: list[tuple[str, Callable[..., Any], tuple[str, ...]]] = [
-        ("mul", each(torch.mul), ("Scalar", "Tensor", "List", "ScalarList")),
-        ("add", each(torch.add), ("Scalar", "Tensor", "List")),
-        ("div", each(torch.div), ("Scalar", "List")),
-        ("sqrt", each(torch.sqrt), ("default",)),
-        ("copy", each(lambda _, y: y.clone()), ("default",)),
-        ("addcmul", with_value(torch.addcmul), ("Scalar", "ScalarList")),
-        ("addcdiv", with_value(torch.addcdiv), ("Scalar", "ScalarList")),
+        ("mul", for_each(torch.mul), ("Scalar", "Tensor", "List", "ScalarList")),
+        ("add", for_each(torch.add), ("Scalar", "Tensor", "List")),
+        ("div", for_each(torch.div), ("Scalar", "List")),
+        ("sqrt", for_each(torch.sqrt), ("default",)),
+        ("copy", for_each(lambda _, y: y.clone()), ("default",)),
+        ("addcmul", for_each_value(torch.addcmul), ("Scalar", "ScalarList")),
+        ("addcdiv", for_each_value(torch.addcdiv), ("Scalar", "ScalarList")),
     ]
-    alone: dict[Any, Callable[..., Any]] = {
+    of_tensors: dict[Any, Callable[..., Any]] = {
         _aten.pow.Tensor_Scalar: lambda x, exponent: (
             x * x if exponent == 2 and x.dtype != torch.bool else NotImplemented
         ),
         _aten._conj.default: torch.conj_physical,  # noqa: SLF001  inductor fails where the parts of a view are looked at
     }
-    return alone | {
+    return of_tensors | {
         getattr(getattr(_aten, f"_foreach_{name}"), overload): _unscaled(run) if device == "cuda" else run
         for name, run, overloads in foreach
         for overload in overloads
@@ -94,6 +95,7 @@ def _in_other_words(device: str) -> dict[Any, Callable[..., Any]]:
     }
 
 
+# CUDA's kernels of lists that round every element once; ("div", "Scalar"), for one, multiplies by the reciprocal.
 _ROUNDED_ONCE = {
     ("mul", "Scalar"), ("mul", "Tensor"), ("mul", "List"), ("mul", "ScalarList"), ("add", "Scalar"), ("add", "List"),
     ("div", "List"), ("sqrt", "default"), ("copy", "default"),
@@ -107,6 +109,7 @@ def _unscaled(run: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def exact_lowerings(graph: GraphModule) -> Iterator[None]:
     """While inductor compiles ``graph``, it writes only what gives the bits of the kernels, and calls the rest."""
+    # Inductor looks lowerings up by operation, so the decision between loop and kernel is made for each node in them.
     calls: dict[Any, list[Node]] = {}
     for node in graph.graph.nodes:
         if _is_operation(node):
@@ -115,7 +118,7 @@ def exact_lowerings(graph: GraphModule) -> Iterator[None]:
     changed = {target: _lowering(target, any(map(is_written, nodes)), read) for target, nodes in calls.items()}
     with (
         patch.dict(lowering.lowerings, changed),
-        patch.object(inductor_graph, "fallback_handler", _called),  # of complex numbers
+        patch.object(inductor_graph, "fallback_handler", _called),  # for complex numbers
         patch.object(lowering, "check", _require, create=True),  # PyTorch warns of its own, which is deprecated
         _fusion_with_missing_reads(),
         _reads_behind_writes(),
@@ -167,20 +170,20 @@ def _lowering(target: Any, some_are_written: bool, read: set[Node]) -> Any:
         result = written(*args, **options)
         if node not in read or is_view(node) or not isinstance(result, ir.TensorBox):
             return result
-        result.realize()
+        result.realize()  # in memory, with the strides of the trace, since a kernel reads it
         return lowering.constrain_to_fake_tensor(result, node.meta["val"])  # type: ignore[no-untyped-call]
 
     return lower
 
 
 def _called(target: Any, add_to_fallback_set: bool = False) -> Any:  # noqa: ARG001  as inductor's own has it
-    """Calls the kernel of an operation, with operands that lie as they were traced."""
+    """Calls the kernel of an operation, with operands in their traced memory layout."""
     kernel = lowering.fallback_handler(target, add_to_fallback_set=False)  # type: ignore[no-untyped-call]
 
     def lower(*args: Any, **options: Any) -> Any:
         node = V.graph.current_node
         if is_view(node) and any(user.target is _aten.copy_.default and user.args[0] is node for user in node.users):
-            # Inductor's own passes write so what scatters do. They do not see the memory behind a kernel's view.
+            # Inductor's own passes write scatters in this way. They do not see the memory behind a kernel's view.
             raise RuntimeError(f"{node.target}: a view that a kernel gives is written to")
         traced = map_arg((node.args, node.kwargs), lambda operand: operand.meta["val"])
         args, options = lowering.constrain_to_fake_tensors(args, options, *traced)  # type: ignore[no-untyped-call]

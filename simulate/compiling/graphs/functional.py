@@ -43,7 +43,7 @@ class _Replay(Interpreter):
 
     def __init__(self, graph: GraphModule) -> None:
         super().__init__(graph)
-        self.extra_traceback = False  # errors say what they have to say
+        self.extra_traceback = False  # messages of errors stay as they are
 
     def run_node(self, n: Node) -> Any:
         """Runs one operation."""
@@ -63,8 +63,8 @@ class _Replay(Interpreter):
         if target in _VIEWS:
             return _VIEWS[target](*args, **kwargs)
         if target is _aten.bernoulli.p:
-            # Behind functionalization, bernoulli_ has this name, too. Its operand tells how the mask lies; this one's
-            # result is contiguous, however the operand lies.
+            # After functionalization, bernoulli_ also has this name, and its operand gives the layout of the result.
+            # The result of this operation is always contiguous.
             args = (args[0].new_empty(args[0].shape), *args[1:])
         # PyTorch may have another formula for an operation where transforms of functions are at work.
         has: Any = torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001  the only access there is
@@ -94,14 +94,13 @@ class _Replay(Interpreter):
             for x, new in zip(written, (mean, variance), strict=True):
                 self.env[x].copy_(new)
             return tuple(results)
-        tensors = {x: self.env[x] for x in written}
-        copies = {node: x.new_empty_strided(x.shape, x.stride()).copy_(x) for node, x in tensors.items()}
+        copies = {x: (y := self.env[x]).new_empty_strided(y.shape, y.stride()).copy_(y) for x in written}
         args, kwargs = map_arg((node.args, node.kwargs), lambda x: copies.get(x, self.env[x]))
         result = node.target(*args, **kwargs)  # type: ignore[operator]
         for x, copy in copies.items():
             self.env[x].copy_(copy)
-        own = {id(copy): self.env[x] for x, copy in copies.items()}
-        return tree_map_only(torch.Tensor, lambda x: own.get(id(x), x), result)
+        originals = {id(copy): self.env[x] for x, copy in copies.items()}
+        return tree_map_only(torch.Tensor, lambda x: originals.get(id(x), x), result)
 
     def _is_foreign(self, node: Node) -> bool:
         """Whether a tensor uses memory that is not PyTorch's; a traced step has a copy of it."""
@@ -113,10 +112,10 @@ class _Replay(Interpreter):
 
 
 def _laid_as(traced: Any, result: Any) -> Any:
-    """Results that lie as the traced ones did."""
+    """Results with the memory layout of the traced ones."""
     if isinstance(result, (list, tuple)):
-        kept = [_laid_as(a, b) for a, b in zip(traced, result, strict=True)]
-        return type(result)(kept) if type(result) in (list, tuple) else result
+        parts = [_laid_as(a, b) for a, b in zip(traced, result, strict=True)]
+        return type(result)(parts) if type(result) in (list, tuple) else result
     if not isinstance(result, torch.Tensor) or result.stride() == traced.stride():
         return result
     return result.new_empty_strided(traced.shape, traced.stride()).copy_(result)

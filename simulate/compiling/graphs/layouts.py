@@ -1,6 +1,6 @@
 """Tensors without values that have the memory layouts of an eager step.
 
-Kernels that sum, and functions that are computed several numbers at a time, go through memory in its order: where the
+Kernels that sum, and functions that are computed several elements at a time, go through memory in its order: where the
 tensors of a program differ in layout from the eager step's, its results have other bits. PyTorch describes the results
 of a kernel, and is wrong about the order of axes for some kernels. So each is run once for every layout of its
 operands, on the CPU, with zeros, and its results keep that layout. Kernels of a GPU are not run, but elementwise
@@ -77,10 +77,10 @@ class LayoutMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         if not isinstance(func, OpOverload) or func.namespace != "aten":
             return result
         if not outputs(func).results or torch.Tag.nondeterministic_seeded in func.tags:
-            return result  # an operation chooses how its results lie if they are new and do not depend on chance
+            return result  # only results that are new and not random have a layout that the operation chooses
         named = {name: x for name, x in (kwargs or {}).items() if name not in ("device", "pin_memory")}
-        given, structure = tree_flatten((tuple(args), named))
-        operands = tuple(_fake_layout(x, func) if isinstance(x, torch.Tensor) else x for x in given)
+        leaves, structure = tree_flatten((tuple(args), named))
+        operands = tuple(_fake_layout(x, func) if isinstance(x, torch.Tensor) else x for x in leaves)
         if not all(isinstance(x, (_Layout, *_PLAIN)) for x in operands):
             return result
         strides = _strides(func, structure, operands)
@@ -93,14 +93,14 @@ class LayoutMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             RuntimeError: PyTorch also refuses it: the axes cannot be viewed so.
         """
         with _disable_current_modes():
-            own = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta").view(result.shape)
-        if own.stride() == result.stride():
+            exact = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta").view(result.shape)
+        if exact.stride() == result.stride():
             return result
-        place = (x, own.shape, own.stride(), x.storage_offset())
+        place = (x, exact.shape, exact.stride(), x.storage_offset())
         return super().dispatch(torch.ops.aten.as_strided.default, types, place)
 
     def _with(self, result: Any, strides: Sequence[Stride | None]) -> Any:
-        """Results with these strides, where they have others."""
+        """Replaces results that have other strides."""
         flat, structure = tree_flatten(result)
 
         def laid(x: Any, stride: Stride | None) -> Any:
@@ -132,8 +132,7 @@ def _strides(func: OpOverload, structure: TreeSpec, operands: tuple[Any, ...]) -
         return None
     with _disable_current_modes(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        given = [x.zeros() if isinstance(x, _Layout) else x for x in operands]
-        args, kwargs = tree_unflatten(given, structure)
+        args, kwargs = tree_unflatten([x.zeros() if isinstance(x, _Layout) else x for x in operands], structure)
         try:
             results = tree_leaves(func(*args, **kwargs))
         except Exception:  # noqa: BLE001  a matrix of zeros has no inverse, and the like

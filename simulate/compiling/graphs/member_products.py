@@ -22,7 +22,7 @@ _onednn = torch.ops.roundoff.product.default
 
 MATRIX_PRODUCTS = frozenset([_aten.bmm.default, _aten.baddbmm.default, _onednn])
 
-# Both libraries add the products of an element in their order, by fused multiply-adds, where there are no more.
+# Up to this number of terms, both libraries add an element's products in order, by fused multiply-adds.
 _TERMS_IN_A_ROW = 128
 _TRIALS = 3
 
@@ -63,17 +63,16 @@ def multiply(node: Node, operands: Sequence[torch.Tensor | None]) -> torch.Tenso
         operands: operands of all members, (members, ...), in its order.
     """
     target: Any = node.target
-    alone: list[Any] = [x.meta["val"] if isinstance(x, Node) else None for x in node.args]
+    single: list[Any] = [x.meta["val"] if isinstance(x, Node) else None for x in node.args]
     last: Any = operands[-1]
-    if alone[-1].dim() != 3 or 0 in (*alone[-1].shape, *alone[-2].shape):
+    if single[-1].dim() != 3 or 0 in (*single[-1].shape, *single[-2].shape):
         return None
-    members, batch = len(last), alone[-1].shape[0]
+    members, batch = len(last), single[-1].shape[0]
     flat = [x if x is None else _flatten_members(x, batch) for x in operands]
-    lie_alone = tuple(x if x is None else _Layout.of(x) for x in alone)
-    lie_together = tuple(x if x is None else _Layout.of(x) for x in flat)
+    separate, batched = (tuple(x if x is None else _Layout.of(x) for x in tensors) for tensors in (single, flat))
     precision = torch.backends.cuda.matmul.fp32_precision if last.is_cuda else None
-    for kernel in (_onednn, target):
-        if _same_bits(kernel, target, lie_alone, lie_together, (torch.get_num_threads(), precision)):
+    for kernel in (_onednn, target):  # the faster one first
+        if _same_bits(kernel, target, separate, batched, (torch.get_num_threads(), precision)):
             product: torch.Tensor = _call_product(kernel, flat)
             return product.view(members, batch, *product.shape[1:])
     return None
@@ -89,35 +88,34 @@ def _flatten_members(x: torch.Tensor, batch: int) -> torch.Tensor:
 
 def _call_product(kernel: Any, operands: Sequence[torch.Tensor | None]) -> Any:
     """Calls a product with an addend, if there is one."""
-    given = [x for x in operands if x is not None]
+    tensors = [x for x in operands if x is not None]
     if kernel is _onednn:
-        return kernel(given[0] if len(given) > 2 else None, *given[-2:])
-    return kernel(*given)
+        return kernel(tensors[0] if len(tensors) > 2 else None, *tensors[-2:])
+    return kernel(*tensors)
 
 
 @cache
 def _same_bits(
     kernel: Any,
     target: Any,
-    alone: tuple[Any, ...],
-    together: tuple[Any, ...],
-    settings: tuple[Any, ...],  # noqa: ARG001  they may matter, too
+    separate: tuple[Any, ...],
+    batched: tuple[Any, ...],
+    settings: tuple[Any, ...],  # noqa: ARG001  a part of the cache's key: they may also change bits
 ) -> bool:
-    a, b = together[-2:]
+    """Whether ``kernel`` gives batched operands the bits that ``target`` gives each member's separate operands."""
+    a, b = batched[-2:]
     if kernel is _onednn and kernel is not target:
-        single = a.dtype is b.dtype is torch.float32 and a.device.type == "cpu"
-        if not single or a.shape[2] > _TERMS_IN_A_ROW or products.reason_against() is not None:
+        float32_on_cpu = a.dtype is b.dtype is torch.float32 and a.device.type == "cpu"
+        if not float32_on_cpu or a.shape[2] > _TERMS_IN_A_ROW or products.reason_against() is not None:
             return False
-    if any(0 in layout.stride for layout in together if layout):
+    if any(0 in layout.stride for layout in batched if layout):
         return False
     generator = torch.Generator().manual_seed(0)
-    members = b.shape[0] // alone[-1].shape[0]
+    members = b.shape[0] // separate[-1].shape[0]
     with _disable_current_modes(), torch.no_grad():
         for _ in range(_TRIALS):
-            own = [[x and x.drawn(generator) for x in alone] for _ in range(members)]
-            columns = list(zip(*own, strict=True))
-            held = [x and x.holding(column) for x, column in zip(together, columns, strict=True)]
-            expected = torch.cat([_call_product(target, operands) for operands in own])
-            if not torch.equal(_call_product(kernel, held), expected):
+            rows = [[x and x.drawn(generator) for x in separate] for _ in range(members)]  # the operands of each member
+            joined = [x and x.holding(column) for x, column in zip(batched, zip(*rows, strict=True), strict=True)]
+            if not torch.equal(_call_product(kernel, joined), torch.cat([_call_product(target, row) for row in rows])):
                 return False
     return True

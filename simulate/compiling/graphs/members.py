@@ -56,16 +56,16 @@ def stack_members(graph: GraphModule, inputs: Sequence[torch.Tensor]) -> GraphMo
         inputs: stand-ins for the inputs of the new graph, (members, ...).
     """
 
-    def run(*given: torch.Tensor) -> list[torch.Tensor]:
-        values: dict[Node, Any] = {}
-        inputs = iter(given)
+    def run(*stacked_inputs: torch.Tensor) -> list[torch.Tensor]:
+        values: dict[Node, Any] = {}  # a tensor that is not _Stacked is the same for all members
+        waiting = iter(stacked_inputs)
         for node in graph.graph.nodes:
             if node.op == "placeholder":
-                values[node] = _Stacked(next(inputs))
+                values[node] = _Stacked(next(waiting))
             elif node.op == "output":
                 results = tree_flatten(torch.fx.node.map_arg(node.args[0], values.__getitem__))[0]
-                return [_everywhere(result, len(given[0])) for result in results if result is not None]
-            elif node.op == "get_attr":
+                return [_for_members(result, len(stacked_inputs[0])) for result in results if result is not None]
+            elif node.op == "get_attr":  # a constant tensor, shared by all members
                 values[node] = getattr(graph, node.target)
             else:
                 args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
@@ -82,37 +82,39 @@ def _is_leaf(x: object) -> bool:
     return isinstance(x, (_Stacked, torch.Tensor))
 
 
-def _everywhere(x: Any, members: int) -> torch.Tensor:
-    """The tensor of every member, where all have the same."""
+def _for_members(x: Any, members: int) -> torch.Tensor:
+    """Returns the tensors of all members, (members, ...); expands a tensor that all members share."""
     tensor: torch.Tensor = x.tensor if isinstance(x, _Stacked) else x.expand(members, *x.shape)
     return tensor
 
 
 def _call_members(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Calls an operation for all members: at once where each member keeps its bits, else one by one."""
     stacked = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, _Stacked)]
     target: Any = node.target
-    if not stacked or target is operator.getitem:
+    if not stacked or target is operator.getitem:  # one of the results of a call, which are already stacked
         return target(*args, **kwargs)
     name = target.overloadpacket.__name__
     if target in MATRIX_PRODUCTS and not kwargs:
         members = stacked[0].members
-        product = multiply(node, [x if x is None else _everywhere(x, members) for x in args])
+        product = multiply(node, [x if x is None else _for_members(x, members) for x in args])
         return _one_by_one(target, members, args, kwargs) if product is None else _Stacked(product)
-    # How kernels of CUDA divide a reduction depends on how much there is of it.
-    alone = name in _REDUCING and stacked[0].tensor.is_cuda
-    if target in _EXACTLY and not alone:
-        return _result(_EXACTLY[target](target, stacked[0].members, *args, **kwargs))
+    # CUDA's kernels divide a reduction among threads by its total size, so more members would change the order of sums.
+    separate = name in _REDUCING and stacked[0].tensor.is_cuda
+    if target in _OVERLOAD_RULES and not separate:
+        return _result(_OVERLOAD_RULES[target](target, stacked[0].members, *args, **kwargs))
     if name in POINTWISE:
         return _Stacked(_pointwise(node, target, args, kwargs))
-    if name in _RULES and not alone:
+    if name in _RULES and not separate:
         return _result(_RULES[name](target, stacked[0].members, *args, **kwargs))
     return _one_by_one(target, stacked[0].members, args, kwargs)
 
 
 def _round_members(target: Any, members: int, x: _Stacked, format: str, rounding: str, *rest: Any) -> Any:
-    """Rounds the tensors of all members at once where rows know nothing of each other, else one by one."""
+    """Rounds the tensors of all members at once where no block has elements of several rows, else one by one."""
     fmt = Format.parse(format)
     blocks_of_rows = isinstance(fmt, (MXFormat, BlockFloatFormat)) and fmt.open_block is not None and x.rank > 0
+    # Every member draws its own random bits.
     if rounding != Rounding.STOCHASTIC and (fmt.elementwise or blocks_of_rows):
         return _Stacked(target(x.tensor, format, rounding, *rest))
     return _one_by_one(target, members, (x, format, rounding, *rest), {})
@@ -143,14 +145,14 @@ def _pointwise(node: Node, target: Any, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _one_by_one(target: Any, members: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    def of(i: int) -> Any:
+    def call_member(i: int) -> Any:
         def pick(x: Any) -> Any:
             # A copy, for its place in memory: see member_products.py.
             return x.tensor.select(0, i).clone() if isinstance(x, _Stacked) else x
 
         return target(*tree_map(pick, args), **tree_map(pick, kwargs))
 
-    results = [of(i) for i in range(members)]
+    results = [call_member(i) for i in range(members)]
     if isinstance(results[0], torch.Tensor):
         return _Stacked(torch.stack(results))
     return [_Stacked(torch.stack(parts)) for parts in zip(*results, strict=True)]
@@ -178,9 +180,9 @@ def _argmax(_target: Any, members: int, x: _Stacked, dim: int | None = None, kee
 
 
 def _reduction(target: Any, _members: int, x: _Stacked, dims: Any = None, *rest: Any, **kwargs: Any) -> torch.Tensor:
-    """All axes of a member, or those given."""
+    """Reduces each member's tensor over ``dims``, or over all of its axes."""
     axes = [_axis(d, x.rank) for d in dims] if dims else list(range(1, x.rank + 1))
-    if not axes:
+    if not axes:  # a member's tensor is one element; an empty list would also reduce the axis of members
         return target(x.tensor.unsqueeze(1), [1], *rest, **kwargs)  # type: ignore[no-any-return]
     return target(x.tensor, axes, *rest, **kwargs)  # type: ignore[no-any-return]
 
@@ -190,7 +192,7 @@ _OVER_ALL = {_aten.sum.default: _aten.sum.dim_IntList, _aten.mean.default: _aten
 
 def _sum(target: Any, members: int, x: _Stacked, *rest: Any, **kwargs: Any) -> Any:
     """``sum`` and ``mean``."""
-    if torch.get_num_threads() > 1:  # which divide a long sum among them, but not many
+    if torch.get_num_threads() > 1:  # threads share one long sum, and so change its order, but not many short ones
         return _one_by_one(target, members, (x, *rest), kwargs)
     if target in _OVER_ALL:
         return _reduction(_OVER_ALL[target], members, x, None, False, **kwargs)
@@ -200,7 +202,7 @@ def _sum(target: Any, members: int, x: _Stacked, *rest: Any, **kwargs: Any) -> A
 def _view(target: Any, members: int, x: _Stacked, shape: Any) -> torch.Tensor:
     if isinstance(shape, torch.dtype):
         return target(x.tensor, shape)  # type: ignore[no-any-return]
-    return x.tensor.reshape(members, *shape)
+    return x.tensor.reshape(members, *shape)  # a copy where the axis of members prevents a view
 
 
 def _expand(_target: Any, members: int, x: _Stacked, shape: Sequence[int], **_: Any) -> torch.Tensor:
@@ -216,32 +218,32 @@ def _unsqueeze(_target: Any, _members: int, x: _Stacked, dim: int) -> torch.Tens
 
 
 def _cat(target: Any, members: int, tensors: Sequence[Any], dim: int = 0) -> torch.Tensor:
-    parts = [_everywhere(x, members) for x in tensors]
+    parts = [_for_members(x, members) for x in tensors]
     result: torch.Tensor = target(parts, _axis(dim, parts[0].dim() - 1))
     return result
 
 
 def _at_index(target: Any, members: int, x: Any, dim: int, *others: Any) -> torch.Tensor:
-    """Gather and scatter."""
-    whole = [_everywhere(other, members) if _is_leaf(other) else other for other in (x, *others)]
-    result: torch.Tensor = target(whole[0], _axis(dim, whole[0].dim() - 1), *whole[1:])
+    """``gather`` and ``scatter``."""
+    stacked, *rest = [_for_members(operand, members) if _is_leaf(operand) else operand for operand in (x, *others)]
+    result: torch.Tensor = target(stacked, _axis(dim, stacked.dim() - 1), *rest)
     return result
 
 
 def _scattered(target: Any, members: int, x: Any, source: Any, dim: int = 0, *rest: Any) -> torch.Tensor:
     """``select_scatter`` and ``slice_scatter``."""
-    whole = _everywhere(x, members)
-    result: torch.Tensor = target(whole, _everywhere(source, members), _axis(dim, whole.dim() - 1), *rest)
+    stacked = _for_members(x, members)
+    result: torch.Tensor = target(stacked, _for_members(source, members), _axis(dim, stacked.dim() - 1), *rest)
     return result
 
 
 def _round_float(target: Any, members: int, x: Any, parameters: Any, by_addition: bool) -> torch.Tensor:
-    result: torch.Tensor = target(_everywhere(x, members), _everywhere(parameters, members), by_addition)
+    result: torch.Tensor = target(_for_members(x, members), _for_members(parameters, members), by_addition)
     return result
 
 
 def _write_members(target: Any, members: int, x: _Stacked, source: Any) -> None:
-    target(x.tensor, _everywhere(source, members))
+    target(x.tensor, _for_members(source, members))
 
 
 _RULES: dict[str, Callable[..., Any]] = {
@@ -255,7 +257,7 @@ _RULES: dict[str, Callable[..., Any]] = {
 
 _REDUCING = {"amax", "amin", "argmax", "max", "mean", "min", "sum"}
 
-_EXACTLY: dict[Any, Callable[..., Any]] = {
+_OVERLOAD_RULES: dict[Any, Callable[..., Any]] = {
     _aten.min.dim: _along, _aten.max.dim: _along, _aten.argmax.default: _argmax,
     torch.ops.roundoff.round.default: _round_members,
 }  # fmt: skip

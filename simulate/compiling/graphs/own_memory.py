@@ -69,11 +69,11 @@ def chain_of_views(node: Node) -> list[Node]:
 
 def _views_of_a_copy(graph: Graph, chains: list[list[Node]]) -> list[Node]:
     """The last node of each chain, as a view of one copy of the chains' common part."""
-    alike = 0
-    while all(len(chain) > alike and chain[alike] is chains[0][alike] for chain in chains):
-        alike += 1
-    # The last of them whose copy lies as it does.
-    first = next((i for i in range(alike - 1, 0, -1) if _without_gaps(chains[0][i])), 0)
+    shared = 0  # the number of nodes that all chains begin with
+    while all(len(chain) > shared and chain[shared] is chains[0][shared] for chain in chains):
+        shared += 1
+    # The last shared node with a copy that has the same layout: the copy is no larger than needed.
+    first = next((i for i in range(shared - 1, 0, -1) if _without_gaps(chains[0][i])), 0)
     with graph.inserting_before(next(iter(_writes(graph)), graph.output_node())):
         copy = _with_value(graph.call_function(_aten.clone.default, (chains[0][first],)))
         copies = {chains[0][first]: copy}

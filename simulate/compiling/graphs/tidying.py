@@ -38,7 +38,7 @@ def tidied(graph: GraphModule) -> GraphModule:
     graph.graph.eliminate_dead_code()
     graph = _make_graph_module(graph, fx_graph_cse(graph.graph))
     # Removes the rounding of values that were only moved or selected from values already rounded the same way
-    rounding: dict[Node, Any] = {}  # how the numbers of a node were rounded
+    rounding: dict[Node, Any] = {}  # the rounding of a node's values
     for node in list(graph.graph.nodes):
         if node.target is torch.ops.roundoff.round_float.default:
             source, *options = node.args
@@ -50,8 +50,7 @@ def tidied(graph: GraphModule) -> GraphModule:
         elif node.target is _aten.full.default and is_zero(node.args[1]):
             rounding[node] = _ANY
         elif node.op == "call_function" and _passes_on(node):
-            ways = {rounding.get(source) for source in _floating_inputs(node)}
-            ways.discard(_ANY)
+            ways = {rounding.get(source) for source in _floating_inputs(node)} - {_ANY}
             # Zero can become -0, which not all formats that are rounded bit by bit have.
             if len(ways) == 1 and (way := ways.pop()) is not None and (way[-1] or _target_name(node) not in SIGNED):
                 rounding[node] = way

@@ -90,8 +90,8 @@ class TracedStep(NamedTuple):
         """The inputs after the step's tensors; None if the graph is made for other numbers.
 
         Args:
-            inputs: all in front of them.
-            numbers: given to the record before the step was traced.
+            inputs: The inputs before these.
+            numbers: The current values of the numbers that the record was given when the step was traced.
         """
         if not self.numbers.values and not self.chance:
             return []
@@ -99,8 +99,8 @@ class TracedStep(NamedTuple):
         values = self.numbers.evaluate(numbers, lambda i, number: self.readings[i].value(inputs, number, known))
         if values is None:
             return None
-        of_numbers = [torch.tensor(values, dtype=torch.float64)] if values else []
-        return [*of_numbers, *(draw() for draw in self.chance)]
+        as_tensor = [torch.tensor(values, dtype=torch.float64)] if values else []  # a Python float has 64 bits
+        return [*as_tensor, *(draw() for draw in self.chance)]
 
 
 @final
@@ -126,6 +126,7 @@ class _Run:
         self._step, self._simulation, self._formats, self._readings = step, simulation, formats, readings
         self._whole = whole
         self.marks = WholeNumberMarks((), ())
+        # The inputs are the place of the random bits, if there is a simulation, the formats, and the step's tensors.
         self.of_formats = slice(simulation is not None, (simulation is not None) + len(formats.tensors))
         self.results: TreeSpec | None = None
         self.aliases: list[ArgumentAlias | None] = []
@@ -133,28 +134,28 @@ class _Run:
         self.memory: list[Hashable] = []
         self.memory_of_arguments: set[Hashable] = set()
 
-    def __call__(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Returns the results outside of the arguments' memory, and the values that were read."""
-        rest = list(given[self.of_formats.stop :])
-        as_given = layouts(rest)
+        rest = list(inputs[self.of_formats.stop :])
+        before = layouts(rest)
         with _functions_as_eagerly(), _foreach_as_eagerly(), self._readings.recording(), NumbersAsTensors():  # type: ignore[no-untyped-call]
-            result = self._step(rest) if self._simulation is None else self._simulated(self._simulation, given, rest)
-        check_kept(rest, as_given)
+            result = self._step(rest) if self._simulation is None else self._simulated(self._simulation, inputs, rest)
+        check_kept(rest, before)
         leaves, spec = tree_flatten(() if result is None else result)
         others = [type(leaf).__name__ for leaf in leaves if not isinstance(leaf, torch.Tensor)]
         if others:
             raise FormatError(f"a step to compile returns tensors, or nothing; got {', '.join(others)}")
         self.results = None if result is None else spec
         self.aliases = [alias_of(leaf, rest) for leaf in leaves]
-        own = [leaf for leaf, alias in zip(leaves, self.aliases, strict=True) if alias is None]
-        self.memory, self.memory_of_arguments = [memory_of(x) for x in own], {memory_of(x) for x in rest}
+        new = [leaf for leaf, alias in zip(leaves, self.aliases, strict=True) if alias is None]
+        self.memory, self.memory_of_arguments = [memory_of(x) for x in new], {memory_of(x) for x in rest}
         known = None if self._simulation is None else self._simulation.whole
         if known is not None:
-            self.marks = WholeNumberMarks([x in known for x in rest], [x in known for x in own])
-        return (*own, *self._readings.tensors)
+            self.marks = WholeNumberMarks([x in known for x in rest], [x in known for x in new])
+        return (*new, *self._readings.tensors)
 
-    def _simulated(self, simulation: Simulation, given: Sequence[torch.Tensor], rest: list[torch.Tensor]) -> Any:
-        writer = GraphWriter(self._formats.standing_for(given[self.of_formats]), given[0])
+    def _simulated(self, simulation: Simulation, inputs: Sequence[torch.Tensor], rest: list[torch.Tensor]) -> Any:
+        writer = GraphWriter(self._formats.standing_for(inputs[self.of_formats]), inputs[0])
         if simulation.whole is not None:
             for i in self._whole:
                 simulation.whole.mark(rest[i])
@@ -168,8 +169,8 @@ class _Run:
 def _dispatching_as_before() -> Iterator[None]:
     """Errors in the block leave the thread's dispatcher as it was.
 
-    PyTorch's text for a tensor holds a guard that its frame frees. In forward mode that comes after others have been
-    left, and would leave the thread without autograd.
+    The frame of PyTorch's function that prints a tensor holds a guard until it is freed. In forward mode that happens
+    after other guards are left, and the thread would stay without autograd.
     """
     included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()  # noqa: SLF001  public nowhere
     with torch._C._ForceDispatchKeyGuard(included, excluded):  # noqa: SLF001  public nowhere
@@ -183,9 +184,9 @@ def _dispatching_as_before() -> Iterator[None]:
 
 @contextmanager
 def _functions_as_eagerly() -> Iterator[None]:
-    """For the block, no mode of tracing sees functions of PyTorch's: modules would take another way where one does.
+    """For the block, no mode of tracing sees PyTorch's functions, since modules take other branches under such a mode.
 
-    It also costs time at each look at a tensor's shape.
+    A mode would also cost time whenever a tensor's shape is read.
     """
     modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     with _pop_mode_temporarily() if modes and isinstance(modes[-1], TorchFunctionMetadataMode) else nullcontext():
@@ -232,7 +233,7 @@ def trace(
     stand_ins = LayoutMode()
     place = [] if simulation is None else [simulation.place]
     real = [*place, *formats.tensors, *tensors]
-    # Two pieces of memory, or one: what is written to one must not show in another.
+    # Separate memory for every stand-in, even where tensors share it: a write to one must not show in another.
     inputs: list[torch.Tensor] = [stand_ins.from_tensor(x.detach(), static_shapes=True) for x in real]
     leaves_of_autograd = [
         stand_in.detach().requires_grad_() if x.requires_grad else stand_in
@@ -242,14 +243,16 @@ def trace(
     run = _Run(step, simulation, formats, readings, whole)
     try:
         with _dispatching_as_before(), _lazily_written(), stand_ins:
+            # First trace: the step as it runs eagerly, with its backward pass and its writes.
             with settings_of_the_generator() as set_by:
                 with_writes = make_fx(run)(*leaves_of_autograd)
             stand_ins.runs_step = False
             erase_profiling(with_writes)
             device = "cuda" if any(x.is_cuda for x in inputs) else "cpu"
+            # Second trace: the graph as a function, with operations that inductor may write taken apart.
             pure = _functions_as_eagerly()(functional(with_writes))
             graph = make_fx(pure, decomposition_table=structural_decompositions(device))(*inputs)
-            found = readings.take_from(graph)
+            steps_read = readings.take_from(graph)
             inputs += numbers_as_input(graph, numbers)
         chance, drawn = drawn_before(graph, set_by)
     except (RoundoffError, NewStateError):
@@ -266,7 +269,7 @@ def trace(
     targets = {node.args[0] for node in graph.graph.nodes if node.target is _aten.copy_.default}
     written = frozenset(i for i, node in enumerate(placeholders) if node in targets)
     return TracedStep(
-        graph, inputs + drawn, stand_ins, run.results, run.aliases, written, *run.counts, numbers, found, chance,
+        graph, inputs + drawn, stand_ins, run.results, run.aliases, written, *run.counts, numbers, steps_read, chance,
         run.marks,
     )  # fmt: skip
 
@@ -297,7 +300,7 @@ def compile_graph(traced: TracedStep) -> Callable[[list[torch.Tensor]], Any]:
         settings = {
             "pattern_matcher": False,  # it replaces operations by others that are not the same in the last bit
             "layout_optimization": False,  # kernels behind channels-last convolutions have other strides than traced
-            "post_grad_custom_pre_pass": _ThisVersion(),
+            "post_grad_custom_pre_pass": _CodeVersion(),
         }
         context = tracing(TracingContext(traced.stand_ins))  # without it there is no cache on disk
         with context, exact_lowerings(traced.graph), gathered_loops(), config.patch(settings):
@@ -307,14 +310,13 @@ def compile_graph(traced: TracedStep) -> Callable[[list[torch.Tensor]], Any]:
 
 
 @final
-class _ThisVersion(CustomGraphPass):
-    """Changes nothing; but programs on disk are kept under its name, the name of the code that made them."""
+class _CodeVersion(CustomGraphPass):
+    """A pass that changes nothing; its name, a hash of this package's code, is part of a program's key on disk."""
 
     def __call__(self, graph: Graph) -> None:
         """Leaves the graph as it is."""
 
     def uuid(self) -> str:
-        """A hash of the lowerings."""
+        """Returns a hash of the modules that decide which loops inductor writes."""
         modules = (exact_lowerings_module, layouts_module, written_operations, float_lowering)
-        sources = [inspect.getsource(module) for module in modules]
-        return hashlib.sha256("".join(sources).encode()).hexdigest()
+        return hashlib.sha256("".join(map(inspect.getsource, modules)).encode()).hexdigest()

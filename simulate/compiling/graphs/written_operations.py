@@ -1,4 +1,4 @@
-"""The operations that the compiler writes into its loops; others call PyTorch's kernels, so that all bits are theirs.
+"""The operations that the compiler writes into its loops; others call PyTorch's kernels, so that all bits are the same.
 
 On the CPU the list has operations with only one possible result, wherever their operands are in memory: moves,
 comparisons, single roundings of IEEE 754, and products that are added at once. Each is compared with its kernel by
@@ -14,7 +14,7 @@ On CUDA, where inductor writes Triton, the list has operations with only one pos
 Whatever is on no list calls its kernel. On CUDA that is, among others:
 
 ======================================================  ================================================================
-what                                                    why its kernel is called
+operations                                              why their kernel is called
 ======================================================  ================================================================
 ``exp``, ``log``, ``tanh``, ``sigmoid``, ``pow``, ...   libraries of functions differ in the last bit
 ``addcmul``, ``addcdiv``, ``lerp``, ``tanh_backward``,  whether nvcc has fused a product with a sum is not in the source
@@ -50,7 +50,7 @@ STRUCTURAL = frozenset(
         "threshold_backward", "transpose", "unbind", "unsafe_split", "zero", "zeros_like",
     ]
 )  # fmt: skip
-"""Operations that other operations say: they select, or make constants."""
+"""Operations that are replaced by others: they select elements, or make constants."""
 
 STRUCTURAL_ON_CUDA = STRUCTURAL - {"clamp"}
 """The structural operations except ``clamp``: the operations that replace it may choose another zero."""
@@ -81,6 +81,7 @@ _MOVES = frozenset(
     ]
 )  # fmt: skip
 _COMPARISONS = frozenset(["eq", "ge", "gt", "isfinite", "isinf", "isnan", "le", "lt", "ne", "sign"])
+# Formats round by integer operations on bit patterns, which are exact.
 _OF_BITS = frozenset(["logical_and", "logical_not", "logical_or", "roundoff::round_float"])
 _ROUNDED_ONCE = frozenset(
     [
@@ -101,14 +102,13 @@ _CARRIERS = {torch.float32, torch.float64}
 
 def is_written(node: Node) -> bool:
     """Whether inductor may write an operation of a graph itself, if it can, with the bits of PyTorch's kernel."""
-    results = list(_values_of(node))
-    operands = [x for source in node.all_input_nodes for x in _values_of(source)]
-    devices = {x.device.type for x in (*results, *operands)}
+    tensors = [x for value in (node, *node.all_input_nodes) for x in _values_of(value)]
+    devices = {x.device.type for x in tensors}
     name = name_of(node)
-    if devices != {"cuda"} and not devices <= {"cpu"}:
+    if devices != {"cuda"} and not devices <= {"cpu"}:  # such as a number of the CPU with a tensor of CUDA
         return False
-    inexact = {x.dtype for x in (*results, *operands) if x.dtype.is_floating_point or x.dtype.is_complex}
-    if not inexact:
+    inexact = {x.dtype for x in tensors if x.dtype.is_floating_point or x.dtype.is_complex}
+    if not inexact:  # integers and booleans have only one possible result
         return True
     on_cuda = devices == {"cuda"}
     if name not in (WRITTEN_ON_CUDA if on_cuda else WRITTEN_ON_CPU) or (on_cuda and not inexact <= _CARRIERS):
@@ -125,29 +125,31 @@ def name_of(node: Node) -> str:
 
 
 def _values_of(node: Node) -> Iterator[torch.Tensor]:
+    """The tensors without values that tracing left for the results of a node."""
     value = node.meta.get("val")
     values = value if isinstance(value, (tuple, list)) else [value]
     return (x for x in values if isinstance(x, torch.Tensor))
 
 
-def _fused_number_by_number(node: Node) -> bool:
-    """Whether a kernel multiplies and adds at once: each operand has a number for every result.
+def _fused_elementwise(node: Node) -> bool:
+    """Whether a kernel multiplies and adds at once: each operand has an element for every result.
 
-    Where one number is broadcast, kernels multiply the common factors beforehand.
+    Where an element is broadcast, kernels multiply the common factors beforehand.
     """
     shape = next(_values_of(node)).shape
     operands = [x for source in node.all_input_nodes for x in _values_of(source)]
+    # Strides of 0 show operands that were expanded before.
     repeats = any(step == 0 and n > 1 for x in operands for n, step in zip(x.shape, x.stride(), strict=True))
     all_tensors = all(isinstance(x, Node) for x in node.args)
     return all_tensors and not repeats and all(x.shape == shape for x in operands)
 
 
 def _a_sum(node: Node) -> bool:
-    return _unscaled(node) or _fused_number_by_number(node)
+    return _unscaled(node) or _fused_elementwise(node)
 
 
 def _never_minus_zero(node: Node) -> bool:
-    """Whether no number of an operand can be -0."""
+    """Whether no element of an operand can be -0."""
     return all(_is_never_minus_zero(x) for x in node.all_input_nodes)
 
 
@@ -160,18 +162,17 @@ def _is_never_minus_zero(node: Node) -> bool:
 
 def _without_mode(node: Node) -> bool:
     """Quotients are not truncated, and scattered values are not added up."""
-    return not node.kwargs and not any(isinstance(x, str) for x in node.args)
+    return not node.kwargs and not any(isinstance(x, str) for x in node.args)  # rounding_mode, reduce
 
 
 def _bound_by_number(node: Node) -> bool:
-    bound = node.args[1]
+    bound = node.args[1]  # by a NaN, kernels and loops may differ
     return isinstance(bound, (int, float)) and not math.isnan(bound)
 
 
 def _unscaled(node: Node) -> bool:
-    """An addition of the operands themselves."""
-    further = node.args[2:]
-    return not further and bool(node.kwargs.get("alpha", 1) == 1)
+    """Whether an addition has no factor ``alpha``."""
+    return not node.args[2:] and bool(node.kwargs.get("alpha", 1) == 1)
 
 
 def _quotient_of_tensors(node: Node) -> bool:
@@ -184,7 +185,7 @@ def _of_floats(node: Node) -> bool:
 
 
 def _in_single_precision(node: Node) -> bool:
-    return all(x.dtype is torch.float32 for one in (node, *node.all_input_nodes) for x in _values_of(one))
+    return all(x.dtype is torch.float32 for value in (node, *node.all_input_nodes) for x in _values_of(value))
 
 
 def _not_to_integers(node: Node) -> bool:
@@ -200,11 +201,11 @@ def _is_floating(node: Node) -> bool:
     return any(x.dtype.is_floating_point for x in _values_of(node))
 
 
-_KEEPING_SIGNS = {"amax", "amin", "clone", "roundoff::round_float", "_to_copy"}
+_KEEPING_SIGNS = {"amax", "amin", "clone", "roundoff::round_float", "_to_copy"}  # no -0 without one in the operand
 
 _ONLY_ON_CPU: dict[str, Callable[[Node], bool]] = {
-    "add": _a_sum, "sub": _a_sum, "rsub": _a_sum, "addcdiv": _fused_number_by_number,
-    "addcmul": _fused_number_by_number, "tanh_backward": _fused_number_by_number, "clamp_max": _bound_by_number,
+    "add": _a_sum, "sub": _a_sum, "rsub": _a_sum, "addcdiv": _fused_elementwise,
+    "addcmul": _fused_elementwise, "tanh_backward": _fused_elementwise, "clamp_max": _bound_by_number,
     "clamp_min": _bound_by_number, "_to_copy": _not_to_integers, "convert_element_type": _not_to_integers,
     "copy": _not_to_integers, "amax": _never_minus_zero, "amin": _never_minus_zero, "maximum": _never_minus_zero,
     "minimum": _never_minus_zero, "div": _without_mode, "scatter": _without_mode, "arange": _to_no_floats,

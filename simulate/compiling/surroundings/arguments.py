@@ -1,4 +1,4 @@
-"""Arguments of a compiled step: which program is theirs, which results lie in their memory, what cannot be compiled."""
+"""Arguments of a compiled step: their program, the results in their memory, and arguments that are refused."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Arguments(NamedTuple):
 
     def filled_with(self, tensors: Iterator[torch.Tensor]) -> tuple[Any, ...]:
         """The arguments with the next of these tensors instead of the original ones."""
-        given = [next(tensors) if isinstance(leaf, torch.Tensor) else leaf for leaf in self.leaves]
-        nested: tuple[Any, ...] = tree_unflatten(given, self.spec)
+        leaves = [next(tensors) if isinstance(leaf, torch.Tensor) else leaf for leaf in self.leaves]
+        nested: tuple[Any, ...] = tree_unflatten(leaves, self.spec)
         return nested
 
 
@@ -82,23 +82,23 @@ def alias_of(result: torch.Tensor, tensors: Sequence[torch.Tensor]) -> ArgumentA
 
 
 def layouts(tensors: Sequence[torch.Tensor]) -> list[object]:
-    """Returns where the numbers of tensors lie: equal as long as none is given another shape or other memory."""
+    """Returns the memory layouts of tensors: equal as long as none is given another shape or other memory."""
     return [(memory_of(x), x.shape, x.stride(), x.storage_offset()) for x in tensors]
 
 
-def check_kept(tensors: Sequence[torch.Tensor], as_given: list[object]) -> None:
+def check_kept(tensors: Sequence[torch.Tensor], before: list[object]) -> None:
     """Refuses steps that change their arguments, after tracing, otherwise than by writing numbers.
 
     Args:
         tensors: stand-ins for the arguments.
-        as_given: their :func:`layouts` before the step.
+        before: Their :func:`layouts` before the step.
     """
     if any(x.requires_grad and x.is_leaf and x.grad is not None for x in tensors):
         raise FormatError(
             "the step leaves gradients in the grad of an argument, where a compiled step cannot; take them from"
             " torch.autograd.grad"
         )
-    if layouts(tensors) != as_given:
+    if layouts(tensors) != before:
         raise FormatError(
             "the step gives an argument another shape or other memory (resize_, t_, squeeze_, .data = ...), which a"
             " compiled step cannot; let it return a new tensor"

@@ -1,4 +1,4 @@
-"""References from a step to outside tensors, values and constants, and checks that they still hold."""
+"""References from a step to outside tensors, values and constants, and checks that they are unchanged."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..slots import Slot, Slots
 
 
 class Findings(NamedTuple):
-    """The findings of one look, in an order that depends on the structure only."""
+    """The findings of one inspection, in an order that depends only on the structure."""
 
     tensors: Slots
     """The places of tensors."""
     numbers: Slots
-    """The places of numbers that may be others in every call; those without values are among them."""
+    """The places of numbers that may differ in every call, also of numbers without values in a trace."""
     settings: dict[str, tuple[str, tuple[float, ...]]]
     """The other numbers of an optimizer's parameter groups: the key of each, and its values."""
     keyed: list[Slot]
@@ -28,7 +28,7 @@ class Findings(NamedTuple):
     modules: list[torch.nn.Module]
     optimizers: list[torch.optim.Optimizer]
     parts: list[tuple[str, Any]]
-    """Constants and structure, each with where it is."""
+    """Constants and structure, each with its place."""
     watch: ContainerWatch
 
 
@@ -38,19 +38,19 @@ NUMBERS = (float, torch.SymFloat)
 class ByIdentity:
     """An object that is a constant: equal only to itself."""
 
-    __slots__ = ("what",)
+    __slots__ = ("constant",)
 
-    def __init__(self, what: object) -> None:
-        self.what = what
+    def __init__(self, constant: object) -> None:
+        self.constant = constant  # held, so that no other object gets its id
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ByIdentity) and other.what is self.what
+        return isinstance(other, ByIdentity) and other.constant is self.constant
 
     def __hash__(self) -> int:
-        return id(self.what)
+        return id(self.constant)
 
     def __repr__(self) -> str:
-        return f"another {type(self.what).__name__}"
+        return f"another {type(self.constant).__name__}"
 
 
 def identity(constant: Any) -> Any:
@@ -67,17 +67,17 @@ class _WatchedKeys(NamedTuple):
     holder: Any
     all: frozenset[str] | None
     keys: tuple[str, ...]
-    ids: tuple[int, ...]
-    values: tuple[Any, ...]
+    ids: tuple[int, ...]  # compared in one operation, faster than the values one by one
+    values: tuple[Any, ...]  # held, so that no id is given to a new object
 
     def is_same(self) -> bool:
-        """Whether all is as it was."""
+        """Whether the dict is unchanged."""
         if self.all is not None and len(self.holder) != len(self.all):
             return False
         return tuple([id(self.holder.get(key, _MISSING)) for key in self.keys]) == self.ids
 
     def restore(self) -> None:
-        """Makes it as it was."""
+        """Restores the previous keys and values."""
         for key in () if self.all is None else set(self.holder) - self.all:
             del self.holder[key]
         for key, value in zip(self.keys, self.values, strict=True):
@@ -96,12 +96,12 @@ class _WatchedContainer(NamedTuple):
     values: tuple[Any, ...]
 
     def is_same_dict(self) -> bool:
-        """Whether all is as it was."""
+        """Whether a dict is unchanged."""
         same = tuple(map(id, self.holder.values())) == self.ids
         return same and tuple(map(id, self.holder)) == tuple(map(id, self.keys))
 
     def is_same_list(self) -> bool:
-        """Whether all of a list is as it was."""
+        """Whether a list is unchanged."""
         return tuple(map(id, self.holder)) == self.ids
 
 
@@ -110,7 +110,7 @@ class ContainerWatch:
     """Remembers containers and their elements by identity, which is not reused as long as nothing is freed."""
 
     def __init__(self) -> None:
-        self._empty: list[dict[Any, Any]] = []
+        self._empty: list[dict[Any, Any]] = []  # such as the hooks of modules
         self._dicts: list[_WatchedContainer] = []
         self._lists: list[_WatchedContainer] = []
         self._parts: list[_WatchedKeys] = []
@@ -118,7 +118,7 @@ class ContainerWatch:
         self._sets: list[tuple[Any, Any]] = []
 
     def dict(self, holder: dict[Any, Any]) -> None:
-        """All of a dict."""
+        """Watches all of a dict."""
         if holder:
             values = tuple(holder.values())
             self._dicts.append(_WatchedContainer(holder, tuple(holder), tuple(map(id, values)), values))
@@ -126,7 +126,7 @@ class ContainerWatch:
             self._empty.append(holder)
 
     def part(self, holder: Any, keys: Iterable[str], *, growing: bool) -> None:
-        """Some keys of a dict; and that these are all, if it may not be ``growing``."""
+        """Watches some keys of a dict; other keys may appear only if it is ``growing``."""
         known = tuple(keys)
         values = tuple([holder.get(key, _MISSING) for key in known])
         self._parts.append(
@@ -134,43 +134,43 @@ class ContainerWatch:
         )
 
     def list(self, holder: Any) -> None:
-        """A list."""
+        """Watches a list."""
         values = tuple(holder)
         self._lists.append(_WatchedContainer(holder, (), tuple(map(id, values)), values))
 
     def set(self, holder: Any) -> None:
-        """A set, by its elements."""
+        """Watches a set, by its elements."""
         self._sets.append((holder, holder.copy()))
 
     def cell(self, holder: CellType) -> None:
-        """A variable that a closure holds."""
+        """Watches a variable that a closure holds."""
         self._cells.append((holder, holder.cell_contents))
 
     def unchanged(self) -> bool:
-        """Whether all is as it was."""
+        """Whether everything is unchanged."""
         return (
             not any(self._empty)
             and all(map(_WatchedContainer.is_same_dict, self._dicts))
             and all(map(_WatchedContainer.is_same_list, self._lists))
             and all(map(_WatchedKeys.is_same, self._parts))
             and all(cell.cell_contents is value for cell, value in self._cells)
-            and all(of_set == values for of_set, values in self._sets)
+            and all(watched == values for watched, values in self._sets)
         )
 
     def restore(self) -> None:
-        """Makes all as it was."""
+        """Restores the previous content everywhere."""
         for empty in self._empty:
             empty.clear()
-        for whole in self._dicts:
-            if not whole.is_same_dict():
-                whole.holder.clear()
-                whole.holder.update(zip(whole.keys, whole.values, strict=True))
+        for entries in self._dicts:
+            if not entries.is_same_dict():  # a dict is emptied first, so that its keys also get their order again
+                entries.holder.clear()
+                entries.holder.update(zip(entries.keys, entries.values, strict=True))
         for holder, _, _, values in self._lists:
             holder[:] = values
-        for some in self._parts:
-            some.restore()
-        for of_set, values in self._sets:
-            of_set.clear()
-            of_set.update(values)
+        for part in self._parts:
+            part.restore()
+        for watched, values in self._sets:
+            watched.clear()
+            watched.update(values)
         for cell, value in self._cells:
             cell.cell_contents = value

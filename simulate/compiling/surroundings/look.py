@@ -27,11 +27,11 @@ class Surroundings:
 
     Args:
         step: the function.
-        given: modules and optimizers that it uses, if it cannot be seen where it has them from.
+        named: Modules and optimizers that it uses, if its code does not show where it gets them from.
     """
 
-    def __init__(self, step: Callable[..., Any], given: Sequence[object] = ()) -> None:
-        self._roots = (step, *given)
+    def __init__(self, step: Callable[..., Any], named: Sequence[object] = ()) -> None:
+        self._roots = (step, *named)
         self._libraries = Libraries(_module_of(step))
         self._names: set[str] = set()
         self._varying = {"lr"}
@@ -40,7 +40,7 @@ class Surroundings:
         self._latest: dict[tuple[int, ...], SurroundingsState] = {}
         self._parts: list[tuple[str, Any]] = []
         self.changed: str | None = None
-        """The place of the last difference that a look found; None if no look has."""
+        """The place of the latest difference between two inspections; None if there is none."""
 
     def look(self, arguments: tuple[object, ...]) -> SurroundingsState:
         """Returns the current state of the surroundings.
@@ -48,13 +48,13 @@ class Surroundings:
         Args:
             arguments: modules and optimizers among the arguments of the step.
         """
-        place = tuple(map(id, arguments))  # of what the state keeps
+        ids = tuple(map(id, arguments))  # the state holds the arguments, so no id is given to a new object
         with places_lock:
-            state = self._latest.get(place)
+            state = self._latest.get(ids)
             if state is None or not state.found.watch.unchanged():
                 if len(self._latest) > _MOST_ARGUMENTS:
                     self._latest.clear()
-                state = self._latest[place] = self._look_anew(arguments)
+                state = self._latest[ids] = self._look_anew(arguments)
             with_gradient = [i for i, x in enumerate(state.tensors) if x.is_leaf and x.grad is not None]
             gradients: list[Any] = [state.tensors[i].grad for i in with_gradient]
         return state._replace(tensors=state.tensors + gradients, with_gradient=with_gradient)
@@ -70,6 +70,7 @@ class Surroundings:
 
     def _look_anew(self, arguments: tuple[object, ...]) -> SurroundingsState:
         found = self._walk(arguments)
+        # A setting of an optimizer that has changed once, such as a scheduled momentum, is an input from now on.
         before, self._settings = self._settings, self._settings | found.settings
         changed = {
             key for path, (key, values) in found.settings.items() if before.get(path, (key, values))[1] != values
@@ -77,6 +78,7 @@ class Surroundings:
         if changed and self._varying:
             self._varying |= changed
             found = self._walk(arguments)
+        # Each tensor once: the numbers of the tensors in all places are part of the structure.
         numbers: dict[int, int] = {}
         tensors: list[torch.Tensor] = []
         places = []
@@ -97,7 +99,7 @@ class Surroundings:
         )
 
     def _walk(self, arguments: tuple[object, ...]) -> Findings:
-        while True:
+        while True:  # until a walk meets no function that uses further names of attributes
             count = len(self._names)
             walk = Walk(self._names, self._libraries, self._varying)
             for number, root in enumerate((*self._roots, *arguments)):

@@ -30,24 +30,25 @@ class StandIns:
     """Stands other tensors in for those around a step.
 
     Args:
-        state: state of the surroundings, now.
-        tensors: for its tensors.
-        give: makes a number without a value, for numbers that differ in every call.
+        state: Current state of the surroundings.
+        tensors: The replacements of its tensors.
+        give: Makes a number without a value, for numbers that differ in every call.
     """
 
     def __init__(
         self, state: SurroundingsState, tensors: Sequence[torch.Tensor], give: Callable[[float], TracedNumber]
     ) -> None:
         self._state, self._give = state, give
-        count = len(state.own)
-        self._own, self._gradients = tensors[:count], dict(zip(state.with_gradient, tensors[count:], strict=True))
-        self._of = {id(x): y for x, y in zip(state.own, self._own, strict=True)}
+        count = len(state.without_gradients)
+        self._replacements = tensors[:count]
+        self._gradients = dict(zip(state.with_gradient, tensors[count:], strict=True))  # by the number of their tensor
+        self._replacement_of = {id(x): y for x, y in zip(state.without_gradients, self._replacements, strict=True)}
         self._in_places: list[torch.Tensor] = []
         self._numbers: list[TracedNumber] = []
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Puts the other tensors in their places, for the block; afterwards all is as it was before."""
+        """Puts the other tensors in their places for the block, and restores the previous content after it."""
         found = self._state.found
         states = _states(found)
         self._numbers = [self._give(x) for x in found.numbers.read()]
@@ -57,7 +58,7 @@ class StandIns:
                     self._put()
                     yield
             except Exception as error:
-                if _states(found) != states:  # it has no numbers in it yet that the step could go on with
+                if _states(found) != states:  # the new state has no values in a trace: an eager call must make it
                     raise NewStateError from error
                 raise
             finally:
@@ -65,45 +66,44 @@ class StandIns:
 
     def _put(self) -> None:
         found = self._state.found
-        for x, y in zip(self._state.own, self._own, strict=True):
-            y.__dict__.update(vars(x))
+        for x, y in zip(self._state.without_gradients, self._replacements, strict=True):
+            y.__dict__.update(vars(x))  # attributes that a program has set, which modules and optimizers read
             if isinstance(x, torch.nn.Parameter):
                 y._is_param = True  # noqa: SLF001  what isinstance goes by
         for number, gradient in self._gradients.items():
-            self._own[number].grad = gradient
-        self._in_places = [self._of[id(x)] for x in found.tensors.read()]
+            self._replacements[number].grad = gradient
+        self._in_places = [self._replacement_of[id(x)] for x in found.tensors.read()]
         found.tensors.put(self._in_places)
         for slot in found.keyed:
-            with_others = slot.value.copy()
-            with_others.clear()
-            with_others.update({self._of.get(id(key), key): value for key, value in slot.value.items()})
-            slot.put(with_others)
+            replaced = slot.value.copy()  # of the same class, such as an optimizer's defaultdict
+            replaced.clear()
+            replaced.update({self._replacement_of.get(id(key), key): value for key, value in slot.value.items()})
+            slot.put(replaced)
 
-    def left(self) -> tuple[StepEffects, list[torch.Tensor]]:
+    def effects(self) -> tuple[StepEffects, list[torch.Tensor]]:
         """Returns, at the end of the block, the values that the step has left, and the tensors made for them.
 
         Raises:
             NewStateError: an optimizer has made itself new state.
             FormatError: the step has changed something else than tensors.
         """
-        found = self._state.found
         after = self._state.look_again()
-        _check_constants(found, after)
+        _check_constants(self._state.found, after)
         for (path, x), before in zip(after.numbers, self._numbers, strict=True):
             if x is not before:
                 raise FormatError(f"the step changes {path}, {_NOT_AGAIN}")
         made: list[torch.Tensor] = []
         pairs = zip(after.tensors, self._in_places, strict=True)
-        places = [None if x is own else _number_among(made, x, path) for (path, x), own in pairs]
+        places = [None if x is before else _number_among(made, x, path) for (path, x), before in pairs]
         gradients: list[tuple[int, int | None]] = []
-        for number, x in enumerate(self._own):
-            if x.requires_grad != self._state.own[number].requires_grad:
+        for number, x in enumerate(self._replacements):
+            if x.requires_grad != self._state.without_gradients[number].requires_grad:
                 raise FormatError(f"the step changes whether a tensor requires gradients, {_NOT_AGAIN}")
             if not x.is_leaf:
                 continue
             if x.grad is not self._gradients.get(number):
                 gradients.append((number, None if x.grad is None else _number_among(made, x.grad, "a gradient")))
-            x.grad = None
+            x.grad = None  # the stand-in may be an argument, and a program leaves no gradients in arguments
         return StepEffects(places if any(new is not None for new in places) else [], gradients, len(made)), made
 
 
@@ -139,7 +139,7 @@ def _check_constants(before: Findings, after: Findings) -> None:
 
 @contextmanager
 def _only_modules(found: Sequence[torch.nn.Module]) -> Iterator[None]:
-    """For the block, this thread may call no other modules than those found, and such as the step makes itself."""
+    """For the block, this thread may call only the modules that were found, and modules that the step makes itself."""
     known = {id(module) for module in found}
     made: WeakSet[torch.nn.Module] = WeakSet()
     make, thread = torch.nn.Module.__init__, get_ident()

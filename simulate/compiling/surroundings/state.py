@@ -37,11 +37,11 @@ class SurroundingsState(NamedTuple):
     tensors: list[torch.Tensor]
     """The tensors that were found, each once; after them gradients."""
     with_gradient: list[int]
-    """The numbers of the tensors that these are the gradients of."""
+    """The numbers of the tensors that have these gradients."""
     walk: Callable[[tuple[object, ...]], Findings]
 
     @property
-    def own(self) -> list[torch.Tensor]:
+    def without_gradients(self) -> list[torch.Tensor]:
         """The tensors without gradients."""
         return self.tensors[: len(self.tensors) - len(self.with_gradient)]
 
@@ -50,7 +50,7 @@ class SurroundingsState(NamedTuple):
         return self.token, kinds(self.tensors), tuple(self.with_gradient)
 
     def numbers(self) -> list[float]:
-        """Returns the numbers that may be others in every call."""
+        """Returns the numbers that may differ in every call."""
         return self.found.numbers.read()
 
     def look_again(self) -> Findings:
@@ -58,7 +58,7 @@ class SurroundingsState(NamedTuple):
         return self.walk(self.arguments)
 
     def put(self, effects: StepEffects, made: Sequence[torch.Tensor]) -> None:
-        """Leaves ``made`` where the step has left it."""
+        """Puts new tensors in the places where the step leaves them."""
         with places_lock:
             for number, new in effects.gradients:
                 self.tensors[number].grad = None if new is None else made[new]

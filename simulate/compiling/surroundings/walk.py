@@ -1,4 +1,4 @@
-"""One look around a step: the modules, optimizers and tensors that its code can reach, and its other dependencies."""
+"""One inspection of a step: the modules, optimizers and tensors that its code can reach, and its other dependencies."""
 
 from __future__ import annotations
 
@@ -21,21 +21,12 @@ from .found import NUMBERS, ByIdentity, ContainerWatch, Findings, identity
 
 HOW: Final = "name what the step uses: roundoff.compile(step, simulation, modules=[...], optimizers=[...])"
 
-_MOST = 200_000
+_MOST = 200_000  # parts of the structure around a step
 _CONSTANT = (
-    type(None),
-    PythonNumber,
-    str,
-    bytes,
-    torch.dtype,
-    torch.device,
-    torch.Size,
-    torch.layout,
-    torch.memory_format,
-    Enum,
-    range,
-)
-_HOOKS = ("_post_accumulate_grad_hooks", "_backward_hooks")
+    type(None), PythonNumber, str, bytes, torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format,
+    Enum, range,
+)  # fmt: skip
+_HOOKS = ("_post_accumulate_grad_hooks", "_backward_hooks")  # attributes of tensors
 _ALWAYS = {*sys.stdlib_module_names, "torch", "numpy", "roundoff"} - {"__main__"}
 _INSTALLED = ("site-packages", "dist-packages")
 
@@ -45,11 +36,11 @@ class Libraries:
     """Python modules with code that is not inspected: modules of Python, PyTorch, and installed packages.
 
     Args:
-        own: the module of the step; its package does not count as a library, wherever it is installed.
+        module: The module of the step; its package does not count as a library, wherever it is installed.
     """
 
-    def __init__(self, own: str | None) -> None:
-        self._known: dict[str, bool] = {} if own is None else {own.partition(".")[0]: False}
+    def __init__(self, module: str | None) -> None:
+        self._known: dict[str, bool] = {} if module is None else {module.partition(".")[0]: False}
 
     def __contains__(self, module: object) -> bool:
         if not isinstance(module, str):
@@ -93,8 +84,8 @@ class Walk:
 
     def __init__(self, names: set[str], libraries: Libraries, varying: Iterable[str]) -> None:
         self._names, self._libraries, self._varying = names, libraries, frozenset(varying)
-        self._seen: dict[int, int] = {}
-        self._kinds: dict[type, Any] = {
+        self._visited: dict[int, int] = {}
+        self._kinds: dict[type, Any] = {  # in this order: the first type of a value counts
             torch.optim.Optimizer: self._optimizer, torch.nn.Module: self._module,
             SimpleNamespace: self._all_attributes, dict: self._dict,
             list: self._list, set: self._set, MethodType: self._method, partial: self._partial,
@@ -102,7 +93,7 @@ class Walk:
         self.found = Findings(Slots(torch.Tensor), Slots(NUMBERS), {}, [], [], [], [], [], ContainerWatch())
 
     def visit(self, value: Any, path: str, slot: Slot | None = None) -> None:
-        """Looks at a value, which is in ``slot``, if it is anywhere where something else could be put."""
+        """Inspects a value; ``slot`` is its place, None if nothing else can be put there."""
         if isinstance(value, _CONSTANT):
             self._part(path, identity(value))
         elif isinstance(value, torch.Tensor):
@@ -113,7 +104,7 @@ class Walk:
         elif isinstance(value, ReferenceType) and isinstance(value(), torch.Tensor):
             self._part(path, ReferenceType)  # to a stand-in while the step is traced: layers such as LSTM renew theirs
         elif isinstance(value, tuple):
-            items = tuple.__getitem__(value, slice(None))  # whatever a class of its own says of its length and items
+            items = tuple.__getitem__(value, slice(None))  # a subclass may define other lengths and items
             self._part(path, (type(value), len(items)))
             for i, item in enumerate(items):
                 self.visit(item, f"{path}[{i}]", slot)
@@ -129,11 +120,11 @@ class Walk:
         self.found.parts.append((path, part))
 
     def _is_new(self, value: Any, path: str) -> bool:
-        number = self._seen.get(id(value))
-        if number is not None:
+        number = self._visited.get(id(value))
+        if number is not None:  # its second place is part of the structure; a cycle also ends here
             self._part(path, ("as before", number))
             return False
-        self._seen[id(value)] = len(self._seen)
+        self._visited[id(value)] = len(self._visited)
         if len(self.found.parts) > _MOST:
             raise FormatError(f"there is too much around the step to look through, at {path}; {HOW}")
         return True
@@ -157,7 +148,7 @@ class Walk:
         if hasattr(value, "__wrapped__"):
             return self._wrapper
         module = value.__name__ if isinstance(value, ModuleType) else type(value).__module__
-        if module.startswith("torch.") and not isinstance(value, ModuleType):
+        if module.startswith("torch.") and not isinstance(value, ModuleType):  # code of PyTorch may use any attribute
             return self._all_attributes
         return None if module in self._libraries else self._attributes
 
@@ -165,11 +156,11 @@ class Walk:
         self.found.optimizers.append(optimizer)
         self._class(type(optimizer), path)
         self.found.states.append(f"{path}.state")
-        own = vars(optimizer)
-        self.found.watch.dict(own)
-        for key, value in own.items():
-            if key != "param_groups":
-                self.visit(value, f"{path}.{key}", Slot(f"{path}.{key}", own, key))
+        attributes = vars(optimizer)
+        self.found.watch.dict(attributes)
+        for key, value in attributes.items():
+            if key != "param_groups":  # whose numbers may be inputs of a program
+                self.visit(value, f"{path}.{key}", Slot(f"{path}.{key}", attributes, key))
         groups = optimizer.param_groups
         self.found.watch.list(groups)
         for i, group in enumerate(groups):
@@ -198,7 +189,7 @@ class Walk:
         self._items(vars(value), path, ".{}")
 
     def _dict(self, value: dict[Any, Any], path: str, slot: Slot | None) -> None:
-        if any(isinstance(key, torch.Tensor) for key in value):
+        if any(isinstance(key, torch.Tensor) for key in value):  # such as an optimizer's state
             if slot is None:
                 raise FormatError(f"{path} has tensors for keys, where compile cannot put others in their place; {HOW}")
             self.found.keyed.append(slot)
@@ -207,7 +198,7 @@ class Walk:
     def _items(self, value: dict[Any, Any], path: str, form: str) -> None:
         self.found.watch.dict(value)
         for i, (key, item) in enumerate(value.items()):
-            keyed = isinstance(key, torch.Tensor)
+            keyed = isinstance(key, torch.Tensor)  # such keys are replaced, so their position names them
             place = path + (f"[{i}]" if keyed else form.format(key))
             self._part(place, torch.Tensor if keyed else identity(key))
             self.visit(item, place, Slot(place, value, key))
@@ -237,8 +228,7 @@ class Walk:
         if function.__globals__.get("__name__") not in self._libraries:
             globals_used = sorted(used & function.__globals__.keys())
             self._some(function.__globals__, globals_used, "", growing=True)
-        defaults = (function.__defaults__, function.__kwdefaults__)
-        self.visit(defaults, f"{path}'s defaults")
+        self.visit((function.__defaults__, function.__kwdefaults__), f"{path}'s defaults")
 
     def _method(self, method: MethodType, path: str, _: Slot | None) -> None:
         self.visit(method.__func__, path)
@@ -252,10 +242,10 @@ class Walk:
         self.visit(value.__wrapped__, path)
 
     def _attributes(self, value: Any, path: str, _: Slot | None) -> None:
-        own = vars(value)
+        attributes = vars(value)
         if not isinstance(value, ModuleType):
             self._class(type(value), path)
-        self._some(own, sorted(self._names & own.keys()), f"{path}.", growing=False)
+        self._some(attributes, sorted(self._names & attributes.keys()), f"{path}.", growing=False)
 
     def _some(self, holder: dict[str, Any], keys: list[str], prefix: str, *, growing: bool) -> None:
         self.found.watch.part(holder, keys, growing=growing)
@@ -264,8 +254,9 @@ class Walk:
             self.visit(holder[key], prefix + key, Slot(prefix + key, holder, key))
 
     def _class(self, kind: type, path: str) -> None:
-        """Looks at the methods that are used."""
+        """Inspects the methods that are used."""
         for name, function in methods(kind, self._libraries):
+            # PyTorch's code, which is not inspected, calls the first two.
             if (name in self._names or name in ("forward", "__call__")) and self._is_new(function, path):
                 self._function(function, f"{path}.{name}", None)
 
