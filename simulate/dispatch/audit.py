@@ -21,7 +21,7 @@ class Audit:
     """A snapshot; ``print`` it, or take its table.
 
     Attributes:
-        table: one row per operation (with its overload), role and module; ``treatment`` describes its handling,
+        table: One row per operation (with its overload), role and module; ``treatment`` describes its handling,
             ``format`` and ``rounding`` the policy's request, ``calls`` the number of calls, ``rounded`` the number of
             rounded tensors, ``unrounded integers`` the number of calls that made counts, positions or steps, and
             ``operands`` the formats of its rounded operands, by product. Role and module are empty where the policy

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate, chain
 from typing import Any, final
 
 import torch
@@ -55,6 +56,7 @@ def complaints(
         parts: the parts that the program was in.
     """
     ran = list(plans)
+    # Functions and blocks that the program never entered; rules about them get no second complaint.
     missed = {pattern for pattern in policy.within if not any(fits(name, [pattern]) for name in parts.entered)}
     out_of_reach = [rule for rule in policy.rules if rule.parts and missed.issuperset(rule.parts)]
     unmet = dict.fromkeys(pattern for rule in out_of_reach for pattern in rule.parts)
@@ -62,18 +64,18 @@ def complaints(
     part_complaints = [_part_complaint(pattern, parts) for pattern in {**unmet, **left_out} if pattern in missed]
     unmatched = [rule for rule in unused(policy.rules, ran) if rule not in out_of_reach]
     rule_complaints = [_rule_complaint(rule, ran, modules) for rule in unmatched]
-    uncalled = [name for name in (*policy.exact_in, *policy.only_in) if name not in called]
     function_complaints = [
         f"the function {name} that the policy names was not called by that name: who imports it by name, before the"
         " simulation is entered, has the plain one"
-        for name in uncalled
+        for name in (*policy.exact_in, *policy.only_in)
+        if name not in called
     ]
     sum_complaints = [*_product_complaints(policy, ran), *_accumulator_complaints(ran)]
     kinds = {"complex": "of complex numbers", "sparse": "that are sparse tensors"}
     unrounded_complaints = [
         f"operands {words} are not rounded, which the policy has rules about: in {_list(names)}"
-        for what, words in kinds.items()
-        if (names := [plan.name for plan in ran if plan.outcome.unrounded[what]])
+        for kind, words in kinds.items()
+        if (names := [plan.name for plan in ran if plan.outcome.unrounded[kind]])
     ]
     operand_complaints = [*_weight_complaints(ran), *unrounded_complaints]
     others = [*sum_complaints, *operand_complaints, *_island_complaints(ran)]
@@ -91,7 +93,9 @@ def _rule_complaint(rule: Rule, ran: list[OperationPlan], existing: Sequence[str
     if rule.operation != ("*",):
         remarks.append(f"operations that ran: {_list(plan.name for plan in ran)}")
     if rule.module != ("*",):
-        modules = _list(path for plan in ran for path in _enclosing_modules(split(plan.module)[1]))
+        # The path of a module names all that enclose it: "net.body.0" ran in "net" and in "net.body".
+        enclosing = (accumulate(split(plan.module)[1].split("."), "{}.{}".format) for plan in ran)
+        modules = _list(filter(None, chain.from_iterable(enclosing)))
         remarks.append(
             f"modules that ran: {modules or 'none'} (named from the outermost module that was called;"
             " simulate(..., root=network) names them from the network)"
@@ -115,13 +119,8 @@ def _part_complaint(pattern: str, parts: Parts) -> str:
     )
 
 
-def _enclosing_modules(module: str) -> list[str]:
-    """Returns the paths of the modules that enclose a module, from the outermost one to itself."""
-    parts = module.split(".") if module else []
-    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
-
-
-def _product_complaints(policy: Policy, ran: list[OperationPlan]) -> list[str]:
+def _product_complaints(policy: Policy, ran: list[OperationPlan]) -> Iterator[str]:
+    # Products that a rule should have named, if other rules name products, and products that no rule can round
     named = [rule for rule in policy.rules if rule.operation != ("*",)]
     product_rules = [rule for rule in named if any(map(rule.matches_operation, _PRODUCT_NAMES))]
     missed = [plan.name for plan in unreached_products(policy, ran)]
@@ -130,6 +129,7 @@ def _product_complaints(policy: Policy, ran: list[OperationPlan]) -> list[str]:
         for plan in ran
         if is_contraction(plan.name) and product_rules and _ran_itself(plan) and not _is_named(plan.name, product_rules)
     ]
+    # Sums and steps inside of kernels, which the accumulator or primitive granularity did not reach
     in_carrier = [
         plan
         for plan in ran
@@ -137,28 +137,26 @@ def _product_complaints(policy: Policy, ran: list[OperationPlan]) -> list[str]:
     ]
     summed = [plan.name for plan in in_carrier if plan.arithmetic.accumulate is not None]
     at_once = [plan.name for plan in in_carrier if plan.arithmetic.accumulate is None]
-    texts = []
     if unnamed:
-        texts.append(
+        yield (
             f"the policy has rules about matrix products or convolutions, and none that names {_list(unnamed)}, which"
             " ran too; roundoff.simulate.aten.tables.CONTRACTIONS names them all"
         )
     if missed:
-        texts.append(
+        yield (
             f"no rule about products reaches {_list(missed)}, which ran too: operands and sums stayed in the carrier;"
             " dense tensors have products that rules reach"
         )
     if summed:
-        texts.append(
+        yield (
             f"the accumulator of the policy does not reach {_list(summed)}: sums were taken in the carrier"
             " (granularity: primitive makes losses, norms and softmax of sums that it reaches)"
         )
     if at_once:
-        texts.append(
+        yield (
             f"granularity: primitive has no formula for {_list(at_once)}: each call was computed in the carrier, and"
             " rounded once"
         )
-    return texts
 
 
 def unreached_products(policy: Policy, ran: Iterable[OperationPlan]) -> list[OperationPlan]:
@@ -176,7 +174,7 @@ def _is_named(name: str, rules: Iterable[Rule]) -> bool:
     return any(rule.operation != ("*",) and rule.matches_operation(name) for rule in rules)
 
 
-def _accumulator_complaints(ran: list[OperationPlan]) -> list[str]:
+def _accumulator_complaints(ran: list[OperationPlan]) -> Iterator[str]:
     modes = {
         str(plan.arithmetic.rounding)
         for plan in ran
@@ -185,38 +183,33 @@ def _accumulator_complaints(ran: list[OperationPlan]) -> list[str]:
         and plan.rounds_sums
         and plan.arithmetic.rounding != Rounding.NEAREST_EVEN
     }
-    if not modes:
-        return []
-    text = (
-        f"rounding {_list(modes)} is about results: an accumulator rounds its sums to nearest-even, whatever the"
-        " policy says; accumulate: quire rounds nothing but results"
-    )
-    return [text]
+    if modes:
+        yield (
+            f"rounding {_list(modes)} is about results: an accumulator rounds its sums to nearest-even, whatever the"
+            " policy says; accumulate: quire rounds nothing but results"
+        )
 
 
-def _weight_complaints(ran: list[OperationPlan]) -> list[str]:
+def _weight_complaints(ran: list[OperationPlan]) -> Iterator[str]:
     plans = [plan for plan in ran if any(Role.WEIGHTS in rule.role for rule in plan.arithmetic.of_operands)]
     products = [plan for plan in plans if is_contraction(plan.name) and _ran_itself(plan)]
+    # Where the weights of some products were found, the others may rightly have none, unless they are suspicious.
     reached = any(role == Role.WEIGHTS for plan in products for _, role, _ in plan.outcome.seen)
     missed = [plan for plan in products if plan.outcome.missed] if reached else products
-    if not missed:
-        return []
-    places = _list(f"{plan.name} ({plan.module or 'outside of modules'})" for plan in missed)
-    text = (
-        f"rules about weights met {'no weight' if reached else 'none'} in {places}: a weight is a parameter or a"
-        " persistent buffer of a module that was called, or a leaf that requires a gradient, or made of such alone"
-    )
-    return [text]
+    if missed:
+        places = _list(f"{plan.name} ({plan.module or 'outside of modules'})" for plan in missed)
+        yield (
+            f"rules about weights met {'no weight' if reached else 'none'} in {places}: a weight is a parameter or a"
+            " persistent buffer of a module that was called, or a leaf that requires a gradient, or made of such alone"
+        )
 
 
-def _island_complaints(ran: list[OperationPlan]) -> list[str]:
-    if not any(plan.is_island for plan in ran) or any(plan.rounds and plan.outcome.rounded for plan in ran):
-        return []
-    text = (
-        "the policy leaves alone what the program computes in float32 (islands: exact), and no tensor was float16 or"
-        " bfloat16, so nothing was simulated: make some (model.half(), torch.autocast), or leave islands out"
-    )
-    return [text]
+def _island_complaints(ran: list[OperationPlan]) -> Iterator[str]:
+    if any(plan.is_island for plan in ran) and not any(plan.rounds and plan.outcome.rounded for plan in ran):
+        yield (
+            "the policy leaves alone what the program computes in float32 (islands: exact), and no tensor was float16"
+            " or bfloat16, so nothing was simulated: make some (model.half(), torch.autocast), or leave islands out"
+        )
 
 
 _PRODUCT_NAMES = [name for name in CONTRACTIONS if "*" not in name] + ["_scaled_dot_product_flash_attention_for_cpu"]
@@ -261,7 +254,7 @@ class Float64Notice:
     def _on_module_call(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         if torch.compiler.is_compiling():
             return
-        values = (*module.parameters(recurse=False), *args)
+        values = (*module.parameters(recurse=False), *args)  # submodules come later, each with its own call
         dtypes = [x.dtype for x in values if isinstance(x, torch.Tensor) and x.is_floating_point()]
         if dtypes and innermost() is self._simulation:
             self.leave()

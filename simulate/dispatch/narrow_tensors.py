@@ -49,7 +49,7 @@ def takes_narrow(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 def _is_narrow(x: Any) -> bool:
-    kind = type(x)
+    kind = type(x)  # the usual types first: this runs for every argument of every operation
     if kind in _PLAIN or isinstance(x, torch.Tensor):
         return x.dtype in NARROW
     if kind in (list, tuple):
@@ -80,7 +80,7 @@ class NarrowCall:
         plan: plan of the operation.
         args: its arguments.
         kwargs: its arguments by name.
-        known: the dtypes of results of earlier calls; this call adds its own.
+        cache: The dtypes of results of earlier calls; this call adds its own.
 
     Attributes:
         computes: the dtypes of the floating-point tensors that the program gets: results, and tensors written to.
@@ -94,14 +94,14 @@ class NarrowCall:
         plan: OperationPlan,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-        known: dict[Any, list[torch.dtype | None]],
+        cache: dict[Any, list[torch.dtype | None]],
     ) -> None:
         assert plan.operation is not None
         self._plan, self._operation, self._arguments = plan, plan.operation, (args, kwargs)
         written = [args[i] if i < len(args) else kwargs.get(name) for i, name in plan.outputs.written]
         self._written = [x for x in _flatten(written) if isinstance(x, torch.Tensor)]
         computes = plan.outputs.results and returns_tensors(plan.operation)
-        self._results = _result_dtypes(plan.operation, args, kwargs, known) if computes else []
+        self._results = _result_dtypes(plan.operation, args, kwargs, cache) if computes else []
         self._copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # (original, copy) by the id of the original
         self._originals: dict[int, torch.Tensor] = {}  # by the id of the copy
         self.computes = {dtype for dtype in self._results if dtype is not None}
@@ -135,7 +135,7 @@ class NarrowCall:
         if isinstance(x, torch.Tensor):
             if x.dtype not in NARROW:
                 return x
-            if id(x) not in self._copies:
+            if id(x) not in self._copies:  # an argument given twice stays the same tensor twice
                 copy = x.to(torch.float32)
                 self._copies[id(x)] = x, copy
                 self._originals[id(copy)] = x
@@ -146,6 +146,7 @@ class NarrowCall:
         """Returns the ``id`` of tensors, among results and those written to, that the program has in a wide dtype."""
         results = _flatten([result])
         wide = {id(x) for x, dtype in zip(results, self._dtypes(results), strict=True) if dtype not in NARROW}
+        # Results in the memory of a narrow argument (in place) are rounded, results in that of a wide one are not.
         return frozenset((wide - self._originals.keys()) | {id(x) for x in self._written if x.dtype not in NARROW})
 
     def narrowed(self, result: Any, carried: Carried | None) -> Any:
@@ -167,7 +168,7 @@ class NarrowCall:
             dtype = next(dtypes)
             if not isinstance(x, torch.Tensor):
                 return x
-            if id(x) in self._originals:
+            if id(x) in self._originals:  # an operation in place returns the tensor that it was given
                 return self._originals[id(x)]
             if dtype not in NARROW or not x.dtype.is_floating_point:
                 return x
@@ -221,9 +222,10 @@ def _result_dtypes(
         tensors = [x for x in _flatten(arguments) if isinstance(x, torch.Tensor)]
         dense = all(x.layout is torch.strided and not x.is_nested for x in tensors)
         repeatable = operation.namespace == "aten" and torch.Tag.nondeterministic_seeded not in operation.tags
+        # The real kernel, on copies; PyTorch's description only for random operations and where the kernel fails.
         with _disable_current_modes():
             dtypes = _dtypes_of(operation, args, kwargs, torch.clone) if dense and repeatable else None
-            if isinstance(dtypes, RuntimeError) and "same dtype" in str(dtypes):
+            if isinstance(dtypes, RuntimeError) and "same dtype" in str(dtypes):  # the program is wrong without us, too
                 raise dtypes
             if not isinstance(dtypes, list) and dense and not communicates(operation):
                 with _muted_log(), FakeTensorMode(), torch.inference_mode(mode=False):
@@ -246,7 +248,7 @@ def _muted_log() -> Iterator[None]:
 def _dtype_key(x: Any) -> Any:
     """Returns the properties of an argument that the dtypes of results may depend on."""
     if isinstance(x, torch.Tensor):
-        return x.dtype, x.dim() == 0
+        return x.dtype, x.dim() == 0  # tensors without axes decide the dtype only where all are such
     return x if x is None or isinstance(x, (bool, torch.dtype)) else type(x)
 
 

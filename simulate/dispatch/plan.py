@@ -205,6 +205,7 @@ class OperationPlan:
         # The kernel, or the decomposition
         a = self.arithmetic
         self.accumulate = a.accumulate is not None and accumulates(operation, a.accumulate)
+        # Attention and recurrent layers as one kernel are taken apart where a rule or accumulator is about their parts.
         fused = a.accumulate is not None and any(part in name for part in FUSED_CONTRACTIONS)
         layer = name in LAYER_KERNELS and policy.reaches(PARTS_OF_LAYERS, module, role)
         if fused or layer or (a.granularity == Granularity.PRIMITIVE and self.rounds):
@@ -214,6 +215,7 @@ class OperationPlan:
             self.decomposition = formula(operation)
         if fast_products and self.rounds and not self.accumulate and a.granularity == Granularity.KERNEL:
             self.kernel = products.kernel(operation)
+        # Each of the following wraps or replaces the kernel of the previous one: the order matters.
         self._compute_exactly(operation, draw)
         if not accumulates(operation):
             self._count_steps(operation)
@@ -226,9 +228,9 @@ class OperationPlan:
         a = self.arithmetic
         if not self.rounds:
             return
-        once = a.scalars == Scalars.ONCE
         target = a.format, a.rounding, draw
-        exact = exact_operations.kernel(operation, *target, numbers_once=once) or conversion(operation, *target)
+        numbers_once = a.scalars == Scalars.ONCE
+        exact = exact_operations.kernel(operation, *target, numbers_once=numbers_once) or conversion(operation, *target)
         if exact is not None:
             self.kernel, self.exact = exact, True
 

@@ -127,7 +127,7 @@ class Results:
 
     def _round_new(self, value: Any, plan: OperationPlan, call: Call | None, spared: Container[int]) -> None:
         """Rounds new results; raises FormatError if the kernel has rounded them to a narrow dtype already."""
-        for x in (value,) if isinstance(value, torch.Tensor) else value if isinstance(value, (tuple, list)) else ():
+        for x in value if isinstance(value, (tuple, list)) else [value]:
             if plan.rounds and isinstance(x, torch.Tensor) and x.dtype in NARROW and not plan.passes_on:
                 raise FormatError(
                     f"{plan} computed {x.dtype} of no tensor with that dtype, so that it was rounded before the"
@@ -184,24 +184,23 @@ class Results:
             return
         plan.outcome.rounded += 1
         if dtype.is_complex:
-            parts = torch.view_as_real(x.resolve_conj().clone())
-            self._round_dense(parts, plan, call)
-            x.copy_(torch.view_as_complex(parts))
+            real = torch.view_as_real(x.resolve_conj().clone())  # real and imaginary parts in an additional axis
+            self._round_dense(real, plan, call)
+            x.copy_(torch.view_as_complex(real))
         elif dtype in NARROW and plan.rounds:
             wide = x.to(torch.float32)
             self._round_dense(wide, plan, call)
             x.copy_(wide)
         elif is_dense(x):
             self._round_dense(x, plan, call)
-        else:
+        else:  # with gaps in memory
             rounded = x.clone(memory_format=torch.contiguous_format)
             self._round_dense(rounded, plan, call)
             x.copy_(rounded)
 
     def _round_dense(self, x: torch.Tensor, plan: OperationPlan, call: Call | None) -> None:
-        exact = (
-            x.clone() if self._watchers and x.dtype != torch.float4_e2m1fn_x2 else None
-        )  # PyTorch cannot read pairs of values
+        sees_exact = self._watchers and x.dtype != torch.float4_e2m1fn_x2  # PyTorch cannot read pairs of values
+        exact = x.clone() if sees_exact else None
         if plan.rounds:
             fmt, rounding = plan.arithmetic.format, plan.arithmetic.rounding
             if self.writer:
@@ -209,9 +208,7 @@ class Results:
             else:
                 fmt.round_into(x, x, rounding, None, self.draw(rounding))
         if exact is not None and call is not None:
-            if (
-                x.dtype not in _CARRIERS
-            ):  # unrounded, in a narrow dtype of the program; float32 represents its values exactly
+            if x.dtype not in _CARRIERS:  # unrounded, in a narrow dtype of the program: exact in float32
                 call = call._replace(format=_FORMATS_OF_DTYPES.get(x.dtype, call.format))
                 exact = x = x.to(torch.float32)
             for watcher in self._watchers:
@@ -275,7 +272,7 @@ def round_stored(
     call = Call(plan.place, plan.arithmetic.format, None, (), {}, ((), {}))
     with simulations_off(), torch.no_grad():
         tensors = [x for x in stored if isinstance(x, torch.Tensor) and not (plan.spares and x.dtype not in NARROW)]
-        rounded = [part for tensor in tensors for part in parts(tensor.detach())]
+        rounded = [part for tensor in tensors for part in parts(tensor.detach())]  # values inside of wrappers
         results.round_all(rounded, plan, call)
     for watcher in watchers if plan.rounds else ():
         for x in rounded:

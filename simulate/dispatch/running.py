@@ -115,9 +115,8 @@ class Runner:
         if places is not None and places.is_entered():  # C++ would not know the modules that a thread is in
             return
         integers, whole = self._integers, self.whole
-        always_noted, noted_of_counts = (
-            (ALWAYS_NOTED, NOTED_OF_COUNTS) if integers is not None else (frozenset[str](), frozenset[str]())
-        )
+        never = frozenset[str]()
+        always_noted, noted_of_counts = (never, never) if integers is None else (ALWAYS_NOTED, NOTED_OF_COUNTS)
         with self._lock:
             notes_single = None if self._changes is None else is_measure
             notes = Notes(whole is not None, notes_single, always_noted, noted_of_counts, self.operands.follows, draws)
@@ -215,6 +214,7 @@ class Runner:
         was_carrying = this_thread.carrying
         this_thread.rounding = True
         try:
+            # The copies are made with rounding off; the operation itself runs with it on, on float32 tensors.
             call = NarrowCall(plan, args, kwargs, self._dtypes)
             # Kernels of whole layers may return float32 gradients of what they have computed in half precision.
             is_island = plan.spares and call.computes.isdisjoint(NARROW) and plan.name not in LAYER_KERNELS
@@ -242,7 +242,7 @@ class Runner:
         assert plan.decomposition is not None
         if not plan.takes_nested and any(isinstance(x, torch.Tensor) and x.is_nested for x in args):
             return NotImplemented
-        _push_mode(self._mode)
+        _push_mode(self._mode)  # PyTorch takes a mode off the stack while it handles an operation
         try:
             return plan.decomposition(*args, **kwargs)
         finally:

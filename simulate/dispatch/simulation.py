@@ -100,6 +100,7 @@ class Simulation(Witness):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         warn_where_unchecked()
+        # A pickled copy has the first; modules and watchers belong to this process.
         self._arguments: dict[str, Any] = {
             "policy": policy, "seed": seed, "observe": observe, "shadow": shadow, "cost": cost, "products": products,
             "warn_unused": warn_unused, "leave_moves": leave_moves, "stored": tuple(stored),
@@ -130,9 +131,10 @@ class Simulation(Witness):
         assert isinstance(policy.format, Format)
         self.policy, self.format = policy, policy.format
         self._names_steps = names_steps(policy)
+        # Follows modules only where something depends on them, since hooks cost time in every call of a module.
         needs_places = policy.depends_on_place or bool(self._initial_watchers) or self._names_steps
-        has_stored_formats = bool(self._arguments["stored"])
-        self._has_effect = bool(self._initial_watchers) or has_stored_formats or policy != Policy.of("fp32")
+        observed = self._initial_watchers or self._arguments["stored"]
+        self._has_effect = bool(observed) or policy != Policy.of("fp32")
         self._rounds_stochastically = "stochastic" in policy.settings("rounding")
         self._narrows_products = self._arguments["products"] == "fast" and self._has_effect
         is_fast = self._narrows_products and reason_against() is None
@@ -196,6 +198,7 @@ class Simulation(Witness):
 
     def __enter__(self) -> Self:
         """Starts rounding in this thread; simulations entered before it pause until it is left."""
+        # The caller's frame tells blocks in generators and coroutines, which can be suspended, from others.
         (self._named_blocks.enter if self._named_blocks else self.enter_block)(sys._getframe(1))  # noqa: SLF001  the only access
         return self
 
@@ -242,7 +245,7 @@ class Simulation(Witness):
         """Undoes :meth:`enter_block`."""
         if self._float64_notice:
             self._float64_notice.leave()
-        if self.presence.leave(frame):
+        if self.presence.leave(frame):  # whether it was needed when the block was entered
             _process.leave()
             if self.policy.finfo == Finfo.FORMAT:
                 _finfo.leave()
@@ -364,7 +367,8 @@ class Simulation(Witness):
         self, func: OpOverload, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Runs one ATen operation and rounds its results."""
-        # PyTorch calls the innermost simulation first. Its operations reach the outer ones, which do not round them.
+        # PyTorch calls the innermost simulation first. Its operations reach the outer ones, which do not round them
+        # (`rounding`). A suspended generator's simulation is passed over.
         if this_thread.rounding or (Presence.suspendable and self.presence.is_passed_over()):
             return func(*args, **(kwargs or {}))
         if types and not are_plain(types):
@@ -381,7 +385,7 @@ class Simulation(Witness):
         # Runs it, with float16 and bfloat16 tensors in float32
         if plan.widens and takes_narrow(args, kwargs or {}):
             return self._runner.run_widened(plan, args, kwargs or {})
-        if plan.spares and not this_thread.carrying:
+        if plan.spares and not this_thread.carrying:  # islands: no narrow tensor takes part
             plan = self._runner.island_plan(plan)
         if func is _DETACH and _len_torch_dispatch_stack():
             return self._runner.run_detach(plan, args, kwargs or {})
@@ -401,6 +405,7 @@ class Simulation(Witness):
                 watcher.optimizer_stepped(optimizer)
         if not self._names_steps:
             return
+        # A whole step has a plan like an operation, so that rules, counts and the audit treat it alike.
         role = Role.OPTIMIZER.value
         key = (OPTIMIZER_STEP, role, self.places.place_outside_modules if self.places else "")
         plan = self._runner.resolve(key, None, *key[1:])
@@ -434,7 +439,7 @@ def unrounded() -> Simulation:
 
 def at_work() -> Simulation | None:
     """Returns the simulation that the current code of this thread runs in."""
-    for index in range(_len_torch_dispatch_stack() - 1, -1, -1):
+    for index in range(_len_torch_dispatch_stack() - 1, -1, -1):  # from the innermost mode
         mode = _get_dispatch_stack_at(index)
         if isinstance(mode, Simulation) and not (Presence.suspendable and mode.presence.is_passed_over()):
             return mode
@@ -473,6 +478,7 @@ def _draws_at_work() -> Draws | None:
     return None if simulation is None else simulation._draws  # noqa: SLF001  of this class's own module
 
 
+# One for the process: each replaces functions of PyTorch while some thread is inside of a simulation.
 _clipping = Clipping(in_role(Role.OPTIMIZER))
 _process = ProcessState(_presence_at_work, _is_inside, _backend, _before_step, Generators(_draws_at_work), _clipping)
 
@@ -482,7 +488,7 @@ def _finfo_at_work(dtype: torch.dtype) -> FormatInfo | None:
     simulation = None if this_thread.rounding else at_work()
     if simulation is None or simulation.policy.finfo != Finfo.FORMAT or simulation.format.native:
         return None
-    if simulation.policy.islands == Islands.EXACT and dtype not in NARROW:
+    if simulation.policy.islands == Islands.EXACT and dtype not in NARROW:  # float32 is not simulated there
         return None
     return FormatInfo.of(simulation.format, dtype)
 

@@ -38,7 +38,7 @@ class WholeNumberUse(NamedTuple):
     written: tuple[tuple[int, str], ...]
     """The arguments that it writes to and that are rounded: position and name."""
     auxiliary: tuple[int, ...]
-    """The positions of results that are not rounded, since they are only for its derivative."""
+    """The positions of results that are not rounded, since only its derivative uses them."""
     noted: bool
     """Whether changes of its results by rounding are recorded, since integers may be computed from them."""
     adds: bool
@@ -73,6 +73,7 @@ class WholeNumbers:
     def under(policy: Policy, marks: Marks) -> WholeNumbers | None:
         """Makes the record for a simulation with this policy; None if it rounds no integers, or all of them."""
         rules = [rule for rule in policy.rules if rule.format is not None and not rule.about_operands]
+        # A rule about results of an operation that makes integers would round them, even in a policy of fp32.
         rounds = policy.format != FP32 or any(rule.matches_operation(name) for rule in rules for name in MAKING)
         return WholeNumbers(marks) if rounds and policy.whole == Whole.EXACT else None
 
@@ -82,6 +83,7 @@ class WholeNumbers:
             return False
         if holds_integers(x):
             return True
+        # A write that the simulation did not see has made the mark wrong.
         self._marks.remove(x, Mark.INTEGERS)
         return False
 
@@ -100,6 +102,7 @@ class WholeNumbers:
         making = counts and counts.making
         if making is None:
             return False
+        # A program's own float16 rounds its counts, except for zeros and ones.
         other_dtype = (kwargs or {}).get("dtype") not in (None, *_CARRIERS)
         if other_dtype or (this_thread.carrying and not making.of_units):
             return False
@@ -121,7 +124,7 @@ class WholeNumbers:
             for x in _nested_tensors(written):
                 if not whole:
                     self.mark(x, whole=False)
-                elif x.numel() * x.element_size() == x.untyped_storage().nbytes():
+                elif x.numel() * x.element_size() == x.untyped_storage().nbytes():  # the rest may hold other values
                     self.mark(x)
 
     def note_steps(self, optimizer: torch.optim.Optimizer) -> None:
