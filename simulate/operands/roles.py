@@ -47,7 +47,7 @@ class KnownOperands(NamedTuple):
     roles: Mapping[str, Role]
     """The role of each multiplied operand, by argument."""
     product: Product | None
-    """The product that the call is; for the gradients of input and weight at once, the input's."""
+    """The product of the call; for the gradients of input and weight at once, the input's."""
     rotates: bool = False
     """Whether both operands take a Hadamard transform."""
 

@@ -76,10 +76,10 @@ class Operands:
         if not is_backward(plan.role) and plan.role != Role.OPTIMIZER:
             self._weights.note(plan.operation, args, kwargs, result)
         # Remembers the memory of computed values, which holds no inputs. A view of an input is an input.
-        assert plan.operation is not None
         if plan.operation.overloadpacket in BLANK:
             return
         computed = [args[i] if i < len(args) else kwargs.get(name) for i, name in writes_of(plan.operation)]
+        # A returned list (operations on lists) has a single entry in `viewing`.
         results = result if isinstance(result, (tuple, list)) and len(plan.outputs.viewing) != 1 else (result,)
         viewing = plan.outputs.viewing or (False,) * len(results)
         computed += [x for x, is_view in zip(results, viewing, strict=False) if not is_view]
@@ -126,6 +126,7 @@ class Operands:
             return *new, self._narrow_product(plan, named, facts, *new) if plan.narrows else None
 
         def see(name: str, x: torch.Tensor, contraction: Contraction) -> torch.Tensor:
+            # The gradient of a weight sums over batch and positions, all axes but one.
             product = Product.GRAD_WEIGHT if facts.product and contraction.over_all_others else facts.product
             return self._round_for_product(
                 plan, name, named | {name: x}, contraction, facts._replace(product=product), round_operand, formats
@@ -135,6 +136,7 @@ class Operands:
             result = products(compute, see, *args, **kwargs)
             if result is not NotImplemented:
                 return result
+            # These arguments have no formula by product: all products get the operands of one rounding.
             return compute(*self._round_operands(plan, args, kwargs, facts, round_operand, formats))
 
         return args, kwargs, separate
@@ -149,7 +151,7 @@ class Operands:
             return None
         multiplied = argument_names(plan.operation)[len(args) - 2 : len(args)]
         roundings = [self._roundings(plan, named[name], facts.roles.get(name), facts.product) for name in multiplied]
-        carrier = carrier_of(*(steps[-1].format if steps else None for steps in roundings))
+        carrier = carrier_of(*(steps[-1].format if steps else None for steps in roundings))  # None: unrounded operands
         return None if carrier is None else lambda _: narrow_product(args, carrier)
 
     def _round_operands(
@@ -165,7 +167,7 @@ class Operands:
         named = dict(zip(names, args, strict=False)) | dict(kwargs)
         has_rotation = _has_rotation(plan, facts)
         by_argument = contractions(plan.name, named) if has_rotation or _has_blocks(plan) else {}
-        facts = facts._replace(rotates=has_rotation and all(each.is_plain for each in by_argument.values()))
+        facts = facts._replace(rotates=has_rotation and all(axis.is_plain for axis in by_argument.values()))
 
         def prepare(name: str, value: Any) -> Any:
             if name in written:
@@ -215,7 +217,7 @@ class Operands:
             if formats is not None:
                 formats[name, facts.product or ""] = fmt
             blocks_along = of_forward(plan.name, name, contraction, named) if as_forward else contraction
-            if hadamard and facts.rotates:
+            if hadamard and facts.rotates:  # of both operands, so that the product stays the same
                 x = rotated(x, contraction.axis, hadamard)
             x = round_along(x, fmt, blocks_along, partial(round_operand, **mode))
         return x
@@ -240,9 +242,8 @@ class Operands:
             if rule is not None and not (backward and rule.backward == Backward.UNROUNDED):
                 assert isinstance(rule.format, Format)
                 mode = {} if rule.rounding is None else {"rounding": rule.rounding}
-                roundings.append(
-                    _Rounding(rule.format, mode, backward and rule.backward == Backward.ROUNDED, rule.hadamard)
-                )
+                as_forward = backward and rule.backward == Backward.ROUNDED
+                roundings.append(_Rounding(rule.format, mode, as_forward, rule.hadamard))
         if plan.arithmetic.operands is not None:
             roundings.append(_Rounding(plan.arithmetic.operands, {}))
         return roundings
@@ -302,7 +303,7 @@ def rotated(x: torch.Tensor, axis: int, size: int) -> torch.Tensor:
 
 @cache
 def _matrix(size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    hadamard = torch.ones(1, 1, dtype=torch.float64)
+    hadamard = torch.ones(1, 1, dtype=torch.float64)  # doubled by Sylvester's construction
     while len(hadamard) < size:
         hadamard = torch.cat([torch.cat([hadamard, hadamard], 1), torch.cat([hadamard, -hadamard], 1)])
     signs = torch.tensor([1.0 - 2.0 * ((number * _GOLDEN >> 31) & 1) for number in range(size)], dtype=torch.float64)

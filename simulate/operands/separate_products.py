@@ -55,7 +55,7 @@ _SEPARATE: dict[Any, SeparateProducts] = {
 
 
 def separate_products(operation: OpOverload) -> SeparateProducts | None:
-    """Returns a function that computes an operation product by product; None if one rounding serves all its products.
+    """Returns a function that computes an operation product by product; None if one rounding serves all of them.
 
     It takes ``compute(args)``, which runs the operation itself; ``see(name, x, contraction)``, which rounds an operand
     for a product; and the operation's arguments. It returns the operation's results, or

@@ -17,7 +17,7 @@ from ..aten.outputs import outputs, writes_of
 from ..aten.tables import MOVES, is_contraction, plain_name
 from ..marks.table import Mark, Marks
 
-_MATRIX = 2
+_MATRIX = 2  # axes; vectors are biases, means and scales
 _NEVER_WEIGHTS = ("embedding", "embedding_bag")
 """Operations on weights that give activations: tokens are looked up in a table."""
 _DRAWING = frozenset(
@@ -67,7 +67,7 @@ class Weights:
         """Returns the certainty that ``x`` is a weight; None if it is data."""
         self._look_at(x)
         bits = self._marks.of(x)
-        return next((certainty for certainty in Certainty if bits & _mark_of(certainty)), None)
+        return next((certainty for certainty in Certainty if bits & _mark_of(certainty)), None)  # the surest first
 
     def is_parameter(self, x: torch.Tensor) -> bool:
         """Whether ``x`` is a parameter, or was made only of parameters."""
@@ -122,9 +122,9 @@ class Weights:
         certainty = self._result_certainty(operation, read, result)
         if certainty is None and not written:
             return
-        if certainty is None:
+        if certainty is None:  # data in the memory of a weight
             for x in _float_tensors(written):
-                if self._marks.of(x) & Mark.BUFFER:
+                if self._marks.of(x) & Mark.BUFFER:  # a buffer that the forward pass changes, such as a mean
                     self._marks.add(x, Mark.DATA)
                 self._marks.remove(x, Mark.WEIGHTS | Mark.NOISE)
             return
@@ -150,12 +150,9 @@ class Weights:
         if not weights or _gives_data(operation) or any(not self._marks.of(x) & Mark.NOISE for x in others):
             return None
         least_certain = max(weights.values())
-        if others:
-            return (
-                Certainty.PERHAPS
-                if least_certain != Certainty.LEAF and _keeps_shape(operation, weights, result)
-                else None
-            )
+        if others:  # a weight with noise
+            is_noisy = least_certain != Certainty.LEAF and _keeps_shape(operation, weights, result)
+            return Certainty.PERHAPS if is_noisy else None
         if _is_product(operation):
             return Certainty.PERHAPS if least_certain == Certainty.PARAMETER else None
         if least_certain == Certainty.LEAF and not _is_move(operation):
@@ -169,7 +166,7 @@ class Weights:
 
 
 def _mark_of(certainty: Certainty) -> int:
-    return Mark.PARAMETER << certainty
+    return Mark.PARAMETER << certainty  # the marks follow in the order of certainty
 
 
 @cache

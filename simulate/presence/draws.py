@@ -17,7 +17,7 @@ from torch._C import _is_view_replay_enabled, _set_view_replay_enabled
 from ...formats import FormatError, RandomBits
 from ...formats.base.modes import WORD_BITS
 
-_SIGN = 1 << 63
+_SIGN = 1 << 63  # of an int64
 STEP_BITS = 32
 """A rounding's random bits come from step ``(step << STEP_BITS) + number within the step``."""
 
@@ -38,7 +38,7 @@ def bits_after(place: torch.Tensor, offset: int, bits: int = WORD_BITS) -> Rando
 
 _Counts = ctypes.c_int64 * 2
 """A step and the number of roundings in it, in memory where C++ also counts."""
-_numbers = itertools.count(1)
+_numbers = itertools.count(1)  # names for C++, which holds no reference to the draws
 
 
 @final
@@ -65,7 +65,7 @@ class Draws:
         self.number, self.width = next(_numbers), width
         self.seed = RandomBits(seed).seed
         self._thread = threading.local()
-        self._latest_counts = _Counts()
+        self._latest_counts = _Counts()  # of the thread that was the last to enter or begin a step
         self._listener: Callable[[int, int], None] | None = None
 
     def set_listener(self, listener: Callable[[int, int], None]) -> None:
@@ -88,6 +88,7 @@ class Draws:
     @property
     def place(self) -> torch.Tensor:
         """The step, the number of roundings in it, and the seed: int64 (3,), the seed's 64 bits with a sign."""
+        # A tensor, so that a compiled program has it as an input, and a population stacks its members' places.
         step, number = self._counts()
         return torch.tensor([step, number, (self.seed + _SIGN) % (2 * _SIGN) - _SIGN])
 
@@ -129,6 +130,7 @@ class Draws:
         return RandomBits(self.seed, (step << STEP_BITS) + number, self.width)
 
     def _counts(self) -> ctypes.Array[ctypes.c_int64]:
+        # A thread that never entered, such as autograd's on a GPU, continues the latest count.
         counts: ctypes.Array[ctypes.c_int64] = getattr(self._thread, "counts", self._latest_counts)
         return counts
 
@@ -149,7 +151,7 @@ class RepeatedViews(threading.local):
     def enter(self, *, stochastic: bool) -> None:
         """Begins a block of a simulation."""
         self._earlier.append(_is_view_replay_enabled())
-        _set_view_replay_enabled(stochastic or self._earlier[0])
+        _set_view_replay_enabled(stochastic or self._earlier[0])  # the first is the program's own setting
 
     def leave(self) -> None:
         """Ends the block."""

@@ -18,6 +18,7 @@ from roundoff.locks import new_lock
 from ...formats import FormatError
 from ..native import library as native
 
+# Flags of code objects
 _SUSPENDABLE = CO_GENERATOR | CO_COROUTINE | CO_ITERABLE_COROUTINE | CO_ASYNC_GENERATOR
 _GENERATOR = CO_GENERATOR | CO_ASYNC_GENERATOR
 
@@ -162,7 +163,7 @@ class Presence:
 
         False in threads that have entered no block but have the mode on their stack, such as autograd's on a GPU.
         """
-        if not Presence.suspendable or not _entered.blocks:
+        if not Presence.suspendable or not _entered.blocks:  # then PyTorch's stack of modes is right
             return False
         passed_over = _innermost(_entered.blocks) is not self._mode
         if passed_over and not self.warned_of_generators:
@@ -172,10 +173,10 @@ class Presence:
     def _warn_of_suspension(self) -> None:
         """Warns if the last block of the mode is in a generator that is suspended."""
         block = next((block for block in reversed(_entered.blocks) if block.mode is self._mode), None)
-        if block is None or block.frame is None or block.frame.f_back is not None:
+        if block is None or block.frame is None or block.frame.f_back is not None:  # a running frame has a caller
             return
         code = block.frame.f_code
-        if code.co_flags & _GENERATOR:
+        if code.co_flags & _GENERATOR:  # a suspended coroutine is usual: its task waits while others run
             self.warned_of_generators = True
             warnings.warn(
                 f"the generator {code.co_name} ({code.co_filename}:{code.co_firstlineno}) is suspended inside"
@@ -193,11 +194,11 @@ def innermost() -> TorchDispatchMode | None:
 
 def _innermost(blocks: list[_Block]) -> TorchDispatchMode | None:
     """Returns the mode of the innermost block that the current code is in."""
-    modes = {block.frame: block.mode for block in blocks}
+    modes = {block.frame: block.mode for block in blocks}  # of several blocks of a function, the last
     running: set[FrameType | None] = set()
     innermost = None
     frame: FrameType | None = sys._getframe()  # noqa: SLF001  the only access there is
-    while frame is not None:
+    while frame is not None:  # from this function to its outermost caller
         if frame in modes:
             innermost = innermost or modes[frame]
             running.add(frame)

@@ -103,7 +103,7 @@ class ProcessState:
 
     def _begin(self) -> None:
         self._flags.__enter__()  # type: ignore[no-untyped-call]
-        _pop_mode()
+        _pop_mode()  # the flags stay set without the mode on the stack
         self._stance.begin()
         if self._hook is None:
             self._hook = register_optimizer_step_pre_hook(self._on_step)

@@ -18,8 +18,7 @@ from torch._C._dynamo import eval_frame
 from roundoff.locks import new_lock
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
-_DYNAMO = "torch._dynamo.eval_frame"
-"""The module that has the stance."""
+_DYNAMO = "torch._dynamo.eval_frame"  # the module that has the stance
 
 
 @cache
@@ -37,7 +36,7 @@ def _wait_for_imports() -> None:
                 import_module(name)
 
 
-if hasattr(os, "register_at_fork"):
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(before=_wait_for_imports)
 
 
@@ -88,6 +87,7 @@ class _DynamoStance:
 
     @property
     def stance(self) -> str:
+        # A property, since PyTorch reads it at each call, and calls come from threads inside and outside.
         eager = self._is_inside() and not is_compiling_operator() and self._recording() is None
         return "force_eager" if eager else str(self.original.stance)
 
@@ -169,11 +169,12 @@ class _Import(MetaPathFinder):
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != _DYNAMO:
             return None
-        others = [finder for finder in sys.meta_path if finder is not self]
-        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
+        finders = [finder for finder in sys.meta_path if finder is not self]
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in finders)), None)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
+            # Loaders have no callback for the end of an import, so this one reports it after running the module.
             def exec_module(module: ModuleType) -> None:
                 execute(module)
                 self._imported(module)

@@ -72,7 +72,7 @@ class Clipping:
             wrapper: Any = getattr(clip_grad, name, None)
             names = wrapper.__code__.co_freevars if hasattr(wrapper, "__code__") else ()
             if "func" in names:
-                cell = wrapper.__closure__[names.index("func")]
+                cell = wrapper.__closure__[names.index("func")]  # the wrapper calls the function in this variable
                 plain = cell.cell_contents
                 self._exchanged.append((cell, plain))
                 if name not in self._wrapped or self._wrapped[name][0] is not plain:

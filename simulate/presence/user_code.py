@@ -14,7 +14,7 @@ import torch
 
 from .entering import SimulationWarning
 
-_OURS = (str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).parents[1]) + os.sep,
+_NOT_USERS = (str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).parents[1]) + os.sep,
          "<eval_with_key", "<frozen", "<string>")  # fmt: skip
 """Beginnings of the names of files that are not the user's; the last ones are of generated code."""
 
@@ -27,7 +27,7 @@ _warned: set[tuple[str, int, object]] = set()
 
 def is_users(file: str) -> bool:
     """Whether code of this file is the user's."""
-    return not file.startswith(_OURS)
+    return not file.startswith(_NOT_USERS)
 
 
 class Line(NamedTuple):
@@ -72,10 +72,8 @@ def warn_once(text: str, about: object = None) -> None:
         about: a key that distinguishes warnings about the same line.
     """
     level, module, place = user_level()
-    is_new = (*place, about) not in _warned
-    if (
-        is_new and not module.startswith("roundoff.") and not _is_called_by_pytorch()
-    ):  # not for the agents of this package
+    is_new, is_agent = (*place, about) not in _warned, module.startswith("roundoff.")  # an agent of this package
+    if is_new and not is_agent and not _is_called_by_pytorch():
         _warned.add((*place, about))
         warnings.warn(f"{text} (said once for each line)", SimulationWarning, stacklevel=level)
 
