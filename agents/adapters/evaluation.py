@@ -31,7 +31,7 @@ class Model(Protocol):
     """An algorithm of a library, made for a task."""
 
     network: torch.nn.Module
-    """All that acts and learns."""
+    """All modules that act and learn."""
     action_space: Any
     """The space of actions of the environments to learn in."""
     observation_space: Any
@@ -45,23 +45,23 @@ class Model(Protocol):
         """Learns for this number of agent steps, or a little longer, where the library takes whole rollouts."""
 
     def begin(self, count: int) -> None:
-        """Clears its memory of episodes: ``count`` new ones begin, outside of training."""
+        """Clears the memory of episodes: ``count`` new episodes begin, outside of training."""
 
     def act(self, observations: NDArray[Any]) -> NDArray[Any]:
-        """The deterministic actions for observations, (n, ...), as the environment takes them."""
+        """Returns the deterministic actions for observations, (n, ...), in the environment's form."""
 
     def go_on(self, rows: NDArray[Any]) -> None:
-        """Is told which of the episodes acted in last go on; a mask."""
+        """Keeps the memory of the episodes that continue; ``rows`` is a mask of the episodes acted in last."""
 
     def weights(self) -> Mapping[str, torch.Tensor]:
-        """All that is learned, by name."""
+        """Returns all learned tensors, by name."""
 
     def logged(self) -> dict[str, float]:
-        """The numbers that the library has last logged of its updates."""
+        """Returns the latest values that the library logged of its updates."""
 
 
 def make_model(config: AdapterConfig, world: Callable[[int], World]) -> Model:
-    """The model that a config asks for, with its initial weights.
+    """Makes the model of a config, with its initial weights.
 
     Args:
         config: the config of the run.
@@ -95,22 +95,22 @@ class ModelEvaluation:
         self._simulation = simulation_of(config.model_copy(update={"observe": False}))
 
     def be_quantized(self) -> None:
-        """Evaluates the model as ``config.qat`` says from here on."""
+        """Evaluates the model in the numbers of ``config.qat`` from now on."""
         assert self._simulation is not None
         change_to(self._simulation, self.config, quantized=True)
 
     def episodes(
         self, step: int, quantization: Quantization | None = None, *, watch: bool = False
     ) -> tuple[Evaluation, Ranges]:
-        """The episodes of an evaluation, which the step and the seed decide, with the policy quantized if need be.
+        """Runs the episodes of an evaluation; the step and the seed determine them.
 
         Args:
             step: environment steps that the run has taken.
-            quantization: how; None: as it is.
-            watch: whether the ranges of activations are noted.
+            quantization: the quantization of the policy; None: the policy is unchanged.
+            watch: whether the ranges of activations are recorded.
 
         Returns:
-            The evaluation, and those ranges.
+            The evaluation, and the ranges of activations.
         """
         tensors = list(self.model.weights().values())
         if quantization is None:
@@ -131,23 +131,23 @@ class ModelEvaluation:
     ) -> Evaluation:
         model, config = self.model, self.config
         if simulation is not None:
-            simulation.step = STEPS_OF_TRAINING + step % STEPS_OF_TRAINING
+            simulation.step = STEPS_OF_TRAINING + step % STEPS_OF_TRAINING  # Other random bits than in training.
         seed = int(sequence(config.seed, Stream.EVALUATION, step).generate_state(1)[0])
-        modes = {module: module.training for module in model.network.modules()}
+        modes = {module: module.training for module in model.network.modules()}  # Acting sets the mode of modules.
         output, discrete = _LastOutput(model.network), not hasattr(model.action_space, "low")
         model.begin(config.eval_episodes)
 
         def policy(observations: NDArray[Any]) -> NDArray[np.floating[Any]]:
-            # Observations of our environments in the form that the library has
+            # From the observations of our environments to the library's dtype and shape.
             space = self.model.observation_space
             inputs = observations.astype(space.dtype).reshape(len(observations), *space.shape)
             if quantization is not None and inputs.dtype in (np.float32, np.float64):
                 inputs = quantization.number(torch.from_numpy(inputs)).numpy()
             with simulation or nullcontext(), products or nullcontext():
                 actions = model.act(inputs)
-            if discrete and not output.is_finite():  # else the actions themselves say it
+            if discrete and not output.is_finite():  # The number of an action is finite even if its value is NaN.
                 return np.full((len(observations), 1), np.nan)
-            # Actions of the library's environments as ours take them, (n, action)
+            # From the library's actions to those of our environments, (n, action): one-hot, or within [-1, 1].
             space = self.model.action_space
             if not hasattr(space, "low"):
                 chosen: NDArray[np.int64] = actions.astype(np.int64) - int(space.start)
@@ -167,18 +167,18 @@ class ModelEvaluation:
 
 @contextmanager
 def _quantized_parameters(tensors: Sequence[torch.Tensor], quantization: Quantization) -> Iterator[None]:
-    """Parameters as a quantized inference begins with them, for the block; then as they were."""
-    kept = [tensor.clone() for tensor in tensors]
+    """Quantizes parameters in place for the block, and restores them after it."""
+    originals = [tensor.clone() for tensor in tensors]
     with torch.no_grad():
         for tensor in tensors:
-            if tensor.dtype in (torch.float32, torch.float64):
+            if tensor.dtype in (torch.float32, torch.float64):  # Not counters, such as those of batch normalization.
                 tensor.copy_(quantization.number(tensor))
     try:
         yield
     finally:
         with torch.no_grad():
-            for tensor, was in zip(tensors, kept, strict=True):
-                tensor.copy_(was)
+            for tensor, original in zip(tensors, originals, strict=True):
+                tensor.copy_(original)
 
 
 @final
@@ -196,11 +196,11 @@ class _LastOutput:
         ]
 
     def is_finite(self) -> bool:
-        """Whether all its numbers are; an action can be chosen by NaN without being NaN."""
+        """Whether all values of the last output are finite, or there was no output."""
         return self._last is None or bool(torch.isfinite(self._last).all())
 
     def remove(self) -> None:
-        """Listens no more."""
+        """Removes the hooks."""
         for hook in self._hooks:
             hook.remove()
 
@@ -211,8 +211,8 @@ class _LastOutput:
 
 @contextmanager
 def seeded(device: torch.device, seed: int) -> Iterator[None]:
-    """The global generators of Python, NumPy and PyTorch, seeded for the block, and restored after it."""
-    kept, kept_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002  libraries draw from it
+    """Seeds the global generators of Python, NumPy and PyTorch for the block, and restores them after it."""
+    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002  libraries draw from it
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         try:
             random.seed(seed)
@@ -220,5 +220,5 @@ def seeded(device: torch.device, seed: int) -> Iterator[None]:
             torch.manual_seed(seed)
             yield
         finally:
-            random.setstate(kept)
-            np.random.set_state(kept_numpy)  # noqa: NPY002
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)  # noqa: NPY002

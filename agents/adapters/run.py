@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .world import World
 
 
-class _LeaveLibrary(BaseException):  # so that no ``except Exception`` of a library holds it up
+class _LeaveLibrary(BaseException):  # Not an Exception: a library may catch all of those.
     """Leaves the library in the middle of a step.
 
     Args:
@@ -58,7 +58,7 @@ class AdaptedRun:
         allow_imports: as in ``train``.
 
     Attributes:
-        model: the library's; None before :meth:`train`.
+        model: the library's model; None before :meth:`train`.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class AdaptedRun:
         self._allow_imports = list(allow_imports)
         self._step = self._evaluated_at = 0
         self._simulation = simulation_of(config)
-        self._inside = ExitStack()  # of the simulation, while the library learns
+        self._inside = ExitStack()  # Leaves the simulation that the library learns in.
         self._quantized = False
         numerics = Numerics(self._simulation) if config.observe and self._simulation else None
         self._reporter = Reporter(files, self.stopwatch, numerics, on_progress, config.steps)
@@ -98,7 +98,7 @@ class AdaptedRun:
             RunError: the library refuses the options or the task, or an environment failed.
             Exception: whatever else the library raises while all its numbers are finite.
         """
-        for old in self.files.path.glob("tensorboard/events*"):  # of a process that was killed
+        for old in self.files.path.glob("tensorboard/events*"):  # Such a run restarts if its process was killed.
             old.unlink()
         with (
             self._reporter.logging(MetricsLog(self.files, length=0, step=0)),
@@ -141,24 +141,25 @@ class AdaptedRun:
             yield evaluation.groups[0]
 
     def _learn(self) -> Crash | None:
-        """Lets the library learn; how that crashed, if it did."""
+        """Lets the library learn; returns the crash, if there was one."""
         with self.stopwatch.measure("library"):
             model = self._make()
         try:
             with warnings.catch_warnings(), self.stopwatch.measure("library"), self._inside:
                 self._enter()
-                warnings.filterwarnings("ignore", "the number .* is read inside a simulation")  # by lines of others
-                # Rounds initial weights to the format, as far as the policy rounds updated weights
+                # The library's own lines read numbers; the user cannot change them.
+                warnings.filterwarnings("ignore", "the number .* is read inside a simulation")
+                # A copy is an operation of the simulation: it rounds initial weights as the policy rounds updated ones.
                 with torch.no_grad():
                     for tensor in model.weights().values():
                         if tensor.is_floating_point():
                             tensor.copy_(tensor.clone())
-                # Evaluates the model before it learns, in a run that others are compared with
+                # The return before learning is a reference for scores; runs in fp32 are compared with other runs.
                 if self.config.format == "fp32" and self._simulation is None:
                     self._reporter.look_at_untrained(self._episodes())
                 model.learn(self.config.transitions)
             self._be_quantized()
-            self._evaluate()  # behind the last update
+            self._evaluate()  # After the last update.
         except _LeaveLibrary as left:
             if left.crash is None:
                 raise Stopped(self._step, saved=False) from None
@@ -173,17 +174,17 @@ class AdaptedRun:
     def _lost_numbers(self, error: Exception) -> str | None:
         """Describes the values that were not finite when the library raised; None if it raised for another reason."""
         assert self.model is not None
-        found = lost_numbers(error, self.model.weights())
-        if found is None and self._simulation is not None and not isinstance(error, OTHER_REASONS):
-            return str(self._simulation.last_read) or None
-        return found
+        description = lost_numbers(error, self.model.weights())
+        if description is None and self._simulation is not None and not isinstance(error, OTHER_REASONS):
+            return str(self._simulation.last_read) or None  # A number that the program read, such as a loss.
+        return description
 
     def _enter(self) -> None:
         if self._simulation is not None:
             self._inside.enter_context(self._simulation)
 
     def _be_quantized(self) -> bool:
-        """Computes as ``qat`` says from here on, if that begins now, and has then left the simulation."""
+        """Changes to the numbers of ``qat`` if these begin now; the simulation is then left. Returns whether it did."""
         if self._quantized or not self.config.is_quantized(self._step):
             return False
         self._quantized = True
@@ -231,7 +232,7 @@ class AdaptedRun:
             self._simulation.step = self._step // self.config.action_repeat % STEPS_OF_TRAINING
         every = self.config.eval_every
         if self._step // every > self._evaluated_at // every and self._step < self.config.steps:
-            with exact():  # what is computed to look at numbers is not the library's
+            with exact():  # Only the library's own operations are simulated and counted.
                 self._evaluate()
         if self.stop.made:
             raise _LeaveLibrary
@@ -244,7 +245,7 @@ class AdaptedRun:
         """Evaluates the model as it is, with separate random streams; training is not affected.
 
         Raises:
-            _Leave: weights or actions are not finite.
+            _LeaveLibrary: weights or actions are not finite.
         """
         assert self.model is not None
         self._evaluated_at = self._step

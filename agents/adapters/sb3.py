@@ -50,16 +50,16 @@ class PlanesExtractor(BaseFeaturesExtractor):  # type: ignore[misc]  # of no kno
         size = torch.Size(convolved_shape(convolutions, shape)).numel()
         super().__init__(observation_space, units or size)
         layers: list[nn.Module] = []
-        planes = [shape[0], *(one.filters for one in convolutions)]
-        for (before, after), one in zip(pairwise(planes), convolutions, strict=True):
-            layers += [nn.Conv2d(before, after, one.size, one.stride, one.padding), nn.ReLU()]
+        planes = [shape[0], *(convolution.filters for convolution in convolutions)]
+        for (n_in, n_out), (_, window, stride, padding) in zip(pairwise(planes), convolutions, strict=True):
+            layers += [nn.Conv2d(n_in, n_out, window, stride, padding), nn.ReLU()]
         layers += [nn.Flatten(), *([nn.Linear(size, units), nn.ReLU()] if units else [])]
         self.layers = nn.Sequential(*layers)
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        """(n, features) for (n, planes, height, width)."""
-        found: torch.Tensor = self.layers(observations)
-        return found
+        """Returns features, (n, features), of observations, (n, planes, height, width)."""
+        features: torch.Tensor = self.layers(observations)
+        return features
 
 
 @final
@@ -91,7 +91,7 @@ class SB3:
     def __init__(self, config: AdapterConfig, worlds: Sequence[Callable[[], World]]) -> None:
         module, _, name = config.places[config.name][0].partition(":")
         options = {"policy": "MlpLstmPolicy" if name == "RecurrentPPO" else "MlpPolicy", **with_parts(config.options)}
-        # YAML has no tuples, and `train_freq` is one.
+        # YAML lacks tuples; `train_freq` is a tuple.
         options = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
         environments = DummyVecEnv([lambda make=make: Monitor(make()) for make in worlds])
         self.action_space, self.observation_space = environments.action_space, environments.observation_space
@@ -121,24 +121,24 @@ class SB3:
 
     def go_on(self, rows: NDArray[Any]) -> None:  # noqa: D102
         self._first = self._first[rows]
-        if self._memory is not None:
+        if self._memory is not None:  # Of recurrent policies: (layers, episode, width).
             self._memory = tuple(part[:, rows] for part in self._memory)
 
     def weights(self) -> Mapping[str, torch.Tensor]:  # noqa: D102
-        temperature = getattr(self._model, "log_ent_coef", None)  # of SAC and those made of it; no part of the policy
+        temperature = getattr(self._model, "log_ent_coef", None)  # SAC and its variants keep it outside of the policy.
         learned = {"log_ent_coef": temperature.detach()} if isinstance(temperature, torch.Tensor) else {}
         return {**self.network.state_dict(), **learned}
 
     @property
     def updates(self) -> int | None:
-        """The updates as the library counts them: gradient steps, of PPO and its kind passes over a rollout."""
-        made = getattr(self._model, "_n_updates", None)
-        return made if type(made) is int else None
+        """The library's count of updates: gradient steps, or passes over a rollout for PPO and similar algorithms."""
+        count = getattr(self._model, "_n_updates", None)
+        return count if type(count) is int else None
 
     def logged(self) -> dict[str, float]:  # noqa: D102
         return dict(self._log.values)
 
 
 def make(config: AdapterConfig, worlds: Sequence[Callable[[], World]]) -> SB3:
-    """The model that a config asks for."""
+    """Makes the model of a config."""
     return SB3(config, worlds)

@@ -22,17 +22,17 @@ from ..config.fields import Panel, key
 from ..config.rules import KeyRule, complaint
 from ..config.train_config import TrainConfig
 
-_OWN_AGENTS = ("native", "keep_networks", "random_start", "clip_rewards")
-"""Keys that other libraries know nothing of."""
+_AGENT_KEYS = ("native", "keep_networks", "random_start", "clip_rewards")
+"""Keys that only roundoff's own agents have."""
 _LARGEST_SEED = 2**32 - 1
-"""Range of seeds of NumPy's global generator, which the libraries seed."""
+"""The largest seed of NumPy's global generator, which the libraries seed."""
 
 
 def check_options(options: Any) -> dict[str, Any]:
-    """Options as plain data; raises ValueError for anything else."""
+    """Returns options as plain data; raises ValueError for anything else."""
     if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
         raise ValueError(f"options is a mapping of names to values, got {options!r}")
-    plain: dict[str, Any] = json.loads(json.dumps(options, sort_keys=True, allow_nan=False))
+    plain: dict[str, Any] = json.loads(json.dumps(options, sort_keys=True, allow_nan=False))  # NaN has no JSON.
     check_parts(plain)
     return plain
 
@@ -44,22 +44,23 @@ class AdapterConfig(TrainConfig):
     reason_not_compiled: ClassVar[str | None] = "its algorithm is another library's"
     rules: ClassVar[tuple[KeyRule, ...]] = (
         KeyRule(lambda c: complaint(c.check_names_of_options), "options", "{found}"),
-        KeyRule(lambda c: next((name for name in _OWN_AGENTS if getattr(c, name)), None), "options",
+        KeyRule(lambda c: next((name for name in _AGENT_KEYS if getattr(c, name)), None), "options",
              "{found} is for roundoff's own agents, not for {c.algorithm}; leave it out"),
         KeyRule(lambda c: c.seed + c.environments > _LARGEST_SEED, "seed",
              "seed must be below 2^32 - environments for {c.algorithm}, got {c.seed}"),
+        # -1 stands for an unknown number of steps.
         KeyRule(lambda c: c.before_learning() if (c.before_learning() or -1) >= c.transitions else None, "steps",
              "nothing would be learned: {c.algorithm} takes {found} steps before it learns (its learning_starts), and"
              " the run has {c.transitions}; allowed are more steps, or options.learning_starts below {c.transitions}"),
     )  # fmt: skip
     only: ClassVar[Mapping[str, str]]
-    """The kind of actions of algorithms that can choose no other."""
+    """The kind of actions of algorithms that are limited to one kind."""
     places: ClassVar[Mapping[str, tuple[str, ...]]]
     """The algorithms by name, and the classes that options are handed to: ``<package>.<module>:<class>``."""
     own_options: ClassVar[tuple[str, ...]]
-    """Options that no constructor takes, and the adapter does."""
+    """Options of the adapter, which are not arguments of a constructor."""
     own_defaults: ClassVar[Mapping[str, Any]] = {}
-    """Defaults of the adapter for some of them."""
+    """The adapter's defaults for some of its options."""
     set_by_run: ClassVar[Mapping[str, str]]
     """Arguments of constructors that the run passes, with the key of each."""
 
@@ -90,26 +91,26 @@ class AdapterConfig(TrainConfig):
         check_name("algorithm", self.algorithm, [f"{library}:{name}" for name in self.places])
 
     def check_names_of_options(self) -> None:
-        """Raises ValueError if the library's constructor takes no option of a name, or the run hands it that."""
-        taken = [parameters(place) for place in self.places.get(self.name, ())]
-        known = {*self.own_options, *(name for names in taken for name in names or ())} - {*self.set_by_run}
+        """Raises ValueError for an option that is unknown to the library's constructor, or that the run sets."""
+        constructors = [parameters(place) for place in self.places.get(self.name, ())]
+        known = {*self.own_options, *(name for names in constructors for name in names or ())} - {*self.set_by_run}
         for option in self.options:
             if option in self.set_by_run:
                 raise ValueError(f"options.{option} is set by the run: {self.set_by_run[option]}")
-            if taken and None not in taken:  # else it is not installed, and nobody can tell
+            if constructors and None not in constructors:  # Without the library, its options are unknown.
                 check_name(f"option of {self.algorithm}", option, sorted(known))
 
     @property
     def steps_before_learning(self) -> int:
-        """Agent steps before the first update, as far as the library's constructor tells."""
+        """Agent steps before the first update; 0 if unknown."""
         return self.before_learning() or 0
 
     def before_learning(self) -> int | None:
         """``learning_starts``; None where it is missing or unknown."""
-        given = self.options.get("learning_starts", self.own_defaults.get("learning_starts"))
-        if given is None and self.name in self.places:
-            given = default(self.places[self.name][0], "learning_starts")
-        return given if type(given) is int else None
+        starts = self.options.get("learning_starts", self.own_defaults.get("learning_starts"))
+        if starts is None and self.name in self.places:
+            starts = default(self.places[self.name][0], "learning_starts")
+        return starts if type(starts) is int else None
 
     @classmethod
     def library(cls) -> str:
@@ -118,15 +119,10 @@ class AdapterConfig(TrainConfig):
         return default.partition(":")[0]
 
 
-_SB3 = {
+_SB3_PACKAGES = {
     **dict.fromkeys(("A2C", "DDPG", "DQN", "PPO", "SAC", "TD3"), "stable_baselines3"),
     **dict.fromkeys(("CrossQ", "QRDQN", "RecurrentPPO", "TQC", "TRPO"), "sb3_contrib"),
 }
-
-
-def _sb3_place(name: str) -> str:
-    module = "ppo_recurrent" if name == "RecurrentPPO" else name.lower()
-    return f"{_SB3[name]}.{module}.{module}:{name}"
 
 
 class SB3Config(AdapterConfig):
@@ -137,7 +133,11 @@ class SB3Config(AdapterConfig):
         "value_loss": Panel("loss of the values", log=True),
         "approx_kl": Panel("KL divergence of an update"),
     }
-    places: ClassVar[Mapping[str, tuple[str, ...]]] = {name: (_sb3_place(name),) for name in sorted(_SB3)}
+    places: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        name: (f"{package}.{module}.{module}:{name}",)  # Each algorithm has a folder and a file of the same name.
+        for name, package in sorted(_SB3_PACKAGES.items())
+        for module in ["ppo_recurrent" if name == "RecurrentPPO" else name.lower()]
+    }
     only: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("DQN", "QRDQN"), "discrete"),
         **dict.fromkeys(("CrossQ", "DDPG", "SAC", "TD3", "TQC"), "continuous"),
@@ -155,6 +155,7 @@ class SB3Config(AdapterConfig):
     algorithm: str = key("sb3:PPO", "The algorithm. Each algorithm has its own keys.")
 
 
+# An algorithm and its policy have separate constructors.
 _TIANSHOU = {
     "C51": ("c51:C51", "c51:C51Policy"),
     "DQN": ("dqn:DQN", "dqn:DiscreteQLearningPolicy"),
@@ -189,45 +190,47 @@ class TianshouConfig(AdapterConfig):
     algorithm: str = key("tianshou:DQN", "The algorithm. Each algorithm has its own keys.")
 
 
-CONFIGS: dict[str, type[AdapterConfig]] = {found.library(): found for found in (SB3Config, TianshouConfig)}
+CONFIGS: dict[str, type[AdapterConfig]] = {config.library(): config for config in (SB3Config, TianshouConfig)}
 
 
 def adapted() -> tuple[str, ...]:
-    """All algorithms of other libraries, as a config writes them."""
-    return tuple(f"{library}:{name}" for library, found in CONFIGS.items() for name in found.places)
+    """Returns all algorithms of other libraries, by their names in configs."""
+    return tuple(f"{library}:{name}" for library, config in CONFIGS.items() for name in config.places)
 
 
 def parameters(place: str) -> tuple[str, ...] | None:
-    """The names of the constructor parameters of a class.
+    """Returns the names of the constructor parameters of a class.
 
     Args:
         place: ``<package>.<module>:<class>``.
 
     Returns:
-        The parameters of its constructor, without ``self``; None where the package is not installed, or has another
-        class there.
+        The parameters of its constructor, without ``self``; None if the package is not installed or lacks the class.
     """
-    found = _constructor(place)
-    return None if found is None else tuple(one.arg for one in (*found.args, *found.kwonlyargs) if one.arg != "self")
+    signature = _constructor(place)
+    if signature is None:
+        return None
+    return tuple(arg.arg for arg in (*signature.args, *signature.kwonlyargs) if arg.arg != "self")
 
 
 def default(place: str, name: str) -> Any:
     """Returns the default of a parameter of a class; None if it is unknown or not a literal."""
-    found = _constructor(place)
-    if found is None:
+    signature = _constructor(place)
+    if signature is None:
         return None
-    given = dict(zip((one.arg for one in reversed(found.args)), reversed(found.defaults), strict=False))
-    given |= {one.arg: value for one, value in zip(found.kwonlyargs, found.kw_defaults, strict=True) if value}
-    value = given.get(name)
-    return value.value if isinstance(value, ast.Constant) else None
+    # The last positional parameters have the defaults; a keyword without a default has None in ``kw_defaults``.
+    defaults = dict(zip((arg.arg for arg in reversed(signature.args)), reversed(signature.defaults), strict=False))
+    defaults |= {arg.arg: node for arg, node in zip(signature.kwonlyargs, signature.kw_defaults, strict=True) if node}
+    node = defaults.get(name)
+    return node.value if isinstance(node, ast.Constant) else None
 
 
 @cache
 def _constructor(place: str) -> ast.arguments | None:
-    """Returns the parameters of the constructor of a class; None if it is not found."""
+    """Returns the parameters of the constructor of a class, parsed from its file; None if it is not found."""
     module, _, name = place.partition(":")
     package, *rest = module.split(".")
-    spec = find_spec(package)
+    spec = find_spec(package)  # Without dots: ``find_spec`` of a submodule would import the package.
     folders = spec.submodule_search_locations if spec else None
     if not folders:
         return None
@@ -236,8 +239,8 @@ def _constructor(place: str) -> ast.arguments | None:
     except (OSError, SyntaxError, ValueError):
         return None
     bodies = [node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
-    found = [part for body in bodies for part in body if isinstance(part, ast.FunctionDef) and part.name == "__init__"]
-    return found[0].args if found else None
+    functions = [node for body in bodies for node in body if isinstance(node, ast.FunctionDef)]
+    return next((function.args for function in functions if function.name == "__init__"), None)
 
 
 _PLACES = {
@@ -247,30 +250,24 @@ _PLACES = {
     **{f"torch:{name}": f"torch.nn:{name}" for name in ("ELU", "GELU", "LeakyReLU", "ReLU", "SiLU", "Tanh")},
     "sb3:RMSpropTFLike": "stable_baselines3.common.sb2_compat.rmsprop_tf_like:RMSpropTFLike",
 }
-_PREFIXES = tuple(sorted({name.partition(":")[0] + ":" for name in _PLACES}))
+_PREFIXES = tuple(sorted({name.partition(":")[0] + ":" for name in _PLACES}))  # Other texts are plain options.
 
 
 def check_parts(options: Any) -> None:
-    """Raises ValueError where a text in ``options`` begins like the name of a part, but does not name one."""
-    for text in _texts(options):
-        if text.startswith(_PREFIXES):
-            check_name("part", text, sorted(_PLACES))
+    """Raises ValueError if a text in ``options`` begins like the name of a part, but does not name one."""
+    if isinstance(options, str) and options.startswith(_PREFIXES):
+        check_name("part", options, sorted(_PLACES))
+    for value in options.values() if isinstance(options, dict) else options if isinstance(options, list) else ():
+        check_parts(value)
 
 
 def with_parts(options: Any) -> Any:
-    """``options`` with the classes in place of their names."""
+    """Returns ``options`` with the classes in place of their names."""
     if isinstance(options, dict):
         return {name: with_parts(value) for name, value in options.items()}
     if isinstance(options, list):
         return [with_parts(value) for value in options]
     if isinstance(options, str) and options in _PLACES:
         module, _, name = _PLACES[options].partition(":")
-        return getattr(import_module(module, __package__), name)
+        return getattr(import_module(module, __package__), name)  # Only from the fixed list.
     return options
-
-
-def _texts(options: Any) -> list[str]:
-    if isinstance(options, str):
-        return [options]
-    inner = options.values() if isinstance(options, dict) else options if isinstance(options, list) else ()
-    return [text for value in inner for text in _texts(value)]

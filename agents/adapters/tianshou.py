@@ -71,17 +71,19 @@ class Tianshou:
         self.action_space, self.observation_space = self._worlds.action_space[0], self._worlds.observation_space[0]
         self._options = options = with_parts(config.options)
         algorithm, policy = config.places[config.name]
-        taken = {place: {name: options[name] for name in parameters(place) or () if name in options}
-                 for place in (algorithm, policy)}  # fmt: skip
-        made = {"action_space": self.action_space, "observation_space": self.observation_space, **taken[policy]}
-        network = self._network(config, made).to(config.device)
-        of_quantiles = config.name == "QRDQN"  # whose policy is made as DQN's is
-        self._policy = (QRDQNPolicy if of_quantiles else _class(policy))(model=network, **made)
+        # Options have one flat namespace: each constructor gets those that it has parameters for.
+        arguments = {place: {name: options[name] for name in parameters(place) or () if name in options}
+                     for place in (algorithm, policy)}  # fmt: skip
+        spaces = {"action_space": self.action_space, "observation_space": self.observation_space}
+        network = self._network(config, arguments[policy]).to(config.device)
+        # QRDQNPolicy inherits DQN's constructor, so ``config.places`` names the class with the parameters.
+        policy_class = QRDQNPolicy if config.name == "QRDQN" else _class(policy)
+        self._policy = policy_class(model=network, **spaces, **arguments[policy])
         optimizer = TorchOptimizerFactory(
             options.get("optimizer_class", torch.optim.Adam), **{"lr": 1e-3, **options.get("optimizer_kwargs", {})}
         )
-        self._algorithm = _class(algorithm)(policy=self._policy, optim=optimizer, **taken[algorithm]).to(config.device)
-        self.network: torch.nn.Module = self._algorithm
+        self._algorithm = _class(algorithm)(policy=self._policy, optim=optimizer, **arguments[algorithm])
+        self.network: torch.nn.Module = self._algorithm.to(config.device)
         size = options.get("buffer_size", 20_000)
         if config.name == "Rainbow":
             alpha, beta = options.get("alpha", 0.6), options.get("beta", 0.4)
@@ -96,7 +98,7 @@ class Tianshou:
         start = min(self._before_learning, steps)
         self._collector.reset()
         if start:
-            self._collector.collect(n_step=start, random=True)
+            self._collector.collect(n_step=start, random=True)  # Before any update.
         trainer = {name: self._options[name] for name in _TRAINER if name in self._options}
         params = OffPolicyTrainerParams(
             training_collector=self._collector, max_epochs=1, epoch_num_steps=max(1, steps - start), logger=self._log,
@@ -109,11 +111,11 @@ class Tianshou:
         self._algorithm.eval()
 
     def act(self, observations: NDArray[Any]) -> NDArray[Any]:  # noqa: D102
-        found = self._policy(Batch(obs=observations, info=Batch()))
-        return np.asarray(self._policy.map_action(found.act))
+        batch = self._policy(Batch(obs=observations, info=Batch()))
+        return np.asarray(self._policy.map_action(batch.act))
 
     def go_on(self, rows: NDArray[Any]) -> None:
-        """Does nothing: the algorithm remembers nothing of episodes."""
+        """Does nothing: the algorithm has no memory of episodes."""
 
     def weights(self) -> Mapping[str, torch.Tensor]:  # noqa: D102
         state = self._algorithm.state_dict()
@@ -121,7 +123,7 @@ class Tianshou:
 
     @property
     def updates(self) -> None:
-        """The library does not tell."""
+        """None: the library does not report its updates."""
         return
 
     def logged(self) -> dict[str, float]:  # noqa: D102
@@ -130,16 +132,16 @@ class Tianshou:
     def _network(self, config: AdapterConfig, policy: dict[str, Any]) -> Any:
         """Makes the network for the algorithm; the policy or the algorithm determines its number of outputs."""
         shape, actions = self.observation_space.shape, int(self.action_space.n)
-        given = {"state_shape": shape, "hidden_sizes": self._options.get("hidden_sizes", [128, 128])}
+        options = {"state_shape": shape, "hidden_sizes": self._options.get("hidden_sizes", [128, 128])}
         if config.name == "IQN":
-            *before, last = given["hidden_sizes"]
+            *before, last = options["hidden_sizes"]  # The last layer's width is the size of the features.
             inner = Net(state_shape=shape, action_shape=last, hidden_sizes=before)
             return ImplicitQuantileNetwork(preprocess_net=inner, action_shape=actions)
         if config.name == "DQN":
-            return Net(**given, action_shape=actions)
+            return Net(**options, action_shape=actions)
         if config.name == "QRDQN":
-            return Net(**given, action_shape=actions, num_atoms=self._options.get("num_quantiles", 200))
-        given |= {"action_shape": actions, "num_atoms": policy.get("num_atoms", 51), "softmax": True}
+            return Net(**options, action_shape=actions, num_atoms=self._options.get("num_quantiles", 200))
+        options |= {"action_shape": actions, "num_atoms": policy.get("num_atoms", 51), "softmax": True}
         if config.name == "Rainbow":
             std = self._options.get("noisy_std", 0.5)
 
@@ -147,8 +149,8 @@ class Tianshou:
                 return NoisyLinear(inputs, outputs, std)
 
             heads = {"linear_layer": noisy}
-            return Net(**given, dueling_param=(heads, heads))
-        return Net(**given)
+            return Net(**options, dueling_param=(heads, heads))  # Of the advantages and of the values.
+        return Net(**options)
 
 
 def _class(place: str) -> Any:
@@ -157,5 +159,5 @@ def _class(place: str) -> Any:
 
 
 def make(config: AdapterConfig, worlds: Sequence[Callable[[], World]]) -> Tianshou:
-    """The model that a config asks for."""
+    """Makes the model of a config."""
     return Tianshou(config, worlds)

@@ -107,16 +107,10 @@ class _TaskEnv(gymnasium.Env[Any, Any]):
         return self._task.reset().astype(self._dtype, copy=False), {}
 
     def step(self, action: NDArray[Any]) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
-        taken = np.eye(self._task.action_size)[action] if self._task.discrete else action
-        found = self._task.step(taken)
-        terminal = found.last and found.discount == 0
-        return (
-            found.observation.astype(self._dtype, copy=False),
-            found.reward,
-            terminal,
-            found.last and not terminal,
-            {},
-        )
+        step = self._task.step(np.eye(self._task.action_size)[action] if self._task.discrete else action)
+        terminal = step.last and step.discount == 0  # Otherwise the episode ends at a time limit.
+        observation = step.observation.astype(self._dtype, copy=False)
+        return observation, step.reward, terminal, step.last and not terminal, {}
 
 
 def open_world(
@@ -126,7 +120,7 @@ def open_world(
     after: Callable[[float, bool], None],
     stopwatch: Stopwatch,
 ) -> World:
-    """One of the environments that a run trains in.
+    """Opens one of the environments that a run trains in.
 
     Args:
         config: the config of the run; its task has been checked.
@@ -137,7 +131,8 @@ def open_world(
     """
     kind, name, _ = Task.parse(config.task)
     if kind is TaskKind.GYMNASIUM:
-        made = gymnasium.make(name, disable_env_checker=True)
-        return World(made, config.action_repeat, before, after, stopwatch)
+        env = gymnasium.make(name, disable_env_checker=True)
+        return World(env, config.action_repeat, before, after, stopwatch)
     seed = sequence(config.seed, Stream.ENVIRONMENT, number)
+    # The task repeats actions itself.
     return World(_TaskEnv(config.task, config.action_repeat, seed), 1, before, after, stopwatch)
