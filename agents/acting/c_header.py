@@ -19,10 +19,10 @@ from . import elementary
 from .integers import is_computed_in_integers
 from .packed import PackedPolicy
 
-_WIDTH = 118
-_LARGEST_BYTE, _HALF = 8, 4
-_BUFFERS = 4  # what a layer reads and writes, what heads share, and what the first head gave
-_MOST_INPUTS = 1 << 16  # so that sums of products of 8 bits stay below 2^31
+_WIDTH = 118  # Columns of a line of numbers.
+_BYTE, _HALF = 8, 4  # Bits.
+_BUFFERS = 4  # The input and output of a layer, the input of all heads, and the outputs of the first head.
+_MOST_INPUTS = 1 << 16  # Sums of products of 8 bits stay below 2^31.
 
 
 def _exported_functions() -> dict[str, str]:
@@ -38,6 +38,7 @@ def _exported_functions() -> dict[str, str]:
         **{f"{name}_{i}": x.hex() for name, numbers in series.items() for i, x in enumerate(numbers)},
     }
     text = Template(Path(__file__).with_name("policy.c").read_text(encoding="utf-8")).substitute(constants)
+    # A line ``//// NAME`` begins each function.
     return dict(part.split("\n", 1) for part in text.split("//// ")[1:])
 
 
@@ -45,12 +46,12 @@ _PARTS = _exported_functions()
 
 
 def c_header(packed: PackedPolicy, about: str = "") -> str:
-    """C99 that acts as the policy does; to be included in one source file, and called by one thread at a time.
+    """Returns a policy in C99, to include in one source file, and to call by one thread at a time.
 
     It declares ``POLICY_OBSERVATIONS``, ``POLICY_OUTPUTS`` and ``POLICY_ACTIONS``, ``policy_outputs(observation,
-    outputs)``, and ``policy_act``: of several actions it returns the number, otherwise it fills ``action``. It takes no
-    memory but its own constants and static buffers, and no library. Its results have the bits of the engine
-    ``simulated``; of floats, of that with ``accumulate="fp32*fp32"``: products are rounded and added one by one.
+    outputs)``, and ``policy_act``, which returns the number of a discrete action, and otherwise fills ``action``. It
+    needs only its constants and static buffers, and no library. Its results have the bits of the engine
+    ``simulated``, for floats with ``accumulate="fp32*fp32"``: products are rounded and added one by one.
 
     Args:
         packed: the policy, in fp32, in a format that is multiplied as integers (int8, int8_ax0, int4, ...), or in a
@@ -67,9 +68,9 @@ class _Kind(NamedTuple):
     """The C types, expressions and functions for the weights of a format."""
 
     code: str
-    """The type of what holds codes."""
+    """The type of an element that contains codes."""
     weight: str
-    """The weight at place ``i`` of ``w``."""
+    """The expression for weight ``i`` of ``w``."""
     input: str
     sum: str
     rounding: str
@@ -79,7 +80,7 @@ class _Kind(NamedTuple):
 _FLOAT = _Kind("float", "((w)[i])", "float", "float", _PARTS["PLAIN_INPUTS"])
 _INTEGERS = _Kind("int8_t", "((w)[i])", "int16_t", "int32_t", _PARTS["INTEGER_INPUTS"])
 _TABLE = _Kind("uint8_t", "policy_number((w)[i])", "float", "float", _PARTS["FLOAT_INPUTS"])
-_IN_HALVES = "((w)[(i) / 2] >> ((i) % 2 * 4) & 15)"
+_CODE_IN_HALF = "((w)[(i) / 2] >> ((i) % 2 * 4) & 15)"  # Two codes in a byte, the first in the low half.
 
 
 def _stored_kind(fmt: Format) -> _Kind:
@@ -87,14 +88,13 @@ def _stored_kind(fmt: Format) -> _Kind:
     if is_computed_in_integers(fmt):
         if not halves:
             return _INTEGERS
-        top = 1 << (fmt.bits - 1)
-        mask = (1 << fmt.bits) - 1
-        signed = f"(int)((({_IN_HALVES} & {mask}) ^ {top})) - {top}"
-        return _INTEGERS._replace(code="uint8_t", weight=f"({signed})")
+        top, mask = 1 << (fmt.bits - 1), (1 << fmt.bits) - 1
+        # (code ^ top) - top extends the sign.
+        return _INTEGERS._replace(code="uint8_t", weight=f"((int)((({_CODE_IN_HALF} & {mask}) ^ {top})) - {top})")
     if fmt.native:
         return _FLOAT
-    if isinstance(fmt, FloatFormat) and fmt.bits <= _LARGEST_BYTE and fmt.signed:
-        return _TABLE._replace(weight=f"policy_number({_IN_HALVES})") if halves else _TABLE
+    if isinstance(fmt, FloatFormat) and fmt.bits <= _BYTE and fmt.signed:
+        return _TABLE._replace(weight=f"policy_number({_CODE_IN_HALF})") if halves else _TABLE
     raise RunError(
         f"a C header holds weights of fp32, of integers with a scale (int8, int8_ax0, int4, ...) or of floats with a"
         f" sign and at most 8 bits (e4m3, e2m1, ...), got {fmt}"
@@ -103,7 +103,7 @@ def _stored_kind(fmt: Format) -> _Kind:
 
 @final
 class _Header:
-    """Pieces of the text as they come about."""
+    """Collects the pieces of a header, layer by layer."""
 
     def __init__(self, packed: PackedPolicy, about: str) -> None:
         self._packed, self._about = packed, about
@@ -111,56 +111,46 @@ class _Header:
         self._kind = _stored_kind(packed.format)
         self._data: list[str] = []
         self._calls: list[str] = []
-        self._used = {"RELU": False, "TANH": self._policy.decision is Decision.TANH, "ELU": False}
-        self._used["LINEAR"] = self._used["CONVOLUTION"] = False
-        self._largest = [0] * _BUFFERS  # numbers in each buffer
+        self._functions: set[str] = set()  # Of ``_PARTS``.
+        self._largest = [0] * _BUFFERS  # Values in each buffer.
         self._most_inputs = 0
 
     def text(self) -> str:
-        """All of it."""
+        """Returns the whole header."""
         policy, decision = self._policy, self._policy.decision
+        # The layers: their constants in ``_data``, the calls of their functions in ``_calls``.
         encoded = iter(self._packed.encoded)
         place, shape = "observation", policy.observation_shape
         for layer in policy.shared:
             place, shape = self._layer(layer, next(encoded), place, shape, place)
+        shared, shared_shape = place, shape
         ends: list[str] = []
         for head in policy.heads:
-            at, now = place, shape
+            place, shape = shared, shared_shape
             for layer in head:
-                at, now = self._layer(layer, next(encoded), at, now, place, *ends)
-            ends.append(at)
-        size = math.prod(now)
+                place, shape = self._layer(layer, next(encoded), place, shape, shared, *ends)
+            ends.append(place)
         if len(ends) == 1:
             self._calls.append(f"for (int i = 0; i < POLICY_OUTPUTS; i++)\n        outputs[i] = {ends[0]}[i];")
         else:
+            self._functions.add("DUELING")
             self._calls.append(f"policy_combine({', '.join(ends)}, outputs);")
-        atoms = policy.atoms is not None
+        if decision is Decision.TANH:
+            self._functions.add("TANH")
         if policy.atoms is not None:
             self._floats("policy_atoms", policy.atoms)
-        act = {
-            Decision.LARGEST: _PARTS["LARGEST"],
-            Decision.LARGEST_MEAN: _PARTS["LARGEST_MEAN"],
-            Decision.TANH: _PARTS["ACT_TANH"],
-            Decision.CLIP: _PARTS["ACT_CLIP"],
-            Decision.OUTPUTS: _PARTS["ACT_OUTPUTS"],
-        }[decision]
-        functions = [
-            *([_PARTS["RELU"]] if self._used["RELU"] else []),
-            *([_PARTS["EXPONENTIAL"]] if self._used["TANH"] or self._used["ELU"] or atoms else []),
-            *([_PARTS["TANH"]] if self._used["TANH"] else []),
-            *([_PARTS["ELU"]] if self._used["ELU"] else []),
-            self._kind.rounding,
-            _PARTS["RESULT"],
-            *([_PARTS["PRODUCTS"]] if self._used["LINEAR"] else []),
-            *([_PARTS["CONVOLUTION"]] if self._used["CONVOLUTION"] else []),
-            *([_PARTS["DUELING"]] if len(ends) > 1 else []),
-        ]
+        if policy.atoms is not None or self._functions & {"TANH", "ELU"}:
+            self._functions.add("EXPONENTIAL")
+        # Only the functions that the policy calls, each before its first use.
+        activations = [_PARTS[name] for name in ("RELU", "EXPONENTIAL", "TANH", "ELU") if name in self._functions]
+        products = [_PARTS[name] for name in ("PRODUCTS", "CONVOLUTION", "DUELING") if name in self._functions]
+        functions = [*activations, self._kind.rounding, _PARTS["RESULT"], *products]
         calls = "\n".join(f"    {call}" for call in self._calls)
         outputs = (
             "/* What the network gives for POLICY_OBSERVATIONS numbers: POLICY_OUTPUTS numbers. */\n"
             f"static void policy_outputs(const float *observation, float *outputs)\n{{\n{calls}\n}}\n"
         )
-        sizes = math.prod(policy.observation_shape), size, policy.action_size
+        sizes = math.prod(policy.observation_shape), math.prod(shape), policy.action_size
         return "\n".join(
             [
                 self._comment(),
@@ -169,7 +159,7 @@ class _Header:
                 *self._data,
                 *functions,
                 outputs,
-                act,
+                _PARTS[f"ACT_{decision.name}"],
                 _PARTS["ENDING"],
             ]
         )
@@ -190,9 +180,9 @@ class _Header:
         inputs = math.prod(shape)
         if isinstance(layer, ConvolutionLayer):
             filters, planes, size = codes.shape[0], *shape[:1], codes.shape[2]
-            moves = Convolution(filters, size, layer.stride, layer.padding)
-            result: tuple[int, ...] = convolved_shape([moves], shape)
-            self._used["CONVOLUTION"] = True
+            convolution = Convolution(filters, size, layer.stride, layer.padding)
+            result: tuple[int, ...] = convolved_shape([convolution], shape)
+            self._functions.add("CONVOLUTION")
             sides = f"{planes}, {shape[1]}, {shape[2]}, {target}, {filters}, {result[1]}, {result[2]}"
             self._calls.append(
                 f"policy_convolution({source}, {sides}, {size}, {layer.stride}, {layer.padding}, {data});"
@@ -200,14 +190,14 @@ class _Header:
             summed = codes[0].numel()
         else:
             result = (codes.shape[0],)
-            self._used["LINEAR"] = True
+            self._functions.add("PRODUCTS")
             self._calls.append(f"policy_linear({source}, {inputs}, {target}, {result[0]}, {data});")
             summed = inputs
         if summed >= _MOST_INPUTS:
             raise RunError(f"layer {number} adds {summed} products, and a C header can add less than {_MOST_INPUTS}")
         count = math.prod(result)
         if layer.activation is not Activation.NONE:
-            self._used[layer.activation.name] = True
+            self._functions.add(layer.activation.name)
             self._calls.append(f"policy_{layer.activation}({target}, {count});")
         place = buffers.index(target)
         self._largest[place] = max(self._largest[place], count)
@@ -216,7 +206,7 @@ class _Header:
 
     def _weights(self, name: str, codes: torch.Tensor) -> None:
         flat = codes.reshape(-1)
-        if self._kind is _FLOAT:
+        if self._kind is _FLOAT:  # Codes of fp32 are its bits.
             self._floats(name, flat.view(torch.float32) if flat.dtype == torch.uint32 else flat, "policy_code")
             return
         integers = flat.numpy().astype(np.int64)
@@ -256,12 +246,14 @@ class _Header:
         return "\n".join(lines)
 
     def _add_table(self, fmt: FloatFormat, lines: list[str]) -> None:
-        """The magnitudes of all codes, up to what overflow gives, and the largest number that is rounded to each."""
+        """Writes the magnitudes of the format, with the result of overflow, and the largest float32 rounded to each."""
         sign = 1 << (fmt.bits - 1)
         numbers = sorted({abs(x) for x in fmt.values().tolist() if math.isfinite(x)})
         by_code = fmt.decode(torch.arange(sign), torch.float32).tolist()
         beyond = float(round(torch.tensor([torch.finfo(torch.float32).max]), fmt))
         magnitudes = numbers if beyond == numbers[-1] else [*numbers, beyond]
+        # The bound is the middle between two neighbors, or the float32 below it if the middle is rounded up. After the
+        # largest number, the middle is where overflow begins.
         following = [*numbers[1:], 2 * numbers[-1] - numbers[-2]]
         middles = torch.tensor([(a + b) / 2 for a, b in zip(numbers, following, strict=True)])
         up = round(middles, fmt) != torch.tensor(numbers)
@@ -289,7 +281,7 @@ class _Header:
 
 
 def _c_float(x: float) -> str:
-    if math.isnan(x):
+    if math.isnan(x):  # Expressions, since C99 has no literals for NaN and infinity.
         return "(0.0f / 0.0f)"
     if math.isinf(x):
         return "(1.0f / 0.0f)" if x > 0 else "(-1.0f / 0.0f)"

@@ -9,13 +9,13 @@ from ..models.policy_layers import Activation
 HALVINGS = 12
 """Number of times that an argument of the exponential is halved before its series, and the result squared after it."""
 TERMS = 10
-"""The number of terms of the series beside the first."""
+"""The number of terms of the series after the first."""
 SMALLEST_EXPONENT = -700.0
-"""Exponentials of less count as those of this."""
+"""Smaller exponents count as this one; its exponential is still a normal number of float64."""
 SMALL = 2.0**-6
-"""Below, tanh is its own series."""
+"""Smaller magnitudes have a series: the differences 1 - e^(-2|x|) and e^x - 1 lose digits there."""
 LARGE = 20.0
-"""Beyond, tanh is that of this, which is 1 in float32."""
+"""Larger magnitudes count as this one; its tanh is 1 in float32."""
 TANH_SERIES = (-17.0 / 315.0, 2.0 / 15.0, -1.0 / 3.0, 1.0)
 """Coefficients of x^7, x^5, x^3 and x."""
 ELU_SERIES = (1.0 / 24.0, 1.0 / 6.0, 1.0 / 2.0, 1.0)
@@ -23,7 +23,7 @@ ELU_SERIES = (1.0 / 24.0, 1.0 / 6.0, 1.0 / 2.0, 1.0)
 
 
 def exponential(x: torch.Tensor) -> torch.Tensor:
-    """e^x for x <= 0, by its series at x / 2^12, squared 12 times; relative error below 1e-12.
+    """Computes e^x for x <= 0, by the series at x / 2^12, squared 12 times; relative error below 1e-12.
 
     Args:
         x: float64, not positive; less than -700 counts as -700.
@@ -49,7 +49,7 @@ def tanh(x: torch.Tensor) -> torch.Tensor:
     Returns:
         float32, rounded once from a relative error below 1e-9; NaN for NaN, and -0 for -0.
     """
-    wide = x.to(torch.float64)
+    wide = x.to(torch.float64)  # A NaN stays: comparisons with it are false, and it spreads.
     magnitude = wide.abs()
     e = exponential(-2.0 * magnitude.clamp(max=LARGE))
     by_exponential = (1.0 - e) / (1.0 + e)

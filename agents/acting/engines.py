@@ -27,15 +27,13 @@ if TYPE_CHECKING:
 
 
 class Engine(ABC):
-    """Acts as a packed policy does.
-
-    Made of a message, which :func:`message_for` makes, perhaps in another process.
+    """Computes the outputs and actions of a packed policy.
 
     Args:
-        message: the result of ``message`` of the same class.
+        message: the result of ``message`` of the same class, perhaps from another process; see :func:`message_for`.
 
     Raises:
-        RunError: it is not such a message.
+        RunError: the engine cannot read the message.
     """
 
     name: ClassVar[str]
@@ -46,7 +44,7 @@ class Engine(ABC):
     @staticmethod
     @abstractmethod
     def message(packed: PackedPolicy) -> bytes:
-        """The policy as bytes for this engine; made once for many actors.
+        """Returns the policy as bytes for this engine; they serve many actors.
 
         Raises:
             RunError: this engine does not compute in the policy's format.
@@ -60,7 +58,7 @@ class Engine(ABC):
             observations: (n, ...) of the policy's shape.
 
         Returns:
-            (n, outputs) and (n, action); of several actions, the chosen one has a 1 and the others 0.
+            (n, outputs) and (n, action); a discrete action is a row of zeros with a 1 for the chosen one.
         """
 
     def act(self, observations: Floats) -> Floats:
@@ -72,15 +70,15 @@ class Engine(ABC):
 class SimulatedEngine(Engine):
     """Computes in PyTorch, with operands of products in the policy's format, to the bit.
 
-    Weights are as packed. Activations are rounded before each product to the same format; see ``Rule``. Products
-    are float32, as are biases and all else. Formats that are multiplied as integers (int8, int8_ax0, int4, ...; see
-    ``is_computed_in_integers``) are computed so, in ONNX Runtime's and the C header's arithmetic: activations are
-    unsigned integers of the same width with a zero point. Where numbers share a scale, all of a batch do.
+    Weights are as packed. Activations are rounded before each product to the same format; see ``Rule``. Products,
+    biases and all other values are float32. Formats that are multiplied as integers (int8, int8_ax0, int4, ...; see
+    ``is_computed_in_integers``) use the arithmetic of ONNX Runtime and the C header: activations are unsigned
+    integers of the same width with a zero point. A scale is shared by all values of a batch.
 
     Args:
         message: a packed policy.
-        accumulate: the accumulation of the products' sums, as in ``Accumulation``; None: as PyTorch adds in float32.
-            Sums of integers are exact.
+        accumulate: the accumulation of the products' sums, as in ``Accumulation``; None: PyTorch's in float32. Sums of
+            integers are exact.
     """
 
     name = "simulated"
@@ -90,14 +88,13 @@ class SimulatedEngine(Engine):
         self._simulation: Simulation | None = None
         self._integers = is_computed_in_integers(packed.format)
         self._policy = packed.layout if self._integers else packed.policy
-        self._encoded = {id(layer): encoded for layer, encoded in packed.layers}
-        if self._integers:  # in which their products are computed
-            self._encoded = {
-                name: one._replace(codes=one.codes.to(torch.float64)) for name, one in self._encoded.items()
-            }
-        if not self._integers:
+        self._encoded = dict(zip(map(id, packed.layout), packed.encoded, strict=True))  # By the identity of a layer.
+        if self._integers:
+            # Here, not at each product: sums of integers are computed in float64, exactly.
+            self._encoded = {key: x._replace(codes=x.codes.to(torch.float64)) for key, x in self._encoded.items()}
+        else:
             for layer in self._policy:
-                layer.weight.requires_grad_()  # what a simulation knows weights by
+                layer.weight.requires_grad_()  # A simulation recognizes weights by this; they are not rounded again.
             rules = [] if packed.format.native else [Rule(role="activations", format=packed.format)]
             if accumulate:
                 rules.append(Rule(accumulate=accumulate))
@@ -106,12 +103,12 @@ class SimulatedEngine(Engine):
 
     @staticmethod
     def message(packed: PackedPolicy) -> bytes:
-        """The packed policy."""
+        """Returns the packed policy as bytes."""
         return packed.to_bytes()
 
     @torch.no_grad()
     def outputs_and_actions(self, observations: Floats) -> tuple[Floats, Floats]:
-        """The outputs and actions for observations, with the tanh, ELU and exponential of ``elementary``."""
+        """Returns outputs and actions, computed with the tanh, ELU and exponential of ``elementary``."""
         policy = self._policy
         x = self._through(policy.shared, torch.from_numpy(np.ascontiguousarray(observations, np.float32)))
         outputs = combined([self._through(head, x) for head in policy.heads], policy.action_size)
@@ -144,24 +141,25 @@ class SimulatedEngine(Engine):
         if policy.decision is Decision.OUTPUTS:
             return outputs
         values = outputs
-        if policy.atoms is not None:
+        if policy.atoms is not None:  # The values are the means of the distributions.
             logits = outputs.reshape(len(outputs), policy.action_size, -1).to(torch.float64)
             weights = exponential(logits - logits.amax(-1, keepdim=True))
             below, above = torch.zeros_like(weights[..., 0]), torch.zeros_like(weights[..., 0])
+            # Atom by atom, in the order of the C header, so that the bits are the same.
             for weight, atom in zip(weights.unbind(-1), policy.atoms.to(torch.float64), strict=True):
                 below, above = below + weight, above + weight * atom
             values = above / below
         best = functional.one_hot(values.argmax(1), policy.action_size).to(torch.float32)
-        return torch.where(values.isnan().any(1, keepdim=True), torch.nan, best)
+        return torch.where(values.isnan().any(1, keepdim=True), torch.nan, best)  # argmax chooses NaN as the largest.
 
 
 @final
 class OnnxRuntime(Engine):
     """Computes with ONNX Runtime in one thread: fp32, or products of int8 with uint8 (``int8``, ``int8_ax0``).
 
-    The bits of int8 are the same as in :class:`Simulated` but for a tanh between layers, where a last bit may differ,
-    and seldom a code with it. On processors without VNNI instructions, sums of pairs of products may saturate, as ONNX
-    Runtime's documentation notes on its 8-bit products.
+    The bits of int8 are the same as in :class:`SimulatedEngine`, except after a tanh between layers: its last bit may
+    differ, and rarely a code. On processors without VNNI instructions, sums of pairs of products may saturate; see
+    ONNX Runtime's documentation on its 8-bit products.
 
     Args:
         message: an ONNX graph.
@@ -174,17 +172,18 @@ class OnnxRuntime(Engine):
             import onnxruntime  # noqa: PLC0415  an extra
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 3
+        options.log_severity_level = 3  # Errors and worse.
         try:
             self._session = onnxruntime.InferenceSession(message, options, providers=["CPUExecutionProvider"])
         except Exception as error:
             if not type(error).__module__.startswith("onnxruntime"):
                 raise
-            raise RunError(f"ONNX Runtime cannot read this policy: {str(error).partition(chr(10))[0]}") from error
+            first_line = str(error).partition("\n")[0]
+            raise RunError(f"ONNX Runtime cannot read this policy: {first_line}") from error
 
     @staticmethod
     def message(packed: PackedPolicy) -> bytes:
-        """The ONNX graph."""
+        """Returns the ONNX graph."""
         if not packed.format.native and not has_integer_operators(packed.format):
             raise RunError(
                 f"ONNX Runtime computes policies in fp32, int8 or int8_ax0, got {packed.format}; the engine 'simulated'"
@@ -193,7 +192,7 @@ class OnnxRuntime(Engine):
         return onnx_model(packed, fused=True)
 
     def outputs_and_actions(self, observations: Floats) -> tuple[Floats, Floats]:
-        """The outputs and actions for observations, computed by ONNX Runtime."""
+        """Returns outputs and actions, computed by ONNX Runtime."""
         actions, outputs = self._session.run(["actions", "outputs"], {"observations": observations})
         return outputs, actions
 
@@ -203,7 +202,7 @@ ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (Simulated
 
 
 def message_for(engine: str, packed: PackedPolicy) -> bytes:
-    """A packed policy as bytes for an engine, to be made once for many actors.
+    """Returns a packed policy as bytes for an engine; they serve many actors.
 
     Args:
         engine: ``simulated`` or ``onnxruntime``.
@@ -223,8 +222,8 @@ def open_engine(engine: str, message: bytes) -> Engine:
         RunError: the engine does not exist, or the message is not for it.
         MissingExtraError: the engine is not installed.
     """
-    made: Any = _engine(engine)
-    opened: Engine = made(message)
+    engine_class: Any = _engine(engine)
+    opened: Engine = engine_class(message)
     return opened
 
 

@@ -13,9 +13,9 @@ from ..errors import RunError
 from ..models.policy_layers import Activation, ConvolutionLayer, Decision, Layer, LinearLayer, PolicyLayers, plain
 
 _ACTIVATIONS = {nn.ReLU: Activation.RELU, nn.Tanh: Activation.TANH, nn.ELU: Activation.ELU}
-_PLANES = 3  # numbers in the shape of an image
-_PASSING = (nn.Identity, nn.Dropout, nn.Flatten)
-"""Layers that do nothing when a policy acts, or what a linear layer does anyway."""
+_IMAGE_DIMENSIONS = 3
+_IGNORED = (nn.Identity, nn.Dropout, nn.Flatten)
+"""Layers without an effect when a policy acts; a linear layer flattens its inputs anyway."""
 
 
 def policy_of(
@@ -26,15 +26,15 @@ def policy_of(
     std: torch.Tensor | None = None,
     observation_shape: Sequence[int] | None = None,
 ) -> PolicyLayers:
-    """The layers of a ``torch.nn.Sequential``, one inside another allowed, in float32.
+    """Converts a ``torch.nn.Sequential``, perhaps with others inside, to a policy in float32.
 
     Args:
         module: layers ``Linear`` and ``Conv2d`` (square, without dilation and groups), each followed by at most one of
-            ``ReLU``, ``Tanh`` and ``ELU`` (alpha 1); ``Flatten``, ``Dropout`` and ``Identity`` are passed over.
-        decision: how to make actions of the outputs: ``outputs``, ``clip`` (to [-1, 1]), ``tanh``, or ``largest``.
-        mean: the mean of observations, which is subtracted from them first, (n,); None for zero.
-        std: the divisor of the result, (n,); None for one. Both become part of the first layer, in float64: a
-            normalizer that also clips is not reproduced.
+            ``ReLU``, ``Tanh`` and ``ELU`` (alpha 1); ``Flatten``, ``Dropout`` and ``Identity`` are ignored.
+        decision: the rule from outputs to actions: ``outputs``, ``clip`` (to [-1, 1]), ``tanh``, or ``largest``.
+        mean: the mean of observations, which is subtracted first, (n,); None for zero.
+        std: the divisor of the result, (n,); None for one. Both become part of the first layer, in float64. The
+            clipping of a normalizer is not reproduced.
         observation_shape: (planes, height, width) if the first layer is a convolution; otherwise it is inferred.
 
     Raises:
@@ -51,49 +51,45 @@ def policy_of(
         shape = tuple(observation_shape or ())
         if mean is not None or std is not None:
             raise RunError("mean and std are of vectors; this module begins with a convolution")
-        if len(shape) != _PLANES:
+        if len(shape) != _IMAGE_DIMENSIONS:
             raise RunError(f"observation_shape must be (planes, height, width), got {observation_shape!r}")
     _check_shapes(layers, shape)
-    allowed = [one for one in Decision if one is not Decision.LARGEST_MEAN]
+    allowed = [name for name in Decision if name is not Decision.LARGEST_MEAN]  # It needs atoms.
     if decision not in allowed:
         raise RunError(f"decision must be {', '.join(allowed)}, got {decision!r}")
     return PolicyLayers(shape, (), (tuple(layers),), Decision(decision), last.weight.shape[0])
 
 
 def _check_shapes(layers: Sequence[Layer], shape: tuple[int, ...]) -> None:
-    """Raises RunError where a layer cannot take the output of the previous one."""
+    """Raises RunError if a layer does not fit the output of the previous one."""
     for i, layer in enumerate(layers):
-        taken = layer.weight.shape[1]
+        inputs = layer.weight.shape[1]
         if isinstance(layer, ConvolutionLayer):
             sides = [(n + 2 * layer.padding - layer.weight.shape[2]) // layer.stride + 1 for n in shape[1:]]
-            fits = len(shape) == _PLANES and shape[0] == taken and min(sides) > 0
+            fits = len(shape) == _IMAGE_DIMENSIONS and shape[0] == inputs and min(sides) > 0
             following = (layer.weight.shape[0], *sides)
         else:
-            fits = math.prod(shape) == taken
+            fits = math.prod(shape) == inputs
             following = (layer.weight.shape[0],)
         if not fits:
             raise RunError(f"layer {i} takes {tuple(layer.weight.shape[1:])}, and is given {shape}")
         shape = following
 
 
-def _computes_as(kind: type[nn.Module], layer: nn.Module) -> bool:
-    """Whether a layer, of a class made of this kind perhaps, computes as that does."""
-    return type(layer).forward is kind.forward
-
-
 def _layers(module: nn.Module) -> list[Layer]:
     """Returns the linear layers and convolutions, each with the activation that follows."""
     layers: list[Layer] = []
     for layer in _leaf_modules(module):
-        if isinstance(layer, nn.Linear) and _computes_as(nn.Linear, layer):
+        # Subclasses count if they inherit ``forward``: others compute something else.
+        if isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward:
             layers.append(LinearLayer(plain(layer.weight), _bias(layer, layer.out_features), Activation.NONE))
-        elif isinstance(layer, nn.Conv2d) and _computes_as(nn.Conv2d, layer):
+        elif isinstance(layer, nn.Conv2d) and type(layer).forward is nn.Conv2d.forward:
             layers.append(_convolution(layer))
         elif type(layer) in _ACTIVATIONS and getattr(layer, "alpha", 1.0) == 1.0:
             if not layers or layers[-1].activation is not Activation.NONE:
                 raise RunError(f"{layer} follows no linear layer or convolution: an exported layer has one activation")
             layers[-1] = replace(layers[-1], activation=_ACTIVATIONS[type(layer)])
-        elif not isinstance(layer, _PASSING):
+        elif not isinstance(layer, _IGNORED):
             raise RunError(
                 f"{type(layer).__name__} is no layer that can be exported: allowed are Linear, Conv2d, ReLU, Tanh, ELU"
                 " with alpha 1, Flatten, Dropout and Identity, in a torch.nn.Sequential; mean and std say a normalizer"
@@ -126,18 +122,18 @@ def _convolution(layer: nn.Conv2d) -> ConvolutionLayer:
 
 
 def _normalized(first: LinearLayer, mean: torch.Tensor | None, std: torch.Tensor | None) -> LinearLayer:
-    """The layer that maps x to the output of the first one for (x - mean) / std."""
+    """Returns a layer that maps x to the output of the first layer for (x - mean) / std."""
     if mean is None and std is None:
         return first
     size = first.weight.shape[1]
     shift, scale = torch.zeros(size, dtype=torch.float64), torch.ones(size, dtype=torch.float64)
-    for name, given, kept in (("mean", mean, shift), ("std", std, scale)):
-        if given is None:
+    for name, values, target in (("mean", mean, shift), ("std", std, scale)):
+        if values is None:
             continue
-        if given.numel() != size or not bool(given.isfinite().all()) or (name == "std" and bool((given <= 0).any())):
+        if values.numel() != size or not bool(values.isfinite().all()) or (name == "std" and bool((values <= 0).any())):
             above = " above zero" if name == "std" else ""
-            raise RunError(f"{name} must be {size} finite numbers{above}, one for each observation, got {given}")
-        kept.copy_(given.detach().reshape(-1))
+            raise RunError(f"{name} must be {size} finite numbers{above}, one for each observation, got {values}")
+        target.copy_(values.detach().reshape(-1))
     weight = first.weight.to(torch.float64) / scale
     bias = first.bias.to(torch.float64) - weight @ shift
     return LinearLayer(plain(weight), plain(bias), first.activation)

@@ -14,29 +14,28 @@ from ..models.policy_layers import Activation, ConvolutionLayer, Decision, Layer
 from .integers import is_computed_in_integers
 from .packed import PackedPolicy
 
-OPSET = 21
-IR_VERSION = 10
+OPSET, IR_VERSION = 21, 10  # Of ONNX 1.16.
 MICROSOFT = "com.microsoft"
 
 
 def has_integer_operators(fmt: Format) -> bool:
-    """Whether ONNX multiplies integers of this format: 8 bits."""
+    """Whether ONNX has products of integers of this format: 8 bits."""
     return is_computed_in_integers(fmt) and fmt.bits == 8
 
 
 def onnx_model(packed: PackedPolicy, *, fused: bool = False, version: str = "") -> bytes:
-    """The bytes of an ONNX file that acts as the policy does.
+    """Returns the bytes of an ONNX file that computes the policy's actions.
 
-    Its input is ``observations``, (n, ...) float32, its outputs are ``actions``, (n, action) float32, where of several
-    actions the chosen one has a 1, and ``outputs`` of the network, (n, outputs) float32. Weights of ``int8`` and
-    ``int8_ax0`` stay integers: activations are quantized by the smallest and largest of all in a batch. Any other
-    weights are decoded to float32 in the file, and are multiplied in float32.
+    Its input is ``observations``, (n, ...) float32. Its outputs are ``actions``, (n, action) float32, one-hot for
+    discrete actions, and ``outputs`` of the network, (n, outputs) float32. Weights of ``int8`` and ``int8_ax0`` stay
+    integers: activations are quantized by the smallest and largest of all in a batch. Any other weights are decoded to
+    float32 in the file, and are multiplied in float32.
 
     Args:
         packed: the policy.
-        fused: with ``DynamicQuantizeMatMul`` of ONNX Runtime, which begins in a third of the time; otherwise only with
-            operators of ONNX. The results are the same bits.
-        version: the version of the program, to note in the file.
+        fused: whether to use ``DynamicQuantizeMatMul`` of ONNX Runtime, which loads in a third of the time, instead of
+            only operators of ONNX. The results are the same bits.
+        version: the version of the program, which the file records.
 
     Raises:
         MissingExtraError: onnx is not installed.
@@ -45,6 +44,7 @@ def onnx_model(packed: PackedPolicy, *, fused: bool = False, version: str = "") 
         import onnx  # noqa: PLC0415  an extra
     policy = packed.layout if has_integer_operators(packed.format) else packed.policy
     graph = _Graph(packed, fused=fused)
+    # Shared layers, then the layers of each head; ``planes`` is whether a result still has planes.
     x = "observations"
     encoded = iter(packed.encoded)
     planes = len(policy.observation_shape) > 1
@@ -66,7 +66,7 @@ def onnx_model(packed: PackedPolicy, *, fused: bool = False, version: str = "") 
         "policy",
         [helper.make_tensor_value_info("observations", proto.FLOAT, ["n", *policy.observation_shape])],
         [
-            helper.make_tensor_value_info("actions", proto.FLOAT, ["n", size]),  # what everybody takes: the first
+            helper.make_tensor_value_info("actions", proto.FLOAT, ["n", size]),  # First: the result that most use.
             helper.make_tensor_value_info("outputs", proto.FLOAT, ["n", width]),
         ],
         graph.constants,
@@ -110,21 +110,21 @@ class _Graph:
         convolution = isinstance(layer, ConvolutionLayer)
         if planes and not convolution:
             x = self.node("Flatten", [x])
-        y = self._of_integers(x, layer, encoded) if self._integers else self._of_floats(x, layer)
+        y = self._integer_product(x, layer, encoded) if self._integers else self._float_product(x, layer)
         if layer.activation is not Activation.NONE:
             y = self.node(layer.activation.capitalize(), [y])
         return y, convolution
 
     def combine(self, heads: list[str]) -> None:
-        """Adds the nodes that combine the outputs of the heads, as ``combined`` does."""
+        """Adds the nodes that combine the outputs of the heads, in the order of ``combined``."""
         if len(heads) == 1:
             self.node("Identity", heads, "outputs")
             return
-        rows = self.constant(np.array([0, self._policy.action_size, -1], np.int64))
-        one = self.constant(np.array([1], np.int64))
+        rows = self.constant(np.array([0, self._policy.action_size, -1], np.int64))  # 0 keeps n, -1 is the rest.
+        axis = self.constant(np.array([1], np.int64))
         advantages = self.node("Reshape", [heads[1], rows])
-        difference = self.node("Sub", [advantages, self.node("ReduceMean", [advantages, one], keepdims=1)])
-        total = self.node("Add", [self.node("Unsqueeze", [heads[0], one]), difference])
+        difference = self.node("Sub", [advantages, self.node("ReduceMean", [advantages, axis], keepdims=1)])
+        total = self.node("Add", [self.node("Unsqueeze", [heads[0], axis]), difference])
         self.node("Flatten", [total], "outputs")
 
     def decide(self) -> None:
@@ -148,41 +148,44 @@ class _Graph:
         depth = self.constant(np.array(policy.action_size, np.int64))
         self.node("OneHot", [best, depth, self.constant(np.array([0, 1], np.float32))], "actions", axis=1)
 
-    def _of_floats(self, x: str, layer: Layer) -> str:
+    def _float_product(self, x: str, layer: Layer) -> str:
         weight, bias = self.constant(layer.weight), self.constant(layer.bias)
         if isinstance(layer, ConvolutionLayer):
-            return self.node("Conv", [x, weight, bias], **_moves(layer, layer.weight.shape))
-        return self.node("Gemm", [x, weight, bias], transB=1)
+            return self.node("Conv", [x, weight, bias], **_convolution_attributes(layer, layer.weight.shape))
+        return self.node("Gemm", [x, weight, bias], transB=1)  # Weights are (out, in).
 
-    def _of_integers(self, x: str, layer: Layer, encoded: Any) -> str:
-        """The operations of ``integers.product``, in their order."""
+    def _integer_product(self, x: str, layer: Layer, encoded: Any) -> str:
+        """Adds the operations of ``integers.product``, in their order."""
         codes, scale, bias = encoded.codes.numpy(), encoded.scale.numpy(), layer.bias.numpy()
         if isinstance(layer, ConvolutionLayer):
             scale = scale.reshape(-1, 1, 1) if scale.ndim else scale
             bias = bias.reshape(-1, 1, 1)
         else:
-            codes = np.ascontiguousarray(codes.T)
+            codes = np.ascontiguousarray(codes.T)  # MatMulInteger has no transB.
         # Bytes from 0 to 255: where a processor has no VNNI, ONNX Runtime's sums of signed weights saturate at 16 bits.
         codes, zero = (codes.astype(np.int16) + _ZERO_POINT).astype(np.uint8), np.array(_ZERO_POINT, np.uint8)
-        names = [self.constant(value) for value in (codes, scale, bias)]
+        weight_name, scale_name, bias_name = (self.constant(value) for value in (codes, scale, bias))
         if self._fused and not isinstance(layer, ConvolutionLayer):
             zeros = self.constant(np.full(scale.shape, zero))
-            return self.node("DynamicQuantizeMatMul", [x, names[0], names[1], zeros, names[2]], domain=MICROSOFT)
+            inputs = [x, weight_name, scale_name, zeros, bias_name]
+            return self.node("DynamicQuantizeMatMul", inputs, domain=MICROSOFT)
+        # Quantize the activations; ``node`` is for operators with one output.
         quantized = [f"{part}_{len(self.nodes)}" for part in ("codes", "scale", "zero_point")]
         self.nodes.append(self._onnx.helper.make_node("DynamicQuantizeLinear", [x], quantized))
-        inputs = [quantized[0], names[0], quantized[2], self.constant(zero)]
+        inputs = [quantized[0], weight_name, quantized[2], self.constant(zero)]
         if isinstance(layer, ConvolutionLayer):
-            sums = self.node("ConvInteger", inputs, **_moves(layer, codes.shape))
+            sums = self.node("ConvInteger", inputs, **_convolution_attributes(layer, codes.shape))
         else:
             sums = self.node("MatMulInteger", inputs)
+        # Scale the exact sums, and add the bias.
         floats = self.node("Cast", [sums], to=self._onnx.TensorProto.FLOAT)
-        scaled = self.node("Mul", [floats, self.node("Mul", [quantized[1], names[1]])])
-        return self.node("Add", [scaled, names[2]])
+        scaled = self.node("Mul", [floats, self.node("Mul", [quantized[1], scale_name])])
+        return self.node("Add", [scaled, bias_name])
 
 
 _ZERO_POINT = 128
-"""The byte of a weight that stands for zero."""
+"""The byte of a weight of zero."""
 
 
-def _moves(layer: ConvolutionLayer, shape: tuple[int, ...]) -> dict[str, Any]:
+def _convolution_attributes(layer: ConvolutionLayer, shape: tuple[int, ...]) -> dict[str, Any]:
     return {"kernel_shape": list(shape[2:]), "strides": [layer.stride] * 2, "pads": [layer.padding] * 4}

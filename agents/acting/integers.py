@@ -35,13 +35,13 @@ def is_computed_in_integers(fmt: Format) -> bool:
 
 
 def quantized(x: torch.Tensor, width: int) -> Activations:
-    """Activations as unsigned integers with a zero point, by the smallest and largest of them.
+    """Quantizes activations to unsigned integers with a zero point, by their smallest and largest value.
 
     With low = min(0, min x), high = max(0, max x) and n = 2^width - 1, all in float32: scale = (high - low) / n, or 1
     if that is 0; zero point = clamp(0 - low / scale) rounded to nearest-even; code = clamp(round(x / scale) + zero
     point). Of a batch, all numbers share one scale.
 
-    That is not quite the format ``uint8``, which computes the scale in float64 and multiplies by 1 / scale.
+    The format ``uint8`` differs slightly: it computes the scale in float64, and multiplies by 1 / scale.
 
     Args:
         x: float32, finite, not empty.
@@ -61,20 +61,22 @@ def quantized(x: torch.Tensor, width: int) -> Activations:
 
 
 def product(x: torch.Tensor, layer: Layer, weight: Quantized, width: int) -> torch.Tensor:
-    """A layer without its activation: float32(sum of (code - zero point) * weight) * (scale * weight's scale) + bias.
+    """Computes a layer without its activation.
+
+    The result is float32(sum of (code - zero point) * weight) * (scale * weight's scale) + bias.
 
     The sum is exact; the conversion, the product of the scales, the product and the sum are float32, each rounded once.
 
     Args:
         x: (n, in), or (n, planes, height, width); float32.
-        layer: the bias, and how a convolution moves; its weight is not looked at.
+        layer: the bias, and the stride and padding of a convolution; its weight is not read.
         weight: its codes, (out, in) or (filters, planes, height, width), of any dtype, and scales, one or one for each
             output.
         width: bits of the activations' codes.
     """
     codes, scale, zero_point = quantized(x, width)
     integers = codes - zero_point
-    weights = weight.codes.to(torch.float64)  # sums of these are exact up to 2^53
+    weights = weight.codes.to(torch.float64)  # Sums of integers are exact up to 2^53.
     scales, bias = scale * weight.scale, layer.bias
     if isinstance(layer, ConvolutionLayer):
         sums = functional.conv2d(integers, weights, stride=layer.stride, padding=layer.padding)

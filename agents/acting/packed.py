@@ -19,8 +19,8 @@ from ..errors import RunError
 from ..models.policy_layers import Activation, ConvolutionLayer, Decision, Layer, LinearLayer, PolicyLayers
 
 _MAGIC = b"roundoff policy 1\n"
-_LENGTH = struct.Struct("<I")
-_ALIGNED = 8
+_LENGTH = struct.Struct("<I")  # Of the header.
+_ALIGNED = 8  # Bytes; each part of a message begins at a multiple.
 
 
 @final
@@ -45,12 +45,12 @@ class PackedPolicy:
 
     @property
     def layers(self) -> Iterator[tuple[Layer, Any]]:
-        """All layers in order without their weights, and these as codes."""
+        """All layers in order, without weights, each with the codes of its weight."""
         return zip(self.layout, self.encoded, strict=True)
 
     @classmethod
     def of(cls, policy: PolicyLayers, fmt: Format | str) -> Self:
-        """Rounds the weights of a policy to a format, to the nearest, and keeps their codes.
+        """Rounds the weights of a policy to the nearest numbers of a format, and encodes them.
 
         Args:
             policy: float32.
@@ -74,9 +74,9 @@ class PackedPolicy:
         return cls(fmt, with_numbers(policy, [torch.empty(0)] * len(encoded), "weight"), encoded)
 
     def to_bytes(self) -> bytes:
-        """The policy as one message: a header in JSON, then the codes, as densely as they can be, scales and biases.
+        """Returns the policy as one message: a header in JSON, then dense codes, scales and biases.
 
-        Nothing in it is executed when it is read; see :meth:`from_bytes`.
+        Reading a message executes nothing in it; see :meth:`from_bytes`.
         """
         policy = self.layout
         blobs: list[bytes] = []
@@ -101,16 +101,16 @@ class PackedPolicy:
             "atoms": 0 if policy.atoms is None else len(policy.atoms),
         }
         text = json.dumps(header).encode()
-        text += b" " * (-(len(_MAGIC) + _LENGTH.size + len(text)) % _ALIGNED)
+        text += b" " * (-(len(_MAGIC) + _LENGTH.size + len(text)) % _ALIGNED)  # JSON ignores spaces.
         padded = (blob + b"\0" * (-len(blob) % _ALIGNED) for blob in blobs)
         return b"".join([_MAGIC, _LENGTH.pack(len(text)), text, *padded])
 
     @classmethod
     def from_bytes(cls, message: bytes) -> Self:
-        """The policy of a message.
+        """Reads the policy of a message.
 
         Raises:
-            RunError: it is not a policy, or truncated.
+            RunError: the message is not a policy, or truncated.
         """
         try:
             return cls._read(message)
@@ -133,20 +133,21 @@ class PackedPolicy:
         fmt = Format.parse(header["format"])
         layers: list[Layer] = []
         encoded = []
-        for described in header["layers"]:
-            shapes = described["shapes"]
-            probe = fmt.encode(torch.ones([1] * len(shapes[0])))  # of the types that codes and scales have
-            read = [
-                rest.numbers(shape, one.dtype, fmt.bits if i == 0 else None, absent=zero)
-                for i, (shape, zero, one) in enumerate(zip(shapes, described["zeros"], _as_tuple(probe), strict=True))
+        for entry in header["layers"]:
+            shapes = entry["shapes"]
+            # The weight: codes, and scales if any. A probe has their dtypes, which the header lacks.
+            probe = fmt.encode(torch.ones([1] * len(shapes[0])))
+            parts = [
+                rest.numbers(shape, example.dtype, fmt.bits if i == 0 else None, absent=zero)
+                for i, (shape, zero, example) in enumerate(zip(shapes, entry["zeros"], _as_tuple(probe), strict=True))
             ]
-            encoded.append(read[0] if isinstance(probe, torch.Tensor) else type(probe)(*read))
+            encoded.append(parts[0] if isinstance(probe, torch.Tensor) else type(probe)(*parts))
+            # The rest of the layer; only convolutions have a stride.
             bias = rest.numbers([shapes[0][0]], torch.float32)
-            activation = Activation(described["activation"])
-            weight = torch.empty(0)
+            activation, weight = Activation(entry["activation"]), torch.empty(0)
             layers.append(
-                ConvolutionLayer(weight, bias, activation, int(described["stride"]), int(described["padding"]))
-                if "stride" in described
+                ConvolutionLayer(weight, bias, activation, int(entry["stride"]), int(entry["padding"]))
+                if "stride" in entry
                 else LinearLayer(weight, bias, activation)
             )
         atoms = rest.numbers([header["atoms"]], torch.float32) if header["atoms"] else None
@@ -165,11 +166,11 @@ class PackedPolicy:
         return cls(fmt, policy, tuple(encoded))
 
     def _dense(self, encoded: Any) -> list[bytes]:
-        """Codes as densely as they can be, and the scales; nothing for tensors of zeros, as some zero points are."""
+        """Returns dense codes, and the scales; tensors of zeros, such as zero points, become empty."""
         codes, *scales = _as_tuple(encoded)
         if codes.element_size() * 8 != self.format.bits:
             codes = pack(codes, self.format.bits)
-        return [part.tobytes() if part.any() else b"" for part in (one.numpy() for one in (codes, *scales))]
+        return [part.numpy().tobytes() if part.numpy().any() else b"" for part in (codes, *scales)]
 
 
 @final
@@ -189,14 +190,14 @@ class _Reader:
         if bits is None or bits == dtype.itemsize * 8:
             return self._bytes(count * dtype.itemsize).view(dtype).view(shape)
         codes = unpack(self._bytes(-(-count * bits // 8)), bits, count).view(shape)
-        if dtype.is_signed:  # packing has kept the low bits alone
+        if dtype.is_signed:  # Extends the sign: packing kept only the low bits.
             codes -= (codes >> (bits - 1)) << bits
         return codes.to(dtype)
 
     def _bytes(self, size: int) -> torch.Tensor:
         part = np.frombuffer(self._message, np.uint8, size, self._place)
         self._place += size + -size % _ALIGNED
-        return torch.from_numpy(part.copy())
+        return torch.from_numpy(part.copy())  # A message is read-only.
 
     def check_end(self) -> None:
         """Raises ValueError if something follows."""
@@ -205,14 +206,20 @@ class _Reader:
 
 
 def with_numbers(policy: PolicyLayers, numbers: Iterable[torch.Tensor], *names: str) -> PolicyLayers:
-    """The policy with other weights and biases, as far as named, of each layer in order."""
-    following = iter(numbers)
+    """Replaces tensors of a policy's layers.
 
-    def of(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
-        parts: list[dict[str, Any]] = [{name: next(following) for name in names} for _ in layers]
+    Args:
+        policy: the policy.
+        numbers: the tensors of each layer in order, by ``names``.
+        names: ``weight``, ``bias`` or both.
+    """
+    tensors = iter(numbers)
+
+    def replaced(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+        parts: list[dict[str, Any]] = [{name: next(tensors) for name in names} for _ in layers]
         return tuple(replace(layer, **part) for layer, part in zip(layers, parts, strict=True))
 
-    return replace(policy, shared=of(policy.shared), heads=tuple(of(head) for head in policy.heads))
+    return replace(policy, shared=replaced(policy.shared), heads=tuple(map(replaced, policy.heads)))
 
 
 def _as_tuple(encoded: Any) -> tuple[torch.Tensor, ...]:

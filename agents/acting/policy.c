@@ -174,7 +174,7 @@ static void policy_combine(const float *value, const float *advantages, float *o
             outputs[i * atoms + k] = value[k] + (advantages[i * atoms + k] - total / POLICY_ACTIONS);
     }
 }
-//// LARGEST
+//// ACT_LARGEST
 /* The number of the action, from 0. */
 static int policy_act(const float *observation)
 {
@@ -185,7 +185,7 @@ static int policy_act(const float *observation)
         best = outputs[i] > outputs[best] ? i : best;
     return best;
 }
-//// LARGEST_MEAN
+//// ACT_LARGEST_MEAN
 /* The number of the action, from 0: that with the largest mean of its distribution over the atoms. */
 static int policy_act(const float *observation)
 {
