@@ -1,4 +1,4 @@
-"""A policy on its way from the learner to the quantizer, a process that packs it, and from there to the actors."""
+"""The transfer of a policy from the learner to the quantizer, a process that packs it, and then to the actors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOTHING = torch.empty(0)
 
 
 class FullPolicy(NamedTuple):
-    """A policy as the learner hands it over: NumPy's arrays, which Ray shares without a copy for each reader."""
+    """A policy from the learner, in NumPy's arrays, which Ray shares without a copy for each reader."""
 
     layout: PolicyLayers
     """The layout without the numbers of its layers."""
@@ -29,7 +29,7 @@ class FullPolicy(NamedTuple):
 
     @classmethod
     def of(cls, policy: PolicyLayers) -> FullPolicy:
-        """Takes it apart."""
+        """Splits a policy into its layout and the numbers of its layers."""
         numbers = [part.numpy() for layer in policy for part in (layer.weight, layer.bias)]
         return cls(with_numbers(policy, [_NOTHING] * len(numbers), "weight", "bias"), numbers)
 
@@ -37,6 +37,7 @@ class FullPolicy(NamedTuple):
         """Returns the message that actors pull, for :func:`opened`; empty if a value is not finite."""
         if not all(np.isfinite(part).all() for part in self.numbers):
             return np.zeros(0, dtype=np.uint8)
+        # Ray's arrays are read-only, which PyTorch does not support.
         policy = with_numbers(self.layout, (torch.from_numpy(part.copy()) for part in self.numbers), "weight", "bias")
         if keys.communicate:
             return np.frombuffer(PackedPolicy.of(policy, keys.communicate).to_bytes(), dtype=np.uint8)
@@ -46,7 +47,7 @@ class FullPolicy(NamedTuple):
 def opened(message: bytes, keys: ActorKeys) -> Engine | None:
     """Returns the engine for a message of :meth:`FullPolicy.packed`, in the actors' format.
 
-    None if acting is impossible: the message is empty, or the format for sending weights has made some infinite.
+    None if acting is impossible: the message is empty, or the format of ``communicate`` has made weights infinite.
     """
     if not message:
         return None
@@ -77,7 +78,7 @@ class Quantizer:
         self._latest = (version, [self._ray.put(policy.packed(self._keys))])
 
     def latest(self) -> tuple[int, list[Any]] | None:
-        """The version, and a reference to its message, in a list, since Ray would send the referenced object."""
+        """Returns the version and a reference to its message, in a list: Ray would replace a bare reference."""
         return self._latest
 
     def process_id(self) -> int:

@@ -15,9 +15,9 @@ from .tasks import Task, TaskKind, check_game, unknown_task
 
 MOST_STEPS = 27_000
 """The most steps of an episode: half an hour of play."""
-_FRAMES = 4  # of an observation
-_SKIP = 4  # frames that an action holds
-_MOST_NOOPS = 30
+_FRAMES = 4  # Images of an observation.
+_SKIP = 4  # Frames of the game for which an action is held.
+_MOST_NOOPS = 30  # Mnih et al., Methods.
 _HEIGHT, _WIDTH = 104, 80
 
 
@@ -25,7 +25,7 @@ def check_atari_task(task: str) -> str:
     """Returns ``task``, ``atari:<Game>``, if ale-py has the game.
 
     Raises:
-        ValueError: it has not; the message names the nearest ones.
+        ValueError: ale-py lacks the game; the message names the nearest ones.
     """
     known = [TaskKind.ATARI + game for game in _games()]
     if check_game(task) not in known:
@@ -72,7 +72,7 @@ class AtariEnvironment(SeededEpisodes):
         ALEInterface.setLoggerMode(LoggerMode.Error)
         self._ale: Any = ALEInterface()
         self._ale.setFloat("repeat_action_probability", 0.0)
-        self._ale.setInt("random_seed", 0)  # of what is random in a console that is switched on
+        self._ale.setInt("random_seed", 0)  # For the random state of a console that is switched on.
         self._ale.loadROM(roms.get_rom_path(rom))
         self._switched_on = self._ale.cloneSystemState()
         self._actions = self._ale.getMinimalActionSet()
@@ -89,7 +89,7 @@ class AtariEnvironment(SeededEpisodes):
     def reset(self) -> NDArray[np.uint8]:
         """Begins an episode and returns its first observation."""
         count = int(np.random.default_rng(self._next_seed()).integers(1, _MOST_NOOPS + 1))
-        # A reset alone leaves what some games draw from; the state alone leaves what is on the screen of others.
+        # Only a reset keeps the random state of some games; only the system state keeps the screen of others.
         self._ale.restoreSystemState(self._switched_on)
         self._ale.reset_game()
         for _ in range(count):
@@ -101,14 +101,14 @@ class AtariEnvironment(SeededEpisodes):
         return np.stack(self._images)
 
     def step(self, action: NDArray[np.floating[Any]]) -> Transition:
-        """Repeats an action: that in the place of the largest number of (action_size,)."""
-        wanted = self._actions[int(action.argmax())]
+        """Repeats the action in the place of the largest number of (action_size,)."""
+        code = self._actions[int(action.argmax())]
         lives, total, late = self._ale.lives(), 0.0, False
         for _ in range(self._action_repeat):
             for _ in range(_SKIP - 1):
-                total += self._ale.act(wanted)
+                total += self._ale.act(code)
             before = self._ale.getScreenGrayscale()
-            total += self._ale.act(wanted)
+            total += self._ale.act(code)
             self._images.append(_image(np.maximum(before, self._ale.getScreenGrayscale())))
             self._steps += 1
             late = self._steps >= MOST_STEPS
@@ -120,15 +120,15 @@ class AtariEnvironment(SeededEpisodes):
 
 
 def _games() -> dict[str, str]:
-    """The games for one player: the name in ale-py, by our name, as in ``SpaceInvaders``: ``space_invaders``."""
+    """Returns ale-py's names of the games for one player, by our name, as in ``SpaceInvaders``: ``space_invaders``."""
     return {
         rom.title().replace("_", ""): rom
         for rom in sorted(roms.get_all_rom_ids())
-        if rom not in {"combat", "joust", "maze_craze", "warlords"}  # for two alone, of which ale-py ends the process
+        if rom not in {"combat", "joust", "maze_craze", "warlords"}  # Only for two players: ale-py ends the process.
     }
 
 
 def _image(screen: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """(104, 80) of a screen of 160 columns and 210 rows, or more: those in the middle."""
+    """Returns every other pixel of the middle of a screen, (104, 80) of 160 columns and at least 210 rows."""
     top = (len(screen) - 2 * _HEIGHT) // 2
     return screen[top : top + 2 * _HEIGHT : 2, ::2]

@@ -27,7 +27,7 @@ _SCALES: dict[str, Callable[[float], np.float64]] = {
     "linear": lambda value: np.float64(1 - value),
     "quadratic": lambda value: np.sqrt(1 - value),
 }
-"""The point at which the formula for 1 has a given value, by which distances are multiplied."""
+"""For each formula, the distance at which it falls to a given value; it scales distances in units of the margin."""
 
 
 @final
@@ -60,7 +60,7 @@ class Environment:
             raise RunError(str(error)) from error
         self._env: Any = load_task(domain, name)
         self._action_repeat = action_repeat
-        self._steps = 0  # of the episode
+        self._steps = 0  # Of the episode, in the simulator's control steps.
         spec = self._env.action_spec()
         self._center = (spec.maximum + spec.minimum) / 2
         self._half_width = (spec.maximum - spec.minimum) / 2
@@ -95,8 +95,8 @@ class Environment:
         reward = 0.0
         discount: float | None = None
         try:
-            # As dm_control.rl.control.Environment.step, but that nobody looks at observations between repeats, and
-            # that the simulator's warnings are read once.
+            # The steps of dm_control.rl.control.Environment.step, without observations between repeats, and with one
+            # check of the simulator's warnings for all of them.
             with physics.check_invalid_state():
                 for _ in range(self._action_repeat):
                     task.before_step(scaled, physics)
@@ -105,6 +105,7 @@ class Environment:
                     reward += float(task.get_reward(physics))
                     self._steps += 1
                     in_time = self._steps < env._step_limit  # noqa: SLF001
+                    # None while the episode continues; a time limit ends the episode, but not the return.
                     discount = task.get_termination(physics) if in_time else 1.0
                     if discount is not None:
                         break
@@ -114,12 +115,12 @@ class Environment:
         return Transition(observation, reward, 1.0 if discount is None else float(discount), discount is not None)
 
     def physics(self) -> tuple[Any, Any]:
-        """The MuJoCo model and its data, as they are now; for looking, not for changing."""
+        """Returns the MuJoCo model and its data, only for reading."""
         physics = self._env.physics
         return physics.model.ptr, physics.data.ptr
 
     def random_state(self) -> dict[str, Any]:
-        """The state of the random generator as plain values; meaningful between episodes."""
+        """Returns the state of the random generator as plain values; meaningful between episodes."""
         _, keys, position, has_gauss, cached = self._env.task.random.get_state()
         return {"keys": keys.tolist(), "position": position, "has_gauss": has_gauss, "cached": cached}
 
@@ -134,13 +135,13 @@ def _observation_vector(observation: Mapping[str, Any]) -> NDArray[np.float64]:
 
 
 def load_task(domain: str, task: str) -> Any:
-    """A task of the suite; the same as ``dm_control.suite.load`` gives, bit for bit."""
+    """Returns a task of the suite, bit for bit the same as ``dm_control.suite.load``."""
     return _domain(domain).SUITE[task](random=0)
 
 
 @cache
 def _domain(name: str) -> Any:
-    """A domain's module, changed as described: only ours, others import the suite as it is."""
+    """Loads a separate copy of a domain's module with faster rewards and models; the suite itself is unchanged."""
     _import_suite()
     spec = find_spec(f"dm_control.suite.{name}")
     assert spec is not None
@@ -149,10 +150,10 @@ def _domain(name: str) -> Any:
     spec.loader.exec_module(module)
     if hasattr(module, "rewards"):
         module.rewards = SimpleNamespace(tolerance=tolerance)
-    # `physics.from_xml_string`, which compiles each description once (45 ms) and copies the model (2 ms)
+    # ``Physics.from_xml_string`` compiles each description once (45 ms), and then copies the model (2 ms).
     from dm_control.mujoco.wrapper import MjModel  # noqa: PLC0415  imported by now
 
-    models: dict[Any, Any] = {}  # by the description alone: what files it names are the suite's own
+    models: dict[Any, Any] = {}  # Only by the description: the files that it names belong to the suite.
 
     def from_xml_string(xml_string: Any, assets: Any = None) -> Any:
         if xml_string not in models:
@@ -164,19 +165,19 @@ def _domain(name: str) -> Any:
 
 
 def _import_suite() -> None:
-    """Imports it without looking for a renderer, which costs time or fails on machines without a display.
+    """Imports the suite without a search for a renderer, which costs time, or fails on machines without a display.
 
     Pixels are rendered by ``roundoff.agents.environments.pixels`` instead, which respects the user's settings.
     """
-    chosen = os.environ.get("MUJOCO_GL")
+    backend = os.environ.get("MUJOCO_GL")
     os.environ["MUJOCO_GL"] = "disabled"
     try:
         from dm_control import suite  # noqa: F401, PLC0415  takes a second
     finally:
-        if chosen is None:
+        if backend is None:
             del os.environ["MUJOCO_GL"]
         else:
-            os.environ["MUJOCO_GL"] = chosen
+            os.environ["MUJOCO_GL"] = backend
 
 
 def tolerance(
@@ -186,25 +187,26 @@ def tolerance(
     sigmoid: str = "gaussian",
     value_at_margin: float = 0.1,
 ) -> Any:
-    """``dm_control.utils.rewards.tolerance``: 1 within the bounds, ``value_at_margin`` where ``x`` is ``margin`` away.
+    """Computes the same as ``dm_control.utils.rewards.tolerance``, faster.
 
-    For a number, or an array of one, of float64, it is computed without arrays where the suite's rewards mostly are:
-    within the bounds, and by the three commonest formulas. Everything else is computed by the suite.
+    It is 1 within the bounds, and ``value_at_margin`` where ``x`` is ``margin`` away from them. For a number, or an
+    array of one, of float64, the commonest cases of the suite's rewards are computed without arrays: within the
+    bounds, and by three formulas. The suite computes everything else.
 
     Args:
         x: a number or an array.
         bounds: lower and upper.
-        margin: how far from the bounds the value has fallen to ``value_at_margin``; at 0 it falls to 0 at once.
-        sigmoid: how it falls; one of the suite's names.
+        margin: the distance from the bounds where the value has fallen to ``value_at_margin``; at 0 it is 0 outside.
+        sigmoid: the suite's name of the formula by which the value falls.
         value_at_margin: see above.
 
     Returns:
-        float for a number, else an array like ``x``. For NaN the same as the suite: NaN or 0, as the formula is.
+        float for a number, else an array like ``x``. For NaN the same as the suite: NaN or 0, by the formula.
     """
     lower, upper = bounds
     is_number = isinstance(x, float)
-    is_one = is_number or (isinstance(x, np.ndarray) and x.size == 1 and x.dtype == np.float64)
-    if not is_one or lower > upper or margin < 0:
+    is_single = is_number or (isinstance(x, np.ndarray) and x.size == 1 and x.dtype == np.float64)
+    if not is_single or lower > upper or margin < 0:  # The suite raises for such bounds and margins.
         return rewards.tolerance(x, bounds, margin, sigmoid, value_at_margin)
     number = x if is_number else x.item()
     if lower <= number <= upper:
@@ -214,23 +216,23 @@ def tolerance(
     else:
         distance = np.float64((lower - number if number < lower else number - upper) / margin)
         if sigmoid in _SCALES:
-            value = _fallen(distance * _tolerance_scale(sigmoid, value_at_margin), sigmoid, is_number=is_number)
+            value = _sigmoid_at(distance * _tolerance_scale(sigmoid, value_at_margin), sigmoid, is_number=is_number)
         else:
-            given = distance if is_number else np.array(distance, ndmin=x.ndim)
-            value = rewards._sigmoids(given, value_at_margin, sigmoid)  # noqa: SLF001  its version is fixed
+            distances = distance if is_number else np.array(distance, ndmin=x.ndim)
+            value = rewards._sigmoids(distances, value_at_margin, sigmoid)  # noqa: SLF001  its version is fixed
     return float(value) if is_number else np.array(value, ndmin=x.ndim)
 
 
 @cache
 def _tolerance_scale(sigmoid: str, value: float) -> np.float64:
-    rewards._sigmoids(0.0, value, sigmoid)  # noqa: SLF001  refuses values that it cannot have
+    rewards._sigmoids(0.0, value, sigmoid)  # noqa: SLF001  raises for values outside of the formula's range
     return _SCALES[sigmoid](value)
 
 
-def _fallen(x: np.float64, sigmoid: str, *, is_number: bool) -> float:
+def _sigmoid_at(x: np.float64, sigmoid: str, *, is_number: bool) -> float:
     if sigmoid == "linear":
         return 1 - x if abs(x) < 1 else 0.0
-    square = x**2 if is_number else x * x  # NumPy raises numbers to powers, but multiplies arrays
+    square = x**2 if is_number else x * x  # The bits differ: NumPy calls pow for a number, and multiplies arrays.
     if sigmoid == "quadratic":
         return 1 - square if abs(x) < 1 else 0.0
     gaussian: float = np.exp(-0.5 * square)

@@ -13,11 +13,11 @@ class Transition(NamedTuple):
     """The result of a step of the environment."""
 
     observation: NDArray[Any]
-    """The observations after the step: flat, float64; or the bytes of images, or planes of 0 and 1."""
+    """The observation after the step: flat, float64; or the bytes of images, or planes of 0 and 1."""
     reward: float
     """Summed over the repeats of the action."""
     discount: float
-    """0 at a terminal state; 1 otherwise, also when time is up: a time-out is no property of the state."""
+    """0 at a terminal state; 1 otherwise, also at a time limit, which is not a property of the state."""
     last: bool
     """Whether the episode is over."""
 
@@ -25,8 +25,7 @@ class Transition(NamedTuple):
 class SeededEpisodes:
     """An environment that begins every episode with a different seed.
 
-    The seed is derived from the sequence given to :meth:`seed` and the number of the episode: those two are the random
-    state.
+    The seed is derived from the sequence of :meth:`seed` and the number of the episode; these are the random state.
     """
 
     def __init__(self) -> None:
@@ -39,7 +38,7 @@ class SeededEpisodes:
         self._episode = 0
 
     def random_state(self) -> dict[str, Any]:
-        """The seed and the number of the next episode; meaningful between episodes."""
+        """Returns the seed and the number of the next episode; meaningful between episodes."""
         return {"entropy": list(self._entropy), "episode": self._episode}
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from ..errors import RunError
 from .episodes import SeededEpisodes, Transition
 from .tasks import Task, TaskKind, may_import
 
-# Which of Gymnasium's extras installs what its own environments need.
+# The extra of Gymnasium that installs the requirements of its own environments, by module.
 _EXTRAS = {
     "gymnasium.envs.mujoco": "mujoco",
     "gymnasium.envs.box2d": "box2d",
@@ -49,7 +49,7 @@ def check_gymnasium_task(task: str, allow_imports: Collection[str] = ()) -> str:
 
 @cache
 def has_discrete_actions(task: str) -> bool:
-    """Whether an action of a task is one of several, and no numbers; its module must have been allowed.
+    """Whether an action of a task is one of several; the task's module must be allowed.
 
     Raises:
         ValueError: see :func:`check_gymnasium_task`.
@@ -76,7 +76,7 @@ def has_discrete_actions(task: str) -> bool:
 class GymnasiumEnvironment(SeededEpisodes):
     """One environment of Gymnasium, with flat observations, and actions in [-1, 1] or one of several.
 
-    Every episode is reset with a different seed. Being terminated ends the return (discount 0), being truncated
+    Every episode is reset with a different seed. A terminated episode ends the return (discount 0), a truncated one
     (out of time) does not (discount 1).
 
     Args:
@@ -105,7 +105,7 @@ class GymnasiumEnvironment(SeededEpisodes):
             raise RunError(str(error)) from error
         space = self._env.action_space
         self.discrete = isinstance(space, gymnasium.spaces.Discrete)
-        if self.discrete:  # a row of numbers means one of several actions
+        if self.discrete:  # The place of the largest number is the action; a space may start at another number than 0.
             self._to_space: Callable[[NDArray[Any]], Any] = lambda row: space.dtype.type(space.start + row.argmax())
         else:
             self._to_space = _box_scaling(space)
@@ -132,10 +132,10 @@ class GymnasiumEnvironment(SeededEpisodes):
         Raises:
             RunError: the environment raised an error, or returned a number that is not finite.
         """
-        wanted = self._to_space(action)
+        converted = self._to_space(action)
         total = 0.0
         for _ in range(self._action_repeat):
-            observation, reward, terminated, truncated, _ = self._call(self._env.step, wanted)
+            observation, reward, terminated, truncated, _ = self._call(self._env.step, converted)
             total += float(reward)
             if terminated or truncated:
                 break
@@ -166,6 +166,7 @@ def _make(task: str) -> Any:
         raise ValueError(f'unknown task "{task}"; {hint}') from error
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         missing = getattr(error.__cause__, "name", None)
+        # The task's own module is missing, or a package around it; else something that the environment imports.
         if module and missing and f"{module}.".startswith(f"{missing}."):
             raise ValueError(f"{task}: No module named {missing!r}; {WHERE}") from error
         raise ValueError(f"{task}: something that it needs is not installed ({error}){_extra(name)}") from error
@@ -182,7 +183,7 @@ def _extra(name: str) -> str:
 
 
 def _check_actions(task: str, actions: Any) -> None:
-    """Raises ValueError where an agent cannot choose them."""
+    """Raises ValueError if an agent cannot choose such actions."""
     if isinstance(actions, gymnasium.spaces.Discrete):
         return
     if not isinstance(actions, gymnasium.spaces.Box):
@@ -199,7 +200,7 @@ def _check_actions(task: str, actions: Any) -> None:
 
 
 def _box_scaling(space: Any) -> Callable[[NDArray[Any]], Any]:
-    """Returns a function that maps numbers in [-1, 1] to a box."""
+    """Returns a function that maps numbers in [-1, 1] linearly to a box."""
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     center, half_width = (high + low) / 2, (high - low) / 2
     return lambda action: (center + half_width * action.astype(np.float64).reshape(space.shape)).astype(space.dtype)

@@ -13,22 +13,22 @@ from .episodes import SeededEpisodes, Transition
 from .tasks import Task, check_game
 
 _silenced = logging.root.manager.disable
-logging.disable(logging.WARNING)  # it warns of packages for drawing, which nobody here needs
+logging.disable(logging.WARNING)  # MinAtar warns that packages for drawing are missing, which are not needed here.
 try:
     from minatar import Environment
 finally:
     logging.disable(_silenced)
 
 MOST_STEPS = 5000
-"""The most steps of an episode. MinAtar has no limit but in freeway, so that an evaluation might never end."""
+"""The most steps of an episode. MinAtar limits only freeway; an evaluation of other games might never end."""
 
 
 @final
 class MinAtarEnvironment(SeededEpisodes):
-    """One game, as the package has it by default: sticky actions (0.1), difficulty that rises.
+    """One game with the package's defaults: sticky actions (0.1), difficulty that rises.
 
-    Actions are only the ones with an effect in the game (its minimal set): others would be repetitions of doing
-    nothing. What the package calls terminal ends the return (discount 0); being out of time does not (discount 1).
+    Actions are only the ones with an effect in the game (its minimal set); all others would do nothing. A terminal
+    state of the package ends the return (discount 0); a time limit does not (discount 1).
 
     Args:
         task: ``minatar:<game>``.
@@ -59,7 +59,7 @@ class MinAtarEnvironment(SeededEpisodes):
         self._game: Any = Environment(name)
         self._actions: list[int] = self._game.minimal_action_set()
         self._action_repeat = action_repeat
-        self._steps = 0  # of the episode
+        self._steps = 0  # Of the episode.
         height, width, planes = self._game.state_shape()
         self.observation_shape: tuple[int, ...] = (planes, height, width)
         self.observation_size = planes * height * width
@@ -72,16 +72,16 @@ class MinAtarEnvironment(SeededEpisodes):
         """Begins an episode and returns its first observation."""
         self._game.seed(self._next_seed())
         self._game.reset()
-        self._game.last_action = 0  # which may be repeated; a reset of the package leaves it
+        self._game.last_action = 0  # A sticky action may repeat it, and the package's reset keeps it.
         self._steps = 0
         return self._observation()
 
     def step(self, action: NDArray[np.floating[Any]]) -> Transition:
-        """Repeats an action: that in the place of the largest number of (action_size,)."""
-        wanted = self._actions[int(action.argmax())]
+        """Repeats the action in the place of the largest number of (action_size,)."""
+        code = self._actions[int(action.argmax())]
         total, terminal, late = 0.0, False, False
         for _ in range(self._action_repeat):
-            reward, terminal = self._game.act(wanted)
+            reward, terminal = self._game.act(code)
             total += float(reward)
             self._steps += 1
             late = self._steps >= MOST_STEPS

@@ -49,7 +49,7 @@ class TaskEnvironment(Protocol):
         """Repeats an action, (action_size,), finite; of a discrete one, the place of the largest number counts."""
 
     def random_state(self) -> dict[str, Any]:
-        """The state of the random generator as plain values; meaningful between episodes."""
+        """Returns the state of the random generator as plain values; meaningful between episodes."""
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
         """Restores the state that :meth:`random_state` returned."""
@@ -60,8 +60,8 @@ def check_task(name: str) -> str:
 
     Args:
         name: ``<domain>_<task>`` of the DeepMind control suite, as in ``cartpole_swingup``; ``gym:<id>`` of a
-            Gymnasium environment, as in ``gym:Pendulum-v1``; ``minatar:<game>``; or ``atari:<Game>``. What
-            ``gym:<module>:<id>`` and games of Atari are is looked at when they are opened (``open_environment``).
+            Gymnasium environment, as in ``gym:Pendulum-v1``; ``minatar:<game>``; or ``atari:<Game>``.
+            ``gym:<module>:<id>`` and games of Atari are checked when they are opened (``open_environment``).
 
     Raises:
         ValueError: the task does not exist; the message names the nearest ones.
@@ -72,7 +72,7 @@ def check_task(name: str) -> str:
     if kind is not TaskKind.GYMNASIUM:
         return check_game(name)
     if ":" not in short:
-        # Only those who use Gymnasium import it, and its environment is made once to see its spaces.
+        # Makes the environment once to see its spaces; only users of Gymnasium import it.
         with from_extras():
             from .gymnasium import check_gymnasium_task  # noqa: PLC0415
 
@@ -86,11 +86,11 @@ def check_task(name: str) -> str:
 
 
 def has_discrete_actions(task: str) -> bool | None:
-    """Whether an action of a task is one of several; None where that is known only when the task is opened."""
+    """Whether an action of a task is one of several; None if that is unknown before the task is opened."""
     kind, _, module = Task.parse(task)
     if kind is not TaskKind.GYMNASIUM:
-        return kind is not TaskKind.SUITE  # of games all are
-    if module:
+        return kind is not TaskKind.SUITE  # Actions of games are discrete.
+    if module:  # It must not be imported yet.
         return None
     from . import gymnasium  # noqa: PLC0415  costs seconds
 
@@ -108,7 +108,7 @@ def check_task_imports(task: str, allow_imports: Collection[str]) -> bool | None
         ValueError: the task's own module is not allowed, or its environment is not one to train in.
     """
     kind, _, module = Task.parse(task)
-    require(PACKAGES[kind], "tensorboard")
+    require(PACKAGES[kind], "tensorboard")  # Every run writes curves.
     if kind is TaskKind.ATARI:
         from .atari import check_atari_task  # noqa: PLC0415  the package may be missing
 
@@ -137,7 +137,7 @@ def open_environment(
         MissingExtraError: the simulator is not installed.
         RunError: the task is unknown, no agent can train on it, its module is not allowed, or a renderer is missing.
     """
-    with from_extras():  # who plans or reads runs needs no simulator; states need no renderer
+    with from_extras():  # Imports only the simulator of the task; planning and reading runs needs none.
         if pixels is not None:
             from .pixels import PixelEnvironment  # noqa: PLC0415
 

@@ -40,21 +40,21 @@ class Steps(NamedTuple):
 class VectorEnvironment:
     """Groups of environments of one task; while one group steps, the others can be served.
 
-    What the environments do depends only on their seeds and actions, not on the number of processes. Observations
-    and actions go through unnamed memory that is freed with the last process that uses it; a worker process ends
-    when the socket to it closes. So nothing remains, however this process ends.
+    The environments depend only on their seeds and actions, not on the number of processes. Observations and actions
+    go through unnamed memory, which is freed with the last process that uses it. A worker process ends when the socket
+    to it closes. So nothing remains, however this process ends.
 
     Args:
-        opening: the arguments of :func:`open_environment`, by name; the same for every environment.
+        opening: the arguments of :func:`open_environment` for every environment, by name.
         groups: the number of environments in each.
         begin_next: for each group, whether its environments begin the next episode at the end of one.
         workers: processes; each has its share of every group. 0: all step in this process.
-        on_stop: called when a worker receives a stop signal, which it leaves to this process.
+        on_stop: called when a worker receives a stop signal; the worker continues.
 
     Attributes:
         observation_size: the number of elements in an observation.
-        observation_shape: how they are arranged.
-        observation_dtype: their type.
+        observation_shape: the shape of an observation.
+        observation_dtype: the dtype of an observation.
         frames: the number of images in an observation.
         action_size: the number of elements in an action; for discrete actions, the number of actions.
         discrete: whether an action is one of several; see ``TaskEnvironment``.
@@ -79,7 +79,7 @@ class VectorEnvironment:
         assert len(groups) <= MOST_GROUPS
         first = open_environment(**opening)
         module = Task.parse(opening["task"]).module
-        if module:  # what was allowed here is allowed to the workers
+        if module:  # Its import was allowed here, so it is also allowed in the workers.
             opening = {**opening, "allow_imports": [module]}
         self.observation_size, self.action_size = first.observation_size, first.action_size
         self.observation_shape, self.discrete = first.observation_shape, first.discrete
@@ -91,15 +91,15 @@ class VectorEnvironment:
         if workers == 0:
             self._exchange = Exchange(bytearray(Exchange.bytes_needed(*sizes)), *sizes)
             environments = {i: open_environment(**opening) if i else first for i in range(count)}
-            here = [part.tolist() for part in slots]
-            self._backend = _Local(EnvironmentSlots(environments, self._exchange), here, begin_next)
+            slots_by_group = [part.tolist() for part in slots]
+            self._backend = _Local(EnvironmentSlots(environments, self._exchange), slots_by_group, begin_next)
         else:
             # Memory without a name: nothing to clean up, whoever is killed.
             memory = os.memfd_create("roundoff-environments")
             try:
                 os.ftruncate(memory, Exchange.bytes_needed(*sizes))
                 self._exchange = Exchange(mmap.mmap(memory, 0), *sizes)
-                # Each group begins with another worker: small groups are not all the first one's.
+                # Each group begins with a different worker, so that the first one does not get all small groups.
                 shares = [
                     [part[(i + k) % workers :: workers].tolist() for k, part in enumerate(slots)]
                     for i in range(workers)
@@ -137,24 +137,25 @@ class EnvironmentGroup:
         self._exchange = exchange
         self._backend = backend
         self._number = number
-        self._names = slots.tolist()
-        # Slots of a group lie side by side: a slice copies once.
+        self._slots = slots.tolist()
+        # Slots of a group are adjacent: a slice copies once.
         self._rows = slice(int(slots[0]), int(slots[-1]) + 1) if len(slots) else slice(0, 0)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._slots)
 
     def seed(self, sequences: Sequence[np.random.SeedSequence]) -> None:
         """Seeds each environment; takes effect at the next reset."""
+        # Entropy is an integer of any size, or several: an array of objects holds them exactly, and JSON does.
         entropy = {
             slot: [int(number) for number in np.atleast_1d(np.asarray(sequence.entropy, dtype=object))]
-            for slot, sequence in zip(self._names, sequences, strict=True)
+            for slot, sequence in zip(self._slots, sequences, strict=True)
         }
-        self._backend.call(self._names, {"call": "seed", "entropy": entropy})
+        self._backend.call(self._slots, {"call": "seed", "entropy": entropy})
 
     def reset(self) -> NDArray[Any]:
         """Begins an episode in each environment; returns the first observations, (n, observation)."""
-        self._backend.call(self._names, {"call": "reset", "slots": self._names})
+        self._backend.call(self._slots, {"call": "reset", "slots": self._slots})
         return self._exchange.observations[self._rows].copy()
 
     def submit(self, actions: NDArray[np.floating[Any]], active: NDArray[np.bool_] | None = None) -> None:
@@ -169,9 +170,9 @@ class EnvironmentGroup:
         self._backend.start(self._number)
 
     def collect(self) -> Steps:
-        """Waits for the outcome of the step that was begun."""
+        """Waits for the outcome of the step that :meth:`submit` began."""
         self._backend.finish(self._number)
-        exchange, rows = self._exchange, self._rows
+        exchange, rows = self._exchange, self._rows  # The next step overwrites these: the outcome is a copy.
         return Steps(
             exchange.next_observations[rows].copy(),
             exchange.rewards[rows].copy(),
@@ -181,17 +182,17 @@ class EnvironmentGroup:
         )
 
     def random_states(self, *, stepped: bool) -> list[dict[str, Any]]:
-        """The random states at the beginning of the episodes; see ``EnvironmentSlots.random_states``."""
-        call = {"call": "random_states", "slots": self._names, "stepped": stepped}
+        """Returns the random states at the start of episodes; see ``EnvironmentSlots.random_states``."""
+        call = {"call": "random_states", "slots": self._slots, "stepped": stepped}
         states: dict[int, Any] = {}
-        for reply in self._backend.call(self._names, call):
+        for reply in self._backend.call(self._slots, call):
             states |= {int(slot): state for slot, state in reply["states"].items()}
-        return [states[slot] for slot in self._names]
+        return [states[slot] for slot in self._slots]
 
     def set_random_states(self, states: Sequence[dict[str, Any]]) -> None:
-        """Takes them over; they take effect at the next reset."""
-        states_by_slot = dict(zip(self._names, states, strict=True))
-        self._backend.call(self._names, {"call": "set_random_states", "states": states_by_slot})
+        """Restores random states; they take effect at the next reset."""
+        states_by_slot = dict(zip(self._slots, states, strict=True))
+        self._backend.call(self._slots, {"call": "set_random_states", "states": states_by_slot})
 
 
 @final
@@ -208,13 +209,13 @@ class _Local:
         self._slots.step(self._groups[group], begin_next=self._begin_next[group])
 
     def finish(self, group: int) -> None:
-        """The step has been taken."""
+        """Does nothing: ``start`` has taken the step."""
 
     def call(self, _slots: Sequence[int], message: dict[str, Any]) -> list[dict[str, Any]]:
         return [answer(self._slots, message)]
 
     def close(self) -> None:
-        """Does nothing: nothing is held."""
+        """Does nothing: there are no processes."""
 
 
 @final
@@ -225,6 +226,7 @@ class _Processes:
         self._on_stop = on_stop
         self._workers: list[_Worker] = []
         try:
+            # In three loops, so that the workers start and open their environments at the same time.
             for order in orders:
                 self._workers.append(_Worker(order["groups"], memory))
             for worker, order in zip(self._workers, orders, strict=True):
@@ -242,7 +244,7 @@ class _Processes:
     def start(self, group: int) -> None:
         for worker in self._workers:
             if worker.groups[group]:
-                self._send(worker, bytes([group]))
+                self._send(worker, bytes([group]))  # A message of one byte; see ``process``.
 
     def finish(self, group: int) -> None:
         for worker in self._workers:
@@ -251,38 +253,37 @@ class _Processes:
             worker.finished.discard(group)
 
     def call(self, slots: Sequence[int], message: dict[str, Any]) -> list[dict[str, Any]]:
-        """Asks the workers of ``slots``, each for its own."""
-        asked = []
+        """Sends each worker the part of a message for its share of ``slots``, and returns the replies."""
+        recipients = []
         for worker in self._workers:
-            own = worker.slots.intersection(slots)
-            if not own:
+            share = worker.slots.intersection(slots)
+            if not share:
                 continue
-            asked.append(worker)
+            recipients.append(worker)
             part = {
-                key: {slot: item for slot, item in value.items() if slot in own} if isinstance(value, dict) else value
+                key: {slot: item for slot, item in value.items() if slot in share} if isinstance(value, dict) else value
                 for key, value in message.items()
             }
             if "slots" in message:
-                part["slots"] = sorted(own)
+                part["slots"] = sorted(share)
             self._send(worker, json.dumps(part).encode())
-        return [self._reply(worker) for worker in asked]
+        return [self._reply(worker) for worker in recipients]
 
     def close(self) -> None:
         for worker in self._workers:
             worker.connection.close()
-        end = time.monotonic() + GRACE
+        end = time.monotonic() + GRACE  # One period for all workers together.
         for worker in self._workers:
             worker.process.end(end - time.monotonic())
         self._workers = []
 
     def _reply(self, worker: _Worker) -> dict[str, Any]:
-        while True:
-            reply = self._receive(worker)
-            if reply is not None:
-                return reply
+        while (reply := self._receive(worker)) is None:
+            pass
+        return reply
 
     def _receive(self, worker: _Worker) -> dict[str, Any] | None:
-        """Takes one message: notes a finished step or a wish to stop, returns anything else."""
+        """Receives one message: records a finished step or a request to stop, and returns anything else."""
         try:
             message = worker.connection.recv_bytes()
         except (EOFError, OSError) as error:
@@ -303,7 +304,7 @@ class _Processes:
         try:
             worker.connection.send_bytes(message)
         except OSError as error:
-            # It may have said why before it ended.
+            # The worker may have sent the reason before it ended.
             while worker.connection.poll(0):
                 self._receive(worker)
             raise self._death(worker) from error
@@ -311,7 +312,7 @@ class _Processes:
     def _death(self, worker: _Worker) -> RunError:
         process, count = worker.process, len(self._workers)
         number = self._workers.index(worker) + 1
-        self.close()
+        self.close()  # Waits for the process, so that its exit code is known below.
         return RunError(
             f"environment worker {number} of {count} (process {process.pid}) {process.death()}; if nobody killed it,"
             " memory may have run out: choose fewer environments or environment_workers, and continue from the last"

@@ -19,20 +19,20 @@ from ..errors import RunError
 from .control_suite import Environment
 from .episodes import Transition
 
-# Camera 0 shows the whole of every task, except of these, as in DrQ.
+# Camera 0 shows every task completely, except these; DrQ has the same cameras.
 _CAMERAS = {"quadruped": 2}
 
 
 @final
 class PixelEnvironment:
-    """One task of the suite, seen through a camera; actions and everything else as in ``Environment``.
+    """One task of the suite, seen through a camera; actions and rewards are the same as in ``Environment``.
 
     An observation is the newest image and the images of the agent steps before it, old to new:
     (3 frames, size, size), uint8. At the beginning of an episode the first image replaces earlier ones.
 
     Args:
         task: ``<domain>_<task>``.
-        action_repeat: how often each action is repeated; an image is made after the last time.
+        action_repeat: how often each action is repeated; an image is rendered after the last repeat.
         size: height and width of an image.
         frames: images of an observation.
         fast: see :class:`~roundoff.agents.environments.pixels.Renderer`.
@@ -60,8 +60,8 @@ class PixelEnvironment:
         self._size, self._fast = size, fast
         self._camera = _CAMERAS.get(task.partition("_")[0], 0)
         self._images: deque[NDArray[np.uint8]] = deque(maxlen=frames)
-        self._rendered: Any = None
-        self._look()  # no renderer is an error now, not after the seed steps
+        self._rendered_model: Any = None
+        self._render()  # A missing renderer is an error now, not after the seed steps.
 
     def seed(self, sequence: np.random.SeedSequence) -> None:
         """Seeds the random generator; takes effect at the next reset."""
@@ -70,35 +70,35 @@ class PixelEnvironment:
     def reset(self) -> NDArray[np.uint8]:
         """Begins an episode and returns its first observation."""
         self._environment.reset()
-        self._images.extend([self._look()] * (self._images.maxlen or 0))
+        self._images.extend([self._render()] * (self._images.maxlen or 0))
         return self._observation()
 
     def step(self, action: NDArray[np.floating[Any]]) -> Transition:
         """Repeats an action; see ``Environment.step``."""
         transition = self._environment.step(action)
-        self._images.append(self._look())
+        self._images.append(self._render())
         return Transition(self._observation(), transition.reward, transition.discount, transition.last)
 
     def random_state(self) -> dict[str, Any]:
-        """The state of the random generator as plain values; meaningful between episodes."""
+        """Returns the state of the random generator as plain values; meaningful between episodes."""
         return self._environment.random_state()
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
         """Restores the state that :meth:`random_state` returned."""
         self._environment.set_random_state(state)
 
-    def _look(self) -> NDArray[np.uint8]:
+    def _render(self) -> NDArray[np.uint8]:
         model, data = self._environment.physics()
-        if self._rendered is not model:  # a task may build its model anew at a reset
+        if self._rendered_model is not model:  # Some tasks rebuild their model at a reset.
             self._renderer = Renderer(model, data, size=self._size, camera=self._camera, fast=self._fast)
-            self._rendered = model
+            self._rendered_model = model
         return self._renderer.render()
 
     def _observation(self) -> NDArray[np.uint8]:
         return np.concatenate(self._images)
 
 
-# In the order in which they are tried; MuJoCo has a module of the name for each.
+# In the order of trials; each is a module of MuJoCo.
 _AUTOMATIC = ("egl", "osmesa")
 _ALLOWED = (*_AUTOMATIC, "glfw")
 
@@ -145,9 +145,9 @@ class Renderer:
         self._pixels = np.empty((size, size, 3), dtype=np.uint8)
 
     def render(self) -> NDArray[np.uint8]:
-        """The image of this moment: (3, size, size), red, green, blue; the first row is the top."""
+        """Returns the current image: (3, size, size), red, green, blue; the first row is the top."""
         mujoco = self._mujoco
-        # Each time, since another renderer may have been at work: of this module, or of someone else.
+        # Each time, since another renderer in this process may have changed the context.
         self._context.make_current()
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._resources)
         mujoco.mjv_updateScene(
@@ -156,27 +156,27 @@ class Renderer:
         )  # fmt: skip
         mujoco.mjr_render(self._viewport, self._scene, self._resources)
         mujoco.mjr_readPixels(self._pixels, None, self._viewport, self._resources)
-        return np.ascontiguousarray(self._pixels[::-1].transpose(2, 0, 1))
+        return np.ascontiguousarray(self._pixels[::-1].transpose(2, 0, 1))  # OpenGL's first row is the bottom.
 
 
 @cache
 def gl_context() -> Any:
-    """The OpenGL context of this process, made current; all renderers share it.
+    """Returns the OpenGL context of this process, made current; all renderers share it.
 
-    The environment variable ``MUJOCO_GL`` decides: ``egl``, ``osmesa`` or ``glfw``. Without it, the first of EGL and
-    OSMesa that works. ``MUJOCO_EGL_DEVICE_ID`` chooses the GPU of EGL.
+    The environment variable ``MUJOCO_GL`` selects ``egl``, ``osmesa`` or ``glfw``. Without it, the first of EGL and
+    OSMesa that works is used. ``MUJOCO_EGL_DEVICE_ID`` selects the GPU of EGL.
 
     Raises:
-        RunError: none works, or not the one asked for; the message names the packages to install.
+        RunError: no backend works, or the selected one does not; the message names the packages to install.
     """
-    wanted = os.environ.get("MUJOCO_GL", "").strip().lower()
-    if wanted and wanted not in _ALLOWED:
+    selected = os.environ.get("MUJOCO_GL", "").strip().lower()
+    if selected and selected not in _ALLOWED:
         raise RunError(
-            f"MUJOCO_GL is {wanted}, but observations: pixels need a renderer: set it to {', '.join(_ALLOWED)},"
+            f"MUJOCO_GL is {selected}, but observations: pixels need a renderer: set it to {', '.join(_ALLOWED)},"
             " or unset it to have one chosen"
         )
     reasons = []
-    for backend in (wanted,) if wanted else _AUTOMATIC:
+    for backend in (selected,) if selected else _AUTOMATIC:
         try:
             return _open(backend)
         except Exception as error:  # noqa: BLE001  missing libraries show as nearly anything: AttributeError, OSError
@@ -188,18 +188,18 @@ def gl_context() -> Any:
 
 
 def _open(backend: str) -> Any:
-    # Triton has an LLVM of its own, and so has Mesa: a process that loads Triton after it ends by a segmentation fault.
+    # Triton and Mesa each contain an LLVM: a process that loads Triton after Mesa ends by a segmentation fault.
     with suppress(ImportError):
         import_module("triton._C.libtriton")
     context = import_module(f"mujoco.{backend}").GLContext(640, 480)
     context.make_current()
-    # Before the library closes down, which it registered before this.
+    # Runs before the exit handlers of the library, which were registered earlier.
     atexit.register(context.free)
     return context
 
 
 def _forget_opengl() -> None:
-    """Lets another backend be tried: PyOpenGL settles for a platform when it is first imported."""
+    """Lets the next backend import PyOpenGL again, which selects a platform when it is imported."""
     os.environ.pop("PYOPENGL_PLATFORM", None)
     for name in [name for name in sys.modules if name.partition(".")[0] == "OpenGL"]:
         del sys.modules[name]

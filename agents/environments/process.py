@@ -23,10 +23,8 @@ from roundoff.errors import RoundoffError
 from .opening import open_environment
 from .shared_memory import EnvironmentSlots, Exchange
 
-# Sent before a group's number: somebody has asked this process to stop.
-STOP = 255
-# Numbers of groups are below.
-MOST_GROUPS = 100
+STOP = 255  # Sent before a group's number, if a signal asked this process to stop.
+MOST_GROUPS = 100  # Their numbers are below, so that none is STOP.
 
 
 def main() -> None:
@@ -36,14 +34,14 @@ def main() -> None:
     signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _frame: signals.append(number))
-    # When the socket closes, the parent is gone, or needs this process no more.
+    # When the socket closes, the parent has ended, or does not need this process any more.
     with suppress(EOFError, ConnectionError):
         try:
             memory = int(sys.argv[2])
             order = json.loads(connection.recv_bytes())
             environments = {slot: open_environment(**order["opening"]) for group in order["groups"] for slot in group}
             any_environment = next(iter(environments.values()))
-            # Not closed explicitly: the arrays need it to the end.
+            # Not closed explicitly: the arrays use it until the end.
             buffer = mmap.mmap(memory, 0)
             os.close(memory)
             sizes = (any_environment.observation_size, any_environment.action_size, any_environment.observation_dtype)
@@ -65,7 +63,7 @@ def main() -> None:
             raise
         except RoundoffError as error:
             _send(connection, {"error": str(error)})
-        except Exception as error:  # noqa: BLE001  a fault of an environment is told to whoever uses it
+        except Exception as error:  # noqa: BLE001  the parent raises the faults of environments
             _send(connection, {"error": f"{type(error).__name__}: {error}"})
 
 
@@ -89,4 +87,4 @@ def _send(connection: Connection, value: dict[str, Any]) -> None:
 if __name__ == "__main__":
     main()
     sys.stderr.flush()
-    os._exit(0)  # taking PyTorch apart, which is imported with the package, takes longer than all the rest
+    os._exit(0)  # Python would spend most of the time of this process on the destruction of PyTorch.

@@ -1,4 +1,4 @@
-"""Environments in numbered slots, and the memory through which actions reach them and results come back."""
+"""Environments in numbered slots, and the shared memory for their actions and results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Exchange:
         action_size: int,
         observation_dtype: type[np.generic] = np.float64,
     ) -> None:
-        numbers = slots * (4 + action_size)
+        numbers = slots * (4 + action_size)  # Of float64, before the observations.
         table = np.frombuffer(buffer, dtype=np.float64, count=numbers).reshape(slots, -1)
         self.active, self.rewards, self.discounts, self.last = table[:, :4].T
         self.actions = table[:, 4:]
@@ -53,7 +53,7 @@ class Exchange:
     def bytes_needed(
         slots: int, observation_size: int, action_size: int, observation_dtype: type[np.generic] = np.float64
     ) -> int:
-        """Size of the buffer."""
+        """Returns the size of the buffer."""
         return slots * (8 * (4 + action_size) + 2 * observation_size * np.dtype(observation_dtype).itemsize)
 
 
@@ -69,9 +69,9 @@ class EnvironmentSlots:
     def __init__(self, environments: Mapping[int, TaskEnvironment], exchange: Exchange) -> None:
         self._environments = environments
         self._exchange = exchange
-        # The random states before the episode that runs, and before the one that the last step belonged to.
-        self._begun: dict[int, dict[str, Any]] = {}
-        self._stepped: dict[int, dict[str, Any]] = {}
+        # Random states at the start of the current episode, and at the start of the episode of the last step.
+        self._start_of_current: dict[int, dict[str, Any]] = {}
+        self._start_of_stepped: dict[int, dict[str, Any]] = {}
 
     def seed(self, entropy: Mapping[int, Iterable[int]]) -> None:
         """Seeds each slot with the seed sequence of some numbers."""
@@ -81,21 +81,21 @@ class EnvironmentSlots:
     def reset(self, slots: Iterable[int]) -> None:
         """Begins an episode in each slot."""
         for slot in slots:
-            self._begun[slot] = self._environments[slot].random_state()
+            self._start_of_current[slot] = self._environments[slot].random_state()
             self._exchange.observations[slot] = self._environments[slot].reset().ravel()
 
     def step(self, slots: Iterable[int], *, begin_next: bool) -> None:
         """Takes a step in each active slot.
 
         Args:
-            slots: those to look at.
-            begin_next: begin the next episode at the end of one.
+            slots: the slots of a group.
+            begin_next: whether the next episode begins at the end of one.
         """
         exchange = self._exchange
         for slot in slots:
             if not exchange.active[slot]:
                 continue
-            self._stepped[slot] = self._begun[slot]
+            self._start_of_stepped[slot] = self._start_of_current[slot]
             transition = self._environments[slot].step(exchange.actions[slot].copy())
             exchange.next_observations[slot] = exchange.observations[slot] = transition.observation.ravel()
             exchange.rewards[slot] = transition.reward
@@ -105,16 +105,16 @@ class EnvironmentSlots:
                 self.reset((slot,))
 
     def random_states(self, slots: Iterable[int], *, stepped: bool) -> dict[int, dict[str, Any]]:
-        """The random states at the beginning of episodes.
+        """Returns the random states at the start of episodes.
 
         Args:
             slots: the slots of the environments.
-            stepped: return states for the episode of the last step, not for the episode running after it.
+            stepped: whether the episode is that of the last step, even if the next one has begun.
         """
-        states = self._stepped if stepped else self._begun
+        states = self._start_of_stepped if stepped else self._start_of_current
         return {slot: states[slot] for slot in slots}
 
     def set_random_states(self, states: Mapping[int, Mapping[str, Any]]) -> None:
-        """Takes them over; they take effect at the next reset."""
+        """Restores random states; they take effect at the next reset."""
         for slot, state in states.items():
             self._environments[slot].set_random_state(state)

@@ -46,7 +46,7 @@ class TaskKind(StrEnum):
     SUITE = ""
     """A task of the DeepMind control suite, as in ``cartpole_swingup``."""
     GYMNASIUM = "gym:"
-    """An id of Gymnasium's, as in ``gym:Pendulum-v1``."""
+    """A Gymnasium id, as in ``gym:Pendulum-v1``."""
     MINATAR = "minatar:"
     """A game of MinAtar, as in ``minatar:breakout``."""
     ATARI = "atari:"
@@ -76,19 +76,19 @@ class Task(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Task:
-        """Takes the name of a task apart; the task need not exist."""
+        """Splits the name of a task into its parts; the task need not exist."""
         kind = next((kind for kind in TaskKind if kind and text.startswith(kind)), TaskKind.SUITE)
-        found = _WITH_MODULE.fullmatch(text)
-        return cls(kind, text.removeprefix(kind), found[1] if found else None)
+        match = _WITH_MODULE.fullmatch(text)
+        return cls(kind, text.removeprefix(kind), match[1] if match else None)
 
 
 def modules_of_tasks_in(text: str) -> list[str]:
-    """The modules of all tasks that are named in a text, such as an argument of a command."""
+    """Returns the modules of all tasks that are named in a text, such as an argument of a command."""
     return re.findall(rf"{TaskKind.GYMNASIUM}({NAME}):", text)
 
 
 def may_import(module: str, allowed: Collection[str]) -> bool:
-    """Whether ``module`` is allowed, or a package that holds it, or the program itself has imported it already."""
+    """Whether ``module`` or a package around it is allowed, or the program has already imported it."""
     parts = module.split(".")
     return module in sys.modules or any(".".join(parts[: i + 1]) in allowed for i in range(len(parts)))
 
@@ -97,7 +97,7 @@ def check_suite_task(name: str) -> str:
     """Returns ``name`` if it is a task of the DeepMind control suite.
 
     Raises:
-        ValueError: it is not; the message names the nearest ones.
+        ValueError: the task does not exist; the message names the nearest ones.
     """
     if name in DOMAIN_AND_TASK:
         return name
@@ -106,10 +106,10 @@ def check_suite_task(name: str) -> str:
 
 
 def check_game(name: str) -> str:
-    """Returns ``name`` if it can be one of a game of MinAtar or Atari; ale-py has the list of Atari games.
+    """Returns ``name`` if it has the form of a game of MinAtar or Atari; only ale-py knows the Atari games.
 
     Raises:
-        ValueError: it cannot; the message lists the allowed names.
+        ValueError: it does not; the message lists the allowed names.
     """
     task = Task.parse(name)
     if task.kind is TaskKind.MINATAR:
@@ -122,8 +122,9 @@ def check_game(name: str) -> str:
 
 
 def unknown_task(name: str, names: Collection[str], allowed: str) -> str:
-    """The message for a task that there is not, with the nearest names; ``allowed`` where none is near."""
+    """Returns the message for an unknown task, with the nearest names, or ``allowed`` if none is near."""
     kind, short, _ = Task.parse(name)
-    near = difflib.get_close_matches(short, [one.removeprefix(kind) for one in names], n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(kind + one for one in near)}?" if near else allowed
+    # Without the prefix, which all names of a kind share and which would make all of them look near.
+    near = difflib.get_close_matches(short, [known.removeprefix(kind) for known in names], n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(kind + known for known in near)}?" if near else allowed
     return f'unknown task "{name}"; {hint}'
