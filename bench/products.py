@@ -37,7 +37,9 @@ def update(units: int, format: str, *, compiled: bool) -> dict[str, object]:
     def contestant(products: str):
         config = TrainConfig(task="cheetah_run", format=format, hidden_units=units, batch_size=units)
         agent = SAC(OBSERVATION, ACTION, config, torch.device("cpu"))
-        agent.simulation = Simulation(format, seed=config.seed, warn_unused=False, products=products)
+        assert agent.simulation is not None
+        policy = agent.simulation.policy  # compiled programs are shared among agents of one policy
+        agent.simulation = Simulation(policy, seed=config.seed, warn_unused=False, products=products)
         replay = Replay(units, OBSERVATION, ACTION, dtype=agent.dtype, device=torch.device("cpu"))
         replay.rows.copy_(round(transitions(units), format))
         replay.added = units

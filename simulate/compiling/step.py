@@ -93,19 +93,38 @@ class CompiledStep(Generic[_P, _R]):
         self.reason: str | None = None
         self._fixed = Arguments.of(fixed)
         self._surroundings = surroundings
+        self._roles = roles
         shared: dict[Any, Any] = {} if programs is None else programs
         self._programs: dict[Any, list[CompiledProgram]] = shared.setdefault(self._fixed.key, {})
+        self._programs_by_policy = [(simulation and simulation.policy, self._programs)]
+        self._changes = simulation.changes if simulation else 0
         self._stepped: list[torch.optim.Optimizer] = []
         self._new_states = 0
         self._formats: FormatsAsData | None = None
         self._on_eager = on_eager
-        reason = simulation and reason_against_tracing(simulation, rules=surroundings is not None, roles=roles)
+        self._check_can_compile()
+
+    def _check_can_compile(self) -> None:
+        """Gives up if no program can be traced in the simulation, or compiled on this machine."""
+        with_rules = self._surroundings is not None
+        reason = self.simulation and reason_against_tracing(self.simulation, rules=with_rules, roles=self._roles)
         reason = reason or reason_against_compiling()
         if reason:
-            self._give_up(reason, stacklevel=4)
+            self._give_up(reason, stacklevel=5)
+
+    def _follow_change(self, simulation: Simulation) -> None:
+        """Takes over a new policy, or new watchers: programs compute as the simulation did when they were traced."""
+        self._changes, self._formats, self.reason = simulation.changes, None, None
+        known = [programs for policy, programs in self._programs_by_policy if policy == simulation.policy]
+        self._programs = known[0] if known else {}
+        if not known:
+            self._programs_by_policy.append((simulation.policy, self._programs))
+        self._check_can_compile()
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Runs the step in the simulation, whatever is simulated around it."""
+        if self.simulation is not None and self.simulation.changes != self._changes:
+            self._follow_change(self.simulation)
         if self.reason:
             return self.run_eagerly(*args, **kwargs)
         if _len_torch_dispatch_stack():

@@ -74,6 +74,7 @@ class Simulation(Witness):
 
     Attributes:
         policy: the current policy.
+        changes: the number of times that the policy or the watchers were set.
         watchers: objects called for every operation.
         places: follows modules and optimizers, where policy or watchers ask for them; else None.
         products: ``"fast"`` where large matrix products take the faster library of this machine, else ``"plain"``.
@@ -117,6 +118,7 @@ class Simulation(Witness):
         if not isinstance(roots, (list, tuple)) or not all(isinstance(module, torch.nn.Module) for module in roots):
             raise FormatError(f"root must be a torch.nn.Module, or a list of them, got {root!r}")
         self._roots = roots
+        self.changes = 0
         self._set_policy(policy)
         islands = Islands.EXACT in policy.settings("islands")
         functions = policy.exact_in or policy.only_in
@@ -130,6 +132,7 @@ class Simulation(Witness):
         """Creates the objects that a policy needs."""
         assert isinstance(policy.format, Format)
         self.policy, self.format = policy, policy.format
+        self.changes += 1
         self._names_steps = names_steps(policy)
         # Follows modules only where something depends on them, since hooks cost time in every call of a module.
         needs_places = policy.depends_on_place or bool(self._initial_watchers) or self._names_steps

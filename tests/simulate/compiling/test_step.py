@@ -184,6 +184,32 @@ def test_rules_about_operations():
     assert_same_training(roundoff.compile(step, mine), eager)
 
 
+def test_a_changed_simulation_changes_the_step():
+    """A program has the policy in it: one for each, also after a return to the first; a watcher ends compilation."""
+
+    def scaled(x):
+        return torch.cat([x * 3.1, torch.arange(100.0).sum().reshape(1)])  # of integers, which ``whole`` is about
+
+    x = torch.linspace(-1, 1, 99)
+    eager, mine = fresh("e5m3")
+    program = roundoff.compile(scaled, mine)
+    policies = [Policy("e5m3", **keys) for keys in ({}, {"rounding": "toward-zero"}, {"whole": "rounded"}, {})]
+    results = []
+    for policy in policies:
+        eager.change(policy)
+        mine.change(policy)
+        with eager:
+            results.append(scaled(x))
+        assert same_bits(program(x), results[-1]), policy
+        assert program.reason is None
+    assert not same_bits(results[0], results[1])
+    assert not same_bits(results[0], results[2])
+    counter = mine.count_cost()
+    with pytest.warns(CompileWarning, match="observing"):
+        program(x)
+    assert counter.report().table["calls"].sum() > 0
+
+
 def test_random_bits_go_on_between_compiled_and_eager_parts(uncompiled):
     def part(x):
         return x * 1.1
