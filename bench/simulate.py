@@ -148,3 +148,8 @@ def main() -> None:
             print(f"  {name:28} {s * 1e3:8.2f} ms  {s / base:6.2f} x plain")
         rows.append({"what": title, "seconds": seconds, "slowdown": {k: s / base for k, s in seconds.items()}})
     print("written to", record("simulate", rows))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()
